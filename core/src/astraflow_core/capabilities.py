@@ -1,0 +1,116 @@
+"""The closed sets of flags per kind, and the rules by which flags pair components before a start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+CAPABILITIES: dict[str, dict[str, str]] = {
+    "engine": {
+        "score": "returns log-probs of given tokens",
+        "pause.keep": "freezes requests in place and continues them at the same token",
+        "pause.wait": "drains running requests before it pauses",
+        "pause.abort": "returns partial results with finish_reason 'abort'",
+        "weights.path": "loads a verified WeightSource by its path",
+        "weights.inflight": "swaps weights between two decoding steps, requests kept",
+        "weights.collective": "receives weights by a collective inside the engine",
+        "weights.ipc": "maps weights that another process exported on the same GPU",
+        "sleep": "gives memory back and wakes again",
+        "lora": "loads adapters as a weight kind of their own",
+        "frozen": "never changes its weights (judge, teacher, opponent)",
+        "router_replay": "returns the router's choices per token",
+    },
+    "trainer": {
+        "entropy": "gives the token entropy of the current policy to the loss",
+        "reference": "computes log-probs of a frozen reference model",
+        "proximal": "computes log-probs at the start of the update",
+        "values": "trains and evaluates a value model",
+        "checkpoint": "saves and loads its whole state",
+        "multi_rank": "runs as several ranks",
+        "lora": "trains adapters",
+    },
+    "algorithm": {
+        "entropy": "may need the token entropy",
+        "reference": "may need reference log-probs",
+        "proximal": "may need proximal log-probs",
+        "values": "may need a value model",
+        "current": "may need current log-probs of the whole mini-batch before its loss",
+    },
+    "data_policy": {
+        "admit": "decides before rollout which prompts are rolled out",
+        "accept": "decides after rollout which groups are kept, per policy",
+        "key": "orders the buffer",
+        "draw": "chooses the rows of a batch",
+        "stateful": "has state that belongs in a checkpoint",
+        "random": "makes random choices from the run's seed",
+    },
+    "transport": {
+        "full": "sends whole versions",
+        "delta": "sends what changed against a named base",
+        "adapter": "sends adapters",
+        "same_host": "needs publisher and receiver on one host",
+        "cross_host": "works between hosts",
+        "relay": "a receiver can serve others",
+        "collective": "needs an engine that receives by a collective",
+        "ipc": "needs an engine that maps device memory of the trainer",
+    },
+    "workflow": {
+        "multi_turn": "several turns in an episode",
+        "multi_policy": "uses more than one policy",
+        "tools": "calls tools",
+    },
+    "reward": {
+        "blocking": "runs in worker processes with deadline, recycling and kill",
+    },
+    "prompt_source": {
+        "generated": "makes its prompts from a seed",
+    },
+    "launcher": {
+        "local": "starts processes on this host",
+        "cluster": "places processes on other hosts",
+    },
+}
+"""Kind → flag → what a component that declares it promises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """A component of ``kind`` with ``flag`` needs a partner of ``partner_kind`` with one of ``any_of``."""
+
+    kind: str
+    flag: str | None
+    partner_kind: str
+    any_of: tuple[str, ...]
+
+
+PAIRINGS: tuple[Pairing, ...] = (
+    Pairing("transport", "collective", "engine", ("weights.collective",)),
+    Pairing("transport", "ipc", "engine", ("weights.ipc",)),
+    Pairing("transport", "full", "engine", ("weights.path", "weights.collective", "weights.ipc")),
+    Pairing("transport", "delta", "engine", ("weights.path",)),
+    Pairing("transport", "adapter", "engine", ("lora",)),
+)
+"""Checked for every policy of a run. What an algorithm needs of its trainer is checked on the
+configured instance (its ``needs``), since most needs depend on its keys."""
+
+
+def unknown_flags(kind: str, flags: frozenset[str]) -> list[str]:
+    """Flags that are not in the closed set of ``kind``, sorted."""
+    return sorted(flags - CAPABILITIES[kind].keys())
+
+
+def pairing_problems(
+    kind: str, name: str, flags: frozenset[str], partner_kind: str, partner: str, has: frozenset[str]
+) -> list[str]:
+    """Why component ``kind/name`` cannot work with ``partner_kind/partner``; empty if it can."""
+    problems = []
+    for rule in PAIRINGS:
+        if (rule.kind, rule.partner_kind) != (kind, partner_kind):
+            continue
+        if rule.flag is not None and rule.flag not in flags:
+            continue
+        if not has.intersection(rule.any_of):
+            wanted = " or ".join(rule.any_of)
+            problems.append(
+                f"{kind} {name!r} needs {partner_kind} capability {wanted}; {partner!r} lacks it"
+            )
+    return problems

@@ -1,0 +1,67 @@
+"""What a plugin declares: named components, as strings that are imported only when a run names them."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from astraflow_core.errors import PluginError
+
+API_VERSION = (1, 0)
+"""Plugin API of this core: a plugin loads if its major is equal and its minor not above."""
+
+
+class Kind(StrEnum):
+    """The nine kinds of component; each has one registration hook."""
+
+    ENGINE = "engine"
+    TRAINER = "trainer"
+    ALGORITHM = "algorithm"
+    DATA_POLICY = "data_policy"
+    TRANSPORT = "transport"
+    WORKFLOW = "workflow"
+    REWARD = "reward"
+    PROMPT_SOURCE = "prompt_source"
+    LAUNCHER = "launcher"
+
+    @property
+    def hook(self) -> str:
+        """Name of the registration hook: ``astraflow_engines``, ``astraflow_data_policies`` …"""
+        plural = "data_policies" if self is Kind.DATA_POLICY else f"{self.value}s"
+        return f"astraflow_{plural}"
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One named thing that a plugin provides.
+
+    ``target`` is ``"module:attribute"`` of a factory called as ``factory(config, context)`` with the
+    validated config model (or ``None``) and a :class:`astraflow_core.types.ComponentContext`.
+    ``config`` is ``"module:attribute"`` of a frozen pydantic model with ``extra="forbid"``.
+    ``capabilities`` are flags of :mod:`astraflow_core.capabilities` for this kind.
+    """
+
+    name: str
+    target: str
+    summary: str
+    config: str | None = None
+    capabilities: frozenset[str] = frozenset()
+
+
+def load_attribute(reference: str) -> Any:
+    """Import ``"module:attribute"``; raises :class:`PluginError` naming the part that failed."""
+    module_name, colon, attribute = reference.partition(":")
+    if not (colon and module_name and attribute):
+        raise PluginError(f"{reference!r} is not of the form 'module:attribute'")
+    try:
+        value: Any = importlib.import_module(module_name)
+    except ImportError as error:
+        raise PluginError(f"cannot import {module_name!r} of {reference!r}: {error}") from error
+    for part in attribute.split("."):
+        try:
+            value = getattr(value, part)
+        except AttributeError as error:
+            raise PluginError(f"module {module_name!r} has no attribute {attribute!r}") from error
+    return value
