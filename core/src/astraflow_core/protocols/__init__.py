@@ -1,0 +1,1 @@
+"""The seams: one small module per kind of component."""

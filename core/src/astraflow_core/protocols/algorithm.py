@@ -1,0 +1,32 @@
+"""Algorithm: advantages on the host, weights of tokens, and a loss on packed tensors."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from astraflow_core.types import Batch, Loss, LossInputs
+
+NEEDS = frozenset({"reference", "proximal", "values", "current", "entropy"})
+"""What an algorithm can ask of its trainer."""
+
+
+class Algorithm(Protocol):
+    """Built as ``factory(config, context)``. Its docstring names the public variant it implements."""
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Subset of :data:`NEEDS`, depending on the configured keys."""
+
+    def advantages(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """Advantage of each token, float32 ``[N]``, once per batch before it is cut; reads the stamped
+        group statistics, since a batch may split groups."""
+
+    def weights(self, batch: Batch) -> dict[str, npt.NDArray[np.float32]]:
+        """Each token's share in each loss term, float32 ``[N]``, 0 where the loss mask is not set; called
+        once per mini-batch with the whole mini-batch, so a loss does not depend on how it is cut."""
+
+    def loss(self, inputs: LossInputs) -> Loss:
+        """The terms of the loss on one micro-batch."""

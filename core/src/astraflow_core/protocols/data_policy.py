@@ -1,0 +1,76 @@
+"""DataPolicy: decides in the dataflow which prompts to roll out, what to keep, what to train on.
+
+A data policy implements any of :class:`Admit`, :class:`Accept`, :class:`Key`, :class:`Draw`; those of a
+list in the config are applied in order at each point. ``on_version``, ``state_dict`` and
+``load_state_dict``, ``metrics`` are optional. A policy sees rewards and statistics, never an algorithm's
+advantages; a random choice takes its generator from ``context.seed`` and is part of its state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from astraflow_core.types import BufferedRow, GroupSummary, Prompt, Verdict
+
+
+@runtime_checkable
+class Admit(Protocol):
+    """Decides before rollout."""
+
+    def admit(self, prompt: Prompt) -> bool:
+        """Whether to roll this prompt out now."""
+
+
+@runtime_checkable
+class Accept(Protocol):
+    """Decides after rollout."""
+
+    def accept(self, group: GroupSummary) -> Verdict:
+        """Whether to keep the group for ``group.policy``; also where a policy learns from outcomes."""
+
+
+@runtime_checkable
+class Key(Protocol):
+    """Orders the buffer."""
+
+    def key(self, row: BufferedRow) -> float:
+        """Rows with smaller keys are served first; equal keys in order of arrival."""
+
+
+@runtime_checkable
+class Draw(Protocol):
+    """Chooses the rows of a batch."""
+
+    def draw(
+        self, count: int, fresh: Sequence[BufferedRow], kept: Sequence[BufferedRow], version: int
+    ) -> list[BufferedRow] | None:
+        """``count`` rows out of ``fresh`` (never served, in key order) and ``kept`` (served before, oldest
+        first), or ``None`` to wait for more. Rows too stale for ``version`` are not offered."""
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Has state that a checkpoint holds."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-like state, generators included."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore :meth:`state_dict`."""
+
+
+@runtime_checkable
+class OnVersion(Protocol):
+    """Wants to know of new versions."""
+
+    def on_version(self, policy: str, version: int) -> None:
+        """Version ``version`` of ``policy`` was announced."""
+
+
+@runtime_checkable
+class Metrics(Protocol):
+    """Exports numbers."""
+
+    def metrics(self) -> dict[str, float]:
+        """Current figures of the policy, named without a prefix."""

@@ -1,0 +1,70 @@
+"""Engine: turns token ids into sampled token ids; lives in an engine host, one policy each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from astraflow_core.types import GenerateRequest, GenerateResult, LogprobSemantics, WeightSource
+
+PauseMode = Literal["keep", "wait", "abort"]
+
+
+class Engine(Protocol):
+    """An inference engine. All methods run on the engine host's event loop and must not block it.
+
+    Built as ``factory(config, context)``; nothing heavy happens before :meth:`start`.
+    """
+
+    @property
+    def logprob_semantics(self) -> LogprobSemantics:
+        """What the log-probs of results mean; constant for the life of the engine."""
+
+    @property
+    def context_length(self) -> int:
+        """The most tokens, prompt and completion together, that a sequence may have."""
+
+    async def start(self, model: Path) -> None:
+        """Load the architecture and the initial weights (version 0) from a Hugging Face folder."""
+
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        """Sample one sequence; many calls run at once. Each token carries the version that sampled it.
+
+        Raises :class:`ValueError` if prompt + ``max_tokens`` exceed :attr:`context_length`, and
+        :class:`astraflow_core.errors.WrongVersion` if a pinned request cannot be met exactly.
+        """
+
+    async def score(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+        """Raw log-probs (temperature 1, no truncation) of int32 ``[T]``: float32 ``[T]``, the first is 0."""
+
+    async def pause(self, mode: PauseMode) -> None:
+        """Stop decoding. ``keep`` freezes requests in place, ``wait`` drains those that run, ``abort``
+        returns partial results with ``finish_reason="abort"``. Requests that arrive while paused wait.
+        Returns when no decoding step runs any more. Pausing a paused engine is allowed."""
+
+    async def resume(self) -> None:
+        """Go on decoding; frozen requests continue at their next token with the weights now loaded."""
+
+    async def abort(self, ids: list[str]) -> None:
+        """End the named requests early; their results come back with ``finish_reason="abort"``."""
+
+    async def load_weights(self, source: WeightSource) -> None:
+        """Replace the weights by a verified version; called while paused. Checks every name, shape and
+        dtype before it changes anything; on error the old version stays loaded and usable. Requests
+        frozen by ``keep`` continue on the KV cache that they have."""
+
+    async def sleep(self, level: int) -> None:
+        """Give memory back (1: caches, 2: weights too); only with capability ``sleep``."""
+
+    async def wake(self) -> None:
+        """Undo :meth:`sleep`; weights are loaded anew after level 2."""
+
+    async def health(self) -> dict[str, float]:
+        """Gauges and counters: at least ``running``, ``waiting``, ``version``, ``tokens_generated``,
+        ``prompt_tokens``, ``decode_seconds``."""
+
+    async def close(self) -> None:
+        """End all requests and free everything; further calls are errors."""

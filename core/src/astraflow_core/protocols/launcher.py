@@ -1,0 +1,53 @@
+"""Launcher: places the processes of a run and watches them; never carries data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+Role = Literal["dataflow", "raas", "trainer"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """One process of a run. ``name`` is unique (``"raas-1"``); ``argv`` its command line, which never
+    holds a secret; ``environment`` is added to the launcher's own; output goes to ``log``."""
+
+    name: str
+    role: Role
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    log: Path
+    ranks: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessState:
+    """``exit_code`` is ``None`` while the process runs; a signal is negative."""
+
+    name: str
+    pid: int
+    exit_code: int | None
+    restarts: int = 0
+    last_lines: tuple[str, ...] = field(default=())
+
+
+class Launcher(Protocol):
+    """Built as ``factory(config, context)``."""
+
+    def start(self, spec: ProcessSpec) -> None:
+        """Start a process, or start it anew after it ended."""
+
+    def poll(self) -> list[ProcessState]:
+        """The state of every process started, in order of their first start; never blocks."""
+
+    def stop(self, name: str, deadline_s: float) -> None:
+        """Ask a process and its children to end, and kill them at the deadline."""
+
+    def logs(self, name: str, lines: int) -> list[str]:
+        """The last lines of a process's output."""
+
+    def close(self) -> None:
+        """End everything at once; nothing that was started is left running."""

@@ -1,0 +1,25 @@
+"""Reward: scores a finished trajectory."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from astraflow_core.types import TrajectoryView
+
+
+class Reward(Protocol):
+    """Built as ``factory(config, context)``.
+
+    A reward whose component declares ``blocking`` implements :meth:`BlockingReward.score` instead and runs
+    in worker processes with a deadline.
+    """
+
+    async def score(self, view: TrajectoryView) -> float | dict[str, float]:
+        """One reward for all policies of the trajectory, or policy → reward; finite numbers."""
+
+
+class BlockingReward(Protocol):
+    """A reward that may block, hang or crash; runs in worker processes that are killed at a deadline."""
+
+    def score(self, view: TrajectoryView) -> float | dict[str, float]:
+        """As :meth:`Reward.score`, called in a worker's main thread."""

@@ -1,0 +1,53 @@
+"""Trainer: owns the trained model of one policy; possibly many ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from astraflow_core.protocols.algorithm import Algorithm
+from astraflow_core.types import Batch, ExportedTensor
+
+
+class Trainer(Protocol):
+    """Built as ``factory(config, context)``; nothing heavy happens before :meth:`setup`."""
+
+    def setup(self, model: Path, total_steps: int, needs: frozenset[str]) -> None:
+        """Load a Hugging Face folder. ``total_steps`` is the number of optimizer steps the run will make
+        (for schedules), ``needs`` what the algorithm needs (a reference model is loaded only if named)."""
+
+    def logprobs(self, batch: Batch, model: Literal["current", "reference"]) -> npt.NDArray[np.float32]:
+        """Log-probs of every token given those before it in its row, logits divided by
+        ``batch.temperature``: float32 ``[N]``, 0 at the first token of a row. No gradient."""
+
+    def values(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """Values per token, float32 ``[N]``; only with capability ``values``."""
+
+    def step(self, batch: Batch, algorithm: Algorithm, step: int) -> dict[str, float]:
+        """One optimizer step on a mini-batch whose ``advantages`` and ``weights`` are set.
+
+        The gradient is that of the whole mini-batch however it is cut into micro-batches or ranks.
+        ``step`` counts the updates of the run (for the algorithm's schedules). Returns metrics, at least
+        ``loss``, ``grad_norm`` (before clipping), ``lr``, ``tokens`` and the algorithm's. Raises
+        :class:`astraflow_core.errors.NonFiniteLoss` before the optimizer changes anything.
+        """
+
+    def export(self) -> Iterator[ExportedTensor]:
+        """The current weights, full tensors under Hugging Face names, one at a time; never the whole
+        model twice. Names that are tied to another tensor are left out."""
+
+    def save(self, directory: Path) -> None:
+        """Write weights, optimizer, schedule and RNG state into an existing empty folder."""
+
+    def load(self, directory: Path) -> None:
+        """Restore what :meth:`save` wrote; the next step is then the same as without the interruption."""
+
+    def save_model(self, directory: Path) -> None:
+        """Write a Hugging Face folder (weights, config, tokenizer) that ``from_pretrained`` loads."""
+
+    def close(self) -> None:
+        """Free everything."""

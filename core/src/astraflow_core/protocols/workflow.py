@@ -1,0 +1,76 @@
+"""Workflow: turns a prompt into a trajectory by talking to the policies of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from astraflow_core.types import Completion, GenerateResult, Prompt, Sampling, Trajectory
+from astraflow_core.types import Sequence as TokenSequence
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+class Tokenizer(Protocol):
+    """The tokenizer of a policy's model."""
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """Ids that end a sequence."""
+
+    def encode(self, text: str) -> npt.NDArray[np.int32]:
+        """Token ids ``[T]``, no special tokens added."""
+
+    def decode(self, tokens: npt.NDArray[np.int32], skip_special: bool = True) -> str:
+        """Text of token ids."""
+
+
+class PolicyEngine(Protocol):
+    """One policy as an episode sees it. Token ids go in and come out; text is made by the tokenizer."""
+
+    @property
+    def policy(self) -> str:
+        """Name of the policy."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Tokenizer of the policy's model."""
+
+    @property
+    def version(self) -> int:
+        """Version served now; a version may change between two tokens."""
+
+    @property
+    def sampling(self) -> Sampling:
+        """Sampling of this task (training or evaluation), to derive variations from."""
+
+    def render(self, messages: Messages | str, add_generation_prompt: bool = True) -> npt.NDArray[np.int32]:
+        """Token ids of chat messages by the model's template; a string is encoded as it is."""
+
+    async def generate(
+        self, prompt: npt.NDArray[np.int32], sampling: Sampling | None = None
+    ) -> GenerateResult:
+        """Sample a continuation. An aborted one (engine paused with ``abort``) is continued by itself."""
+
+    def sequence(
+        self, prompt: npt.NDArray[np.int32], result: GenerateResult, reward: float | None = None
+    ) -> TokenSequence:
+        """Prompt and sampled tokens as a sequence whose sampled tokens are trained."""
+
+    def completion(self, result: GenerateResult) -> Completion:
+        """The decoded sampled part, for rewards."""
+
+    def session(self) -> PolicyEngine:
+        """The same policy with requests that share a session (and so a cache)."""
+
+
+class Workflow(Protocol):
+    """Built as ``factory(config, context)``; any number of episodes run at once in one instance."""
+
+    async def run_episode(
+        self, engines: Mapping[str, PolicyEngine], prompt: Prompt
+    ) -> Trajectory | None:
+        """Play one episode; ``None`` rejects the sample. Rewards may be left to the reward component."""

@@ -1,0 +1,62 @@
+"""The data that crosses the seams: frozen, numpy only.
+
+prompt → task (a group to roll out) → trajectories of sequences → rows of a batch → a version.
+"""
+
+from __future__ import annotations
+
+from astraflow_core.types.batch import Batch
+from astraflow_core.types.context import ComponentContext, RunInfo
+from astraflow_core.types.generation import (
+    GenerateRequest,
+    GenerateResult,
+    LogprobSemantics,
+    Sampling,
+)
+from astraflow_core.types.loss import Loss, LossInputs
+from astraflow_core.types.policy_data import BufferedRow, GroupSummary, Verdict
+from astraflow_core.types.prompt import Prompt
+from astraflow_core.types.trajectory import (
+    Completion,
+    Group,
+    GroupStatistics,
+    Sequence,
+    Trajectory,
+    TrajectoryView,
+    group_statistics,
+)
+from astraflow_core.types.weights import (
+    Announcement,
+    ExportedTensor,
+    Manifest,
+    TensorSpec,
+    WeightSource,
+)
+
+__all__ = [
+    "Announcement",
+    "Batch",
+    "BufferedRow",
+    "Completion",
+    "ComponentContext",
+    "ExportedTensor",
+    "GenerateRequest",
+    "GenerateResult",
+    "Group",
+    "GroupStatistics",
+    "GroupSummary",
+    "LogprobSemantics",
+    "Loss",
+    "LossInputs",
+    "Manifest",
+    "Prompt",
+    "RunInfo",
+    "Sampling",
+    "Sequence",
+    "TensorSpec",
+    "Trajectory",
+    "TrajectoryView",
+    "Verdict",
+    "WeightSource",
+    "group_statistics",
+]

@@ -1,0 +1,73 @@
+"""Requests to an engine and their results: token ids in, token ids out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are chosen.
+
+    ``temperature`` 0 is greedy. ``top_k`` 0 and ``top_p`` 1 and ``min_p`` 0 keep every token.
+    ``stop_token_ids`` end a sequence and belong to it; the engine adds the model's own end-of-sequence
+    ids unless ``ignore_eos``. ``stop_sequences`` are token-id sequences that end it when they appear.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    stop_token_ids: tuple[int, ...] = ()
+    stop_sequences: tuple[tuple[int, ...], ...] = ()
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobSemantics:
+    """What the log-probs of an engine mean.
+
+    ``temperature``: of the distribution after division of the logits by the sampling temperature (else
+    of the raw logits). ``truncation``: renormalised over what top-p, top-k and min-p kept (else over the
+    whole vocabulary). Greedy requests report the raw distribution in either case.
+    """
+
+    temperature: bool
+    truncation: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One sequence to generate.
+
+    ``prompt``: int32 ``[P]``, P ≥ 1. ``session`` routes related requests to the same cache, lower
+    ``priority`` is served first. With ``pinned_version`` every token must come from that version: an
+    engine that serves another one raises :class:`astraflow_core.errors.WrongVersion`.
+    """
+
+    id: str
+    prompt: npt.NDArray[np.int32]
+    sampling: Sampling
+    session: str = ""
+    priority: int = 0
+    pinned_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateResult:
+    """What was sampled: ``tokens`` int32 ``[T]``, ``logprobs`` float32 ``[T]`` under the engine's declared
+    semantics, ``versions`` int32 ``[T]`` of the weights that sampled each token. The stop token, if one
+    ended the sequence, is the last token."""
+
+    id: str
+    tokens: npt.NDArray[np.int32]
+    logprobs: npt.NDArray[np.float32]
+    versions: npt.NDArray[np.int32]
+    finish_reason: FinishReason

@@ -1,0 +1,52 @@
+"""What data policies see of groups and rows, and what they answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from astraflow_core.types.prompt import Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """A finished group as one policy's data policies see it, before any normalisation.
+
+    ``rewards`` float64 ``[n]`` of the policy's sequences, ``lengths`` int32 ``[n]`` (all tokens),
+    ``trained`` int32 ``[n]`` (trained tokens), ``min_versions`` int32 ``[n]``, ``truncated`` bool ``[n]``
+    (ended by the token limit). ``version`` is the policy's newest announced version.
+    """
+
+    policy: str
+    prompt: Prompt
+    rewards: npt.NDArray[np.float64]
+    lengths: npt.NDArray[np.int32]
+    trained: npt.NDArray[np.int32]
+    min_versions: npt.NDArray[np.int32]
+    truncated: npt.NDArray[np.bool_]
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``accepted``, or the reason why not (a short phrase, counted per reason)."""
+
+    accepted: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BufferedRow:
+    """A row in a policy's buffer. ``arrival`` numbers rows in the order of acceptance."""
+
+    arrival: int
+    prompt_id: str
+    min_version: int
+    length: int
+    reward: float
+    group_size: int
+    group_mean: float
+    group_std: float
+    times_served: int = 0

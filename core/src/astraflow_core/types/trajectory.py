@@ -1,0 +1,106 @@
+"""Sequences, trajectories and groups: what a rollout makes of a prompt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from astraflow_core.types.prompt import Prompt
+
+NOT_SAMPLED = -1
+"""The version of tokens that no policy sampled (prompts, tool output)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """Token ids of one policy, as it saw and sampled them.
+
+    ``tokens`` int32 ``[T]``; ``loss_mask`` bool ``[T]``, true where the policy sampled the token and it
+    shall be trained; ``logprobs`` float32 ``[T]``, behaviour log-prob of token t given those before it, 0
+    where not sampled; ``versions`` int32 ``[T]``, -1 where not sampled. ``reward`` overrides the
+    trajectory's reward for this sequence.
+    """
+
+    policy: str
+    tokens: npt.NDArray[np.int32]
+    loss_mask: npt.NDArray[np.bool_]
+    logprobs: npt.NDArray[np.float32]
+    versions: npt.NDArray[np.int32]
+    reward: float | None = None
+
+    @property
+    def min_version(self) -> int:
+        """Smallest version among the trained tokens (version 0 counts); -1 if none is trained."""
+        trained = self.versions[self.loss_mask]
+        return int(trained.min()) if trained.size else NOT_SAMPLED
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A sequence as a reward sees it: the decoded sampled part and why it ended."""
+
+    policy: str
+    text: str
+    tokens: npt.NDArray[np.int32]
+    finish_reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """The sequences of one episode. ``rewards`` maps policy → reward; the reward component fills it
+    when the workflow leaves it empty. ``metrics`` are averaged over episodes and shown."""
+
+    sequences: tuple[Sequence, ...]
+    completions: tuple[Completion, ...] = ()
+    rewards: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryView:
+    """What a reward scores: the prompt and the completions in the order in which they were made.
+
+    ``policies`` names the policies of the trajectory; ``data`` is ``prompt.data``.
+    """
+
+    prompt: Prompt
+    completions: tuple[Completion, ...]
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The prompt's data, for rewards that compare with ``data["answer"]``."""
+        return self.prompt.data
+
+    @property
+    def text(self) -> str:
+        """Text of the last completion."""
+        return self.completions[-1].text if self.completions else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """All trajectories of one prompt at one admission."""
+
+    task: str
+    prompt_id: str
+    trajectories: tuple[Trajectory, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatistics:
+    """Size, mean and standard deviation (n-1, 0 for one) of the rewards of a policy's sequences in a
+    group, stamped when the group is accepted, since a batch may split groups."""
+
+    size: int
+    mean: float
+    std: float
+
+
+def group_statistics(rewards: npt.NDArray[np.floating[Any]]) -> GroupStatistics:
+    """Statistics over ``rewards`` ``[n]``, computed in float64."""
+    values = np.asarray(rewards, dtype=np.float64)
+    std = float(values.std(ddof=1)) if values.size > 1 else 0.0
+    return GroupStatistics(int(values.size), float(values.mean()) if values.size else 0.0, std)
