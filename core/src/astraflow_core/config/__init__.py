@@ -1,0 +1,1 @@
+"""Configuration: TOML with ``extends`` and overrides, validated by frozen pydantic models."""

@@ -1,0 +1,1 @@
+"""What travels between the services: frames, messages, authentication, an HTTP client with deadlines."""

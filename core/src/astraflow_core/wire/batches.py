@@ -1,0 +1,85 @@
+"""Batches on the wire: one frame from the dataflow to a trainer."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from astraflow_core.types import Batch
+from astraflow_core.wire.frames import Frame, decode_header, encode_frame
+
+
+class BatchHeader(msgspec.Struct, frozen=True, tag="batch", kw_only=True):
+    """Header of a batch; the buffers are the columns of :data:`ROW_COLUMNS` and then of
+    :data:`TOKEN_COLUMNS`."""
+
+    id: str
+    policy: str
+    version: int
+    rows: int
+    tokens: int
+    temperature: float
+
+
+class NoBatch(msgspec.Struct, frozen=True, tag="no_batch", kw_only=True):
+    """The answer when no batch is served: ``ended`` if there will be none, with the reason; else ask
+    again."""
+
+    ended: bool
+    reason: str
+
+
+ROW_COLUMNS = (
+    ("lengths", np.int32),
+    ("rewards", np.float32),
+    ("group", np.int64),
+    ("trajectory", np.int64),
+    ("group_size", np.int32),
+    ("group_mean", np.float32),
+    ("group_std", np.float32),
+)
+TOKEN_COLUMNS = (
+    ("tokens", np.int32),
+    ("loss_mask", np.bool_),
+    ("logprobs", np.float32),
+    ("versions", np.int32),
+)
+
+
+def encode_batch(batch: Batch) -> bytes:
+    """A batch as the dataflow serves it (what a trainer fills in later is not sent)."""
+    header = BatchHeader(
+        id=batch.id,
+        policy=batch.policy,
+        version=batch.version,
+        rows=len(batch),
+        tokens=len(batch.tokens),
+        temperature=batch.temperature,
+    )
+    columns = [getattr(batch, name) for name, _ in ROW_COLUMNS + TOKEN_COLUMNS]
+    return encode_frame(header, columns)
+
+
+def encode_no_batch(ended: bool, reason: str) -> bytes:
+    """The answer when there is no batch, as a frame."""
+    return encode_frame(NoBatch(ended=ended, reason=reason), [])
+
+
+def decode_batch(body: bytes) -> Batch | NoBatch:
+    """What a trainer received; arrays are read-only views into ``body``."""
+    frame = Frame(body)
+    header = decode_header(frame, BatchHeader | NoBatch)  # type: ignore[arg-type]
+    if isinstance(header, NoBatch):
+        return header
+    columns = {}
+    for index, (name, dtype) in enumerate(ROW_COLUMNS):
+        columns[name] = frame.array(index, dtype, header.rows)
+    for index, (name, dtype) in enumerate(TOKEN_COLUMNS, start=len(ROW_COLUMNS)):
+        columns[name] = frame.array(index, dtype, header.tokens)
+    return Batch(
+        id=header.id,
+        policy=header.policy,
+        version=header.version,
+        temperature=header.temperature,
+        **columns,
+    )

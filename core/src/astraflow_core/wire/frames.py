@@ -1,0 +1,99 @@
+"""The one frame format of push, batch, log and replay: a msgpack header and raw little-endian buffers.
+
+    magic "AF1\\n" | u32 header length | u32 number of buffers | u64 length of each buffer
+    | header (msgpack) | zero bytes up to a multiple of 8 | buffers, each padded to a multiple of 8
+
+A decoded frame holds views into the received bytes; nothing is copied.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from astraflow_core.errors import WireError
+
+MAGIC = b"AF1\n"
+MAX_BUFFERS = 4096
+MAX_HEADER_BYTES = 64 << 20
+_PREFIX = struct.Struct("<4sII")
+_encoder = msgspec.msgpack.Encoder()
+T = TypeVar("T")
+
+
+def _padded(size: int) -> int:
+    return (size + 7) & ~7
+
+
+def encode_frame(header: Any, buffers: Sequence[npt.NDArray[Any]]) -> bytes:
+    """One frame as bytes. ``header`` is a msgspec struct or JSON-like; arrays are C-contiguous."""
+    head = _encoder.encode(header)
+    views = [memoryview(np.ascontiguousarray(buffer)).cast("B") for buffer in buffers]
+    sizes = [view.nbytes for view in views]
+    start = _PREFIX.size + 8 * len(sizes)
+    parts: list[bytes | memoryview] = [
+        _PREFIX.pack(MAGIC, len(head), len(sizes)),
+        struct.pack(f"<{len(sizes)}Q", *sizes),
+        head,
+        bytes(_padded(start + len(head)) - start - len(head)),
+    ]
+    for view, size in zip(views, sizes, strict=True):
+        parts.append(view)
+        parts.append(bytes(_padded(size) - size))
+    return b"".join(parts)
+
+
+class Frame:
+    """A received frame: ``header`` bytes (decode them with the struct that is expected) and ``buffers``."""
+
+    __slots__ = ("buffers", "header")
+
+    def __init__(self, data: bytes | bytearray | memoryview) -> None:
+        view = memoryview(data).cast("B")
+        if view.nbytes < _PREFIX.size:
+            raise WireError(f"expected a frame, got {view.nbytes} bytes")
+        magic, head_size, count = _PREFIX.unpack_from(view)
+        if magic != MAGIC:
+            raise WireError(f"expected a frame that begins with {MAGIC!r}, got {bytes(magic)!r}")
+        if count > MAX_BUFFERS or head_size > MAX_HEADER_BYTES:
+            raise WireError(f"a frame of {count} buffers and a {head_size} byte header is over the bounds")
+        start = _PREFIX.size + 8 * count
+        if view.nbytes < start + head_size:
+            raise WireError("the frame ends within its header")
+        sizes = struct.unpack_from(f"<{count}Q", view, _PREFIX.size)
+        self.header = bytes(view[start : start + head_size])
+        position = _padded(start + head_size)
+        if position + sum(_padded(size) for size in sizes) != max(view.nbytes, position):
+            raise WireError(
+                f"the frame has {view.nbytes} bytes, its header speaks of "
+                f"{position + sum(_padded(size) for size in sizes)}"
+            )
+        self.buffers: list[memoryview] = []
+        for size in sizes:
+            self.buffers.append(view[position : position + size])
+            position += _padded(size)
+
+    def array(self, index: int, dtype: npt.DTypeLike, length: int) -> npt.NDArray[Any]:
+        """Buffer ``index`` as a read-only array of ``length`` elements; :class:`WireError` if it is not."""
+        if index >= len(self.buffers):
+            raise WireError(f"the frame has {len(self.buffers)} buffers; number {index} is missing")
+        buffer = self.buffers[index]
+        expected = np.dtype(dtype).itemsize * length
+        if buffer.nbytes != expected:
+            raise WireError(f"buffer {index} has {buffer.nbytes} bytes; {expected} were expected")
+        array = np.frombuffer(buffer, dtype=dtype)
+        array.flags.writeable = False
+        return array
+
+
+def decode_header(frame: Frame, expected: type[T]) -> T:
+    """The frame's header as ``expected``; :class:`WireError` says which field is wrong."""
+    try:
+        return msgspec.msgpack.decode(frame.header, type=expected)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise WireError(f"not a {expected.__name__}: {error}") from error

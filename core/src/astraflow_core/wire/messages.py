@@ -1,0 +1,253 @@
+"""Messages between RaaS or trainers and the dataflow; msgpack bodies of ``POST /v1/...``.
+
+Every call is made by the RaaS or the trainer. Announcements, pins, revocations and the wish to stop come
+back as :class:`News` in the replies to calls that a RaaS makes anyway.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from astraflow_core.errors import WireError
+
+T = TypeVar("T")
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all messages: immutable, unknown fields refused."""
+
+
+class SamplingMessage(Message):
+    """Sampling of a task; fields as in :class:`astraflow_core.types.Sampling`, stop strings as text."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    stop: list[str] = []
+
+
+class AnnouncementMessage(Message):
+    """A published version; fields as in :class:`astraflow_core.types.Announcement`."""
+
+    policy: str
+    version: int
+    transport: str
+    endpoints: list[str]
+    digest: str
+    size: int
+
+
+class RevokedLease(Message):
+    """A task that the RaaS must abort: its push would be answered 409."""
+
+    task: str
+    reason: str
+
+
+class News(Message):
+    """What a RaaS should know now. ``announcements``: the newest version of each policy that is newer
+    than what the RaaS said it has seen. ``pins``: policy → version that this RaaS must serve until the
+    pin is gone (evaluation). ``stop``: leave."""
+
+    announcements: list[AnnouncementMessage] = []
+    pins: dict[str, int] = {}
+    revoked: list[RevokedLease] = []
+    stop: bool = False
+
+
+class Task(Message):
+    """One group to roll out. ``pinned`` is not empty for evaluation: policy → exact version."""
+
+    id: str
+    prompt_id: str
+    data: dict[str, Any]
+    group_size: int
+    sampling: SamplingMessage
+    lease_s: float
+    deadline_s: float
+    pinned: dict[str, int] = {}
+    eval_set: str = ""
+
+
+class RegisterRaas(Message):
+    """``POST /v1/raas/register``; ``capacity`` in episodes at once."""
+
+    raas: str
+    pid: int
+    host: str
+    policies: list[str]
+    capacity: int
+
+
+class RaasRegistered(Message):
+    """Reply: how often to renew at least (``renew_s``), and the news."""
+
+    run: str
+    renew_s: float
+    news: News
+
+
+class LeaseTasks(Message):
+    """``POST /v1/tasks/lease``: up to ``free`` episodes' worth of tasks. Waits up to ``wait_s``, less if
+    there are tasks or news. ``serving``: policy → version served now; ``seen``: policy → newest version
+    heard of."""
+
+    raas: str
+    free: int
+    wait_s: float
+    serving: dict[str, int]
+    seen: dict[str, int]
+
+
+class TasksLeased(Message):
+    """Reply to :class:`LeaseTasks`."""
+
+    tasks: list[Task]
+    news: News
+
+
+class RenewLeases(Message):
+    """``POST /v1/tasks/renew``: the heartbeat of a RaaS with all tasks that it holds. ``metrics``: gauges
+    and counters of the RaaS (``tokens_generated``, ``prompt_tokens``, ``running``, ``decode_s``, per policy
+    ``POLICY/pull_s``, ``POLICY/pause_s``, ``POLICY/load_s``, ``POLICY/resume_s``, ``POLICY/swaps`` …).
+    ``waits``: what it waits for."""
+
+    raas: str
+    tasks: list[str]
+    serving: dict[str, int]
+    seen: dict[str, int]
+    metrics: dict[str, float] = {}
+    waits: list[Wait] = []
+
+
+class Wait(Message):
+    """One wait: ``who`` waits ``for_whom`` because of ``what``, ``since_s`` seconds, at most
+    ``until_s`` more."""
+
+    who: str
+    for_whom: str
+    what: str
+    since_s: float
+    until_s: float
+
+
+class LeasesRenewed(Message):
+    """Reply to :class:`RenewLeases`."""
+
+    news: News
+
+
+class FailTask(Message):
+    """``POST /v1/tasks/fail``: the RaaS could not roll the task out; ``error`` for a person.
+    ``fatal``: no other attempt can do better (prompt over the context …)."""
+
+    raas: str
+    task: str
+    error: str
+    fatal: bool = False
+
+
+class GroupPushed(Message):
+    """Reply to ``POST /v1/groups``: ``status`` is ``accepted`` (by at least one policy), ``rejected`` or
+    ``duplicate`` (this task was pushed before; nothing changed). A late push is answered 409."""
+
+    status: str
+    reasons: dict[str, str] = {}
+
+
+class LeaveRaas(Message):
+    """``POST /v1/raas/leave``: its leases return to the queue at once."""
+
+    raas: str
+    reason: str
+
+
+class RegisterTrainer(Message):
+    """``POST /v1/trainers/register``; ``batch_sequences`` as configured."""
+
+    policy: str
+    pid: int
+    host: str
+
+
+class TrainerRegistered(Message):
+    """Reply: ``highest_version`` announced so far (-1: none) and the updates acknowledged so far."""
+
+    run: str
+    highest_version: int
+    updates: int
+
+
+class VersionAnnounced(Message):
+    """Reply to ``POST /v1/versions`` (body: :class:`AnnouncementMessage`): the versions that the publisher
+    must retain beside the newest."""
+
+    retain: list[int]
+
+
+class NextBatch(Message):
+    """``POST /v1/batches/next``: the batch that updates ``version``. Waits up to ``wait_s``; the reply is a
+    frame (``wire.batches``)."""
+
+    policy: str
+    version: int
+    wait_s: float
+
+
+class AcknowledgeBatch(Message):
+    """``POST /v1/batches/ack``: the update made from ``batch`` is done, and published as ``version`` if
+    that differs from the version updated. ``metrics`` of the step are logged and shown."""
+
+    policy: str
+    batch: str
+    version: int
+    metrics: dict[str, float]
+
+
+class BatchAcknowledged(Message):
+    """Reply: versions to retain; ``stop``: make no further update."""
+
+    retain: list[int]
+    stop: bool
+
+
+class ReleaseBatches(Message):
+    """``POST /v1/batches/release``: a checkpoint holds all updates up to ``updates``."""
+
+    policy: str
+    updates: int
+
+
+class TrainerFailed(Message):
+    """``POST /v1/trainers/failed``: the trainer ends because of ``error`` (``batch`` if one is at fault)."""
+
+    policy: str
+    error: str
+    batch: str = ""
+
+
+class StopRun(Message):
+    """``POST /v1/stop``: end the run cleanly."""
+
+    reason: str
+
+
+class Done(Message):
+    """Reply where there is nothing to say."""
+
+
+def encode(message: Message) -> bytes:
+    """A message as msgpack."""
+    return msgspec.msgpack.encode(message)
+
+
+def decode(body: bytes, expected: type[T]) -> T:
+    """A received message; :class:`WireError` says what was expected and which field is wrong."""
+    try:
+        return msgspec.msgpack.decode(body, type=expected)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise WireError(f"expected a msgpack {expected.__name__}: {error}") from error
