@@ -157,7 +157,9 @@ class RunConfig(ConfigModel):
 
     run: RunTable
     prompts: PromptsTable
-    workflow: ComponentTable = ComponentTable(use="single_turn")
+    workflow: ComponentTable | None = Field(
+        None, description="Required, unless an object is given to the Python API."
+    )
     reward: ComponentTable | None = Field(None, description="May be left out if the workflow rewards.")
     policies: Annotated[dict[Name, PolicyTable], Field(min_length=1)]
     raas: RaasTable = RaasTable()
