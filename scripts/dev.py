@@ -1,0 +1,373 @@
+#!/usr/bin/env python3
+"""Set up the workspace and run it, its tests, its checks or its benchmarks.
+
+Needs only Python 3.11+ and pip. Packages are found by their place (core/, plugins/*/*, contrib/*),
+installed editable into .venv/ in one pip call held to constraints.txt, and installed again only
+when a pyproject.toml or constraints.txt changes. ASTRAFLOW_VENV names another environment folder.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036 (this very check is for older ones)
+    sys.exit(
+        f"AstraFlow needs Python 3.11 or newer; this is {sys.version.split()[0]} ({sys.executable}).\n"
+        "Call this script with a newer one, e.g. `python3.12 scripts/dev.py run`, "
+        "or `make run PYTHON=python3.12`."
+    )
+
+import argparse
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = Path(os.environ.get("ASTRAFLOW_VENV") or ROOT / ".venv").absolute()
+PYTHON = VENV / "bin" / "python"
+STAMP = VENV / "astraflow-setup.json"
+LOG = VENV / "install.log"
+CONSTRAINTS = ROOT / "constraints.txt"
+
+BUILD_TOOLS = ("flit_core", "setuptools", "wheel")
+TEST_TOOLS = ("pytest", "pytest-timeout", "hypothesis", "ruff", "mypy")
+LIGHT = "not slow and not backend and not gpu"
+HEAVY = "(slow or backend) and not gpu"
+
+
+class Failure(Exception):
+    """Something that the reader can mend; its text says how."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Package:
+    """A distribution of this workspace."""
+
+    path: Path
+    name: str
+    extras: frozenset[str]
+    quickstart: bool
+
+    def requirement(self, profile: str) -> str:
+        """Path and extras as pip wants them."""
+        wanted = {"runtime", "testing"} if profile == "test" else {"runtime"}
+        extras = ",".join(sorted(wanted & self.extras))
+        return f"{self.path}[{extras}]" if extras else str(self.path)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stamp:
+    """What the last complete set-up put into the environment."""
+
+    digest: str = ""
+    profile: str = ""
+    names: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls) -> Stamp:
+        """The stamp on disk, or an empty one."""
+        try:
+            data = json.loads(STAMP.read_text(encoding="utf-8"))
+            return cls(data["digest"], data["profile"], tuple(data["names"]))
+        except (FileNotFoundError, json.JSONDecodeError, KeyError):
+            return cls()
+
+    def covers(self, profile: str, digest: str) -> bool:
+        """Whether `profile` of the workspace as it is now is installed."""
+        return PYTHON.exists() and self.digest == digest and self.profile in (profile, "test")
+
+
+def packages() -> list[Package]:
+    """Every distribution of the workspace, found by its place."""
+    found = []
+    for pattern in ("core", "plugins/*/*", "contrib/*"):
+        for file in sorted(ROOT.glob(f"{pattern}/pyproject.toml")):
+            try:
+                data = tomllib.loads(file.read_text(encoding="utf-8"))
+                project = data["project"]
+                found.append(
+                    Package(
+                        path=file.parent,
+                        name=project["name"],
+                        extras=frozenset(project.get("optional-dependencies", {})),
+                        quickstart=data.get("tool", {}).get("astraflow", {}).get("quickstart")
+                        is True,
+                    )
+                )
+            except (tomllib.TOMLDecodeError, KeyError) as error:
+                raise Failure(f"{file.relative_to(ROOT)} is not a package: {error!r}") from error
+    if not found or found[0].path.name != "core":
+        raise Failure(f"no core/pyproject.toml under {ROOT}: is this a whole checkout?")
+    return found
+
+
+# --- the environment ---------------------------------------------------------------------------
+
+
+def setup(profile: str) -> None:
+    """Make the environment hold `profile` ("run" or its superset "test"); do nothing if it does."""
+    members = packages()
+    digest = _digest(members)
+    if Stamp.read().covers(profile, digest):
+        return
+    VENV.mkdir(parents=True, exist_ok=True)
+    with _locked(VENV.with_name(VENV.name + ".lock")):
+        stamp = Stamp.read()
+        if stamp.covers(profile, digest):  # another call did it while this one waited
+            return
+        if stamp.profile == "test":  # never shrink what a developer has
+            profile = "test"
+        began = time.monotonic()
+        _create()
+        STAMP.unlink(missing_ok=True)
+        chosen = [p for p in members if profile == "test" or p.quickstart]
+        print(f"installing {len(chosen)} packages and what they need into {_show(VENV)} …")
+        LOG.write_text("", encoding="utf-8")
+        gone = set(stamp.names) - {p.name for p in members}
+        if gone:
+            _pip("uninstall", "--yes", *sorted(gone))
+        _pip("install", "-c", str(CONSTRAINTS), *BUILD_TOOLS)
+        editable = [arg for p in chosen for arg in ("-e", p.requirement(profile))]
+        tools = TEST_TOOLS if profile == "test" else ()
+        _pip(
+            "install", "--no-build-isolation", "--no-compile", "-c", str(CONSTRAINTS),
+            *editable, *tools,
+        )  # fmt: skip
+        _precompile(chosen)
+        done = Stamp(digest, profile, tuple(p.name for p in chosen))
+        STAMP.write_text(json.dumps(dataclasses.asdict(done)), encoding="utf-8")
+        print(f"installed in {time.monotonic() - began:.0f} s")
+
+
+def _digest(members: list[Package]) -> str:
+    """A key of everything that decides what is installed."""
+    key = hashlib.sha256(f"{ROOT}\0{TEST_TOOLS}\0".encode())
+    for file in (CONSTRAINTS, *(p.path / "pyproject.toml" for p in members)):
+        key.update(f"{file.relative_to(ROOT)}\0".encode() + file.read_bytes() + b"\0")
+    return key.hexdigest()
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One set-up at a time; the kernel drops the lock if its holder dies."""
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"waiting for another set-up of {_show(VENV)} …")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _create() -> None:
+    if PYTHON.exists() and (VENV / "pyvenv.cfg").exists():
+        return
+    missing = [m for m in ("venv", "ensurepip") if importlib.util.find_spec(m) is None]
+    if missing:
+        raise Failure(
+            f"{sys.executable} lacks the standard modules {' and '.join(missing)}.\n"
+            "On Debian and Ubuntu: apt-get install "
+            f"python{sys.version_info.major}.{sys.version_info.minor}-venv; "
+            "elsewhere install Python from python.org or a version manager. Then call this again."
+        )
+    print(f"creating {_show(VENV)} with Python {sys.version.split()[0]}")
+    shutil.rmtree(VENV, ignore_errors=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "venv", VENV],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise Failure(f"python -m venv {_show(VENV)} failed:\n{done.stdout.strip()}")
+
+
+def _pip(*args: str) -> None:
+    """Call the environment's pip; its output goes to a log, the last line to a terminal."""
+    live = sys.stdout.isatty()
+    command = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "--no-input", *args]
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    assert process.stdout is not None
+    with process, LOG.open("a", encoding="utf-8") as log:
+        try:
+            for line in process.stdout:
+                log.write(line)
+                if live and not line.startswith("WARNING"):
+                    print("\r\033[K  " + line.strip()[:76], end="", flush=True)
+        except KeyboardInterrupt:
+            process.terminate()
+            process.wait()
+            raise
+    if live:
+        print("\r\033[K", end="", flush=True)
+    if process.returncode:
+        lines = LOG.read_text(encoding="utf-8").splitlines()
+        tail = [line for line in lines if line.strip() and not line.startswith("WARNING")][-15:]
+        raise Failure(
+            "pip failed; its last lines:\n  "
+            + "\n  ".join(tail)
+            + f"\nThe whole log: {_show(LOG)}. If a download failed, check the network and the "
+            "index that `pip config list` shows; if versions conflict, a pyproject.toml asks for "
+            "what constraints.txt does not allow. Then call this again: what is installed stays."
+        )
+
+
+_IMPORT_ALL = """
+import contextlib, importlib, sys
+for name in sys.argv[1:]:
+    with contextlib.suppress(Exception):
+        importlib.import_module(name)
+"""
+
+
+def _precompile(chosen: list[Package]) -> None:
+    """Byte-compile what our modules import, by importing them once.
+
+    Compiling all that pip installs takes three times as long, and compiling nothing lets the
+    processes of the first run each do it at the same moment.
+    """
+    modules = []
+    for package in chosen:
+        source = package.path / "src"
+        for file in sorted(source.glob("*/**/*.py")):
+            parts = file.relative_to(source).with_suffix("").parts
+            if not {"scaffold", "testing", "__main__"} & set(parts):
+                modules.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    with LOG.open("a", encoding="utf-8") as log:
+        subprocess.run(
+            [PYTHON, "-c", _IMPORT_ALL, *modules],
+            cwd=VENV,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            timeout=300,
+            check=False,  # a module that cannot be imported fails where it is used, with its name
+        )
+
+
+def _show(path: Path) -> str:
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+
+
+# --- the commands ------------------------------------------------------------------------------
+
+
+def run(args: list[str]) -> int:
+    """Run a config (the quickstart if none is named) with `astraflow run`."""
+    setup("run")
+    if not args or args[0].startswith("-"):
+        args = [str(ROOT / "examples" / "quickstart.toml"), *args]
+    command = str(VENV / "bin" / "astraflow")
+    sys.stdout.flush()
+    # Replaces this process, so that Ctrl-C and SIGTERM reach the run and nobody else.
+    os.execv(command, [command, "run", *args])
+
+
+def test(args: list[str]) -> int:
+    """Run the tests that need neither a GPU nor patience; pytest's arguments pass through."""
+    setup("test")
+    return _call("-m", "pytest", "-m", LIGHT, *args)
+
+
+def heavy(args: list[str]) -> int:
+    """Run the tests marked slow or backend."""
+    setup("test")
+    return _call("-m", "pytest", "-m", HEAVY, *args)
+
+
+def check(args: list[str]) -> int:
+    """Run ruff, mypy --strict and the layout tests, all of them, whichever fails first."""
+    setup("test")
+    sources = [str(p.path / "src") for p in packages()]
+    steps = {
+        "ruff check": ("-m", "ruff", "check", *args, "."),
+        "ruff format": ("-m", "ruff", "format", "--check", "."),
+        "mypy --strict": ("-m", "mypy", "--strict", *sources, str(ROOT / "scripts")),
+        "layout": ("-m", "pytest", "-q", "tests/test_layout.py"),
+    }
+    failed = []
+    for name, command in steps.items():
+        print(f"== {name}", flush=True)
+        if _call(*command):
+            failed.append(name)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def bench(args: list[str]) -> int:
+    """Run one benchmark (`bench NAME`) or all of them."""
+    setup("test")
+    return _call("-m", "bench", *args)
+
+
+def docs(args: list[str]) -> int:
+    """Write the generated pages under docs/ anew."""
+    setup("test")
+    return _call(str(ROOT / "scripts" / "docs.py"), *args)
+
+
+def _call(*args: str) -> int:
+    """Run the environment's Python to its end, however often Ctrl-C is pressed."""
+    sys.stdout.flush()
+    interrupted = False
+    with subprocess.Popen([str(PYTHON), *args], cwd=ROOT) as process:
+        while process.returncode is None:
+            try:
+                process.wait()
+            except KeyboardInterrupt:
+                interrupted = True
+    if interrupted:
+        raise KeyboardInterrupt
+    return process.returncode if process.returncode >= 0 else 128 - process.returncode
+
+
+def main(argv: list[str]) -> int:
+    """Parse the command line and carry it out; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="scripts/dev.py", description=__doc__.split("\n\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    actions = {f.__name__: f for f in (run, test, heavy, check, bench, docs)}
+    setup_parser = commands.add_parser("setup", help="install only")
+    setup_parser.add_argument("profile", nargs="?", choices=("run", "test"), default="test")
+    for name, action in actions.items():
+        summary = (action.__doc__ or "").split("\n")[0]
+        commands.add_parser(name, help=summary, description=summary, add_help=False)
+    # What follows such a command belongs to the program that it starts, options included.
+    known, rest = parser.parse_args(argv[:1]), argv[1:]
+    if known.command == "setup":
+        setup(parser.parse_args(argv).profile)
+        return 0
+    return actions[known.command](rest)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except Failure as failure:
+        print(failure, file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        sys.exit(130)
