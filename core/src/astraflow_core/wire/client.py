@@ -1,0 +1,155 @@
+"""HTTP clients with deadlines, for calls to the dataflow.
+
+A connection error or a 5xx is tried again, with back-off, until the deadline of the call; a 4xx is an
+answer and becomes :class:`Refused`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import httpx
+
+from astraflow_core.errors import DeadlineExceeded, Refused
+from astraflow_core.wire.auth import bearer
+from astraflow_core.wire.messages import Message, decode, encode
+
+T = TypeVar("T")
+
+MSGPACK = "application/msgpack"
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 2.0
+
+
+class _Attempts:
+    """The tries of one call: what to pause between them, and what to say at the deadline."""
+
+    def __init__(self, url: str, path: str, deadline_s: float) -> None:
+        self.url, self.path, self.deadline_s = url, path, deadline_s
+        self.end = time.monotonic() + deadline_s
+        self.trouble = "no answer"
+
+    def __iter__(self) -> Iterator[float]:
+        """Yields the seconds left, one attempt each; raises at the deadline."""
+        while (left := self.end - time.monotonic()) > 0:
+            yield left
+        raise DeadlineExceeded(self.url, f"{self.path}: {self.trouble}", self.deadline_s)
+
+    def pauses(self) -> Iterator[float]:
+        pause = _FIRST_PAUSE_S
+        while True:
+            yield max(0.0, min(pause, self.end - time.monotonic()))
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def answer(self, response: httpx.Response) -> bytes | None:
+        """The body of a 2xx; ``None`` if the call shall be tried again."""
+        if response.is_success:
+            return response.content
+        reason = _reason(response)
+        if response.status_code < 500:
+            raise Refused(response.status_code, reason)
+        self.trouble = f"{response.status_code} {reason}"
+        return None
+
+
+def _reason(response: httpx.Response) -> str:
+    if response.headers.get("content-type", "").startswith("application/json"):
+        body = response.json()
+        if isinstance(body, dict):
+            return str(body.get("error") or body.get("detail") or body)
+    return response.text[:500] or response.reason_phrase
+
+
+class SyncClient:
+    """Blocking client, for trainers and the launcher; one keep-alive connection pool."""
+
+    def __init__(self, base_url: str, token: str) -> None:
+        self.base_url = base_url
+        self._http = httpx.Client(base_url=base_url, headers=bearer(token), trust_env=False)
+
+    def _call(self, method: str, path: str, body: bytes | None, deadline_s: float) -> bytes:
+        attempts = _Attempts(self.base_url, path, deadline_s)
+        pauses = attempts.pauses()
+        for left in attempts:
+            try:
+                headers = {"content-type": MSGPACK} if body is not None else {}
+                response = self._http.request(method, path, content=body, headers=headers, timeout=left)
+            except httpx.TransportError as error:
+                attempts.trouble = f"{type(error).__name__}: {error}"
+            else:
+                if (answer := attempts.answer(response)) is not None:
+                    return answer
+            time.sleep(next(pauses))
+        raise AssertionError("attempts end by raising")
+
+    def post(self, path: str, message: Message, expected: type[T], *, deadline_s: float) -> T:
+        """Send a message and decode the reply."""
+        return decode(self._call("POST", path, encode(message), deadline_s), expected)
+
+    def post_bytes(self, path: str, body: bytes, expected: type[T], *, deadline_s: float) -> T:
+        """Send a frame and decode the reply."""
+        return decode(self._call("POST", path, body, deadline_s), expected)
+
+    def post_for_bytes(self, path: str, message: Message, *, deadline_s: float) -> bytes:
+        """Send a message and return the reply's bytes."""
+        return self._call("POST", path, encode(message), deadline_s)
+
+    def get_json(self, path: str, *, deadline_s: float) -> Any:
+        """What a service says for people."""
+        import json
+
+        return json.loads(self._call("GET", path, None, deadline_s))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+
+class Client:
+    """The same for asyncio."""
+
+    def __init__(self, base_url: str, token: str) -> None:
+        self.base_url = base_url
+        self._http = httpx.AsyncClient(base_url=base_url, headers=bearer(token), trust_env=False)
+
+    async def _call(self, method: str, path: str, body: bytes | None, deadline_s: float) -> bytes:
+        attempts = _Attempts(self.base_url, path, deadline_s)
+        pauses = attempts.pauses()
+        for left in attempts:
+            try:
+                headers = {"content-type": MSGPACK} if body is not None else {}
+                response = await self._http.request(
+                    method, path, content=body, headers=headers, timeout=left
+                )
+            except httpx.TransportError as error:
+                attempts.trouble = f"{type(error).__name__}: {error}"
+            else:
+                if (answer := attempts.answer(response)) is not None:
+                    return answer
+            await asyncio.sleep(next(pauses))
+        raise AssertionError("attempts end by raising")
+
+    async def post(self, path: str, message: Message, expected: type[T], *, deadline_s: float) -> T:
+        """Send a message and decode the reply."""
+        return decode(await self._call("POST", path, encode(message), deadline_s), expected)
+
+    async def post_bytes(self, path: str, body: bytes, expected: type[T], *, deadline_s: float) -> T:
+        """Send a frame and decode the reply."""
+        return decode(await self._call("POST", path, body, deadline_s), expected)
+
+    async def post_for_bytes(self, path: str, message: Message, *, deadline_s: float) -> bytes:
+        """Send a message and return the reply's bytes."""
+        return await self._call("POST", path, encode(message), deadline_s)
+
+    async def get_json(self, path: str, *, deadline_s: float) -> Any:
+        """What a service says for people."""
+        import json
+
+        return json.loads(await self._call("GET", path, None, deadline_s))
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()

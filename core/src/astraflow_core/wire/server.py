@@ -1,0 +1,162 @@
+"""The HTTP side of a service: FastAPI behind a token check and a body bound, uvicorn in the running loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, TypeVar
+
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+
+from astraflow_core.errors import Refused, UserError, WireError
+from astraflow_core.wire.auth import authorized
+from astraflow_core.wire.messages import Message, decode, encode
+
+T = TypeVar("T")
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+STOP_DEADLINE_S = 5
+
+
+class BodyTooLarge(Refused):
+    """The request's body is over the bound."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(413, f"the body is over {limit} bytes, the bound of this service")
+
+
+class Guard:
+    """ASGI middleware: refuses a request without the run's token (401) or with too large a body (413)."""
+
+    def __init__(self, app: Any, token: str, max_body_bytes: int) -> None:
+        self.app, self.token, self.limit = app, token, max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI entry point."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        if not authorized(headers.get(b"authorization"), self.token):
+            await self._refuse(401, "a bearer token of this run is required", scope, receive, send)
+            return
+        length = headers.get(b"content-length")
+        if length is not None and (not length.isdigit() or int(length) > self.limit):
+            error = BodyTooLarge(self.limit)
+            await self._refuse(error.status, str(error), scope, receive, send)
+            return
+        received = 0
+
+        async def bounded() -> MutableMapping[str, Any]:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self.limit:
+                raise BodyTooLarge(self.limit)
+            return message
+
+        await self.app(scope, bounded, send)
+
+    async def _refuse(
+        self, status: int, reason: str, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        await JSONResponse({"error": reason}, status_code=status)(scope, receive, send)
+
+
+def create_app(service: str, token: str, max_body_bytes: int) -> FastAPI:
+    """An app whose every route asks for ``token`` (if there is one); errors are ``{"error": reason}``."""
+    app = FastAPI(title=f"AstraFlow {service}", docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.token = token
+    app.add_middleware(Guard, token=token, max_body_bytes=max_body_bytes)
+
+    @app.exception_handler(Refused)
+    async def refused(request: Request, error: Refused) -> Response:
+        return JSONResponse({"error": str(error)}, status_code=error.status)
+
+    @app.exception_handler(WireError)
+    async def malformed(request: Request, error: WireError) -> Response:
+        return JSONResponse({"error": str(error)}, status_code=400)
+
+    return app
+
+
+async def read_message(request: Request, expected: type[T]) -> T:
+    """The request's body as ``expected``; a 400 says which field is wrong."""
+    return decode(await request.body(), expected)
+
+
+def reply(message: Message) -> Response:
+    """A message as a msgpack response."""
+    return Response(encode(message), media_type="application/msgpack")
+
+
+def frame(body: bytes) -> Response:
+    """A frame as a response."""
+    return Response(body, media_type="application/octet-stream")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Server:
+    """An app served inside the running event loop; the socket is bound in the constructor."""
+
+    def __init__(self, app: FastAPI, host: str, port: int) -> None:
+        if not _is_loopback(host) and not app.state.token:
+            raise UserError(f"refusing to bind {host} without a token; only loopback may go without")
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_STREAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind((host, port))
+        except OSError as error:
+            self._socket.close()
+            raise UserError(
+                f"cannot listen on {host} port {port}: {error.strerror}; "
+                "choose another port, or 0 for any that is free"
+            ) from error
+        bound = self._socket.getsockname()
+        shown = f"[{host}]" if family == socket.AF_INET6 else host
+        self.url = f"http://{shown}:{bound[1]}"
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            timeout_keep_alive=120,
+            timeout_graceful_shutdown=STOP_DEADLINE_S,
+        )
+        self._server = uvicorn.Server(config)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to serve; returns when requests are answered."""
+        # Signals belong to the service, not to its HTTP server.
+        self._server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign]
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        while not self._server.started:
+            if self._task.done():
+                self._task.result()
+                raise UserError(f"the server at {self.url} ended while it started")
+            await asyncio.sleep(0.005)
+
+    async def stop(self) -> None:
+        """Answer what is under way, then close."""
+        if self._task is not None:
+            self._server.should_exit = True
+            await self._task
+            self._task = None
+        self._socket.close()
