@@ -22,11 +22,12 @@ class BatchHeader(msgspec.Struct, frozen=True, tag="batch", kw_only=True):
 
 
 class NoBatch(msgspec.Struct, frozen=True, tag="no_batch", kw_only=True):
-    """The answer when no batch is served: ``ended`` if there will be none, with the reason; else ask
-    again."""
+    """The answer when no batch is served: ``ended`` if there will be none, with the reason and the best
+    version that the evaluations found (-1: none); else ask again."""
 
     ended: bool
     reason: str
+    best_version: int = -1
 
 
 ROW_COLUMNS = (
@@ -60,9 +61,9 @@ def encode_batch(batch: Batch) -> bytes:
     return encode_frame(header, columns)
 
 
-def encode_no_batch(ended: bool, reason: str) -> bytes:
+def encode_no_batch(ended: bool, reason: str, best_version: int = -1) -> bytes:
     """The answer when there is no batch, as a frame."""
-    return encode_frame(NoBatch(ended=ended, reason=reason), [])
+    return encode_frame(NoBatch(ended=ended, reason=reason, best_version=best_version), [])
 
 
 def decode_batch(body: bytes) -> Batch | NoBatch:

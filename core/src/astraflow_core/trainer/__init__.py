@@ -1,0 +1,1 @@
+"""The trainer service: takes batches of one policy, updates it, publishes versions."""

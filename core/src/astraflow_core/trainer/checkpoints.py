@@ -1,0 +1,65 @@
+"""Checkpoints of a trainer: written whole or not at all, kept by rule."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from pathlib import Path
+
+from astraflow_core.protocols.trainer import Trainer
+
+_NAME = re.compile(r"^update-(\d{8})$")
+
+
+class Checkpoints:
+    """``directory/update-N/`` holds what :meth:`Trainer.save` wrote and ``checkpoint.json`` with policy,
+    updates, version and time. The newest ``keep`` stay."""
+
+    def __init__(self, directory: Path, policy: str, keep: int) -> None:
+        self._directory, self._policy, self._keep = directory, policy, keep
+
+    def saved(self) -> list[tuple[int, Path]]:
+        """(updates, folder) of every complete checkpoint, oldest first."""
+        if not self._directory.is_dir():
+            return []
+        found = []
+        for folder in self._directory.iterdir():
+            matched = _NAME.match(folder.name)
+            if matched and (folder / "checkpoint.json").is_file():
+                found.append((int(matched.group(1)), folder))
+        return sorted(found)
+
+    def save(self, trainer: Trainer, updates: int, version: int) -> Path:
+        """Write a checkpoint beside its place, flush it to disk, then move it there."""
+        final = self._directory / f"update-{updates:08d}"
+        partial = self._directory / f".update-{updates:08d}.partial"
+        for leftover in (partial, final):
+            if leftover.exists():
+                shutil.rmtree(leftover)
+        partial.mkdir(parents=True)
+        trainer.save(partial)
+        facts = {
+            "policy": self._policy,
+            "updates": updates,
+            "version": version,
+            "time": time.time(),
+        }
+        (partial / "checkpoint.json").write_text(json.dumps(facts, indent=1) + "\n")
+        for written in [*partial.rglob("*"), partial]:
+            _flush(written)
+        partial.rename(final)
+        _flush(self._directory)
+        for _, folder in self.saved()[: -self._keep]:
+            shutil.rmtree(folder)
+        return final
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,76 @@
+"""Versions of the policy: numbered, published by the transport, announced to the dataflow."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from pathlib import Path
+
+from astraflow_core.errors import WeightsError
+from astraflow_core.protocols.trainer import Trainer
+from astraflow_core.protocols.transport import Transport
+from astraflow_core.trainer.upstream import Dataflow
+from astraflow_core.types import Announcement
+
+log = logging.getLogger(__name__)
+
+
+class Versions:
+    """The published versions of a policy; numbers only grow and are never used twice."""
+
+    def __init__(self, transport: Transport, transport_name: str, dataflow: Dataflow) -> None:
+        self._transport, self._name, self._dataflow = transport, transport_name, dataflow
+        self._publisher = transport.publisher()
+        self._announced: dict[int, Announcement] = {}
+        self.newest = -1
+
+    def publish(self, trainer: Trainer, version: int) -> float:
+        """Publish the trainer's weights as ``version`` and announce it; returns the seconds it took."""
+        if version <= self.newest:
+            raise WeightsError(f"version {version} of {self._dataflow.policy} was published before")
+        started = time.monotonic()
+        derives_from = self.newest if self.newest >= 0 else None
+        manifest = self._publisher.publish(version, trainer.export(), derives_from)
+        announcement = Announcement(
+            policy=self._dataflow.policy,
+            version=version,
+            transport=self._name,
+            endpoints=self._publisher.endpoints,
+            digest=manifest.digest,
+            size=manifest.size,
+        )
+        self._announced[version] = announcement
+        self.newest = version
+        self.retain(self._dataflow.announce(announcement))
+        seconds = time.monotonic() - started
+        log.info("published version %d: %.1f MB in %.3f s", version, manifest.size / 1e6, seconds)
+        return seconds
+
+    def retain(self, versions: list[int]) -> None:
+        """Let go of all versions but the newest and these."""
+        kept = frozenset(versions)
+        self._publisher.retain(kept)
+        for version in [v for v in self._announced if v != self.newest and v not in kept]:
+            del self._announced[version]
+
+    def write(self, version: int, folder: Path, deadline_s: float) -> None:
+        """Put the weights of a retained version in the place of those of the Hugging Face ``folder``."""
+        if version not in self._announced:
+            raise WeightsError(
+                f"version {version} of {self._dataflow.policy} is not retained; "
+                f"there are {sorted(self._announced)}"
+            )
+        receiver = self._transport.receiver()
+        try:
+            source = receiver.fetch(self._announced[version], deadline_s)
+            for weights in [*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")]:
+                weights.unlink()
+            shutil.copyfile(source.path, folder / "model.safetensors")
+            receiver.release(source)
+        finally:
+            receiver.close()
+
+    def close(self) -> None:
+        """Stop serving all versions."""
+        self._publisher.close()

@@ -1,0 +1,158 @@
+"""The loop of a trainer: batch, update, publish, acknowledge."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+
+from astraflow_core.config.models import PolicyTable, RunConfig
+from astraflow_core.errors import AstraFlowError, DeadlineExceeded, NonFiniteLoss
+from astraflow_core.hooks import Hooks
+from astraflow_core.protocols.algorithm import Algorithm
+from astraflow_core.protocols.trainer import Trainer
+from astraflow_core.trainer.checkpoints import Checkpoints
+from astraflow_core.trainer.publishing import Versions
+from astraflow_core.trainer.update import update
+from astraflow_core.trainer.upstream import Dataflow
+from astraflow_core.types import Batch, RunInfo
+from astraflow_core.wire.batches import NoBatch
+
+log = logging.getLogger(__name__)
+
+FAREWELL_DEADLINE_S = 10.0
+
+
+class TrainerService:
+    """Drives one :class:`Trainer` until the dataflow has no more batches, or until :attr:`stop` is set."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        run: RunInfo,
+        policy: str,
+        trainer: Trainer,
+        algorithm: Algorithm,
+        versions: Versions,
+        dataflow: Dataflow,
+        hooks: Hooks,
+    ) -> None:
+        self._config, self._run, self._policy = config, run, policy
+        self._table: PolicyTable = config.policies[policy]
+        self._trainer, self._algorithm = trainer, algorithm
+        self._versions, self._dataflow, self._hooks = versions, dataflow, hooks
+        self._checkpoints = Checkpoints(
+            run.directory / "checkpoints" / policy, policy, config.checkpoint.keep
+        )
+        self._updates = 0
+        self._checkpointed = -1
+        self._best_version = -1
+        self.stop = threading.Event()
+
+    def run(self) -> None:
+        """Everything from the first version to the model that is left at the end."""
+        registered = self._dataflow.register(self._config.run.start_deadline_s)
+        self._updates = registered.updates
+        self._trainer.setup(
+            Path(self._table.model),
+            total_steps=self._config.run.steps * self._table.mini_batches,
+            needs=self._algorithm.needs,
+        )
+        self._publish(registered.highest_version + 1)
+        batch: Batch | None = None
+        try:
+            while (batch := self._wait_for_batch()) is not None:
+                self._train(batch)
+        except NonFiniteLoss as error:
+            where = f" in batch {batch.id}" if batch is not None else ""
+            self._report(f"{error}{where}", batch)
+            self._leave_model()
+            raise NonFiniteLoss(
+                f"{error}{where}; the weights before that step are in {self._model_folder()}"
+            ) from error
+        except AstraFlowError as error:
+            self._report(str(error), batch)
+            raise
+        self._save_checkpoint()
+        self._leave_model()
+
+    def _wait_for_batch(self) -> Batch | None:
+        started = time.monotonic()
+        while not self.stop.is_set():
+            answer = self._dataflow.next_batch(self._versions.newest)
+            if isinstance(answer, Batch):
+                self._waited_s = time.monotonic() - started
+                return answer
+            if answer.ended:
+                self._note_end(answer)
+                return None
+        log.info("stopping after %d updates", self._updates)
+        return None
+
+    def _note_end(self, answer: NoBatch) -> None:
+        self._best_version = answer.best_version
+        log.info("no more batches after %d updates: %s", self._updates, answer.reason)
+
+    def _train(self, batch: Batch) -> None:
+        step = self._updates
+
+        def call() -> dict[str, float]:
+            return update(
+                batch,
+                self._trainer,
+                self._algorithm,
+                parts=self._table.mini_batches,
+                seed=self._run.seed,
+                step=step,
+            )
+
+        metrics = dict(self._hooks.train_step(self._run, step, batch, call))
+        self._updates += 1
+        metrics["wait_s"] = self._waited_s
+        if self._updates % self._table.publish_every == 0 or self._updates == self._run.steps:
+            metrics["publish_s"] = self._publish(self._versions.newest + 1)
+        acknowledged = self._dataflow.acknowledge(batch.id, self._versions.newest, metrics)
+        self._versions.retain(acknowledged.retain)
+        self._hooks.step_ended(self._run, self._updates, metrics)
+        if acknowledged.stop:
+            self.stop.set()
+        every = self._config.checkpoint.every
+        if every and self._updates % every == 0:
+            self._save_checkpoint()
+
+    def _publish(self, version: int) -> float:
+        seconds = self._versions.publish(self._trainer, version)
+        self._hooks.weights_published(self._run, self._policy, version)
+        return seconds
+
+    def _save_checkpoint(self) -> None:
+        if self._checkpointed == self._updates:
+            return
+        folder = self._checkpoints.save(self._trainer, self._updates, self._versions.newest)
+        self._checkpointed = self._updates
+        log.info("checkpoint %s", folder)
+        try:
+            self._dataflow.release(self._updates)
+        except DeadlineExceeded as error:
+            log.warning("the checkpoint is saved, but the dataflow did not hear of it: %s", error)
+
+    def _model_folder(self, suffix: str = "") -> Path:
+        return self._run.directory / "models" / f"{self._policy}{suffix}"
+
+    def _leave_model(self) -> None:
+        """The last weights as a Hugging Face folder, and the best version's if that is another."""
+        folder = self._model_folder()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._trainer.save_model(folder)
+        if self._best_version not in (-1, self._versions.newest):
+            best = self._model_folder("-best")
+            best.mkdir(parents=True, exist_ok=True)
+            self._trainer.save_model(best)
+            self._versions.write(self._best_version, best, self._config.run.deadline_s)
+
+    def _report(self, error: str, batch: Batch | None) -> None:
+        try:
+            self._dataflow.failed(error, batch.id if batch else "", FAREWELL_DEADLINE_S)
+        except AstraFlowError as unheard:
+            log.warning("the dataflow did not hear of the failure: %s", unheard)

@@ -1,0 +1,81 @@
+"""One update: what the algorithm needs is added to the batch, then one optimizer step a mini-batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from astraflow_core.errors import NonFiniteLoss, PreflightError
+from astraflow_core.protocols.algorithm import NEEDS, Algorithm
+from astraflow_core.protocols.trainer import Trainer
+from astraflow_core.seeds import derive_seed
+from astraflow_core.types import Batch
+
+
+def check_needs(algorithm: Algorithm, algorithm_name: str, trainer_name: str, has: frozenset[str]) -> None:
+    """Refuse an algorithm whose needs the trainer does not meet, before anything is loaded."""
+    if unknown := algorithm.needs - NEEDS:
+        raise PreflightError(
+            f"algorithm {algorithm_name!r} needs {', '.join(sorted(unknown))}, which no trainer knows; "
+            f"the needs are {', '.join(sorted(NEEDS))}"
+        )
+    # Current log-probs come from the same pass as proximal ones.
+    wanted = {"proximal" if need == "current" else need for need in algorithm.needs}
+    if missing := wanted - has:
+        raise PreflightError(
+            f"algorithm {algorithm_name!r} as configured needs {', '.join(sorted(missing))}; "
+            f"trainer {trainer_name!r} does not offer it"
+        )
+
+
+def prepare(batch: Batch, trainer: Trainer, algorithm: Algorithm) -> Batch:
+    """The batch with reference and proximal log-probs and values, as needed, and its advantages."""
+    if "reference" in algorithm.needs:
+        batch = replace(batch, reference=trainer.logprobs(batch, "reference"))
+    if "proximal" in algorithm.needs:
+        batch = replace(batch, proximal=trainer.logprobs(batch, "current"))
+    if "values" in algorithm.needs:
+        batch = replace(batch, values=trainer.values(batch))
+    advantages = algorithm.advantages(batch)
+    if not np.isfinite(advantages[batch.loss_mask]).all():
+        raise NonFiniteLoss(f"the advantages of batch {batch.id} are not finite")
+    return replace(batch, advantages=advantages)
+
+
+def mini_batches(batch: Batch, count: int, seed: int) -> Iterator[Batch]:
+    """Cut a batch into ``count`` parts of nearly equal numbers of rows, shuffled by ``seed``."""
+    if count == 1:
+        yield batch
+        return
+    order = np.random.default_rng(derive_seed(seed, "mini-batches", batch.id)).permutation(len(batch))
+    for rows in np.array_split(order, count):
+        if len(rows):
+            yield batch.take(np.sort(rows))
+
+
+def update(
+    batch: Batch, trainer: Trainer, algorithm: Algorithm, *, parts: int, seed: int, step: int
+) -> dict[str, float]:
+    """Train on one batch; the metrics are means over its mini-batches, the seconds their sums."""
+    started = time.monotonic()
+    batch = prepare(batch, trainer, algorithm)
+    prepared = time.monotonic()
+    collected: dict[str, list[float]] = {}
+    for index, part in enumerate(mini_batches(batch, parts, seed)):
+        if "current" in algorithm.needs:
+            fresh = index == 0 and part.proximal is not None
+            current = part.proximal if fresh else trainer.logprobs(part, "current")
+            part = replace(part, current=current)
+        part = replace(part, weights=algorithm.weights(part))
+        for name, value in trainer.step(part, algorithm, step).items():
+            collected.setdefault(name, []).append(value)
+    metrics = {
+        name: sum(values) if name.endswith("_s") or name == "tokens" else sum(values) / len(values)
+        for name, values in collected.items()
+    }
+    metrics["prepare_s"] = prepared - started
+    metrics["update_s"] = time.monotonic() - started
+    return metrics
