@@ -1,0 +1,344 @@
+"""The rules of the workspace, read from its files: who may import whom, names, sizes, manners.
+
+Nothing here imports a package of the workspace; a rule that is broken is reported with its place.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import dev
+import pytest
+from workspace import (
+    ROOT,
+    all_sources,
+    components,
+    declared,
+    first_party,
+    imports,
+    manifests,
+    metadata_of,
+    module_file,
+    normal,
+    plugins,
+    required,
+    sources,
+    tracked_files,
+    tree_of,
+    where,
+)
+
+CORE = ROOT / "core" / "src" / "astraflow_core"
+
+LOW = {"types", "errors", "capabilities", "seeds"}
+SEAMS = LOW | {"protocols", "component", "hookspecs"}
+SHARED = SEAMS | {"catalog", "config", "hooks", "wire", "telemetry"}
+SERVICES = {"dataflow", "raas", "trainer"}
+MAY_IMPORT: dict[str, set[str]] = {
+    **{part: set() for part in LOW},
+    "protocols": {"types"},
+    "component": {"errors", "protocols"},
+    "hookspecs": {"component", "protocols", "types"},
+    **dict.fromkeys(("catalog", "config", "hooks"), SEAMS | {"catalog", "config", "hooks"}),
+    **dict.fromkeys(("wire", "telemetry"), LOW | {"wire", "telemetry"}),
+    **dict.fromkeys(SERVICES, SHARED),
+    "launch": SHARED | SERVICES,
+    "cli": SHARED | SERVICES | {"launch", "scaffold", "testing"},
+    "testing": SHARED | SERVICES | {"launch"},
+}
+"""Part of the core -> the other parts that it may import. Services talk over HTTP, never by import."""
+
+CLOSED_TO_PLUGINS = SERVICES | {"launch", "cli", "scaffold"}
+HEAVY = {
+    "accelerate", "flax", "jax", "megatron", "numba", "ray", "sglang", "torch", "transformers",
+    "triton", "vllm",
+}  # fmt: skip
+HEAVY_DISTRIBUTIONS = HEAVY | {"megatron-core"}
+KIND_OF_FOLDER = {
+    "engines": "engine",
+    "trainers": "trainer",
+    "algorithms": "algorithm",
+    "data_policies": "data_policy",
+    "transports": "transport",
+}
+KINDS = {*KIND_OF_FOLDER.values(), "workflow", "reward", "prompt_source", "launcher"}
+PICKLING = {"pickle", "cloudpickle", "dill", "marshal", "shelve"}
+PICKLE_HOME = "core/src/astraflow_core/launch/objects.py"
+"""The one module that may pickle: a user's own objects, handed to our own child processes."""
+ORDINARY_WORDS = {("wire", "http")}
+"""(part of the core, literal) that is also a component's name but means the ordinary thing there."""
+LONGEST_MODULE = 450
+
+
+# --- who may import whom -----------------------------------------------------------------------
+
+
+def test_parts_of_the_core_import_only_what_lies_below_them() -> None:
+    wrong = []
+    for file in sources(ROOT / "core"):
+        part = file.relative_to(CORE).with_suffix("").parts[0]
+        if part in ("__init__", "__main__"):
+            continue  # the public names, some of them loaded on first use
+        allowed = MAY_IMPORT.get(part)
+        assert allowed is not None, f"{where(file)}: say in MAY_IMPORT where {part!r} stands"
+        for item in imports(file):
+            for reached in first_party(item):
+                if reached not in {part, "__version__"} | allowed:
+                    wrong.append(f"{where(file, item.node)}: {part} must not import {reached}")
+    assert wrong == []
+
+
+def test_core_imports_no_backend_and_no_plugin() -> None:
+    wrong = [
+        f"{where(file, item.node)}: {item.module}"
+        for file in sources(ROOT / "core")
+        for item in imports(file)
+        if item.module.partition(".")[0] in HEAVY
+        or item.module.startswith(("astraflow_plugin_", "astraflow_contrib_"))
+    ]
+    assert wrong == []
+
+
+def test_core_names_no_component_of_a_plugin() -> None:
+    names = {c.name for c in components() if ROOT / "core" not in c.manifest.parents}
+    assert names or not plugins(), "no manifest declares a component"
+    wrong = []
+    for file in sources(ROOT / "core"):
+        part = file.relative_to(CORE).with_suffix("").parts[0]
+        if part in ("testing", "capabilities"):  # suites and the closed sets of flags
+            continue
+        for node in ast.walk(tree_of(file)):
+            literal = node.value if isinstance(node, ast.Constant) else None
+            if literal in names and (part, literal) not in ORDINARY_WORDS:
+                wrong.append(f"{where(file, node)}: {literal!r}")
+    assert wrong == []
+
+
+def test_plugins_import_public_names_of_the_core_and_no_other_plugin() -> None:
+    wrong = []
+    for package in plugins():
+        own = normal(package.name).replace("-", "_")
+        for file in sources(package.path):
+            for item in imports(file):
+                top = item.module.partition(".")[0]
+                if top.startswith(("astraflow_plugin_", "astraflow_contrib_")) and top != own:
+                    wrong.append(f"{where(file, item.node)}: another plugin, {top}")
+                if top != "astraflow_core":
+                    continue
+                if set(first_party(item)) & CLOSED_TO_PLUGINS:
+                    wrong.append(f"{where(file, item.node)}: inside of the core, {item.module}")
+                words = [*item.module.split("."), *item.names]
+                if any(w.startswith("_") and not w.startswith("__") for w in words):
+                    wrong.append(f"{where(file, item.node)}: private name of {item.module}")
+    assert wrong == []
+
+
+def test_tests_of_a_plugin_use_no_other_plugin() -> None:
+    wrong = []
+    for package in plugins():
+        own = normal(package.name).replace("-", "_")
+        for file in sorted((package.path / "tests").rglob("*.py")):
+            for item in imports(file):
+                top = item.module.partition(".")[0]
+                if top.startswith(("astraflow_plugin_", "astraflow_contrib_")) and top != own:
+                    wrong.append(f"{where(file, item.node)}: {top}")
+    assert wrong == []
+
+
+def test_every_import_is_declared() -> None:
+    provided = packages_distributions()
+    wrong = []
+    for package in dev.packages():
+        own = normal(package.name).replace("-", "_")
+        allowed = declared(package.path)
+        for file in sources(package.path):
+            for item in imports(file):
+                top = item.module.partition(".")[0]
+                if top == own or top in sys.stdlib_module_names or top in ("", "__future__"):
+                    continue
+                if not {normal(d) for d in provided.get(top, [top])} & allowed:
+                    wrong.append(
+                        f"{where(file, item.node)}: {top} is not in {package.name}'s pyproject"
+                    )
+    assert wrong == []
+
+
+# --- manifests ---------------------------------------------------------------------------------
+
+
+def test_manifests_import_only_the_core() -> None:
+    wrong = []
+    for package in plugins():
+        for manifest in manifests(package.path):
+            tops = {i.module.partition(".")[0]: i for i in imports(manifest)
+                    if not isinstance(i.node, ast.Constant)}  # fmt: skip
+            for top in set(tops) - {"__future__", "astraflow_core"}:
+                wrong.append(f"{where(manifest, tops[top].node)}: {top}")
+    assert wrong == []
+
+
+def test_configs_load_without_the_runtime_extra() -> None:
+    """A run is validated on machines that have no backend: what is imported with a config is light."""
+    wrong = []
+    for component in components():
+        package = next(p.path for p in dev.packages() if p.path in component.manifest.parents)
+        if component.config is None:
+            continue
+        own = manifests(package)[0].relative_to(package / "src").parts[0]
+        module = component.config.partition(":")[0]
+        file = module_file(package, module)
+        assert file.is_file(), f"{where(component.manifest)}: no module {module}"
+        for light in (file, module_file(package, own)):
+            for item in imports(light):
+                if item.module.partition(".")[0] in HEAVY:
+                    wrong.append(f"{where(light, item.node)}: {item.module}")
+    assert wrong == []
+
+
+def test_component_names_are_unique_per_kind_and_stand_in_the_folder_of_their_kind() -> None:
+    seen: dict[tuple[str, str], Path] = {}
+    for component in components():
+        key = (component.kind, component.name)
+        assert component.kind in KINDS, f"{where(component.manifest)}: kind {component.kind!r}"
+        assert key not in seen, f"{key} in {where(component.manifest)} and {where(seen[key])}"
+        assert re.fullmatch(r"[a-z][a-z0-9_]*", component.name), (
+            f"{key}: lower_case_with_underscores"
+        )
+        seen[key] = component.manifest
+        parts = component.manifest.relative_to(ROOT).parts
+        if parts[0] == "plugins":
+            assert KIND_OF_FOLDER[parts[1]] == component.kind, where(component.manifest)
+
+
+# --- packages ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("package", dev.packages(), ids=lambda p: p.name)
+def test_package_is_laid_out_and_named_by_the_rule(package: dev.Package) -> None:
+    parts = package.path.relative_to(ROOT).parts
+    data = metadata_of(package.path)
+    project = data["project"]
+    name = project["name"]
+    imported = name.replace("-", "_")
+
+    assert data["build-system"]["build-backend"] == "flit_core.buildapi"
+    assert data["tool"]["flit"]["module"]["name"] == imported
+    assert project["requires-python"] == ">=3.11"
+    assert (package.path / "README.md").is_file(), "a README.md says when to use it"
+    assert list((package.path / "tests").rglob("test_*.py")), "tests/ has no test"
+    found = [p.name for p in (package.path / "src").iterdir() if not p.name.endswith("-info")]
+    assert [n for n in found if n != "__pycache__"] == [imported]
+
+    heavy = required(project.get("dependencies", [])) & HEAVY_DISTRIBUTIONS
+    assert not heavy, f"{sorted(heavy)} belong in the extra [runtime]"
+    if parts == ("core",):
+        assert name == "astraflow-core"
+        return
+    prefix = "plugin" if parts[0] == "plugins" else "contrib"
+    short = name.removeprefix(f"astraflow-{prefix}-")
+    folder = parts[-1].replace("_", "-")
+    names = {folder}
+    if parts[0] == "plugins":
+        names.add(f"{folder}-{KIND_OF_FOLDER[parts[1]].replace('_', '-')}")
+    assert short in names, f"{name} should be astraflow-{prefix}-{' or -'.join(sorted(names))}"
+    assert "astraflow-core>=0.1,<0.2" in [d.replace(" ", "") for d in project["dependencies"]]
+    points = project["entry-points"]
+    assert set(points) == {"astraflow"}, "one entry-point group"
+    assert [normal(n) for n in points["astraflow"]] == [short], (
+        "one entry point, named as the package"
+    )
+    (manifest,) = manifests(package.path)
+    assert manifest.is_file(), f"entry point names {manifest.relative_to(ROOT)}"
+
+
+def test_third_party_requirements_are_held_by_constraints() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = {normal(line.partition("==")[0]) for line in lines if "==" in line}
+    asked = {r for p in dev.packages() for r in declared(p.path)} | required(list(dev.TEST_TOOLS))
+    missing = {r for r in asked - pinned if not r.startswith("astraflow-")}
+    assert missing == set(), "add the versions that you tested to constraints.txt"
+
+
+def test_folders_of_tests_are_no_packages() -> None:
+    """Two packages may both have tests/test_x.py, as long as neither folder is a package."""
+    wrong = [f for f in tracked_files() if f.name == "__init__.py" and "tests" in f.parts]
+    assert [where(f) for f in wrong] == []
+
+
+def test_modules_are_short() -> None:
+    long = {}
+    for file in tracked_files():
+        if file.suffix == ".py":
+            lines = len(file.read_text(encoding="utf-8").splitlines())
+            if lines > LONGEST_MODULE:
+                long[where(file)] = lines
+    assert long == {}, "which concept is missing?"
+
+
+# --- manners -----------------------------------------------------------------------------------
+
+
+def test_public_names_of_the_core_have_docstrings() -> None:
+    wrong = []
+    for file in sources(ROOT / "core"):
+        tree = tree_of(file)
+        if ast.get_docstring(tree) is None:
+            wrong.append(where(file))
+        for node in tree.body:
+            named = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            if named and node.name[0] != "_" and ast.get_docstring(node) is None:
+                wrong.append(f"{where(file, node)}: {node.name}")
+    assert wrong == []
+
+
+def test_libraries_do_not_print() -> None:
+    wrong = [
+        where(file, node)
+        for file in all_sources()
+        if "cli" not in file.parts
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "print"
+    ]
+    assert wrong == []
+
+
+def test_nothing_decodes_code_from_data() -> None:
+    """No pickle outside its one place, no eval, no shell."""
+    wrong = []
+    for file in all_sources():
+        for item in imports(file):
+            if item.module.partition(".")[0] in PICKLING and where(file) != PICKLE_HOME:
+                wrong.append(f"{where(file, item.node)}: {item.module}")
+        for node in ast.walk(tree_of(file)):
+            if not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func)
+            given = {k.arg: ast.unparse(k.value) for k in node.keywords}
+            if (
+                called in ("eval", "exec", "os.system", "os.popen")
+                or given.get("shell", "False") != "False"
+                or given.get("allow_pickle", "False") != "False"
+                or (called == "torch.load" and given.get("weights_only") != "True")
+            ):
+                wrong.append(f"{where(file, node)}: {called}")
+    assert wrong == []
+
+
+def test_files_name_no_machine_and_no_registry() -> None:
+    # The brackets keep these patterns from finding themselves.
+    pattern = re.compile(
+        rb"/[w]ork/(main|shared|steering)|/[o]pt/(pypi|wheels)|/[r]oot/|/[h]ome/\w+/"
+        rb"|[p]ypi\.org|[p]ythonhosted\.org|[d]ownload\.pytorch\.org|--(extra-)?[i]ndex-url"
+    )
+    wrong = []
+    for file in tracked_files():
+        content = file.read_bytes()
+        if b"\0" not in content[:4096]:
+            for match in pattern.finditer(content):
+                line = content.count(b"\n", 0, match.start()) + 1
+                wrong.append(f"{where(file)}:{line}: {match.group().decode()}")
+    assert wrong == []
