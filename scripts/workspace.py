@@ -18,6 +18,11 @@ from typing import Any
 import dev
 
 ROOT = dev.ROOT
+HEAVY = {
+    "accelerate", "flax", "jax", "megatron", "numba", "ray", "sglang", "torch", "transformers",
+    "triton", "vllm",
+}  # fmt: skip
+"""Import names of backends: never in the core, in a manifest or in a config module."""
 
 
 @cache

@@ -14,6 +14,7 @@ from pathlib import Path
 import dev
 import pytest
 from workspace import (
+    HEAVY,
     ROOT,
     all_sources,
     components,
@@ -53,10 +54,6 @@ MAY_IMPORT: dict[str, set[str]] = {
 """Part of the core -> the other parts that it may import. Services talk over HTTP, never by import."""
 
 CLOSED_TO_PLUGINS = SERVICES | {"launch", "cli", "scaffold"}
-HEAVY = {
-    "accelerate", "flax", "jax", "megatron", "numba", "ray", "sglang", "torch", "transformers",
-    "triton", "vllm",
-}  # fmt: skip
 HEAVY_DISTRIBUTIONS = HEAVY | {"megatron-core"}
 KIND_OF_FOLDER = {
     "engines": "engine",
@@ -74,6 +71,12 @@ ORDINARY_WORDS = {("wire", "http")}
 LONGEST_MODULE = 450
 
 
+def none(wrong: list[str]) -> None:
+    """Fail with every place at once."""
+    if wrong:
+        pytest.fail("\n".join(wrong), pytrace=False)
+
+
 # --- who may import whom -----------------------------------------------------------------------
 
 
@@ -89,7 +92,7 @@ def test_parts_of_the_core_import_only_what_lies_below_them() -> None:
             for reached in first_party(item):
                 if reached not in {part, "__version__"} | allowed:
                     wrong.append(f"{where(file, item.node)}: {part} must not import {reached}")
-    assert wrong == []
+    none(wrong)
 
 
 def test_core_imports_no_backend_and_no_plugin() -> None:
@@ -100,7 +103,7 @@ def test_core_imports_no_backend_and_no_plugin() -> None:
         if item.module.partition(".")[0] in HEAVY
         or item.module.startswith(("astraflow_plugin_", "astraflow_contrib_"))
     ]
-    assert wrong == []
+    none(wrong)
 
 
 def test_core_names_no_component_of_a_plugin() -> None:
@@ -115,7 +118,7 @@ def test_core_names_no_component_of_a_plugin() -> None:
             literal = node.value if isinstance(node, ast.Constant) else None
             if literal in names and (part, literal) not in ORDINARY_WORDS:
                 wrong.append(f"{where(file, node)}: {literal!r}")
-    assert wrong == []
+    none(wrong)
 
 
 def test_plugins_import_public_names_of_the_core_and_no_other_plugin() -> None:
@@ -134,7 +137,7 @@ def test_plugins_import_public_names_of_the_core_and_no_other_plugin() -> None:
                 words = [*item.module.split("."), *item.names]
                 if any(w.startswith("_") and not w.startswith("__") for w in words):
                     wrong.append(f"{where(file, item.node)}: private name of {item.module}")
-    assert wrong == []
+    none(wrong)
 
 
 def test_tests_of_a_plugin_use_no_other_plugin() -> None:
@@ -146,7 +149,7 @@ def test_tests_of_a_plugin_use_no_other_plugin() -> None:
                 top = item.module.partition(".")[0]
                 if top.startswith(("astraflow_plugin_", "astraflow_contrib_")) and top != own:
                     wrong.append(f"{where(file, item.node)}: {top}")
-    assert wrong == []
+    none(wrong)
 
 
 def test_every_import_is_declared() -> None:
@@ -164,7 +167,7 @@ def test_every_import_is_declared() -> None:
                     wrong.append(
                         f"{where(file, item.node)}: {top} is not in {package.name}'s pyproject"
                     )
-    assert wrong == []
+    none(wrong)
 
 
 # --- manifests ---------------------------------------------------------------------------------
@@ -178,7 +181,7 @@ def test_manifests_import_only_the_core() -> None:
                     if not isinstance(i.node, ast.Constant)}  # fmt: skip
             for top in set(tops) - {"__future__", "astraflow_core"}:
                 wrong.append(f"{where(manifest, tops[top].node)}: {top}")
-    assert wrong == []
+    none(wrong)
 
 
 def test_configs_load_without_the_runtime_extra() -> None:
@@ -196,7 +199,7 @@ def test_configs_load_without_the_runtime_extra() -> None:
             for item in imports(light):
                 if item.module.partition(".")[0] in HEAVY:
                     wrong.append(f"{where(light, item.node)}: {item.module}")
-    assert wrong == []
+    none(wrong)
 
 
 def test_component_names_are_unique_per_kind_and_stand_in_the_folder_of_their_kind() -> None:
@@ -266,17 +269,17 @@ def test_third_party_requirements_are_held_by_constraints() -> None:
 def test_folders_of_tests_are_no_packages() -> None:
     """Two packages may both have tests/test_x.py, as long as neither folder is a package."""
     wrong = [f for f in tracked_files() if f.name == "__init__.py" and "tests" in f.parts]
-    assert [where(f) for f in wrong] == []
+    none([where(f) for f in wrong])
 
 
 def test_modules_are_short() -> None:
-    long = {}
+    wrong = []
     for file in tracked_files():
         if file.suffix == ".py":
             lines = len(file.read_text(encoding="utf-8").splitlines())
             if lines > LONGEST_MODULE:
-                long[where(file)] = lines
-    assert long == {}, "which concept is missing?"
+                wrong.append(f"{where(file)}: {lines} lines; which concept is missing?")
+    none(wrong)
 
 
 # --- manners -----------------------------------------------------------------------------------
@@ -292,7 +295,7 @@ def test_public_names_of_the_core_have_docstrings() -> None:
             named = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
             if named and node.name[0] != "_" and ast.get_docstring(node) is None:
                 wrong.append(f"{where(file, node)}: {node.name}")
-    assert wrong == []
+    none(wrong)
 
 
 def test_libraries_do_not_print() -> None:
@@ -303,7 +306,7 @@ def test_libraries_do_not_print() -> None:
         for node in ast.walk(tree_of(file))
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "print"
     ]
-    assert wrong == []
+    none(wrong)
 
 
 def test_nothing_decodes_code_from_data() -> None:
@@ -325,7 +328,7 @@ def test_nothing_decodes_code_from_data() -> None:
                 or (called == "torch.load" and given.get("weights_only") != "True")
             ):
                 wrong.append(f"{where(file, node)}: {called}")
-    assert wrong == []
+    none(wrong)
 
 
 def test_files_name_no_machine_and_no_registry() -> None:
@@ -341,4 +344,4 @@ def test_files_name_no_machine_and_no_registry() -> None:
             for match in pattern.finditer(content):
                 line = content.count(b"\n", 0, match.start()) + 1
                 wrong.append(f"{where(file)}:{line}: {match.group().decode()}")
-    assert wrong == []
+    none(wrong)

@@ -1,0 +1,196 @@
+"""Every distribution builds from its sdist alone, and an installed wheel brings the core and works."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dev
+import pytest
+from workspace import declared, metadata_of, normal
+
+BUILD = """
+import os, sys, tarfile
+from pathlib import Path
+from flit_core import buildapi
+
+out, work = Path(sys.argv[1]), Path(sys.argv[2])
+for package in sys.argv[3:]:
+    os.chdir(package)
+    sdist = out / buildapi.build_sdist(str(out))
+    with tarfile.open(sdist) as archive:
+        archive.extractall(work, filter="data")
+    os.chdir(work / sdist.name.removesuffix(".tar.gz"))
+    print(package, sdist.name, buildapi.build_wheel(str(out)), sep="\\t")
+"""
+
+ADVANTAGES = """
+from importlib.metadata import entry_points
+from pathlib import Path
+import numpy as np
+from astraflow_core.component import load_attribute
+from astraflow_core.types import Batch, ComponentContext, RunInfo
+
+(point,) = entry_points(group="astraflow", name="grpo")
+(component,) = [c for c in point.load().astraflow_algorithms() if c.name == "grpo"]
+Config = load_attribute(component.config)
+try:
+    Config(no_such_key=1)
+except ValueError as error:
+    assert "no_such_key" in str(error), error
+else:
+    raise SystemExit("an unknown key was accepted")
+run = RunInfo("test", 0, 1, 0, ("p",), Path("."))
+context = ComponentContext(run=run, role="trainer", policy="p", seed=0, directory=Path("."))
+algorithm = load_attribute(component.target)(Config(), context)
+mask = np.array([0, 1, 1, 0, 1], dtype=bool)  # two rows of 3 and 2 tokens
+batch = Batch(
+    id="b", policy="p", version=0,
+    lengths=np.array([3, 2], dtype=np.int32), tokens=np.arange(5, dtype=np.int32), loss_mask=mask,
+    logprobs=np.where(mask, -1.0, 0.0).astype(np.float32),
+    versions=np.where(mask, 0, -1).astype(np.int32), rewards=np.array([1, 0], dtype=np.float32),
+    group=np.zeros(2, dtype=np.int64), trajectory=np.arange(2, dtype=np.int64),
+    group_size=np.full(2, 2, dtype=np.int32), group_mean=np.full(2, 0.5, dtype=np.float32),
+    group_std=np.full(2, 0.5**0.5, dtype=np.float32),
+)
+advantages = algorithm.advantages(batch)
+np.testing.assert_allclose(advantages[mask], np.array([1, 1, -1]) / 2**0.5, rtol=1e-3)
+"""
+
+NO_TORCH = """
+import importlib.util
+assert importlib.util.find_spec("torch") is None
+"""
+
+LOSS = """
+import torch
+from astraflow_core.types import LossInputs
+
+t = torch.from_numpy
+weights = {name: t(w) for name, w in algorithm.weights(batch).items()}
+logprobs = t(batch.logprobs).clone().requires_grad_()
+behaviour = t(batch.logprobs)
+loss = algorithm.loss(LossInputs(
+    logprobs=logprobs, behaviour=behaviour, proximal=behaviour, advantages=t(advantages),
+    mask=t(mask), row=t(batch.row_of_token), rows=2, weights=weights, step=0,
+))
+total = sum(c * value for c, value in loss.terms.values())
+total.backward()
+# On policy the ratio is 1: the loss is minus the mean advantage of the three trained tokens.
+np.testing.assert_allclose(total.item(), -(1 + 1 - 1) / 2**0.5 / 3, rtol=1e-3)
+np.testing.assert_allclose(logprobs.grad[mask], -advantages[mask] / 3, rtol=1e-3)
+assert not logprobs.grad[~t(mask)].any()
+"""
+
+
+@pytest.fixture(scope="module")
+def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    """Distribution -> (sdist, wheel built from that sdist), all in one folder."""
+    out, work = tmp_path_factory.mktemp("wheels"), tmp_path_factory.mktemp("sdists")
+    packages = {str(p.path): p.name for p in dev.packages()}
+    printed = execute(sys.executable, "-c", BUILD, str(out), str(work), *packages)
+    rows = [line.split("\t") for line in printed.splitlines()]
+    return {packages[path]: (out / sdist, out / wheel) for path, sdist, wheel in rows}
+
+
+def execute(*command: str, timeout: float = 240) -> str:
+    """Run a command without this process's Python settings; its output is the failure's message."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "ASTRAFLOW"))}
+    done = subprocess.run(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command[:4]} …\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+def clean_environment(folder: Path, wheels: Path, *requirements: str) -> Path:
+    """A new environment with `requirements` from `wheels` and, for others, pip's ordinary index."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    python = folder / "bin" / "python"
+    execute(
+        *(sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"),
+        *("--no-compile", "--no-input", "--disable-pip-version-check"),
+        *("-c", str(dev.CONSTRAINTS), "--find-links", str(wheels), *requirements),
+    )
+    return python
+
+
+def records(value: Any) -> Iterator[dict[str, Any]]:
+    """Every JSON object inside a JSON value."""
+    if isinstance(value, dict):
+        yield value
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from records(item)
+
+
+@pytest.mark.timeout(120)
+def test_every_distribution_builds_whole(wheelhouse: dict[str, tuple[Path, Path]]) -> None:
+    for package in dev.packages():
+        sdist, wheel = wheelhouse[package.name]
+        source = package.path / "src"
+        files = {
+            str(file.relative_to(source))
+            for file in source.rglob("*")
+            if file.is_file() and "__pycache__" not in file.parts
+        }
+        project = metadata_of(package.path)["project"]
+        with zipfile.ZipFile(wheel) as archive:
+            names = archive.namelist()
+            info = next(n for n in names if n.endswith("METADATA")).removesuffix("METADATA")
+            metadata = archive.read(info + "METADATA").decode()
+            points = configparser.ConfigParser(delimiters=("=",))
+            if info + "entry_points.txt" in names:
+                points.read_string(archive.read(info + "entry_points.txt").decode())
+        assert {n for n in names if not n.startswith(info)} == files, package.name
+        listed = dict(points["astraflow"]) if "astraflow" in points else {}
+        assert listed == project.get("entry-points", {}).get("astraflow", {}), package.name
+        required = {
+            normal(line.removeprefix("Requires-Dist: ").split(";")[0].split("[")[0].strip(" ()"))
+            for line in metadata.splitlines()
+            if line.startswith("Requires-Dist: ")
+        }
+        asked = declared(package.path)
+        assert all(any(r.startswith(a) for r in required) for a in asked), package.name
+        with tarfile.open(sdist) as archive:
+            members = {name.partition("/")[2] for name in archive.getnames()}
+        assert {"pyproject.toml", "README.md", "PKG-INFO"} <= members, package.name
+
+
+@pytest.mark.timeout(300)
+def test_a_plugin_from_a_folder_brings_the_core_and_works(
+    wheelhouse: dict[str, tuple[Path, Path]], tmp_path: Path
+) -> None:
+    wheels = wheelhouse["astraflow-core"][1].parent
+    python = clean_environment(tmp_path / "venv", wheels, "astraflow-plugin-grpo")
+    printed = execute(str(python.parent / "astraflow"), "plugins", "--json")
+    listed = [r for r in records(json.loads(printed)) if r.get("name") == "grpo"]
+    assert any(r.get("kind") == "algorithm" for r in listed), printed
+    assert not any(r.get("problem") for r in records(json.loads(printed))), printed
+    execute(str(python), "-c", NO_TORCH + ADVANTAGES)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_runtime_extra_brings_what_the_loss_needs(
+    wheelhouse: dict[str, tuple[Path, Path]], tmp_path: Path
+) -> None:
+    wheels = wheelhouse["astraflow-core"][1].parent
+    python = clean_environment(tmp_path / "venv", wheels, "astraflow-plugin-grpo[runtime]")
+    execute(str(python), "-c", ADVANTAGES + LOSS)
