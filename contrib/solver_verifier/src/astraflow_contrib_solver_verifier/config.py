@@ -1,0 +1,31 @@
+"""Keys of the workflow and of its reward."""
+
+from __future__ import annotations
+
+from pydantic import Field, field_validator
+
+from astraflow_core.config.models import ConfigModel
+
+
+class WorkflowConfig(ConfigModel):
+    """``[workflow] use = "solver_verifier"``"""
+
+    solver: str = Field("solver", description="Policy that answers.")
+    verifier: str = Field("verifier", description="Policy that marks the answer.")
+    template: str = Field("{prompt}{answer}?", description="What the verifier reads.")
+
+    @field_validator("template")
+    @classmethod
+    def _has_answer(cls, template: str) -> str:
+        if "{answer}" not in template:
+            raise ValueError("the template must contain {answer}")
+        return template
+
+
+class RewardConfig(ConfigModel):
+    """``[reward] use = "solver_verifier"``"""
+
+    solver: str = Field("solver", description="Policy that answers.")
+    verifier: str = Field("verifier", description="Policy that marks the answer.")
+    right: str = Field("y", min_length=1, max_length=1, description="Mark of a right position.")
+    wrong: str = Field("n", min_length=1, max_length=1, description="Mark of a wrong position.")

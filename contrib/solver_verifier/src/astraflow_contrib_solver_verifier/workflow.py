@@ -1,0 +1,43 @@
+"""The episode: an answer, then marks on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from astraflow_contrib_solver_verifier.config import WorkflowConfig
+from astraflow_core.errors import PreflightError
+from astraflow_core.protocols.workflow import PolicyEngine
+from astraflow_core.types import ComponentContext, Prompt, Trajectory
+
+
+class SolverVerifier:
+    """One sequence per policy: the solver's answer, and the verifier's marks on that answer."""
+
+    def __init__(self, config: WorkflowConfig, context: ComponentContext) -> None:
+        self._config = config
+        for policy in (config.solver, config.verifier):
+            if policy not in context.run.policies:
+                raise PreflightError(
+                    f"workflow 'solver_verifier' needs a policy {policy!r}; "
+                    f"the run has {', '.join(context.run.policies)}"
+                )
+
+    async def run_episode(
+        self, engines: Mapping[str, PolicyEngine], prompt: Prompt
+    ) -> Trajectory | None:
+        """An empty answer is rejected: there is nothing to mark."""
+        solver, verifier = engines[self._config.solver], engines[self._config.verifier]
+        question = str(prompt.data["prompt"])
+        asked = solver.render(question)
+        answered = await solver.generate(asked)
+        answer = solver.completion(answered)
+        if not answer.text:
+            return None
+        shown = verifier.render(
+            self._config.template.replace("{prompt}", question).replace("{answer}", answer.text)
+        )
+        marked = await verifier.generate(shown)
+        return Trajectory(
+            sequences=(solver.sequence(asked, answered), verifier.sequence(shown, marked)),
+            completions=(answer, verifier.completion(marked)),
+        )

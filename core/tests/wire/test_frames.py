@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astraflow_core.errors import WireError
+from astraflow_core.types import Batch, Group, Sequence, Trajectory
+from astraflow_core.wire.batches import NoBatch, decode_batch, encode_batch, encode_no_batch
+from astraflow_core.wire.frames import Frame, encode_frame
+from astraflow_core.wire.groups import ReceivedGroup, encode_group
+
+lengths = st.lists(st.integers(2, 12), min_size=1, max_size=6)
+
+
+def make_group(sizes: list[int], seed: int = 0) -> Group:
+    rng = np.random.default_rng(seed)
+    trajectories = []
+    for size in sizes:
+        mask = rng.random(size) < 0.6
+        mask[0] = False
+        versions = np.where(mask, rng.integers(0, 5, size), -1).astype(np.int32)
+        sequence = Sequence(
+            "p",
+            rng.integers(0, 100, size).astype(np.int32),
+            mask,
+            np.where(mask, -rng.random(size), 0).astype(np.float32),
+            versions,
+        )
+        trajectories.append(Trajectory((sequence,), (), {"p": float(rng.random())}))
+    return Group("task", "prompt", tuple(trajectories))
+
+
+@given(lengths, st.integers(0, 1000))
+def test_a_group_arrives_as_it_was_sent(sizes: list[int], seed: int) -> None:
+    group = make_group(sizes, seed)
+    received = ReceivedGroup(encode_group(group, "raas"))
+    for index, trajectory in enumerate(group.trajectories):
+        (sequence,) = trajectory.sequences
+        part = slice(received.offsets[index], received.offsets[index + 1])
+        assert (received.tokens[part] == sequence.tokens).all()
+        assert (received.loss_mask[part].astype(bool) == sequence.loss_mask).all()
+        assert (received.logprobs[part] == sequence.logprobs).all()
+        assert (received.versions[part] == sequence.versions).all()
+        header = received.header.sequences[index]
+        assert header.min_version == sequence.min_version
+        assert header.reward == trajectory.rewards["p"]
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_damaged_bytes_are_refused_or_still_make_sense(data: st.DataObject) -> None:
+    body = bytearray(encode_group(make_group([4, 7]), "raas"))
+    for _ in range(data.draw(st.integers(1, 4))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(body)))
+    for candidate in (bytes(body), bytes(body[:cut])):
+        try:
+            received = ReceivedGroup(candidate)
+        except WireError:
+            continue
+        assert len(received.tokens) == received.offsets[-1]
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_refused_with_a_wire_error(body: bytes) -> None:
+    with pytest.raises(WireError):
+        ReceivedGroup(body)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"logprobs": np.full(4, np.nan, np.float32)}, "log-prob that is not finite"),
+        ({"versions": np.full(4, -1, np.int32)}, "has no version"),
+        ({"loss_mask": np.ones(4, bool)}, "first token"),
+        ({"reward": float("inf")}, "reward is not finite"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused(change: dict[str, object], message: str) -> None:
+    fields: dict[str, object] = {
+        "policy": "p",
+        "tokens": np.arange(4, dtype=np.int32),
+        "loss_mask": np.array([False, True, True, True]),
+        "logprobs": np.zeros(4, np.float32),
+        "versions": np.array([-1, 0, 0, 0], np.int32),
+        "reward": 1.0,
+    } | change
+    group = Group("t", "p", (Trajectory((Sequence(**fields),)),))  # type: ignore[arg-type]
+    with pytest.raises(WireError, match=message):
+        ReceivedGroup(encode_group(group, "raas"))
+
+
+def test_a_batch_arrives_as_it_was_sent() -> None:
+    batch = Batch(
+        id="p-000001",
+        policy="p",
+        version=4,
+        lengths=np.array([2, 3], np.int32),
+        tokens=np.arange(5, dtype=np.int32),
+        loss_mask=np.array([0, 1, 0, 1, 1], bool),
+        logprobs=np.linspace(-1, 0, 5, dtype=np.float32),
+        versions=np.array([-1, 3, -1, 4, 4], np.int32),
+        rewards=np.array([0, 1], np.float32),
+        group=np.array([7, 7], np.int64),
+        trajectory=np.array([1, 2], np.int64),
+        group_size=np.array([2, 2], np.int32),
+        group_mean=np.array([0.5, 0.5], np.float32),
+        group_std=np.array([0.7, 0.7], np.float32),
+        temperature=0.5,
+    )
+    received = decode_batch(encode_batch(batch))
+    assert isinstance(received, Batch)
+    for name in ("id", "policy", "version", "temperature"):
+        assert getattr(received, name) == getattr(batch, name)
+    for name in ("lengths", "tokens", "loss_mask", "logprobs", "versions", "rewards", "group_std"):
+        assert (getattr(received, name) == getattr(batch, name)).all()
+    assert decode_batch(encode_no_batch(True, "done", 3)) == NoBatch(
+        ended=True, reason="done", best_version=3
+    )
+
+
+def test_a_frame_of_absurd_sizes_is_refused_before_anything_is_allocated() -> None:
+    body = bytearray(encode_frame({}, [np.zeros(3)]))
+    body[12:20] = (1 << 60).to_bytes(8, "little")
+    with pytest.raises(WireError, match="speaks of"):
+        Frame(bytes(body))
