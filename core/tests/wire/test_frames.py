@@ -74,7 +74,7 @@ def test_any_bytes_are_refused_with_a_wire_error(body: bytes) -> None:
     [
         ({"logprobs": np.full(4, np.nan, np.float32)}, "log-prob that is not finite"),
         ({"versions": np.full(4, -1, np.int32)}, "has no version"),
-        ({"loss_mask": np.ones(4, bool)}, "first token"),
+        ({"loss_mask": np.ones(4, bool), "versions": np.zeros(4, np.int32)}, "first token"),
         ({"reward": float("inf")}, "reward is not finite"),
     ],
 )

@@ -95,5 +95,5 @@ def decode_header(frame: Frame, expected: type[T]) -> T:
     """The frame's header as ``expected``; :class:`WireError` says which field is wrong."""
     try:
         return msgspec.msgpack.decode(frame.header, type=expected)
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise WireError(f"not a {expected.__name__}: {error}") from error

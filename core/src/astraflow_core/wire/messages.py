@@ -249,5 +249,5 @@ def decode(body: bytes, expected: type[T]) -> T:
     """A received message; :class:`WireError` says what was expected and which field is wrong."""
     try:
         return msgspec.msgpack.decode(body, type=expected)
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise WireError(f"expected a msgpack {expected.__name__}: {error}") from error
