@@ -345,3 +345,9 @@ def test_files_name_no_machine_and_no_registry() -> None:
                 line = content.count(b"\n", 0, match.start()) + 1
                 wrong.append(f"{where(file)}:{line}: {match.group().decode()}")
     none(wrong)
+
+
+def test_changelog_fragments_are_named_by_kind() -> None:
+    name = re.compile(r"[a-z0-9-]+\.(added|changed|deprecated|removed|fixed)\.md")
+    fragments = [f for f in (ROOT / "changelog.d").iterdir() if f.name != "README.md"]
+    none([where(f) for f in fragments if not name.fullmatch(f.name) or not f.read_text().strip()])
