@@ -23,7 +23,9 @@ class ComponentTable(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    use: Annotated[str, Field(min_length=1, description="Component name, 'plugin/name' or 'module:attr'.")]
+    use: Annotated[
+        str, Field(min_length=1, description="Component name, 'plugin/name' or 'module:attr'.")
+    ]
 
     @property
     def options(self) -> dict[str, Any]:
@@ -34,56 +36,82 @@ class ComponentTable(BaseModel):
 class EngineTable(ComponentTable):
     """The engine of a policy."""
 
-    python: str | None = Field(None, description="Interpreter of the engine host; default: our own.")
+    python: str | None = Field(
+        default=None, description="Interpreter of the engine host; default: our own."
+    )
 
 
 class TrainerTable(ComponentTable):
     """The trainer of a policy."""
 
-    python: str | None = Field(None, description="Interpreter of the trainer; default: our own.")
-    ranks: PositiveInt = Field(1, description="Processes of the trainer.")
+    python: str | None = Field(
+        default=None, description="Interpreter of the trainer; default: our own."
+    )
+    ranks: PositiveInt = Field(default=1, description="Processes of the trainer.")
 
 
 class RunTable(ConfigModel):
     """``[run]``"""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(
-        "run", description="Name of the run and of its directory."
+        default="run", description="Name of the run and of its directory."
     )
-    seed: Annotated[int, Field(ge=0)] = Field(0, description="Every random choice derives from it.")
+    seed: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Every random choice derives from it."
+    )
     steps: PositiveInt = Field(description="Updates that each trainer makes.")
     max_staleness: Annotated[int, Field(ge=0)] = Field(
         description="Most versions that a trained token may be behind the version it updates; 0 is "
         "synchronous."
     )
-    group_size: PositiveInt = Field(8, description="Trajectories per prompt.")
-    directory: str = Field("runs", description="Folder for run directories.")
-    episode_deadline_s: Seconds = Field(120.0, description="Longest an episode may take, reward included.")
-    lease_s: Seconds = Field(30.0, description="Lease of a task; renewed while its RaaS is alive.")
-    task_attempts: PositiveInt = Field(3, description="Attempts before a prompt is set aside.")
-    failure_limit: PositiveInt = Field(
-        8, description="Failed tasks in a row, with no success between, that end the run."
+    group_size: PositiveInt = Field(default=8, description="Trajectories per prompt.")
+    directory: str = Field(default="runs", description="Folder for run directories.")
+    episode_deadline_s: Seconds = Field(
+        default=120.0, description="Longest an episode may take, reward included."
     )
-    deadline_s: Seconds = Field(120.0, description="Longest silence of a service before it counts as gone.")
-    start_deadline_s: Seconds = Field(300.0, description="Longest a process may take to start.")
+    lease_s: Seconds = Field(
+        default=30.0, description="Lease of a task; renewed while its RaaS is alive."
+    )
+    task_attempts: PositiveInt = Field(
+        default=3, description="Attempts before a prompt is set aside."
+    )
+    failure_limit: PositiveInt = Field(
+        default=8, description="Failed tasks in a row, with no success between, that end the run."
+    )
+    deadline_s: Seconds = Field(
+        default=120.0, description="Longest silence of a service before it counts as gone."
+    )
+    start_deadline_s: Seconds = Field(
+        default=300.0, description="Longest a process may take to start."
+    )
 
 
 class PromptsTable(ComponentTable):
     """``[prompts]``"""
 
-    shuffle: bool = Field(True, description="Shuffle every epoch by the run's seed.")
-    data: tuple[ComponentTable, ...] = Field((), description="Data policies that decide on admission.")
+    shuffle: bool = Field(default=True, description="Shuffle every epoch by the run's seed.")
+    data: tuple[ComponentTable, ...] = Field(
+        default=(), description="Data policies that decide on admission."
+    )
 
 
 class SamplingTable(ConfigModel):
     """``[sampling]``"""
 
-    max_tokens: PositiveInt = Field(256, description="Most tokens sampled per request.")
-    temperature: Annotated[float, Field(ge=0)] = Field(1.0, description="0 is greedy.")
-    top_p: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="Nucleus; 1 keeps all.")
-    top_k: Annotated[int, Field(ge=0)] = Field(0, description="Most likely tokens kept; 0 keeps all.")
-    min_p: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="Relative floor; 0 keeps all.")
-    stop: tuple[str, ...] = Field((), description="Texts that end a sequence, tokenized by the policy.")
+    max_tokens: PositiveInt = Field(default=256, description="Most tokens sampled per request.")
+    temperature: Annotated[float, Field(ge=0)] = Field(default=1.0, description="0 is greedy.")
+    top_p: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=1.0, description="Nucleus; 1 keeps all."
+    )
+    top_k: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Most likely tokens kept; 0 keeps all."
+    )
+    min_p: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=0.0, description="Relative floor; 0 keeps all."
+    )
+    stop: tuple[str, ...] = Field(
+        default=(), description="Texts that end a sequence, tokenized by the policy."
+    )
 
 
 class PolicyTable(ConfigModel):
@@ -94,62 +122,87 @@ class PolicyTable(ConfigModel):
     algorithm: ComponentTable
     engine: EngineTable
     transport: ComponentTable
-    data: tuple[ComponentTable, ...] = Field((), description="Data policies, applied in order.")
+    data: tuple[ComponentTable, ...] = Field(
+        default=(), description="Data policies, applied in order."
+    )
     batch_sequences: PositiveInt = Field(description="Sequences per batch.")
-    mini_batches: PositiveInt = Field(1, description="Optimizer steps per batch.")
-    publish_every: PositiveInt = Field(1, description="Updates per published version.")
+    mini_batches: PositiveInt = Field(default=1, description="Optimizer steps per batch.")
+    publish_every: PositiveInt = Field(default=1, description="Updates per published version.")
 
 
 class RaasTable(ConfigModel):
     """``[raas]``"""
 
-    replicas: PositiveInt = Field(1, description="RaaS processes that the launcher starts.")
-    episodes: PositiveInt = Field(64, description="Episodes at once in one RaaS.")
-    reward_workers: PositiveInt = Field(1, description="Worker processes for rewards that block.")
-    reward_deadline_s: Seconds = Field(30.0, description="Longest a blocking reward may take.")
+    replicas: PositiveInt = Field(default=1, description="RaaS processes that the launcher starts.")
+    episodes: PositiveInt = Field(default=64, description="Episodes at once in one RaaS.")
+    reward_workers: PositiveInt = Field(
+        default=1, description="Worker processes for rewards that block."
+    )
+    reward_deadline_s: Seconds = Field(
+        default=30.0, description="Longest a blocking reward may take."
+    )
     pause: Annotated[str, Field(pattern="^(keep|wait|abort)$")] = Field(
-        "keep", description="How requests in flight meet a swap of weights: keep, wait or abort."
+        default="keep",
+        description="How requests in flight meet a swap of weights: keep, wait or abort.",
     )
 
 
 class EvalTable(ConfigModel):
     """``[eval]``"""
 
-    sets: dict[Name, ComponentTable] = Field({}, description="Name of a set → its prompt source.")
-    every: PositiveInt = Field(10, description="Versions between evaluations; first and last always.")
-    samples: PositiveInt = Field(1, description="Samples per prompt (k of avg@k and pass@k).")
-    temperature: Annotated[float, Field(ge=0)] = Field(0.0, description="0 is greedy.")
-    max_prompts: PositiveInt | None = Field(None, description="Only the first prompts of each set.")
-    solved_at: float = Field(1.0, description="Reward from which a sample counts as correct.")
+    sets: dict[Name, ComponentTable] = Field(
+        default={}, description="Name of a set → its prompt source."
+    )
+    every: PositiveInt = Field(
+        default=10, description="Versions between evaluations; first and last always."
+    )
+    samples: PositiveInt = Field(
+        default=1, description="Samples per prompt (k of avg@k and pass@k)."
+    )
+    temperature: Annotated[float, Field(ge=0)] = Field(default=0.0, description="0 is greedy.")
+    max_prompts: PositiveInt | None = Field(
+        default=None, description="Only the first prompts of each set."
+    )
+    solved_at: float = Field(
+        default=1.0, description="Reward from which a sample counts as correct."
+    )
 
 
 class CheckpointTable(ConfigModel):
     """``[checkpoint]``"""
 
-    every: Annotated[int, Field(ge=0)] = Field(0, description="Updates between checkpoints; 0: at the end.")
-    keep: PositiveInt = Field(2, description="Checkpoints kept; the best and the last always.")
+    every: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Updates between checkpoints; 0: at the end."
+    )
+    keep: PositiveInt = Field(
+        default=2, description="Checkpoints kept; the best and the last always."
+    )
 
 
 class JournalTable(ConfigModel):
     """``[journal]``"""
 
-    enabled: bool = Field(True, description="Keep an append-only log of groups, batches and versions.")
+    enabled: bool = Field(
+        default=True, description="Keep an append-only log of groups, batches and versions."
+    )
 
 
 class DataflowTable(ConfigModel):
     """``[dataflow]``"""
 
-    host: str = Field("127.0.0.1", description="Address that the dataflow binds.")
-    port: Annotated[int, Field(ge=0, le=65535)] = Field(0, description="0: any free port.")
-    max_body_mb: PositiveInt = Field(256, description="Largest request body.")
+    host: str = Field(default="127.0.0.1", description="Address that the dataflow binds.")
+    port: Annotated[int, Field(ge=0, le=65535)] = Field(default=0, description="0: any free port.")
+    max_body_mb: PositiveInt = Field(default=256, description="Largest request body.")
 
 
 class PluginsTable(ConfigModel):
     """``[plugins]``"""
 
-    enable: tuple[str, ...] = Field((), description="Plugins whose lifecycle hooks run.")
-    disable: tuple[str, ...] = Field((), description="Plugins that are not imported.")
-    only: tuple[str, ...] | None = Field(None, description="If set, no other plugin is imported.")
+    enable: tuple[str, ...] = Field(default=(), description="Plugins whose lifecycle hooks run.")
+    disable: tuple[str, ...] = Field(default=(), description="Plugins that are not imported.")
+    only: tuple[str, ...] | None = Field(
+        default=None, description="If set, no other plugin is imported."
+    )
 
 
 class RunConfig(ConfigModel):
@@ -158,9 +211,11 @@ class RunConfig(ConfigModel):
     run: RunTable
     prompts: PromptsTable
     workflow: ComponentTable | None = Field(
-        None, description="Required, unless an object is given to the Python API."
+        default=None, description="Required, unless an object is given to the Python API."
     )
-    reward: ComponentTable | None = Field(None, description="May be left out if the workflow rewards.")
+    reward: ComponentTable | None = Field(
+        default=None, description="May be left out if the workflow rewards."
+    )
     policies: Annotated[dict[Name, PolicyTable], Field(min_length=1)]
     raas: RaasTable = RaasTable()
     sampling: SamplingTable = SamplingTable()

@@ -1,0 +1,22 @@
+"""The core's own manifest: the plugin ``core``."""
+
+from __future__ import annotations
+
+from astraflow_core.component import API_VERSION, Component
+from astraflow_core.hookspecs import hookimpl
+
+ASTRAFLOW_API = API_VERSION
+
+
+@hookimpl
+def astraflow_launchers() -> list[Component]:
+    """The launcher that a run uses unless it names another."""
+    return [
+        Component(
+            name="local",
+            target="astraflow_core.launch.local:LocalLauncher",
+            config="astraflow_core.launch.local:LocalLauncherConfig",
+            summary="starts the processes of a run on this host",
+            capabilities=frozenset({"local"}),
+        )
+    ]

@@ -1,0 +1,242 @@
+"""From a TOML file to a validated run: every problem at once, and where each value came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from astraflow_core.catalog import Catalog, Selected
+from astraflow_core.config.models import RunConfig
+from astraflow_core.config.pairing import pairing_lines
+from astraflow_core.config.paths import absolute, resolved_options
+from astraflow_core.config.rendering import join, render, shown
+from astraflow_core.config.sources import Layers, Origin, apply_overrides, read_file
+from astraflow_core.config.tables import Place, component_tables
+from astraflow_core.discovery import CORE
+from astraflow_core.errors import ConfigError, PluginError
+from astraflow_core.hooks import Hooks
+from astraflow_core.seeds import derive_seed
+from astraflow_core.suggestions import nearest
+from astraflow_core.types import ComponentContext, RunInfo
+
+AUTO = "auto"
+"""``transport.use = "auto"``: a plugin of the run chooses."""
+
+
+@dataclass(frozen=True)
+class LoadedConfig:
+    """A validated run. ``origins`` maps the dotted path of each value that was set to its file or
+    ``"--set"`` (what is absent has its default); ``components`` maps the path of each component table to
+    what it selected and its validated keys."""
+
+    config: RunConfig
+    origins: dict[str, str]
+    catalog: Catalog
+    components: dict[str, tuple[Selected, BaseModel | None]] = field(default_factory=dict)
+
+
+def load_config(
+    source: str | Path | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    catalog: Catalog | None = None,
+    *,
+    workflow_given: bool = False,
+) -> LoadedConfig:
+    """Read, override and validate a run.
+
+    ``source`` is a TOML file or the same as a mapping (the Python API). ``overrides`` are texts
+    ``"a.b.c=VALUE"``. Relative paths (keys of components whose type is a path, ``python``, and a ``model``
+    that is a folder there) start from the file that set them. ``workflow_given`` allows a run without
+    ``[workflow]``, whose object comes from elsewhere. Raises :class:`ConfigError` with every problem.
+    """
+    if isinstance(source, Mapping):
+        label, layers = "", Layers()
+        layers.add(source, Origin("the given table", Path.cwd()))
+    else:
+        label, layers = str(source), read_file(Path(source))
+    problems = apply_overrides(layers, overrides)
+    catalog = catalog or _discovered(layers.raw)
+    components: dict[str, tuple[Selected, BaseModel | None]] = {}
+    for place in component_tables(layers.raw):
+        _check_component(place, layers, catalog, components, problems)
+    _resolve_models(layers)
+    try:
+        config = RunConfig.model_validate(layers.raw)
+    except ValidationError as error:
+        raise ConfigError(render(error, RunConfig) + problems, label) from error
+    problems += _plugin_problems(config, catalog)
+    if config.workflow is None and not workflow_given:
+        names = ", ".join(entry.qualified for entry in catalog.components("workflow")) or "none"
+        problems.append(
+            f"workflow: this table is required: [workflow] with use = a workflow (installed: {names})"
+        )
+    if problems:
+        raise ConfigError(problems, label)
+    for place in component_tables(config):
+        if place.path not in components and place.table.use != AUTO:  # a default of the core
+            components[place.path] = catalog.validate(place.kind, place.table, place.path)
+    config = _with_transports(config, catalog, components)
+    problems = pairing_lines(config, components)
+    if problems:
+        raise ConfigError(problems, label)
+    origins = {path: origin.label for path, origin in layers.origins.items()}
+    return LoadedConfig(config, origins, catalog, components)
+
+
+def dump_toml(config: RunConfig) -> str:
+    """The config as TOML, defaults of the core included; loading it gives an equal config."""
+    import tomli_w
+
+    return tomli_w.dumps(_without_none(config.model_dump(mode="json")))
+
+
+def run_info(config: RunConfig, directory: Path) -> RunInfo:
+    """What processes and hooks are told about the run that lives in ``directory``."""
+    run = config.run
+    return RunInfo(
+        run.name, run.seed, run.steps, run.max_staleness, tuple(config.policies), Path(directory)
+    )
+
+
+def component_context(
+    config: RunConfig, directory: Path, role: str, policy: str, name: str, token: str
+) -> ComponentContext:
+    """The context of the component ``name``, with a seed and a folder of its own."""
+    return ComponentContext(
+        run=run_info(config, directory),
+        role=role,
+        policy=policy,
+        seed=derive_seed(config.run.seed, role, policy, name),
+        directory=Path(directory) / "state" / name,
+        token=token,
+    )
+
+
+def _discovered(raw: Mapping[str, Any]) -> Catalog:
+    """The catalog that ``[plugins]`` asks for, read before validation: what it bars is not imported."""
+    table = raw.get("plugins")
+    table = table if isinstance(table, Mapping) else {}
+    disable, only = table.get("disable"), table.get("only")
+    return Catalog.discover(
+        disable=[str(name) for name in disable] if isinstance(disable, list | tuple) else (),
+        only=[str(name) for name in only] if isinstance(only, list | tuple) else None,
+    )
+
+
+def _check_component(
+    place: Place,
+    layers: Layers,
+    catalog: Catalog,
+    components: dict[str, tuple[Selected, BaseModel | None]],
+    problems: list[str],
+) -> None:
+    """Validate one raw component table, turning its paths absolute in place."""
+
+    def folder_of(path: str) -> Path:
+        origin = layers.origin(path)
+        return origin.folder if origin else Path.cwd()
+
+    table = place.table
+    use = table.get("use")
+    python = table.get("python")
+    if "python" in place.core_keys and isinstance(python, str) and "/" in python:
+        table["python"] = absolute(python, folder_of(join(place.path, "python")))
+    if not (isinstance(use, str) and use):  # reported by the core's own models
+        return
+    options = {key: value for key, value in table.items() if key not in place.core_keys}
+    if place.path.endswith(".transport") and use == AUTO:
+        if options:
+            problems.append(
+                f"{place.path}: keys of a transport that is chosen automatically are not known: "
+                f"{', '.join(options)}; name the transport, or leave them out"
+            )
+        return
+    try:
+        selected = catalog.select(place.kind, use)
+        model = selected.config_model()
+        if model is not None:
+            clash = sorted((model.model_fields.keys() & place.core_keys) - {"use"})
+            if clash:
+                raise PluginError(
+                    f"{place.kind} {use!r} cannot have keys of its own named {', '.join(clash)}: "
+                    "they belong to the core"
+                )
+            options = resolved_options(options, model, place.path, folder_of)
+            table.update(options)
+        components[place.path] = catalog.validate_options(place.kind, use, options, place.path)
+    except ConfigError as error:
+        problems += error.problems
+    except PluginError as error:
+        problems.append(f"{place.path}.use: {error}")
+
+
+def _resolve_models(layers: Layers) -> None:
+    """Point ``model`` at the folder beside the file that names it, if there is one."""
+    policies = layers.raw.get("policies")
+    for name, policy in policies.items() if isinstance(policies, Mapping) else ():
+        model = policy.get("model") if isinstance(policy, Mapping) else None
+        origin = layers.origin(f"policies.{name}.model")
+        if isinstance(model, str) and model and origin:
+            folder = absolute(model, origin.folder)
+            if Path(folder).is_dir():
+                policy["model"] = folder
+
+
+def _plugin_problems(config: RunConfig, catalog: Catalog) -> Iterator[str]:
+    names = [plugin.name for plugin in catalog.plugins]
+    for index, name in enumerate(config.plugins.enable):
+        try:
+            plugin = catalog.plugin(name)
+        except PluginError as error:
+            yield f"plugins.enable.{index}: {error}"
+        else:
+            if not plugin.healthy:
+                yield f"plugins.enable.{index}: plugin {name!r} cannot be used: {plugin.problem}"
+    for index, name in enumerate(config.plugins.disable):
+        match = nearest(name, names)
+        if name == CORE:
+            yield f"plugins.disable.{index}: the core's own plugin cannot be disabled"
+        elif name not in names and match is not None:  # a typing error would let it in
+            yield f"plugins.disable.{index}: no plugin {name!r} is installed; did you mean {match!r}?"
+
+
+def _with_transports(
+    config: RunConfig,
+    catalog: Catalog,
+    components: dict[str, tuple[Selected, BaseModel | None]],
+) -> RunConfig:
+    """Replace each transport ``"auto"`` by the one that a plugin of the run chooses."""
+    open_policies = [name for name, p in config.policies.items() if p.transport.use == AUTO]
+    if not open_policies:
+        return config
+    hooks = Hooks.for_run(catalog, config)
+    info = run_info(config, Path(config.run.directory) / config.run.name)
+    policies = dict(config.policies)
+    for name in open_policies:
+        policy, path = policies[name], f"policies.{name}.transport"
+        chosen = hooks.choose_transport(info, policy.engine.use, policy.trainer.use)
+        if not isinstance(chosen, str):
+            names = (
+                ", ".join(entry.qualified for entry in catalog.components("transport")) or "none"
+            )
+            problem = (
+                f"{path}.use: 'auto' needs a plugin of the run that chooses (received "
+                f"{shown(chosen)}); name one of the installed transports: {names}"
+            )
+            raise ConfigError([problem])
+        table = policy.transport.model_copy(update={"use": chosen})
+        components[path] = catalog.validate("transport", table, path)
+        policies[name] = policy.model_copy(update={"transport": table})
+    return config.model_copy(update={"policies": policies})
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_none(item) for item in value]
+    return value

@@ -1,0 +1,77 @@
+"""Whether the components of a run fit together, told before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from astraflow_core.capabilities import CAPABILITIES, pairing_problems
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from astraflow_core.catalog import Selected
+    from astraflow_core.config.models import PolicyTable, RunConfig
+
+Components = Mapping[str, tuple["Selected", "BaseModel | None"]]
+"""Dotted path of a component table → what it selected and its validated keys."""
+
+
+def pairing_lines(config: RunConfig, components: Components) -> list[str]:
+    """Each misfit of a run as one line with its dotted path."""
+    lines = []
+    for name, policy in config.policies.items():
+        lines += _of_policy(config, f"policies.{name}", policy, components)
+    return lines
+
+
+def _of_policy(
+    config: RunConfig, where: str, policy: PolicyTable, components: Components
+) -> list[str]:
+    trainer, engine, transport, algorithm = (
+        components[f"{where}.{key}"][0] for key in ("trainer", "engine", "transport", "algorithm")
+    )
+    can_train, can_serve = trainer.component.capabilities, engine.component.capabilities
+    lines = [
+        f"{where}.transport: {problem}"
+        for problem in pairing_problems(
+            "transport",
+            policy.transport.use,
+            transport.component.capabilities,
+            "engine",
+            policy.engine.use,
+            can_serve,
+        )
+    ]
+    pause = f"pause.{config.raas.pause}"
+    if "frozen" not in can_serve and pause not in can_serve:
+        modes = sorted(
+            flag.removeprefix("pause.") for flag in can_serve if flag.startswith("pause.")
+        )
+        lines.append(
+            f"raas.pause: {config.raas.pause!r} needs engine capability {pause}; {policy.engine.use!r} of "
+            f"{where} {'offers ' + ', '.join(modes) if modes else 'declares no pause mode'}"
+        )
+    if policy.trainer.ranks > 1 and "multi_rank" not in can_train:
+        lines.append(
+            f"{where}.trainer.ranks: {policy.trainer.ranks} ranks need trainer capability multi_rank; "
+            f"{policy.trainer.use!r} lacks it"
+        )
+    if config.checkpoint.every and "checkpoint" not in can_train:
+        lines.append(
+            f"checkpoint.every: needs trainer capability checkpoint; {policy.trainer.use!r} of {where} lacks it"
+        )
+    needs: frozenset[str] = getattr(components[f"{where}.algorithm"][1], "needs", frozenset())
+    possible = algorithm.component.capabilities
+    lines += [
+        f"{where}.algorithm: {policy.algorithm.use!r} with these keys needs trainer capability {need}; "
+        f"{policy.trainer.use!r} lacks it"
+        for need in sorted(needs & CAPABILITIES["trainer"].keys() - can_train)
+    ]
+    undeclared = sorted(needs - possible)
+    if undeclared and algorithm.packaged:
+        lines.append(
+            f"{where}.algorithm: {policy.algorithm.use!r} needs {', '.join(undeclared)} without declaring it "
+            "among its capabilities; report this to its authors"
+        )
+    return lines

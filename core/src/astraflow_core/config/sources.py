@@ -1,0 +1,199 @@
+"""Reads TOML with ``extends`` and overrides into one raw table, keeping where each value came from."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from astraflow_core.errors import ConfigError
+from astraflow_core.suggestions import did_you_mean
+
+Raw = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who set a value (a file, ``"--set"`` …) and the folder that its relative paths start from."""
+
+    label: str
+    folder: Path
+
+
+@dataclass
+class Layers:
+    """Raw tables merged in order; ``origins`` maps the dotted path of each leaf to who set it."""
+
+    raw: Raw = field(default_factory=dict)
+    origins: dict[str, Origin] = field(default_factory=dict)
+
+    def add(self, table: Mapping[str, Any], origin: Origin) -> None:
+        """Merge a table over those before: tables key by key, anything else replaced.
+
+        A table that names another component replaces the one before, whose keys are not its own; only
+        ``shuffle`` and ``data`` of ``[prompts]``, which belong to the core, stay.
+        """
+        self._merge(self.raw, table, "", origin)
+
+    def put(self, path: str, value: Any, origin: Origin) -> str | None:
+        """Set one dotted path, list items by index; returns what is wrong with the path, if anything."""
+        parts = path.split(".")
+        here: Any = self.raw
+        for index, part in enumerate(parts[:-1]):
+            if isinstance(here, list):
+                problem = _bad_index(here, part, ".".join(parts[:index]))
+                if problem:
+                    return problem
+                here = here[int(part)]
+            elif isinstance(here, dict):
+                here = here.setdefault(part, {})
+            else:
+                return f"{'.'.join(parts[:index])} is {here!r}, not a table"
+        prefix, last = ".".join(parts[:-1]), parts[-1]
+        if isinstance(here, list):
+            problem = _bad_index(here, last, prefix)
+            if problem:
+                return problem
+            here[int(last)] = value
+            self._mark(path, value, origin)
+            return None
+        if not isinstance(here, dict):
+            return f"{prefix} is {here!r}, not a table"
+        self._merge(here, {last: value}, prefix, origin)
+        return None
+
+    def origin(self, path: str) -> Origin | None:
+        """Who set the value at ``path``, or the table or list that holds it."""
+        while path:
+            if path in self.origins:
+                return self.origins[path]
+            path = path.rpartition(".")[0]
+        return None
+
+    def _merge(self, into: Raw, table: Mapping[str, Any], path: str, origin: Origin) -> None:
+        if "use" in table and "use" in into and table["use"] != into["use"]:
+            stay = {"shuffle", "data"} if path == "prompts" else set()
+            for key in [key for key in into if key not in stay]:
+                self._forget(f"{path}.{key}")
+                del into[key]
+        for key, value in table.items():
+            child = f"{path}.{key}" if path else key
+            if isinstance(value, Mapping):
+                if not isinstance(into.get(key), dict):
+                    self._forget(child)
+                    into[key] = {}
+                if not value:
+                    self.origins[child] = origin
+                self._merge(into[key], value, child, origin)
+            else:
+                into[key] = value
+                self._mark(child, value, origin)
+
+    def _mark(self, path: str, value: Any, origin: Origin) -> None:
+        self._forget(path)
+        if isinstance(value, Mapping) and value:
+            for key, item in value.items():
+                self._mark(f"{path}.{key}", item, origin)
+        elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+            for index, item in enumerate(value):
+                self._mark(f"{path}.{index}", item, origin)
+        else:
+            self.origins[path] = origin
+
+    def _forget(self, path: str) -> None:
+        for known in [
+            known for known in self.origins if known == path or known.startswith(f"{path}.")
+        ]:
+            del self.origins[known]
+
+
+def read_file(path: Path) -> Layers:
+    """A file and the chain of files that it ``extends``, the base first."""
+    chain: list[tuple[Path, Raw]] = []
+    following: Path | None = path
+    while following is not None:
+        seen = [file for file, _ in chain]
+        if following.resolve() in [file.resolve() for file in seen]:
+            loop = " → ".join(map(str, [*seen, following]))
+            raise ConfigError(
+                [f"extends: the files extend each other in a circle: {loop}"], str(path)
+            )
+        table = parse_file(following)
+        base = table.pop("extends", None)
+        if base is not None and not (isinstance(base, str) and base):
+            raise ConfigError(
+                [f"extends: must be the path of a file; received {base!r}"], str(following)
+            )
+        chain.append((following, table))
+        following = None if base is None else following.parent / base
+    layers = Layers()
+    for file, table in reversed(chain):
+        layers.add(table, Origin(str(file), file.parent))
+    return layers
+
+
+def parse_file(path: Path) -> Raw:
+    """The TOML of one file; errors carry file, line and column."""
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        nearby = [file.name for file in path.parent.glob("*.toml")] if path.parent.is_dir() else []
+        hint = did_you_mean(path.name, nearby)
+        raise ConfigError([f"there is no such file{hint}"], str(path)) from None
+    except OSError as error:
+        raise ConfigError([f"cannot be read: {error.strerror}"], str(path)) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"is not UTF-8 text (byte {error.start})"], str(path)) from error
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        message = str(error)
+        found = re.search(r" \(at line (\d+), column (\d+)\)$", message)
+        if found:
+            line, column = found.groups()
+            message = message[: found.start()]
+        else:
+            line, column = str(text.count("\n") + 1), "1"
+        raise ConfigError([f"line {line}, column {column}: {message}"], f"{path}:{line}") from error
+
+
+def apply_overrides(layers: Layers, overrides: Sequence[str]) -> list[str]:
+    """Apply ``a.b.c=VALUE`` texts in order, those that choose a component first; returns problems."""
+    problems = []
+    origin = Origin("--set", Path.cwd())
+    split = [(*text.partition("="), text) for text in overrides]
+    for key, equals, value, text in sorted(
+        split, key=lambda entry: not entry[0].strip().endswith(".use")
+    ):
+        path = key.strip()
+        if not (equals and path and all(path.split("."))):
+            problems.append(f"--set {text!r}: expected KEY=VALUE, such as run.steps=10")
+        elif path.split(".")[0] == "extends":
+            problems.append(f"--set {text!r}: a base file can only be named in a file")
+        else:
+            problem = layers.put(path, parse_value(value.strip()), origin)
+            if problem:
+                problems.append(f"--set {text!r}: {problem}")
+    return problems
+
+
+def parse_value(text: str) -> Any:
+    """``text`` as a TOML value if it is one (numbers, booleans, quoted strings, lists, tables), else as
+    the string that it is."""
+    try:
+        table = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    value = table.get("value")
+    dated = isinstance(value, datetime.date | datetime.time)
+    return text if len(table) != 1 or dated else value
+
+
+def _bad_index(items: list[Any], part: str, path: str) -> str | None:
+    if part.isdecimal() and int(part) < len(items):
+        return None
+    return f"{path} is a list of {len(items)}; {part!r} is no index of it"

@@ -1,0 +1,75 @@
+"""Where components are named in a run: the one list of those places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from astraflow_core.component import Kind
+from astraflow_core.config.models import (
+    ComponentTable,
+    EngineTable,
+    PromptsTable,
+    RunConfig,
+    TrainerTable,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A component table of a run: its dotted path, kind, model, and the table (model or raw mapping)."""
+
+    path: str
+    kind: Kind
+    model: type[ComponentTable]
+    table: Any
+
+    @property
+    def core_keys(self) -> frozenset[str]:
+        """Keys of the table that belong to the core."""
+        return frozenset(self.model.model_fields)
+
+
+_OF_POLICY: tuple[tuple[str, Kind, type[ComponentTable]], ...] = (
+    ("trainer", Kind.TRAINER, TrainerTable),
+    ("algorithm", Kind.ALGORITHM, ComponentTable),
+    ("engine", Kind.ENGINE, EngineTable),
+    ("transport", Kind.TRANSPORT, ComponentTable),
+)
+
+
+def component_tables(config: RunConfig | Mapping[str, Any]) -> Iterator[Place]:
+    """Every component table of a validated config, or of raw TOML as far as it has the right shape."""
+    prompts = _get(config, "prompts")
+    yield from _place("prompts", Kind.PROMPT_SOURCE, PromptsTable, prompts)
+    yield from _list("prompts.data", prompts)
+    yield from _place("workflow", Kind.WORKFLOW, ComponentTable, _get(config, "workflow"))
+    yield from _place("reward", Kind.REWARD, ComponentTable, _get(config, "reward"))
+    for name, policy in _items(_get(config, "policies")):
+        for key, kind, model in _OF_POLICY:
+            yield from _place(f"policies.{name}.{key}", kind, model, _get(policy, key))
+        yield from _list(f"policies.{name}.data", policy)
+    for name, table in _items(_get(_get(config, "eval"), "sets")):
+        yield from _place(f"eval.sets.{name}", Kind.PROMPT_SOURCE, ComponentTable, table)
+    yield from _place("launcher", Kind.LAUNCHER, ComponentTable, _get(config, "launcher"))
+
+
+def _place(path: str, kind: Kind, model: type[ComponentTable], table: Any) -> Iterator[Place]:
+    if isinstance(table, Mapping | ComponentTable):
+        yield Place(path, kind, model, table)
+
+
+def _list(path: str, owner: Any) -> Iterator[Place]:
+    tables = _get(owner, "data")
+    if isinstance(tables, list | tuple):
+        for index, table in enumerate(tables):
+            yield from _place(f"{path}.{index}", Kind.DATA_POLICY, ComponentTable, table)
+
+
+def _get(owner: Any, key: str) -> Any:
+    return owner.get(key) if isinstance(owner, Mapping) else getattr(owner, key, None)
+
+
+def _items(owner: Any) -> list[tuple[str, Any]]:
+    return list(owner.items()) if isinstance(owner, Mapping) else []
