@@ -35,16 +35,17 @@ from workspace import (
 
 CORE = ROOT / "core" / "src" / "astraflow_core"
 
-LOW = {"types", "errors", "capabilities", "seeds"}
+LOW = {"types", "errors", "capabilities", "seeds", "suggestions", "requirements"}
 SEAMS = LOW | {"protocols", "component", "hookspecs"}
-SHARED = SEAMS | {"catalog", "config", "hooks", "wire", "telemetry"}
+CHOICE = {"discovery", "catalog", "config", "hooks", "model_folders"}
+SHARED = SEAMS | CHOICE | {"wire", "telemetry"}
 SERVICES = {"dataflow", "raas", "trainer"}
 MAY_IMPORT: dict[str, set[str]] = {
     **{part: set() for part in LOW},
     "protocols": {"types"},
     "component": {"errors", "protocols"},
     "hookspecs": {"component", "protocols", "types"},
-    **dict.fromkeys(("catalog", "config", "hooks"), SEAMS | {"catalog", "config", "hooks"}),
+    **dict.fromkeys(CHOICE, SEAMS | CHOICE | {"builtin"}),
     **dict.fromkeys(("wire", "telemetry"), LOW | {"wire", "telemetry"}),
     **dict.fromkeys(SERVICES, SHARED),
     "builtin": {"component", "hookspecs", "launch"},  # the core's own manifest
