@@ -99,7 +99,12 @@ def unknown_flags(kind: str, flags: frozenset[str]) -> list[str]:
 
 
 def pairing_problems(
-    kind: str, name: str, flags: frozenset[str], partner_kind: str, partner: str, has: frozenset[str]
+    kind: str,
+    name: str,
+    flags: frozenset[str],
+    partner_kind: str,
+    partner: str,
+    has: frozenset[str],
 ) -> list[str]:
     """Why component ``kind/name`` cannot work with ``partner_kind/partner``; empty if it can."""
     problems = []

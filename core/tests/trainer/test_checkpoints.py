@@ -33,7 +33,9 @@ def test_the_newest_stay(tmp_path: Path) -> None:
     assert (folder / "weights").read_text() == "whole"
 
 
-def test_an_interrupted_save_leaves_the_older_checkpoints_and_is_written_again(tmp_path: Path) -> None:
+def test_an_interrupted_save_leaves_the_older_checkpoints_and_is_written_again(
+    tmp_path: Path,
+) -> None:
     checkpoints = Checkpoints(tmp_path, "p", keep=2)
     checkpoints.save(_trainer(), 1, version=1)
     broken = _trainer()

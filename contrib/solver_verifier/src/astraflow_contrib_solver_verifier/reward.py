@@ -31,5 +31,5 @@ def matching(completion: Completion, expected: str) -> float:
     """Positions that agree, the end of the sequence included, over the longer length."""
     given = [*completion.text, *(["end"] if completion.finish_reason == "stop" else [])]
     wanted = [*expected, "end"]
-    agreeing = sum(a == b for a, b in zip(given, wanted, strict=False))
+    agreeing: int = sum(a == b for a, b in zip(given, wanted, strict=False))
     return agreeing / max(len(given), len(wanted))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -25,17 +25,27 @@ class ProcessSpec:
 
 @dataclass(frozen=True, slots=True)
 class ProcessState:
-    """``exit_code`` is ``None`` while the process runs; a signal is negative."""
+    """``exit_code`` is ``None`` while the process runs; a signal is negative. ``last_lines`` of its output
+    once it ended. ``cpu_s``: CPU seconds of what has ended, restarts and waited-for children included."""
 
     name: str
     pid: int
     exit_code: int | None
     restarts: int = 0
     last_lines: tuple[str, ...] = field(default=())
+    cpu_s: float = 0.0
 
 
 class Launcher(Protocol):
     """Built as ``factory(config, context)``."""
+
+    @property
+    def restarts(self) -> int:
+        """How often a RaaS that died is started anew."""
+
+    def prepare(self, specs: Sequence[ProcessSpec]) -> None:
+        """All processes of the run, once, before the first start: share out the resources, and refuse
+        with a :class:`astraflow_core.errors.PreflightError` what cannot be placed."""
 
     def start(self, spec: ProcessSpec) -> None:
         """Start a process, or start it anew after it ended."""

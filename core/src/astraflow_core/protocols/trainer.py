@@ -20,7 +20,9 @@ class Trainer(Protocol):
         """Load a Hugging Face folder. ``total_steps`` is the number of optimizer steps the run will make
         (for schedules), ``needs`` what the algorithm needs (a reference model is loaded only if named)."""
 
-    def logprobs(self, batch: Batch, model: Literal["current", "reference"]) -> npt.NDArray[np.float32]:
+    def logprobs(
+        self, batch: Batch, model: Literal["current", "reference"]
+    ) -> npt.NDArray[np.float32]:
         """Log-probs of every token given those before it in its row, logits divided by
         ``batch.temperature``: float32 ``[N]``, 0 at the first token of a row. No gradient."""
 

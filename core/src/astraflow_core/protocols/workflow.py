@@ -47,7 +47,9 @@ class PolicyEngine(Protocol):
     def sampling(self) -> Sampling:
         """Sampling of this task (training or evaluation), to derive variations from."""
 
-    def render(self, messages: Messages | str, add_generation_prompt: bool = True) -> npt.NDArray[np.int32]:
+    def render(
+        self, messages: Messages | str, add_generation_prompt: bool = True
+    ) -> npt.NDArray[np.int32]:
         """Token ids of chat messages by the model's template; a string is encoded as it is."""
 
     async def generate(

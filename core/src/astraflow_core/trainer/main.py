@@ -42,9 +42,7 @@ def serve(config: RunConfig, directory: Path, token: str, dataflow_url: str, pol
     client = SyncClient(dataflow_url, token)
     dataflow = Dataflow(client, policy, config.run.deadline_s)
     versions = Versions(transport, table.transport.use, dataflow)
-    service = TrainerService(
-        config, run, policy, trainer, algorithm, versions, dataflow, hooks
-    )
+    service = TrainerService(config, run, policy, trainer, algorithm, versions, dataflow, hooks)
     signal.signal(signal.SIGTERM, lambda *_: service.stop.set())
     error: BaseException | None = None
     try:

@@ -64,7 +64,10 @@ class Versions:
         receiver = self._transport.receiver()
         try:
             source = receiver.fetch(self._announced[version], deadline_s)
-            for weights in [*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")]:
+            for weights in [
+                *folder.glob("*.safetensors"),
+                *folder.glob("*.safetensors.index.json"),
+            ]:
                 weights.unlink()
             shutil.copyfile(source.path, folder / "model.safetensors")
             receiver.release(source)

@@ -15,7 +15,9 @@ from astraflow_core.seeds import derive_seed
 from astraflow_core.types import Batch
 
 
-def check_needs(algorithm: Algorithm, algorithm_name: str, trainer_name: str, has: frozenset[str]) -> None:
+def check_needs(
+    algorithm: Algorithm, algorithm_name: str, trainer_name: str, has: frozenset[str]
+) -> None:
     """Refuse an algorithm whose needs the trainer does not meet, before anything is loaded."""
     if unknown := algorithm.needs - NEEDS:
         raise PreflightError(
@@ -50,7 +52,9 @@ def mini_batches(batch: Batch, count: int, seed: int) -> Iterator[Batch]:
     if count == 1:
         yield batch
         return
-    order = np.random.default_rng(derive_seed(seed, "mini-batches", batch.id)).permutation(len(batch))
+    order = np.random.default_rng(derive_seed(seed, "mini-batches", batch.id)).permutation(
+        len(batch)
+    )
     for rows in np.array_split(order, count):
         if len(rows):
             yield batch.take(np.sort(rows))

@@ -61,9 +61,7 @@ class Dataflow:
         )
         return decode_batch(body)
 
-    def acknowledge(
-        self, batch: str, version: int, metrics: dict[str, float]
-    ) -> BatchAcknowledged:
+    def acknowledge(self, batch: str, version: int, metrics: dict[str, float]) -> BatchAcknowledged:
         """The update made from ``batch`` is done; ``version`` is the newest published one."""
         message = AcknowledgeBatch(
             policy=self.policy, batch=batch, version=version, metrics=metrics

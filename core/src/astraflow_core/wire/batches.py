@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 
@@ -30,7 +32,7 @@ class NoBatch(msgspec.Struct, frozen=True, tag="no_batch", kw_only=True):
     best_version: int = -1
 
 
-ROW_COLUMNS = (
+ROW_COLUMNS: tuple[tuple[str, Any], ...] = (
     ("lengths", np.int32),
     ("rewards", np.float32),
     ("group", np.int64),
@@ -39,7 +41,7 @@ ROW_COLUMNS = (
     ("group_mean", np.float32),
     ("group_std", np.float32),
 )
-TOKEN_COLUMNS = (
+TOKEN_COLUMNS: tuple[tuple[str, Any], ...] = (
     ("tokens", np.int32),
     ("loss_mask", np.bool_),
     ("logprobs", np.float32),
@@ -72,11 +74,11 @@ def decode_batch(body: bytes) -> Batch | NoBatch:
     header = decode_header(frame, BatchHeader | NoBatch)  # type: ignore[arg-type]
     if isinstance(header, NoBatch):
         return header
-    columns = {}
-    for index, (name, dtype) in enumerate(ROW_COLUMNS):
-        columns[name] = frame.array(index, dtype, header.rows)
-    for index, (name, dtype) in enumerate(TOKEN_COLUMNS, start=len(ROW_COLUMNS)):
-        columns[name] = frame.array(index, dtype, header.tokens)
+    columns: dict[str, Any] = {}
+    for index, (name, dtype) in enumerate(ROW_COLUMNS + TOKEN_COLUMNS):
+        columns[name] = frame.array(
+            index, dtype, header.rows if index < len(ROW_COLUMNS) else header.tokens
+        )
     return Batch(
         id=header.id,
         policy=header.policy,

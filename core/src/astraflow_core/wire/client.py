@@ -76,7 +76,9 @@ class SyncClient:
         for left in attempts:
             try:
                 headers = {"content-type": MSGPACK} if body is not None else {}
-                response = self._http.request(method, path, content=body, headers=headers, timeout=left)
+                response = self._http.request(
+                    method, path, content=body, headers=headers, timeout=left
+                )
             except httpx.TransportError as error:
                 attempts.trouble = f"{type(error).__name__}: {error}"
             else:
@@ -136,7 +138,9 @@ class Client:
         """Send a message and decode the reply."""
         return decode(await self._call("POST", path, encode(message), deadline_s), expected)
 
-    async def post_bytes(self, path: str, body: bytes, expected: type[T], *, deadline_s: float) -> T:
+    async def post_bytes(
+        self, path: str, body: bytes, expected: type[T], *, deadline_s: float
+    ) -> T:
         """Send a frame and decode the reply."""
         return decode(await self._call("POST", path, body, deadline_s), expected)
 

@@ -33,7 +33,7 @@ def _padded(size: int) -> int:
 def encode_frame(header: Any, buffers: Sequence[npt.NDArray[Any]]) -> bytes:
     """One frame as bytes. ``header`` is a msgspec struct or JSON-like; arrays are C-contiguous."""
     head = _encoder.encode(header)
-    views = [memoryview(np.ascontiguousarray(buffer)).cast("B") for buffer in buffers]
+    views = [np.ascontiguousarray(buffer).reshape(-1).view(np.uint8).data for buffer in buffers]
     sizes = [view.nbytes for view in views]
     start = _PREFIX.size + 8 * len(sizes)
     parts: list[bytes | memoryview] = [
@@ -61,7 +61,9 @@ class Frame:
         if magic != MAGIC:
             raise WireError(f"expected a frame that begins with {MAGIC!r}, got {bytes(magic)!r}")
         if count > MAX_BUFFERS or head_size > MAX_HEADER_BYTES:
-            raise WireError(f"a frame of {count} buffers and a {head_size} byte header is over the bounds")
+            raise WireError(
+                f"a frame of {count} buffers and a {head_size} byte header is over the bounds"
+            )
         start = _PREFIX.size + 8 * count
         if view.nbytes < start + head_size:
             raise WireError("the frame ends within its header")

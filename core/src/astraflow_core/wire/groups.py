@@ -46,18 +46,22 @@ class GroupHeader(msgspec.Struct, frozen=True, tag="group", kw_only=True):
 class ReceivedGroup:
     """A group as it lies in the received bytes: header and read-only column views over all tokens."""
 
-    __slots__ = ("body", "header", "loss_mask", "logprobs", "offsets", "tokens", "versions")
+    __slots__ = ("body", "header", "logprobs", "loss_mask", "offsets", "tokens", "versions")
 
     def __init__(self, body: bytes | memoryview) -> None:
         frame = Frame(body)
         self.body = body
         self.header = decode_header(frame, GroupHeader)
         if len(self.header.sequences) > MAX_SEQUENCES:
-            raise WireError(f"a group of {len(self.header.sequences)} sequences is over {MAX_SEQUENCES}")
+            raise WireError(
+                f"a group of {len(self.header.sequences)} sequences is over {MAX_SEQUENCES}"
+            )
         lengths = [sequence.length for sequence in self.header.sequences]
         if any(length < 1 for length in lengths):
             raise WireError("a sequence without tokens")
-        self.offsets: npt.NDArray[np.int64] = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        self.offsets: npt.NDArray[np.int64] = np.concatenate(
+            [[0], np.cumsum(lengths, dtype=np.int64)]
+        )
         total = int(self.offsets[-1])
         self.tokens = frame.array(0, np.int32, total)
         self.loss_mask = frame.array(1, np.uint8, total)
@@ -83,12 +87,16 @@ class ReceivedGroup:
         found = np.minimum.reduceat(lowest, starts) if len(starts) else lowest
         for sequence, version in zip(header.sequences, found.tolist(), strict=True):
             if sequence.min_version != (-1 if version == far else version):
-                raise WireError(f"a sequence says min_version {sequence.min_version}; its tokens {version}")
+                raise WireError(
+                    f"a sequence says min_version {sequence.min_version}; its tokens {version}"
+                )
             if not 0 <= sequence.trajectory < header.trajectories:
                 raise WireError(f"a sequence names trajectory {sequence.trajectory}")
 
 
-def _as_header(sequence: Sequence, trajectory: Trajectory, index: int, truncated: bool) -> SequenceHeader:
+def _as_header(
+    sequence: Sequence, trajectory: Trajectory, index: int, truncated: bool
+) -> SequenceHeader:
     reward = sequence.reward if sequence.reward is not None else trajectory.rewards[sequence.policy]
     return SequenceHeader(
         sequence.policy, len(sequence.tokens), float(reward), index, truncated, sequence.min_version

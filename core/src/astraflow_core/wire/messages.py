@@ -19,7 +19,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Base of all messages: immutable, unknown fields refused."""
 
 
-class SamplingMessage(Message):
+class SamplingMessage(Message, frozen=True):
     """Sampling of a task; fields as in :class:`astraflow_core.types.Sampling`, stop strings as text."""
 
     max_tokens: int
@@ -30,7 +30,7 @@ class SamplingMessage(Message):
     stop: list[str] = []
 
 
-class AnnouncementMessage(Message):
+class AnnouncementMessage(Message, frozen=True):
     """A published version; fields as in :class:`astraflow_core.types.Announcement`."""
 
     policy: str
@@ -41,14 +41,14 @@ class AnnouncementMessage(Message):
     size: int
 
 
-class RevokedLease(Message):
+class RevokedLease(Message, frozen=True):
     """A task that the RaaS must abort: its push would be answered 409."""
 
     task: str
     reason: str
 
 
-class News(Message):
+class News(Message, frozen=True):
     """What a RaaS should know now. ``announcements``: the newest version of each policy that is newer
     than what the RaaS said it has seen. ``pins``: policy → version that this RaaS must serve until the
     pin is gone (evaluation). ``stop``: leave."""
@@ -59,7 +59,7 @@ class News(Message):
     stop: bool = False
 
 
-class Task(Message):
+class Task(Message, frozen=True):
     """One group to roll out. ``pinned`` is not empty for evaluation: policy → exact version."""
 
     id: str
@@ -73,7 +73,7 @@ class Task(Message):
     eval_set: str = ""
 
 
-class RegisterRaas(Message):
+class RegisterRaas(Message, frozen=True):
     """``POST /v1/raas/register``; ``capacity`` in episodes at once."""
 
     raas: str
@@ -83,7 +83,7 @@ class RegisterRaas(Message):
     capacity: int
 
 
-class RaasRegistered(Message):
+class RaasRegistered(Message, frozen=True):
     """Reply: how often to renew at least (``renew_s``), and the news."""
 
     run: str
@@ -91,7 +91,7 @@ class RaasRegistered(Message):
     news: News
 
 
-class LeaseTasks(Message):
+class LeaseTasks(Message, frozen=True):
     """``POST /v1/tasks/lease``: up to ``free`` episodes' worth of tasks. Waits up to ``wait_s``, less if
     there are tasks or news. ``serving``: policy → version served now; ``seen``: policy → newest version
     heard of."""
@@ -103,14 +103,14 @@ class LeaseTasks(Message):
     seen: dict[str, int]
 
 
-class TasksLeased(Message):
+class TasksLeased(Message, frozen=True):
     """Reply to :class:`LeaseTasks`."""
 
     tasks: list[Task]
     news: News
 
 
-class RenewLeases(Message):
+class RenewLeases(Message, frozen=True):
     """``POST /v1/tasks/renew``: the heartbeat of a RaaS with all tasks that it holds. ``metrics``: gauges
     and counters of the RaaS (``tokens_generated``, ``prompt_tokens``, ``running``, ``decode_s``, per policy
     ``POLICY/pull_s``, ``POLICY/pause_s``, ``POLICY/load_s``, ``POLICY/resume_s``, ``POLICY/swaps`` …).
@@ -124,7 +124,7 @@ class RenewLeases(Message):
     waits: list[Wait] = []
 
 
-class Wait(Message):
+class Wait(Message, frozen=True):
     """One wait: ``who`` waits ``for_whom`` because of ``what``, ``since_s`` seconds, at most
     ``until_s`` more."""
 
@@ -135,13 +135,13 @@ class Wait(Message):
     until_s: float
 
 
-class LeasesRenewed(Message):
+class LeasesRenewed(Message, frozen=True):
     """Reply to :class:`RenewLeases`."""
 
     news: News
 
 
-class FailTask(Message):
+class FailTask(Message, frozen=True):
     """``POST /v1/tasks/fail``: the RaaS could not roll the task out; ``error`` for a person.
     ``fatal``: no other attempt can do better (prompt over the context …)."""
 
@@ -151,7 +151,7 @@ class FailTask(Message):
     fatal: bool = False
 
 
-class GroupPushed(Message):
+class GroupPushed(Message, frozen=True):
     """Reply to ``POST /v1/groups``: ``status`` is ``accepted`` (by at least one policy), ``rejected`` or
     ``duplicate`` (this task was pushed before; nothing changed). A late push is answered 409."""
 
@@ -159,14 +159,14 @@ class GroupPushed(Message):
     reasons: dict[str, str] = {}
 
 
-class LeaveRaas(Message):
+class LeaveRaas(Message, frozen=True):
     """``POST /v1/raas/leave``: its leases return to the queue at once."""
 
     raas: str
     reason: str
 
 
-class RegisterTrainer(Message):
+class RegisterTrainer(Message, frozen=True):
     """``POST /v1/trainers/register``; ``batch_sequences`` as configured."""
 
     policy: str
@@ -174,7 +174,7 @@ class RegisterTrainer(Message):
     host: str
 
 
-class TrainerRegistered(Message):
+class TrainerRegistered(Message, frozen=True):
     """Reply: ``highest_version`` announced so far (-1: none) and the updates acknowledged so far."""
 
     run: str
@@ -182,14 +182,14 @@ class TrainerRegistered(Message):
     updates: int
 
 
-class VersionAnnounced(Message):
+class VersionAnnounced(Message, frozen=True):
     """Reply to ``POST /v1/versions`` (body: :class:`AnnouncementMessage`): the versions that the publisher
     must retain beside the newest."""
 
     retain: list[int]
 
 
-class NextBatch(Message):
+class NextBatch(Message, frozen=True):
     """``POST /v1/batches/next``: the batch that updates ``version``. Waits up to ``wait_s``; the reply is a
     frame (``wire.batches``)."""
 
@@ -198,7 +198,7 @@ class NextBatch(Message):
     wait_s: float
 
 
-class AcknowledgeBatch(Message):
+class AcknowledgeBatch(Message, frozen=True):
     """``POST /v1/batches/ack``: the update made from ``batch`` is done, and published as ``version`` if
     that differs from the version updated. ``metrics`` of the step are logged and shown."""
 
@@ -208,21 +208,21 @@ class AcknowledgeBatch(Message):
     metrics: dict[str, float]
 
 
-class BatchAcknowledged(Message):
+class BatchAcknowledged(Message, frozen=True):
     """Reply: versions to retain; ``stop``: make no further update."""
 
     retain: list[int]
     stop: bool
 
 
-class ReleaseBatches(Message):
+class ReleaseBatches(Message, frozen=True):
     """``POST /v1/batches/release``: a checkpoint holds all updates up to ``updates``."""
 
     policy: str
     updates: int
 
 
-class TrainerFailed(Message):
+class TrainerFailed(Message, frozen=True):
     """``POST /v1/trainers/failed``: the trainer ends because of ``error`` (``batch`` if one is at fault)."""
 
     policy: str
@@ -230,13 +230,13 @@ class TrainerFailed(Message):
     batch: str = ""
 
 
-class StopRun(Message):
+class StopRun(Message, frozen=True):
     """``POST /v1/stop``: end the run cleanly."""
 
     reason: str
 
 
-class Done(Message):
+class Done(Message, frozen=True):
     """Reply where there is nothing to say."""
 
 

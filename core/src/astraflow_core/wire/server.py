@@ -116,7 +116,9 @@ class Server:
 
     def __init__(self, app: FastAPI, host: str, port: int) -> None:
         if not _is_loopback(host) and not app.state.token:
-            raise UserError(f"refusing to bind {host} without a token; only loopback may go without")
+            raise UserError(
+                f"refusing to bind {host} without a token; only loopback may go without"
+            )
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
