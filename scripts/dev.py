@@ -25,7 +25,6 @@ import hashlib
 import importlib.util
 import json
 import os
-import shutil
 import subprocess
 import time
 import tomllib
@@ -121,7 +120,7 @@ def setup(profile: str) -> None:
     if Stamp.read().covers(profile, digest):
         return
     VENV.mkdir(parents=True, exist_ok=True)
-    with _locked(VENV.with_name(VENV.name + ".lock")):
+    with _locked(VENV / "setup.lock"):
         stamp = Stamp.read()
         if stamp.covers(profile, digest):  # another call did it while this one waited
             return
@@ -181,9 +180,8 @@ def _create() -> None:
             "elsewhere install Python from python.org or a version manager. Then call this again."
         )
     print(f"creating {_show(VENV)} with Python {sys.version.split()[0]}")
-    shutil.rmtree(VENV, ignore_errors=True)
     done = subprocess.run(
-        [sys.executable, "-m", "venv", VENV],
+        [sys.executable, "-m", "venv", "--clear", VENV],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -355,3 +355,7 @@ def test_changelog_fragments_are_named_by_kind() -> None:
     name = re.compile(r"[a-z0-9-]+\.(added|changed|deprecated|removed|fixed)\.md")
     fragments = [f for f in (ROOT / "changelog.d").iterdir() if f.name != "README.md"]
     none([where(f) for f in fragments if not name.fullmatch(f.name) or not f.read_text().strip()])
+
+
+def test_core_is_typed_for_those_who_build_on_it() -> None:
+    assert (CORE / "py.typed").is_file()
