@@ -1,0 +1,174 @@
+"""Mistakes of a user: a clear message, the right exit code, no traceback, nothing left running."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from astraflow_core.testing.runs import TABLE_RUN, Ended, User
+
+pytestmark = pytest.mark.timeout(90)
+
+
+def refused(user: User, ended: Ended, *expected: str, exit_code: int = 2) -> None:
+    for words in expected:
+        assert words in ended.text, f"{words!r} is not in:\n{ended.text}"
+    assert "Traceback" not in ended.text
+    assert ended.exit_code == exit_code, ended.text
+    assert user.left_running() == []
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("run.max_stalness=3", ["run.max_stalness", "max_staleness"]),
+        ("run.steps='many'", ["run.steps", "many"]),
+        ("run.max_staleness=-1", ["run.max_staleness", "-1"]),
+        ("policies.solver.transport.use='htp'", ["policies.solver.transport", "htp", "http"]),
+        ("policies.solver.algorithm.use='m3po'", ["m3po", "pip install astraflow-plugin-m3po"]),
+        ("policies.solver.model='nowhere/model'", ["nowhere/model"]),
+        ("policies.solver.model='tiny:qwen3?hiden=8'", ["hiden", "hidden"]),
+        ("reward.partial='positons'", ["reward.partial", "positons"]),
+        ("policies.solver.trainer.use='no_such_module:Trainer'", ["no_such_module"]),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_was_expected(
+    user: User, override: str, expected: list[str]
+) -> None:
+    ended = user.run_table(override)
+    refused(user, ended, *expected)
+    assert not (user.directory / "runs").exists()
+
+
+def test_all_mistakes_are_told_at_once(user: User) -> None:
+    ended = user.run_table("run.stepz=1", "sampling.top_p=7", "policies.solver.transport.use='x'")
+    refused(user, ended, "run.stepz", "sampling.top_p", "policies.solver.transport")
+
+
+def test_a_missing_file_and_a_syntax_error_are_named(user: User) -> None:
+    refused(user, user.astraflow("run", "absent.toml"), "absent.toml")
+    path = user.write("broken.toml", "[run]\nsteps = = 3\n")
+    refused(user, user.astraflow("run", path), "broken.toml", "line 2")
+
+
+def test_a_port_in_use_is_named(user: User) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        refused(user, user.run_table(f"dataflow.port={port}"), str(port))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere; see the file variant below")
+def test_an_unwritable_directory_is_named(user: User) -> None:
+    locked = user.directory / "locked"
+    locked.mkdir(mode=0o500)
+    refused(user, user.run_table(f"run.directory='{locked}'"), str(locked))
+
+
+def test_a_run_directory_that_is_a_file_is_named(user: User) -> None:
+    path = user.write("taken", "a file")
+    refused(user, user.run_table(f"run.directory='{path}'"), str(path))
+
+
+def jsonl(user: User, text: str) -> Ended:
+    path = user.write("train.jsonl", text)
+    config = TABLE_RUN.replace('use = "digits"\ndigits = 2', f'use = "jsonl"\npath = "{path}"')
+    return user.run_table(config=config)
+
+
+def test_an_empty_or_malformed_data_set_is_named_with_its_line(user: User) -> None:
+    refused(user, jsonl(user, ""), "train.jsonl")
+    refused(user, jsonl(user, '{"prompt": "1=", "answer": "2"}\n{"prompt": \n'), "train.jsonl:2")
+    refused(user, jsonl(user, '{"prompt": "1="}\n'), "train.jsonl:1", "answer")
+    refused(user, user.run_table("prompts.use='jsonl'", "prompts.path='none.jsonl'"), "none.jsonl")
+
+
+def test_a_prompt_over_the_context_is_named(user: User) -> None:
+    ended = user.run_table("sampling.max_tokens=1000", "run.failure_limit=3")
+    refused(user, ended, "1000", "context", exit_code=1)
+
+
+def write_component(user: User, text: str) -> None:
+    user.write("mine.py", "from __future__ import annotations\nimport asyncio\n" + text)
+
+
+def test_a_reward_that_raises_ends_the_run_with_its_words(user: User) -> None:
+    write_component(
+        user,
+        "class Reward:\n"
+        "    def __init__(self, config, context): pass\n"
+        "    async def score(self, view): raise ValueError('no such unit: furlong')\n",
+    )
+    config = TABLE_RUN.replace('use = "exact"\npartial = "positions"', 'use = "mine:Reward"')
+    ended = user.run_table(config=config)
+    refused(user, ended, "mine:Reward", "no such unit: furlong", "mine.py", exit_code=1)
+
+
+def test_a_workflow_that_hangs_meets_its_deadline(user: User) -> None:
+    write_component(
+        user,
+        "class Workflow:\n"
+        "    def __init__(self, config, context): pass\n"
+        "    async def run_episode(self, engines, prompt): await asyncio.sleep(3600)\n",
+    )
+    config = TABLE_RUN.replace('use = "single_turn"', 'use = "mine:Workflow"')
+    ended = user.run_table("run.episode_deadline_s=0.5", "run.failure_limit=3", config=config)
+    refused(user, ended, "mine:Workflow", "0.5", exit_code=1)
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_with_the_batch_and_keeps_the_weights(
+    user: User,
+) -> None:
+    ended = user.run_table("policies.solver.trainer.nan_at=3")
+    refused(user, ended, "solver-000003", "nan", exit_code=1)
+    assert (ended.run_directory / "models/solver/model.safetensors").exists()
+
+
+def test_a_trainer_that_dies_is_named_with_its_last_words(user: User) -> None:
+    ended = user.run_table("policies.solver.trainer.crash_at=2")
+    refused(user, ended, "trainer-solver", "told to crash", exit_code=1)
+
+
+def fake_plugin(folder: Path, name: str, manifest: str) -> None:
+    """A distribution on the user's path whose entry point is ``manifest``."""
+    info = folder / f"astraflow_plugin_{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: astraflow-plugin-{name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[astraflow]\n{name} = {name}_manifest\n")
+    (folder / f"{name}_manifest.py").write_text(manifest)
+
+
+MANIFEST = """
+from astraflow_core import Component, hookimpl
+ASTRAFLOW_API = {api}
+@hookimpl
+def astraflow_rewards():
+    return [Component(name="exact", target="nowhere:Reward", summary="a second one")]
+"""
+
+
+def test_duplicate_names_are_refused_only_when_named(user: User) -> None:
+    fake_plugin(user.directory, "dup", MANIFEST.format(api=(1, 0)))
+    refused(user, user.run_table(), "dup/exact", "rewards/exact")
+    ended = user.run_table("reward.use='rewards/exact'", "run.steps=1")
+    assert ended.exit_code == 0, ended.text
+
+
+def test_broken_and_incompatible_plugins_do_not_matter_until_named(user: User) -> None:
+    fake_plugin(user.directory, "broken", "import a_module_that_is_absent\n")
+    fake_plugin(user.directory, "future", MANIFEST.format(api=(9, 0)))
+    ended = user.run_table("run.steps=1")
+    assert ended.exit_code == 0, ended.text
+    listed = user.astraflow("plugins")
+    assert listed.exit_code == 0
+    assert "a_module_that_is_absent" in listed.out and "9.0" in listed.out
+    refused(
+        user,
+        user.run_table("policies.solver.engine.use='broken/engine'"),
+        "broken",
+        "a_module_that_is_absent",
+    )

@@ -1,0 +1,131 @@
+"""A run from its start to what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from itertools import pairwise
+
+import pytest
+
+from astraflow_core.testing.runs import TABLE_RUN, User, live_processes
+
+pytestmark = pytest.mark.timeout(120)
+
+SUMMARY_FIELDS = """steps wall_s cpu_s setup_s reward_first reward_last eval_first eval_last
+tokens_generated tokens_trained versions max_staleness_seen max_staleness_allowed admitted accepted
+rejected failed lost duplicated trainer_wait_fraction processes""".split()
+
+EVALUATED = (
+    TABLE_RUN
+    + """
+[eval]
+every = 4
+max_prompts = 8
+sets.held_out = { use = "digits", digits = 2, split = "held_out" }
+"""
+)
+
+
+def test_a_run_leaves_what_it_promises(user: User) -> None:
+    ended = user.run_table("run.steps=8", config=EVALUATED)
+    assert ended.exit_code == 0, ended.text
+    summary, directory = ended.summary, ended.run_directory
+    assert [field for field in SUMMARY_FIELDS if field not in summary] == []
+    assert summary["steps"] == 8 and summary["versions"] == 9
+    assert summary["lost"] == summary["duplicated"] == summary["failed"] == 0
+    assert summary["max_staleness_seen"] <= summary["max_staleness_allowed"] == 2
+    assert summary["tokens_trained"] >= 8 * 32 * 3
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "step" in line] == list(range(1, 9))
+    evaluated = [line["eval"]["version"] for line in lines if "eval" in line]
+    assert evaluated == [0, 4, 8]
+    for name in ("config.toml", "plugins.json", "logs", "models/solver/model.safetensors"):
+        assert (directory / name).exists(), name
+    assert list((directory / "checkpoints" / "solver").iterdir())
+    assert oct((directory / "token").stat().st_mode & 0o777) == "0o600"
+    assert user.left_running() == []
+
+
+def test_the_resolved_config_runs_again(user: User) -> None:
+    first = user.run_table("run.steps=2")
+    assert first.exit_code == 0, first.text
+    resolved = (first.run_directory / "config.toml").read_text()
+    again = User(user.directory / "again")
+    again.directory.mkdir()
+    try:
+        ended = again.run_table(config=resolved)
+        assert ended.exit_code == 0, ended.text
+        assert ended.summary["steps"] == 2
+    finally:
+        again.close()
+
+
+def test_staleness_zero_is_exactly_synchronous(user: User) -> None:
+    """Every trained token was sampled by the version that its batch updated."""
+    overrides = ["run.max_staleness=0", "run.steps=6", "raas.replicas=2"]
+    ended = user.run_table(*overrides, config=EVALUATED)
+    assert ended.exit_code == 0, ended.text
+    assert ended.summary["max_staleness_seen"] == ended.summary["max_staleness_allowed"] == 0
+    lines = (ended.run_directory / "metrics.jsonl").read_text().splitlines()
+    steps = [line for line in map(json.loads, lines) if "step" in line]
+    assert [line["staleness"] for line in steps] == [{"0": 32}] * 6
+
+
+def test_a_raas_may_die_and_another_may_join(user: User) -> None:
+    process = user.start(
+        *user.table_arguments("run.steps=300", "run.max_staleness=1", "raas.replicas=2")
+    )
+    directory = user.wait_for_steps(3)
+    victim = next(
+        pid for pid in live_processes(user.marker) if _is_raas(pid, "raas-0", str(directory))
+    )
+    os.kill(victim, signal.SIGKILL)
+    ended = user.end(process, 60)
+    assert ended.exit_code == 0, ended.text
+    summary = ended.summary
+    assert summary["steps"] == 300 and summary["lost"] == 0
+    assert any("raas-0" in line for line in ended.text.splitlines())
+    steps = [
+        json.loads(line)["step"]
+        for line in (directory / "metrics.jsonl").read_text().splitlines()
+        if '"step"' in line
+    ]
+    assert all(after == before + 1 for before, after in pairwise(steps))
+
+
+def _is_raas(pid: int, name: str, directory: str) -> bool:
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        words = file.read().decode().split("\0")
+    return "raas" in words and name in words and any(directory in word for word in words)
+
+
+def test_ctrl_c_once_ends_cleanly_and_leaves_a_checkpoint(user: User) -> None:
+    process = user.start(*user.table_arguments("run.steps=100000"))
+    directory = user.wait_for_steps(3)
+    process.send_signal(signal.SIGINT)
+    ended = user.end(process, 40)
+    assert ended.exit_code == 130, ended.text
+    assert ended.summary["steps"] >= 3
+    assert list((directory / "checkpoints" / "solver").glob("update-*/checkpoint.json"))
+    assert user.left_running() == []
+
+
+def test_ctrl_c_twice_ends_at_once(user: User) -> None:
+    process = user.start(
+        *user.table_arguments("run.steps=100000", "policies.solver.trainer.step_s=1.0")
+    )
+    user.wait_for_steps(1)
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    assert user.end(process, 10).exit_code == 130
+    assert user.left_running() == []
+
+
+def test_a_killed_launcher_leaves_nothing_running(user: User) -> None:
+    process = user.start(*user.table_arguments("run.steps=100000"))
+    user.wait_for_steps(1)
+    process.kill()
+    user.end(process, 10)
+    assert user.left_running(within_s=8) == []
