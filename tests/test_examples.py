@@ -1,0 +1,71 @@
+"""Every example does what its head says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from astraflow_core.testing.runs import Ended, User
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+
+def learned(ended: Ended) -> None:
+    summary = ended.summary
+    assert summary["eval_first"] <= 0.2, summary
+    assert summary["eval_last"] >= 0.9, summary
+    assert summary["reward_last"] > summary["reward_first"] + 0.5, summary
+    assert summary["max_staleness_seen"] <= summary["max_staleness_allowed"]
+    assert summary["lost"] == summary["duplicated"] == summary["failed"] == 0, summary
+
+
+@pytest.mark.timeout(400)
+def test_the_quickstart_learns(user: User) -> None:
+    ended = user.astraflow("run", EXAMPLES / "quickstart.toml", deadline_s=380)
+    assert ended.exit_code == 0, ended.text
+    learned(ended)
+    assert list(ended.run_directory.glob("*.png"))
+    assert user.left_running() == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_quickstart_learns_on_other_seeds(user: User, seed: int) -> None:
+    ended = user.astraflow(
+        "run", EXAMPLES / "quickstart.toml", "--set", f"run.seed={seed}", deadline_s=380
+    )
+    assert ended.exit_code == 0, ended.text
+    learned(ended)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_both_policies_learn(user: User) -> None:
+    ended = user.astraflow("run", EXAMPLES / "two_policies.toml", deadline_s=380)
+    assert ended.exit_code == 0, ended.text
+    policies = ended.summary["policies"]
+    assert set(policies) == {"solver", "verifier"}
+    for name, policy in policies.items():
+        assert policy["reward_last"] > policy["reward_first"] + 0.4, (name, policy)
+        assert policy["reward_last"] > 0.8, (name, policy)
+        assert policy["version"] == ended.summary["steps"]
+        assert (ended.run_directory / "models" / name / "model.safetensors").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.backend
+@pytest.mark.timeout(900)
+def test_smollm2_trains_for_a_few_steps(user: User) -> None:
+    del user.environment["XDG_CACHE_HOME"]  # the converted model is kept between runs
+    overrides = [
+        "run.steps=2", "policies.solver.batch_sequences=8", "run.group_size=4",
+        "raas.episodes=8", "eval.max_prompts=4", "sampling.max_tokens=8",
+        "policies.solver.data=[]",
+    ]  # fmt: skip
+    arguments = [part for override in overrides for part in ("--set", override)]
+    ended = user.astraflow("run", EXAMPLES / "smollm2.toml", *arguments, deadline_s=880)
+    assert ended.exit_code == 0, ended.text
+    assert ended.summary["steps"] == 2 and ended.summary["versions"] == 3
+    assert ended.summary["tokens_trained"] > 0

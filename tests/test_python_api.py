@@ -1,0 +1,77 @@
+"""The Python API, as a notebook would use it."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from astraflow_core.testing.runs import TABLE_RUN, User
+
+pytestmark = pytest.mark.timeout(90)
+
+
+def run_script(user: User, script: str) -> tuple[int, str]:
+    import subprocess
+    import sys
+
+    path = user.write("notebook.py", textwrap.dedent(script))
+    done = subprocess.run(
+        [sys.executable, str(path)],
+        cwd=user.directory,
+        env=user.environment,
+        capture_output=True,
+        text=True,
+        timeout=80,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_reward_and_a_workflow_of_ones_own(user: User) -> None:
+    user.write("table.toml", TABLE_RUN)
+    code, output = run_script(
+        user,
+        """
+        import astraflow_core
+        from astraflow_core.types import Trajectory
+
+        class Ask:
+            async def run_episode(self, engines, prompt):
+                solver = engines["solver"]
+                asked = solver.render(prompt.data["prompt"])
+                result = await solver.generate(asked)
+                return Trajectory((solver.sequence(asked, result),), (solver.completion(result),))
+
+        def likes_sevens(view):
+            return view.text.count("7") / 3
+
+        result = astraflow_core.run(
+            "table.toml", workflow=Ask(), reward=likes_sevens, overrides=["run.steps=12"]
+        )
+        assert result.exit_code == 0
+        assert result.summary["steps"] == 12
+        assert result.summary["reward_last"] > result.summary["reward_first"] + 0.3, result.summary
+        print("learned")
+        """,
+    )
+    assert code == 0, output
+    assert "learned" in output
+    assert user.left_running() == []
+
+
+def test_a_mistake_raises_a_readable_error(user: User) -> None:
+    user.write("table.toml", TABLE_RUN)
+    code, output = run_script(
+        user,
+        """
+        import astraflow_core
+        from astraflow_core.errors import ConfigError
+
+        try:
+            astraflow_core.run("table.toml", overrides=["run.stepz=1"])
+        except ConfigError as error:
+            print("refused:", error)
+        """,
+    )
+    assert code == 0, output
+    assert "refused:" in output and "run.stepz" in output
