@@ -1,0 +1,53 @@
+"""A receiver's own folder: it vanishes with its receiver, and after a crash with the next one."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+
+_PREFIX = "received-"
+_LOCK = "lock"
+
+
+class PrivateFolder:
+    """A new folder within ``parent``, held by a lock that ends with this process, however it ends.
+
+    Creating one removes the folders in ``parent`` whose owner is dead.
+    """
+
+    def __init__(self, parent: Path) -> None:
+        parent.mkdir(parents=True, exist_ok=True)
+        for left in parent.glob(f"{_PREFIX}*"):
+            _remove_if_orphaned(left)
+        made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=parent))
+        lock = os.open(made / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # Under its final name it is locked already, so nobody can take it for an orphan.
+        self.path = made.rename(parent / made.name[1:])
+        self._remove = weakref.finalize(self, _remove, self.path, lock)
+
+    def close(self) -> None:
+        """Remove the folder and all in it; also done when the process exits."""
+        self._remove()
+
+
+def _remove(path: Path, lock: int) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    os.close(lock)
+
+
+def _remove_if_orphaned(path: Path) -> None:
+    try:
+        lock = os.open(path / _LOCK, os.O_RDWR)
+    except FileNotFoundError:  # its owner is removing it at this moment
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+    else:
+        _remove(path, lock)

@@ -1,0 +1,61 @@
+"""The trainer's half: snapshots on offer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from astraflow_core.errors import WeightsError
+from astraflow_core.types import ExportedTensor, Manifest
+from astraflow_plugin_http.server import WeightServer
+from astraflow_plugin_http.snapshot import Snapshotter
+from astraflow_plugin_http.store import Store
+
+
+class HttpPublisher:
+    """Publishes the versions of one policy; see :class:`astraflow_core.protocols.transport.Publisher`.
+
+    Memory: one model per version held, and one buffer in reserve once a version has been dropped.
+    """
+
+    def __init__(
+        self, policy: str, token: str, *, host: str, port: int, advertise: str | None
+    ) -> None:
+        self._policy = policy
+        self._snapshotter = Snapshotter(policy)
+        self._store = Store(self._snapshotter.recycle)
+        self._server = WeightServer(self._store, policy, token, host, port)
+        if advertise and "://" in advertise:
+            self._endpoint = advertise.rstrip("/")
+        else:
+            name = advertise or host
+            name = f"[{name}]" if ":" in name else name
+            self._endpoint = f"http://{name}:{self._server.port}"
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """The one address of this publisher."""
+        return (self._endpoint,)
+
+    def publish(
+        self, version: int, tensors: Iterable[ExportedTensor], derives_from: int | None = None
+    ) -> Manifest:
+        """Copy ``tensors`` and offer them; raises :class:`WeightsError` if ``version`` is not above all
+        before it, or if the tensors differ in name, shape or dtype from those of the first version."""
+        if version <= self._store.newest:
+            raise WeightsError(
+                f"policy {self._policy!r}: version {version} cannot follow version "
+                f"{self._store.newest}; numbers are never used again"
+            )
+        snapshot = self._snapshotter.take(version, tensors, derives_from)
+        self._store.add(snapshot)
+        return snapshot.manifest
+
+    def retain(self, versions: frozenset[int]) -> None:
+        """Drop all but the newest and ``versions``, each when its last reader has left."""
+        self._store.retain(versions)
+
+    def close(self) -> None:
+        """Stop serving and free everything; closing twice is allowed."""
+        self._server.close()
+        self._store.clear()
+        self._snapshotter.close()

@@ -1,0 +1,124 @@
+"""The RaaS's half: whole, verified versions as files that any process on this host can open."""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from astraflow_core.errors import WeightsError, WireError
+from astraflow_core.types import Announcement, WeightSource
+from astraflow_core.wire.tensor_file import read_specs
+from astraflow_plugin_http.download import Download, PublisherFailed
+from astraflow_plugin_http.folder import PrivateFolder
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+class HttpReceiver:
+    """Fetches versions; see :class:`astraflow_core.protocols.transport.Receiver`. Any number of fetches
+    may run at once."""
+
+    def __init__(self, directory: Path, token: str, *, streams: int) -> None:
+        self._folder = PrivateFolder(directory)
+        self._token, self._streams = token, streams
+        self._count = itertools.count()
+        self._running: set[Download] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def fetch(self, announcement: Announcement, deadline_s: float) -> WeightSource:
+        """Fetch and verify a version, from each endpoint in turn until one has delivered the rest."""
+        began = time.monotonic()
+        who = f"version {announcement.version} of policy {announcement.policy!r}"
+        if not _NAME.fullmatch(announcement.policy) or announcement.version < 0:
+            raise WeightsError(f"malformed announcement: {who}")
+        stem = f"{announcement.policy}-{announcement.version}-{next(self._count)}"
+        partial = self._folder.path / f"{stem}.part"
+        try:
+            with _mapped(partial, announcement.size) as file:
+                received = self._fill(announcement, file, who, began + deadline_s)
+            path = partial.rename(partial.with_name(f"{stem}.safetensors"))
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise WeightsError(f"{who} cannot be stored in {self._folder.path}: {error}") from error
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+        return WeightSource(
+            policy=announcement.policy,
+            version=announcement.version,
+            path=path,
+            digest=announcement.digest,
+            bytes_received=received,
+            seconds=time.monotonic() - began,
+        )
+
+    def release(self, source: WeightSource) -> None:
+        """Delete the source's file; processes that have it open may go on reading it."""
+        if source.path.parent != self._folder.path:
+            raise ValueError(f"{source.path} was not handed out by this receiver")
+        source.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """End running fetches and delete every file; closing twice is allowed."""
+        with self._lock:
+            self._closed = True
+            for download in self._running:
+                download.cancel(WeightsError("the receiver was closed"))
+        self._folder.close()
+
+    def _fill(self, announcement: Announcement, file: memoryview, who: str, deadline: float) -> int:
+        done: set[int] = set()
+        problems: list[str] = []
+        received = 0
+        for endpoint in announcement.endpoints:
+            try:
+                download = Download(
+                    announcement, endpoint, self._token, file, done, self._streams, deadline
+                )
+                try:
+                    with self._registered(download):
+                        manifest = download.run()
+                finally:
+                    received += download.received
+                if read_specs(file) != manifest.tensors:
+                    raise PublisherFailed("its manifest names other tensors than its file")
+                return received
+            except (PublisherFailed, WireError) as error:
+                problems.append(f"{endpoint}: {error}")
+            except WeightsError as error:
+                problems.append(f"{endpoint}: {error}, {len(done)} blocks were verified")
+                break
+        reasons = "; ".join(problems) or "it was announced without an address"
+        raise WeightsError(f"{who} could not be fetched: {reasons}")
+
+    @contextmanager
+    def _registered(self, download: Download) -> Iterator[None]:
+        with self._lock:
+            if self._closed:
+                raise WeightsError("the receiver was closed")
+            self._running.add(download)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running.discard(download)
+
+
+@contextmanager
+def _mapped(path: Path, size: int) -> Iterator[memoryview]:
+    """A new file of ``size`` bytes, its space reserved (a full disk is an error here, not a signal later),
+    mapped for writing."""
+    if size < 8:
+        raise WeightsError(f"a version of {size} bytes cannot be a safetensors file")
+    with path.open("x+b") as file:
+        os.posix_fallocate(file.fileno(), 0, size)
+        with mmap.mmap(file.fileno(), size) as mapping, memoryview(mapping) as view:
+            yield view

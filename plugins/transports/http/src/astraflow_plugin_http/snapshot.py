@@ -1,0 +1,168 @@
+"""Takes a snapshot of a model: one copy of each tensor into one buffer, hashed while it is in cache."""
+
+from __future__ import annotations
+
+import mmap
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import msgspec
+import xxhash
+
+from astraflow_core.errors import WeightsError
+from astraflow_core.types import ExportedTensor, Manifest, TensorSpec
+from astraflow_core.wire.tensor_file import lay_out
+
+BLOCK_SIZE = 2 << 20
+"""Bytes of a block; the last one of a version may be shorter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A version as it is served: ``data`` the bytes of its safetensors file, ``encoded`` the manifest in
+    msgpack."""
+
+    manifest: Manifest
+    encoded: bytes
+    data: memoryview
+
+
+class Snapshotter:
+    """Makes snapshots of one policy.
+
+    Buffers are anonymous shared memory: no file system holds them, so nothing is left behind however the
+    process ends. All versions have the tensors of the first one.
+    """
+
+    def __init__(self, policy: str) -> None:
+        self._policy = policy
+        self._layout: tuple[bytes, tuple[TensorSpec, ...]] | None = None
+        self._spare: memoryview | None = None
+
+    def take(
+        self, version: int, tensors: Iterable[ExportedTensor], derives_from: int | None
+    ) -> Snapshot:
+        """Copy ``tensors``, in any order, into a buffer. Raises :class:`WeightsError` if they are not
+        those of the earlier versions; nothing is kept then."""
+        if self._layout is None:
+            tensors = self._learn_layout(tensors)
+        assert self._layout is not None
+        header, specs = self._layout
+        buffer = self._buffer(specs[-1].end if specs else len(header))
+        try:
+            digests = self._fill(buffer, header, specs, tensors)
+        except BaseException:
+            self.recycle(buffer)
+            raise
+        manifest = Manifest(
+            policy=self._policy,
+            version=version,
+            kind="full",
+            size=len(buffer),
+            block_size=BLOCK_SIZE,
+            tensors=specs,
+            blocks=digests,
+            digest=xxhash.xxh3_128_hexdigest(b"".join(digests)),
+            derives_from=derives_from,
+        )
+        return Snapshot(manifest, msgspec.msgpack.encode(manifest), buffer)
+
+    def recycle(self, buffer: memoryview) -> None:
+        """Take back the buffer of a dropped version; touching fresh pages costs three times the copy."""
+        if self._spare is None and self._layout is not None:
+            self._spare = buffer
+        else:
+            discard(buffer)
+
+    def close(self) -> None:
+        """Free the buffer in reserve."""
+        if self._spare is not None:
+            discard(self._spare)
+            self._spare = None
+
+    def _buffer(self, size: int) -> memoryview:
+        spare, self._spare = self._spare, None
+        if spare is not None and len(spare) == size:
+            return spare
+        if spare is not None:
+            discard(spare)
+        return memoryview(mmap.mmap(-1, size))
+
+    def _learn_layout(self, tensors: Iterable[ExportedTensor]) -> Iterator[ExportedTensor]:
+        """The header comes first and names every tensor, so the first version is collected before it is
+        laid out; each collected tensor is freed as soon as it has been taken."""
+        collected = deque(replace(tensor, data=_bytes_of(tensor).tobytes()) for tensor in tensors)
+        self._layout = lay_out((t.name, t.dtype, tuple(t.shape)) for t in collected)
+
+        def drain() -> Iterator[ExportedTensor]:
+            while collected:
+                yield collected.popleft()
+
+        return drain()
+
+    def _fill(
+        self,
+        buffer: memoryview,
+        header: bytes,
+        specs: tuple[TensorSpec, ...],
+        tensors: Iterable[ExportedTensor],
+    ) -> tuple[bytes, ...]:
+        blocks = -(-len(buffer) // BLOCK_SIZE)
+        digests = [b""] * blocks
+        missing = [BLOCK_SIZE] * blocks
+        missing[-1] = len(buffer) - (blocks - 1) * BLOCK_SIZE
+
+        def copy(start: int, data: memoryview) -> None:
+            position, end = start, start + len(data)
+            while position < end:
+                block = position // BLOCK_SIZE
+                stop = min(end, (block + 1) * BLOCK_SIZE)
+                buffer[position:stop] = data[position - start : stop - start]
+                missing[block] -= stop - position
+                if not missing[block]:
+                    whole = buffer[block * BLOCK_SIZE : (block + 1) * BLOCK_SIZE]
+                    digests[block] = xxhash.xxh3_128_digest(whole)
+                position = stop
+
+        copy(0, memoryview(header))
+        wanted = {spec.name: spec for spec in specs}
+        for tensor in tensors:
+            spec = wanted.pop(tensor.name, None)
+            got = f"{tensor.dtype} {list(tensor.shape)}"
+            if spec is None:
+                raise self._unlike_before(f"unexpected or repeated tensor {tensor.name!r} ({got})")
+            if (tensor.dtype, tuple(tensor.shape)) != (spec.dtype, spec.shape):
+                raise self._unlike_before(
+                    f"tensor {tensor.name!r} is {got}, was {spec.dtype} {list(spec.shape)}"
+                )
+            data = _bytes_of(tensor)
+            if len(data) != spec.end - spec.start:
+                raise self._unlike_before(
+                    f"tensor {tensor.name!r} ({got}) has {len(data)} bytes, "
+                    f"expected {spec.end - spec.start}"
+                )
+            copy(spec.start, data)
+        if wanted:
+            raise self._unlike_before(f"missing tensors: {', '.join(sorted(wanted)[:5])}")
+        return tuple(digests)
+
+    def _unlike_before(self, what: str) -> WeightsError:
+        return WeightsError(
+            f"cannot publish policy {self._policy!r}: {what}; every version must have the same tensors"
+        )
+
+
+def discard(buffer: memoryview) -> None:
+    """Give the memory of a buffer back."""
+    mapping = buffer.obj
+    assert isinstance(mapping, mmap.mmap)
+    buffer.release()
+    mapping.close()
+
+
+def _bytes_of(tensor: ExportedTensor) -> memoryview:
+    view = memoryview(tensor.data)
+    if not view.nbytes:  # memoryview refuses to cast a shape with zeros
+        return memoryview(b"")
+    return view.cast("B")

@@ -1,0 +1,34 @@
+"""The component: gives each side its half."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from astraflow_core.types import ComponentContext
+from astraflow_plugin_http.config import HttpConfig
+from astraflow_plugin_http.publisher import HttpPublisher
+from astraflow_plugin_http.receiver import HttpReceiver
+
+
+class HttpTransport:
+    """Transport of whole versions over HTTP; see :mod:`astraflow_core.protocols.transport`."""
+
+    def __init__(self, config: HttpConfig, context: ComponentContext) -> None:
+        self._config, self._context = config, context
+
+    def publisher(self) -> HttpPublisher:
+        """A publisher for the context's policy that listens at once."""
+        config = self._config
+        return HttpPublisher(
+            self._context.policy,
+            self._context.token,
+            host=config.host,
+            port=config.port,
+            advertise=config.advertise,
+        )
+
+    def receiver(self) -> HttpReceiver:
+        """A receiver for any policy of the run; its files lie in the component's folder."""
+        config = self._config
+        folder = Path(config.directory) if config.directory else self._context.directory
+        return HttpReceiver(folder, self._context.token, streams=config.streams)
