@@ -1,0 +1,1 @@
+"""Algorithm ``grpo``: group-relative advantages and the clipped policy loss."""

@@ -1,0 +1,1 @@
+"""Trainer ``torch``: a Hugging Face causal LM in a single process."""

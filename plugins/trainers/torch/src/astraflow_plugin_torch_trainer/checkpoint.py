@@ -1,0 +1,98 @@
+"""The whole state of a trainer in a folder: safetensors and JSON, nothing that runs code when read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from astraflow_core.errors import UserError
+
+WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "trainer.json"
+FORMAT = 1
+
+
+def save(directory: Path, whole: Any, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    """Write weights (float32), optimizer state and generators, and ``steps``, the optimizer steps made."""
+    save_file(_weights(whole), directory / WEIGHTS)
+    parameters = dict(whole.named_parameters())
+    tensors = {
+        f"{name}/{key}": value
+        for name, parameter in parameters.items()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+    tensors["rng/cpu"] = torch.get_rng_state()
+    if torch.cuda.is_available():
+        tensors["rng/cuda"] = torch.cuda.get_rng_state()
+    save_file(tensors, directory / OPTIMIZER)
+    state = {"format": FORMAT, "steps": steps}
+    (directory / STATE).write_text(json.dumps(state) + "\n", encoding="utf-8")
+
+
+def load(directory: Path, whole: Any, optimizer: torch.optim.Optimizer) -> int:
+    """Restore what :func:`save` wrote and return the optimizer steps made. Raises :class:`UserError` if
+    the folder is incomplete, or of another model."""
+    try:
+        steps = _steps(directory)
+        weights = load_file(directory / WEIGHTS)
+        state = load_file(directory / OPTIMIZER)
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise UserError(f"{directory} is not a checkpoint of trainer 'torch': {error}") from error
+    held = _weights(whole)
+    for name in held.keys() | weights.keys():
+        here, there = held.get(name), weights.get(name)
+        if here is None or there is None or here.shape != there.shape:
+            raise UserError(
+                f"checkpoint {directory} is of another model: {name} is {_shape(there)} there and "
+                f"{_shape(here)} here"
+            )
+    with torch.no_grad():
+        for name, tensor in held.items():
+            tensor.copy_(weights[name])
+    torch.set_rng_state(state.pop("rng/cpu"))
+    cuda = state.pop("rng/cuda", None)
+    if cuda is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(cuda)
+    _load_optimizer(optimizer, dict(whole.named_parameters()), state)
+    return steps
+
+
+def _load_optimizer(
+    optimizer: torch.optim.Optimizer,
+    parameters: dict[str, torch.Tensor],
+    state: dict[str, torch.Tensor],
+) -> None:
+    """Through ``load_state_dict``, which numbers the parameters in the order of the groups."""
+    names = {parameter: name for name, parameter in parameters.items()}
+    ordered = [names[p] for group in optimizer.param_groups for p in group["params"]]
+    by_name: dict[str, dict[str, torch.Tensor]] = {}
+    for entry, value in state.items():
+        name, key = entry.rsplit("/", 1)
+        by_name.setdefault(name, {})[key] = value
+    numbered = {i: by_name[name] for i, name in enumerate(ordered) if name in by_name}
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": numbered, "param_groups": groups})
+
+
+def _weights(whole: Any) -> dict[str, torch.Tensor]:
+    """Names as transformers holds them, tied tensors once."""
+    unique = {
+        id(tensor): name for name, tensor in reversed(whole.state_dict(keep_vars=True).items())
+    }
+    held = whole.state_dict()
+    return {name: held[name] for name in unique.values()}
+
+
+def _steps(directory: Path) -> int:
+    state = json.loads((directory / STATE).read_text(encoding="utf-8"))
+    if state["format"] != FORMAT:
+        raise ValueError(f"{STATE} has format {state['format']}, expected {FORMAT}")
+    return int(state["steps"])
+
+
+def _shape(tensor: torch.Tensor | None) -> str:
+    return "absent" if tensor is None else str(list(tensor.shape))

@@ -1,0 +1,62 @@
+"""The keys of the trainer ``torch``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from astraflow_core.config.models import ConfigModel, PositiveInt
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
+NotNegative = Annotated[float, Field(ge=0)]
+
+
+class TorchTrainerConfig(ConfigModel):
+    """``trainer = { use = "torch", … }``"""
+
+    device: str = Field(
+        "auto", description="'cpu', 'cuda', 'cuda:1' …; 'auto' takes CUDA if present."
+    )
+    threads: PositiveInt = Field(1, description="Threads of torch on CPU.")
+    compute_dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="Of matrix products (autocast); weights and optimizer stay float32."
+    )
+    publish_dtype: Literal["float32", "bfloat16"] = Field(
+        "bfloat16", description="Of published versions and of the model left at the end."
+    )
+    attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = Field(
+        "auto",
+        description="'auto': flash_attention_2 on CUDA if flash-attn is installed and compute_dtype is "
+        "bfloat16, else sdpa.",
+    )
+    layout: Literal["auto", "bucketed", "packed"] = Field(
+        "auto",
+        description="Rows of similar length padded to the longest, or packed end to end; 'auto': packed "
+        "with flash_attention_2, else bucketed.",
+    )
+    micro_batch_tokens: PositiveInt = Field(
+        2048, description="Tokens of one forward pass, padding included; a longer row goes alone."
+    )
+    gradient_checkpointing: bool = Field(
+        False, description="Recompute each layer in the backward pass: less memory, more time."
+    )
+    lr: NotNegative = Field(1e-6, description="Peak learning rate.")
+    betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="AdamW.")
+    eps: Annotated[float, Field(gt=0)] = Field(1e-8, description="AdamW.")
+    weight_decay: NotNegative = Field(
+        0.0, description="AdamW, on matrices only: not on embeddings, norms and biases."
+    )
+    max_grad_norm: NotNegative = Field(
+        1.0, description="Clips the gradient's norm; 0 does not clip."
+    )
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="Of the learning rate, after the warm-up and to the end of the run."
+    )
+    warmup_steps: Annotated[int, Field(ge=0)] = Field(
+        0, description="Optimizer steps of linear warm-up."
+    )
+    min_lr_ratio: Fraction = Field(
+        0.0, description="Share of lr that is left at the end of the decay."
+    )

@@ -1,0 +1,70 @@
+"""The weights on their way out: one tensor at a time, under Hugging Face names."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from transformers.core_model_loading import revert_weight_conversion
+
+from astraflow_core.types import ExportedTensor
+from astraflow_core.wire.tensor_file import lay_out
+
+PublishDtype = Literal["float32", "bfloat16"]
+SAFETENSORS_NAMES = {
+    torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8",
+    torch.bool: "BOOL",
+}  # fmt: skip
+COPIED = frozenset({".json", ".txt", ".model", ".jinja", ".tiktoken"})
+
+
+def named_tensors(whole: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Parameters and persistent buffers as a checkpoint of the model names and cuts them; of tied ones
+    only the first. Transformers may hold them otherwise (experts of a layer stacked into one)."""
+    held = whole.state_dict(keep_vars=True)
+    seen: set[int] = set()
+    for name, tensor in held.items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            yield from revert_weight_conversion(whole, {name: tensor.detach()}).items()
+
+
+def export(whole: Any, dtype: PublishDtype) -> Iterator[ExportedTensor]:
+    """Each tensor in the dtype to publish, floats only being cast."""
+    for name, tensor in named_tensors(whole):
+        cast = tensor.to("cpu", _published(tensor, dtype)).contiguous()
+        data = cast.reshape(-1).view(torch.uint8).numpy()
+        yield ExportedTensor(name, SAFETENSORS_NAMES[cast.dtype], tuple(cast.shape), data)
+
+
+def write_model(whole: Any, dtype: PublishDtype, source: Path, directory: Path) -> None:
+    """Write ``directory`` as a Hugging Face folder: the weights, and the configuration and tokenizer of
+    ``source`` with ``dtype`` entered."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for file in source.iterdir():
+        if file.is_file() and file.suffix in COPIED and not file.name.endswith(".index.json"):
+            shutil.copyfile(file, directory / file.name)
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    config.pop("torch_dtype", None)
+    config["dtype"] = dtype
+    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    header, specs = lay_out(
+        (name, SAFETENSORS_NAMES[_published(tensor, dtype)], tuple(tensor.shape))
+        for name, tensor in named_tensors(whole)
+    )
+    starts = {spec.name: spec.start for spec in specs}
+    with (directory / "model.safetensors").open("wb") as out:
+        out.write(header)
+        for exported in export(whole, dtype):
+            out.seek(starts[exported.name])
+            out.write(exported.data)
+
+
+def _published(tensor: torch.Tensor, dtype: PublishDtype) -> torch.dtype:
+    floats = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    return floats[dtype] if tensor.is_floating_point() else tensor.dtype

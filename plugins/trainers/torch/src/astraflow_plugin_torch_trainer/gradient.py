@@ -1,0 +1,109 @@
+"""The gradient of a mini-batch's loss, summed over its micro-batches."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from astraflow_core.protocols.algorithm import Algorithm
+from astraflow_core.types import Batch, LossInputs
+from astraflow_plugin_torch_trainer.micro_batches import MicroBatch
+from astraflow_plugin_torch_trainer.model import CausalLM
+
+
+@dataclass(slots=True)
+class Tally:
+    """Sums over micro-batches: scalars on the device, so that nothing waits for it, seconds, and tokens
+    computed with and without padding."""
+
+    device: torch.device
+    sums: dict[str, torch.Tensor] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    tokens: int = 0
+    computed: int = 0
+
+    def add(self, name: str, value: torch.Tensor) -> None:
+        """Add a scalar to the sum called ``name``."""
+        value = value.detach().float()
+        self.sums[name] = self.sums[name] + value if name in self.sums else value
+
+    @contextlib.contextmanager
+    def clock(self, name: str) -> Iterator[None]:
+        """Add the wall seconds of the block to ``name``."""
+        started = self._now()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + self._now() - started
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+
+def accumulate(
+    model: CausalLM,
+    batch: Batch,
+    algorithm: Algorithm,
+    step: int,
+    parts: Iterable[MicroBatch],
+    autocast: torch.dtype | None,
+    tally: Tally,
+) -> None:
+    """Add the gradient of the loss of every part to the parameters' ``grad``.
+
+    The loss is a sum of shares that were fixed for the whole mini-batch, so the gradient does not depend
+    on the cut. ``tally`` receives ``loss``, ``loss_<term>`` and the algorithm's metrics.
+    """
+    for micro in parts:
+        with tally.clock("forward_s"):
+            with torch.autocast(model.device.type, dtype=autocast, enabled=autocast is not None):
+                inputs = _inputs(model, batch, micro, step, "entropy" in algorithm.needs)
+            loss = algorithm.loss(inputs)
+            total = torch.zeros((), device=model.device)
+            for term, (coefficient, value) in loss.terms.items():
+                tally.add(f"loss_{term}", coefficient * value)
+                if coefficient:
+                    total = total + coefficient * value
+            for name, value in loss.metrics.items():
+                tally.add(name, value)
+            tally.add("loss", total)
+        with tally.clock("backward_s"):
+            if total.requires_grad:
+                total.backward()  # type: ignore[no-untyped-call]
+        tally.tokens += micro.tokens
+        tally.computed += micro.computed
+
+
+def _inputs(
+    model: CausalLM, batch: Batch, micro: MicroBatch, step: int, with_entropy: bool
+) -> LossInputs:
+    def there(per_token: npt.NDArray[np.generic]) -> torch.Tensor:
+        return torch.from_numpy(per_token[micro.positions]).to(model.device)
+
+    def there_if(per_token: npt.NDArray[np.float32] | None) -> torch.Tensor | None:
+        return None if per_token is None else there(per_token)
+
+    assert batch.advantages is not None, "advantages are set before a batch is trained on"
+    targets = there(batch.tokens.astype(np.int64))
+    logprobs, entropy = model.predict(micro, targets, batch.temperature, with_entropy)
+    return LossInputs(
+        logprobs=logprobs,
+        behaviour=there(batch.logprobs),
+        advantages=there(batch.advantages),
+        mask=torch.ones(len(micro.positions), dtype=torch.bool, device=model.device),
+        row=torch.from_numpy(micro.row).to(model.device),
+        rows=micro.rows,
+        weights={term: there(share) for term, share in batch.weights.items()},
+        step=step,
+        entropy=entropy,
+        proximal=there_if(batch.proximal),
+        reference=there_if(batch.reference),
+        values=there_if(batch.values),
+        current=there_if(batch.current),
+    )

@@ -1,0 +1,102 @@
+"""Loads a Hugging Face causal LM as a backbone and a head, and checks that the two are all there is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from astraflow_core.errors import UserError
+from astraflow_plugin_torch_trainer.logprobs import token_logprobs
+from astraflow_plugin_torch_trainer.micro_batches import MicroBatch
+
+
+@dataclass(frozen=True, slots=True)
+class CausalLM:
+    """``backbone`` gives hidden states, ``head`` turns them into logits over ``vocabulary`` tokens;
+    ``whole`` is the transformers model that both belong to."""
+
+    whole: Any
+    backbone: Any
+    head: Any
+    vocabulary: int
+    device: torch.device
+
+    def predict(
+        self, micro: MicroBatch, targets: torch.Tensor, temperature: float, with_entropy: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Log-probs of ``targets`` (int64 ``[n]``) at the positions of ``micro``, and entropies if asked.
+
+        Only hidden states that predict such a position go through the head.
+        """
+        ids = torch.from_numpy(micro.input_ids).to(self.device)
+        arguments: dict[str, Any] = {"input_ids": ids, "use_cache": False}
+        if micro.position_ids is not None:
+            arguments["position_ids"] = torch.from_numpy(micro.position_ids).to(self.device)
+        states = self.backbone(**arguments).last_hidden_state.flatten(0, 1)
+        hidden = states.index_select(0, torch.from_numpy(micro.states).to(self.device))
+        return token_logprobs(
+            self.head, hidden, targets, temperature, self.vocabulary, with_entropy
+        )
+
+
+def load_model(
+    folder: Path, device: torch.device, attention: str, gradient_checkpointing: bool
+) -> CausalLM:
+    """Load a Hugging Face folder in float32 with dropout off.
+
+    Raises :class:`UserError` if it cannot be loaded, if weights are missing, or if the model does more
+    than a linear head on its last hidden states (a soft cap or a scale on the logits).
+    """
+    transformers_logging.disable_progress_bar()  # this is a service with a log, not a terminal
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        _switch_off_dropout(config)
+        whole, info = AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=config,
+            dtype=torch.float32,
+            attn_implementation=attention,
+            local_files_only=True,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, ImportError, KeyError, RuntimeError) as error:
+        raise UserError(
+            f"trainer 'torch' cannot load {folder} as a Hugging Face causal LM: {error}"
+        ) from error
+    if missing := sorted(info["missing_keys"]):
+        raise UserError(
+            f"{folder} lacks {len(missing)} weights of {type(whole).__name__}, among them "
+            f"{', '.join(missing[:3])}: they would start at random"
+        )
+    whole.to(device)
+    whole.train(gradient_checkpointing)  # transformers checkpoints in training mode only
+    if gradient_checkpointing:
+        whole.gradient_checkpointing_enable({"use_reentrant": False})
+    head = whole.get_output_embeddings()
+    model = CausalLM(whole, whole.base_model, head, head.weight.shape[0], device)
+    _check_head(model, folder)
+    return model
+
+
+def _switch_off_dropout(config: Any) -> None:
+    for name, value in list(vars(config).items()):
+        if isinstance(value, float) and ("dropout" in name or name.endswith("_pdrop")):
+            setattr(config, name, 0.0)
+
+
+@torch.no_grad()
+def _check_head(model: CausalLM, folder: Path) -> None:
+    ids = torch.arange(4, device=model.device)[None, :] % model.vocabulary
+    expected = model.whole(input_ids=ids, use_cache=False).logits
+    got = model.head(model.backbone(input_ids=ids, use_cache=False).last_hidden_state)
+    if got.shape != expected.shape or not torch.allclose(got, expected, rtol=1e-4, atol=1e-4):
+        raise UserError(
+            f"trainer 'torch' cannot train {type(model.whole).__name__} of {folder}: its logits are not "
+            "a linear function of its last hidden states (final_logit_softcapping, logit_scale, "
+            "logits_scaling?)"
+        )

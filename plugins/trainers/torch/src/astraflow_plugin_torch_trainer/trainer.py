@@ -1,0 +1,223 @@
+"""The trainer ``torch``: setup, log-probs, one optimizer step, and the ways in and out of its state."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers.utils import is_flash_attn_2_available
+
+from astraflow_core.errors import NonFiniteLoss, UserError
+from astraflow_core.protocols.algorithm import Algorithm
+from astraflow_core.types import Batch, ComponentContext, ExportedTensor
+from astraflow_plugin_torch_trainer import checkpoint, export
+from astraflow_plugin_torch_trainer.config import TorchTrainerConfig
+from astraflow_plugin_torch_trainer.gradient import Tally, accumulate
+from astraflow_plugin_torch_trainer.micro_batches import MicroBatch, micro_batches
+from astraflow_plugin_torch_trainer.model import CausalLM, load_model
+from astraflow_plugin_torch_trainer.schedule import lr_factor
+
+
+class TorchTrainer:
+    """A Hugging Face causal LM, AdamW (Loshchilov & Hutter 2019) and a schedule in one process.
+
+    Weights, gradients and optimizer state are float32; with ``compute_dtype = "bfloat16"`` matrix products
+    run under autocast. Dropout is off, so that the log-probs trained on are those that were sampled from.
+    """
+
+    def __init__(self, config: TorchTrainerConfig, context: ComponentContext) -> None:
+        self._config, self._seed = config, context.seed
+        self._autocast = torch.bfloat16 if config.compute_dtype == "bfloat16" else None
+        self._steps = 0
+        self._total_steps = 0
+        self._reference: CausalLM | None = None
+
+    def setup(self, model: Path, total_steps: int, needs: frozenset[str]) -> None:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`."""
+        if "values" in needs:
+            raise UserError(
+                "trainer 'torch' has no value model: choose an algorithm without a critic, "
+                "or a trainer with the capability 'values'"
+            )
+        torch.set_num_threads(self._config.threads)
+        torch.manual_seed(self._seed)
+        device = _device(self._config.device)
+        attention = self._attention(device)
+        layout = self._config.layout
+        self._packed = layout == "packed" or (layout == "auto" and attention == "flash_attention_2")
+        self._source, self._total_steps = model, total_steps
+        self._model = load_model(model, device, attention, self._config.gradient_checkpointing)
+        self._optimizer = self._adamw()
+        if "reference" in needs:
+            frozen = copy.deepcopy(self._model.whole).requires_grad_(False).eval()
+            self._reference = CausalLM(
+                frozen,
+                frozen.base_model,
+                frozen.get_output_embeddings(),
+                self._model.vocabulary,
+                device,
+            )
+
+    def logprobs(
+        self, batch: Batch, model: Literal["current", "reference"]
+    ) -> npt.NDArray[np.float32]:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`."""
+        chosen = self._model if model == "current" else self._reference
+        if chosen is None:
+            raise UserError("no reference model was loaded: setup() was not told that it is needed")
+        result = np.zeros(len(batch.tokens), dtype=np.float32)
+        device = chosen.device
+        for micro in self._cut(batch, np.ones(len(batch.tokens), dtype=np.bool_)):
+            targets = torch.from_numpy(batch.tokens[micro.positions].astype(np.int64)).to(device)
+            with (
+                torch.no_grad(),
+                torch.autocast(
+                    device.type, dtype=self._autocast, enabled=self._autocast is not None
+                ),
+            ):
+                logprobs, _ = chosen.predict(micro, targets, batch.temperature, False)
+            result[micro.positions] = logprobs.cpu().numpy()
+        return result
+
+    def values(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """Always :class:`UserError`: there is no value model."""
+        raise UserError("trainer 'torch' has no value model")
+
+    def step(self, batch: Batch, algorithm: Algorithm, step: int) -> dict[str, float]:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`.
+
+        Beside the required metrics: ``trained_tokens``, ``loss_<term>`` (they add up to ``loss``),
+        ``padding_fraction`` of the computed tokens, ``forward_s``, ``backward_s``, ``optimizer_s``.
+        """
+        self._optimizer.zero_grad(set_to_none=True)
+        tally = Tally(self._model.device)
+        accumulate(
+            self._model,
+            batch,
+            algorithm,
+            step,
+            self._cut(batch, batch.loss_mask),
+            self._autocast,
+            tally,
+        )
+        lr = self._config.lr * lr_factor(
+            self._steps,
+            self._total_steps,
+            self._config.schedule,
+            self._config.warmup_steps,
+            self._config.min_lr_ratio,
+        )
+        with tally.clock("optimizer_s"):
+            sums = _floats(tally.sums)
+            norm = self._clip(sums.get("loss", 0.0))
+            for group in self._optimizer.param_groups:
+                group["lr"] = lr
+            self._optimizer.step()
+            self._optimizer.zero_grad(set_to_none=True)
+        self._steps += 1
+        return {
+            "loss": 0.0,
+            **sums,
+            "grad_norm": norm,
+            "lr": lr,
+            "tokens": float(len(batch.tokens)),
+            "trained_tokens": float(batch.trained_tokens),
+            "padding_fraction": 1 - tally.tokens / tally.computed if tally.computed else 0.0,
+            **tally.seconds,
+        }
+
+    def export(self) -> Iterator[ExportedTensor]:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`."""
+        return export.export(self._model.whole, self._config.publish_dtype)
+
+    def save(self, directory: Path) -> None:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`."""
+        checkpoint.save(directory, self._model.whole, self._optimizer, self._steps)
+
+    def load(self, directory: Path) -> None:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`. The reference model stays the initial one."""
+        self._steps = checkpoint.load(directory, self._model.whole, self._optimizer)
+
+    def save_model(self, directory: Path) -> None:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`; in ``publish_dtype``."""
+        export.write_model(self._model.whole, self._config.publish_dtype, self._source, directory)
+
+    def close(self) -> None:
+        """Free model, reference and optimizer."""
+        for name in ("_model", "_optimizer"):
+            self.__dict__.pop(name, None)
+        self._reference = None
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _cut(self, batch: Batch, wanted: npt.NDArray[np.bool_]) -> Iterator[MicroBatch]:
+        return micro_batches(batch, wanted, self._config.micro_batch_tokens, self._packed)
+
+    def _clip(self, loss: float) -> float:
+        """Norm of the whole gradient before it is clipped; raises before anything is changed."""
+        gradients = [p.grad for p in self._model.whole.parameters() if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        value = float(norm)
+        if not (math.isfinite(loss) and math.isfinite(value)):
+            self._optimizer.zero_grad(set_to_none=True)
+            raise NonFiniteLoss(
+                f"optimizer step {self._steps}: the loss is {loss}, the gradient's norm {value}; "
+                "no step was made"
+            )
+        if self._config.max_grad_norm:
+            torch.nn.utils.clip_grads_with_norm_(
+                self._model.whole.parameters(), self._config.max_grad_norm, norm
+            )
+        return value
+
+    def _adamw(self) -> torch.optim.AdamW:
+        embedding = self._model.whole.get_input_embeddings().weight
+        decayed: list[torch.nn.Parameter] = []
+        kept: list[torch.nn.Parameter] = []
+        for parameter in self._model.whole.parameters():
+            matrix = parameter.ndim >= 2 and parameter is not embedding
+            (decayed if matrix else kept).append(parameter)
+        config = self._config
+        return torch.optim.AdamW(
+            [
+                {"params": decayed, "weight_decay": config.weight_decay},
+                {"params": kept, "weight_decay": 0.0},
+            ],
+            lr=config.lr,
+            betas=config.betas,
+            eps=config.eps,
+            fused=True,
+        )
+
+    def _attention(self, device: torch.device) -> str:
+        if self._config.attention != "auto":
+            return self._config.attention
+        flash = device.type == "cuda" and self._autocast is not None and is_flash_attn_2_available()
+        return "flash_attention_2" if flash else "sdpa"
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UserError(f"trainer 'torch' has no device {name!r}: {error}") from error
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"trainer 'torch' runs on 'cpu' and 'cuda', not on {name!r}")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"trainer 'torch' is to run on {name!r}, but torch finds no CUDA device")
+    return device
+
+
+def _floats(sums: dict[str, torch.Tensor]) -> dict[str, float]:
+    """One transfer from the device for all of them."""
+    if not sums:
+        return {}
+    return dict(zip(sums, torch.stack(list(sums.values())).tolist(), strict=True))
