@@ -331,11 +331,11 @@ def test_config_and_addresses(rig: Any) -> None:
 def test_a_full_disk_is_an_error_and_leaves_nothing(
     rig: Any, announce: Any, model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: int) -> None:
+    def full(*_: Any) -> int:
         raise OSError(28, os.strerror(28))
 
     publisher, receiver = rig.publisher(), rig.receiver()
-    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(WeightsError, match="No space left on device"):
         receiver.fetch(announce(publisher.publish(1, model()), *publisher.endpoints), 20)
     assert files(tmp_path) == []

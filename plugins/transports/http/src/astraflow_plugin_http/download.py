@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import socket
 import threading
 import time
@@ -41,15 +42,19 @@ class _Retry(Exception):
 
 
 class Download:
-    """Fills ``file`` from ``endpoint``. ``done`` says which blocks are there and verified; it outlives the
-    download, so that another publisher goes on where this one failed."""
+    """Fills the open ``file`` from ``endpoint`` with verified blocks. ``done`` says which are there; it
+    outlives the download, so that another publisher goes on where this one failed.
+
+    A block is received and hashed in a buffer that stays in the cache, and written when it is right: that
+    costs less than receiving into a mapping of fresh pages, and a full disk is an error, not a signal.
+    """
 
     def __init__(
         self,
         announcement: Announcement,
         endpoint: str,
         token: str,
-        file: memoryview,
+        file: int,
         done: set[int],
         streams: int,
         deadline: float,
@@ -111,11 +116,12 @@ class Download:
 
     def _work(self, manifest: Manifest) -> None:
         connection = self._connection()
+        buffer = memoryview(bytearray(min(manifest.block_size, manifest.size)))
         try:
             while (run := self._take()) is not None:
                 failure = None
                 try:
-                    self._fetch(connection, manifest, run)
+                    self._fetch(connection, manifest, run, buffer)
                 except (_Retry, OSError, http.client.HTTPException) as error:
                     failure = error
                 self._put_back(run)
@@ -156,7 +162,11 @@ class Download:
         self._stopped.wait(0.05 * 2**failures)
 
     def _fetch(
-        self, connection: http.client.HTTPConnection, manifest: Manifest, run: range
+        self,
+        connection: http.client.HTTPConnection,
+        manifest: Manifest,
+        run: range,
+        buffer: memoryview,
     ) -> None:
         size = manifest.block_size
         start, end = run.start * size, min(run.stop * size, manifest.size)
@@ -166,9 +176,11 @@ class Download:
                 f"answered {response.status} with {response.length} bytes to a range of {end - start}"
             )
         for block in run:
-            with self._file[block * size : min((block + 1) * size, end)] as view:
+            with buffer[: min(size, manifest.size - block * size)] as view:
                 self._read(response, view)
                 good = xxhash.xxh3_128_digest(view) == manifest.blocks[block]
+                if good:
+                    self._store(view, block * size)
             with self._lock:
                 if good:
                     self._done.add(block)
@@ -189,6 +201,14 @@ class Download:
             position += count
         with self._lock:
             self.received += position
+
+    def _store(self, view: memoryview, offset: int) -> None:
+        position = 0
+        while position < len(view):
+            try:
+                position += os.pwrite(self._file, view[position:], offset + position)
+            except OSError as error:
+                raise WeightsError(f"the disk refused a block: {error.strerror}") from error
 
     def _manifest(self) -> Manifest:
         connection = self._connection()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import mmap
-import os
 import re
 import threading
 import time
@@ -42,8 +41,8 @@ class HttpReceiver:
         stem = f"{announcement.policy}-{announcement.version}-{next(self._count)}"
         partial = self._folder.path / f"{stem}.part"
         try:
-            with _mapped(partial, announcement.size) as file:
-                received = self._fill(announcement, file, who, began + deadline_s)
+            with partial.open("x+b") as file:
+                received = self._fill(announcement, file.fileno(), who, began + deadline_s)
             path = partial.rename(partial.with_name(f"{stem}.safetensors"))
         except OSError as error:
             partial.unlink(missing_ok=True)
@@ -74,7 +73,7 @@ class HttpReceiver:
                 download.cancel(WeightsError("the receiver was closed"))
         self._folder.close()
 
-    def _fill(self, announcement: Announcement, file: memoryview, who: str, deadline: float) -> int:
+    def _fill(self, announcement: Announcement, file: int, who: str, deadline: float) -> int:
         done: set[int] = set()
         problems: list[str] = []
         received = 0
@@ -88,8 +87,12 @@ class HttpReceiver:
                         manifest = download.run()
                 finally:
                     received += download.received
-                if read_specs(file) != manifest.tensors:
-                    raise PublisherFailed("its manifest names other tensors than its file")
+                with (
+                    mmap.mmap(file, 0, prot=mmap.PROT_READ) as mapping,
+                    memoryview(mapping) as view,
+                ):
+                    if read_specs(view) != manifest.tensors:
+                        raise PublisherFailed("its manifest names other tensors than its file")
                 return received
             except (PublisherFailed, WireError) as error:
                 problems.append(f"{endpoint}: {error}")
@@ -110,15 +113,3 @@ class HttpReceiver:
         finally:
             with self._lock:
                 self._running.discard(download)
-
-
-@contextmanager
-def _mapped(path: Path, size: int) -> Iterator[memoryview]:
-    """A new file of ``size`` bytes, its space reserved (a full disk is an error here, not a signal later),
-    mapped for writing."""
-    if size < 8:
-        raise WeightsError(f"a version of {size} bytes cannot be a safetensors file")
-    with path.open("x+b") as file:
-        os.posix_fallocate(file.fileno(), 0, size)
-        with mmap.mmap(file.fileno(), size) as mapping, memoryview(mapping) as view:
-            yield view
