@@ -15,7 +15,7 @@ def astraflow_launchers() -> list[Component]:
         Component(
             name="local",
             target="astraflow_core.launch.local:LocalLauncher",
-            config="astraflow_core.launch.local:LocalLauncherConfig",
+            config="astraflow_core.launch.local_config:LocalLauncherConfig",
             summary="starts the processes of a run on this host",
             capabilities=frozenset({"local"}),
         )

@@ -114,6 +114,19 @@ class Hooks:
             )
         return _checked(answer, f"model {reference!r}, resolved to {str(answer)!r}")
 
+    def check_model(self, reference: str) -> str:
+        """What :meth:`resolve_model` would do, without fetching anything; raises where it is sure to."""
+        scheme = _SCHEME.match(reference)
+        if scheme is None:
+            return f"{_checked(Path(reference).expanduser(), f'model {reference!r}')} is a model folder"
+        names = ", ".join(plugin.name for plugin in self._resolvers)
+        if not names:
+            raise PreflightError(
+                f"model {reference!r}: no installed plugin resolves models, so none answers for the scheme "
+                f"'{scheme[1]}:'"
+            )
+        return f"{reference!r} is resolved when the run starts, by one of the plugins {names}"
+
 
 def _resolvers(catalog: Catalog) -> tuple[Plugin, ...]:
     return tuple(p for p in catalog.plugins if p.healthy and "astraflow_resolve_model" in p.hooks)

@@ -1,0 +1,54 @@
+"""The command ``astraflow``: one module per command, each importing what it needs when it runs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from astraflow_core import __version__
+from astraflow_core.cli import config, doctor, plugins, report, roles, run, status
+from astraflow_core.errors import AstraFlowError
+
+TRACEBACK = "ASTRAFLOW_TRACEBACK"
+"""Environment variable: ``1`` shows the traceback of every error."""
+INTERRUPTED = 130
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = argparse.ArgumentParser(
+        prog="astraflow",
+        description="Asynchronous reinforcement learning for language-model agents.",
+        epilog=f"Errors of use exit with 2, failed runs with 1. {TRACEBACK}=1 shows tracebacks.",
+    )
+    top.add_argument("--version", action="version", version=f"astraflow-core {__version__}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for module in (run, plugins, doctor, config, status, report, roles):
+        module.add(commands)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code: 0, 1 for a failed run, 2 for an error of the user, 130
+    after Ctrl-C."""
+    try:
+        arguments = parser().parse_args(argv)
+    except SystemExit as stop:  # argparse has said what it had to say
+        return stop.code if isinstance(stop.code, int) else 2
+    try:
+        code: int = arguments.command(arguments)
+        sys.stdout.flush()
+        return code
+    except AstraFlowError as error:
+        if os.environ.get(TRACEBACK) == "1":
+            raise
+        sys.stdout.flush()
+        print(f"astraflow: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

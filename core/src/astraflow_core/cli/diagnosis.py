@@ -1,0 +1,252 @@
+"""What `astraflow doctor` looks at: each finding says what is so and, if it is not well, what mends it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from astraflow_core.errors import ConfigError, PluginError, PreflightError, UserError
+from astraflow_core.requirements import RUNTIME, missing_runtime, runtime_requirements
+
+if TYPE_CHECKING:
+    from astraflow_core.catalog import Catalog, Selected
+    from astraflow_core.config.load import LoadedConfig
+    from astraflow_core.discovery import Plugin
+
+_INTERPRETER_DEADLINE_S = 60.0
+_LITTLE_DISK = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """``problem`` keeps the given run from starting; ``warning`` does not. ``fix`` is what to do."""
+
+    level: Literal["ok", "warning", "problem"]
+    subject: str
+    text: str
+    fix: str = ""
+
+
+def of_machine() -> Iterator[Finding]:
+    """Interpreter, cores and memory."""
+    from astraflow_core.launch.threads import usable_cores
+
+    yield Finding("ok", "python", f"{platform.python_version()} at {sys.executable}")
+    yield Finding("ok", "cores", f"{usable_cores()} usable of {os.cpu_count() or 1}")
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        page = os.sysconf("SC_PAGE_SIZE")
+        total, free = os.sysconf("SC_PHYS_PAGES") * page, os.sysconf("SC_AVPHYS_PAGES") * page
+        yield Finding("ok", "memory", f"{total / 2**30:.1f} GiB, {free / 2**30:.1f} GiB unused")
+
+
+def of_plugins(catalog: Catalog) -> Iterator[Finding]:
+    """Each installed plugin: usable, and its runtime present."""
+    for plugin in catalog.plugins:
+        subject = f"plugin {plugin.name}"
+        release = f"{plugin.distribution} {plugin.version}"
+        missing = missing_runtime(plugin.metadata)
+        if plugin.blocked:
+            yield Finding("ok", subject, f"{release}, not imported: {plugin.problem}")
+        elif not plugin.healthy:
+            fix = f"pip install --upgrade {plugin.distribution}, or pip uninstall {plugin.distribution}"
+            yield Finding("warning", subject, f"{release} cannot be used: {plugin.problem}", fix)
+        elif missing:
+            yield Finding(
+                "warning", subject, f"{release} lacks {', '.join(missing)}", _install(plugin)
+            )
+        else:
+            yield Finding("ok", subject, release + _present(plugin))
+
+
+def of_run(file: str, overrides: list[str]) -> Iterator[Finding]:
+    """Whether the run of a file can start."""
+    from astraflow_core.config.load import load_config
+
+    try:
+        loaded = load_config(file, overrides)
+    except ConfigError as error:
+        for problem in error.problems:
+            yield Finding("problem", file, problem, f"edit {error.source or file}")
+        return
+    yield Finding("ok", file, "the configuration is valid and its components fit together")
+    yield from _of_components(loaded)
+    yield from _of_interpreters(loaded)
+    yield from _of_models(loaded)
+    yield _of_directory(Path(loaded.config.run.directory))
+    yield _of_port(loaded.config.dataflow.host, loaded.config.dataflow.port)
+
+
+def _of_components(loaded: LoadedConfig) -> Iterator[Finding]:
+    """A component of the run whose runtime is absent here, or that cannot be imported."""
+    for path, (selected, _) in loaded.components.items():
+        if _own_python(loaded, path):
+            continue
+        missing = missing_runtime(selected.metadata)
+        who = f"{selected.kind} {selected.component.name!r}"
+        if missing:
+            fix = f"pip install '{selected.distribution}[{RUNTIME}]'"
+            yield Finding("problem", path, f"{who} lacks {', '.join(missing)}", fix)
+
+
+def _of_interpreters(loaded: LoadedConfig) -> Iterator[Finding]:
+    """Roles with an interpreter of their own: it exists, and has the same core and plugin."""
+    from astraflow_core import __version__
+
+    for path, (selected, _) in loaded.components.items():
+        python = _own_python(loaded, path)
+        if not python:
+            continue
+        where = f"{path}.python"
+        if shutil.which(python) is None:
+            yield Finding(
+                "problem",
+                where,
+                f"there is no interpreter {python!r}",
+                f"python -m venv {_venv(python)}",
+            )
+            continue
+        install = f"{python} -m pip install 'astraflow-core=={__version__}'"
+        if selected.packaged:
+            install += f" '{selected.distribution}[{RUNTIME}]=={selected.version}'"
+        try:
+            plugins = _plugins_of(python)
+        except UserError as error:
+            yield Finding("problem", where, str(error), install)
+            continue
+        yield _skew(where, selected, plugins, install)
+
+
+def _skew(where: str, selected: Selected, plugins: list[dict[str, Any]], install: str) -> Finding:
+    from astraflow_core import __version__
+
+    has = {plugin["distribution"]: plugin for plugin in plugins}
+    wanted = {"astraflow-core": __version__}
+    if selected.packaged:
+        wanted[selected.distribution] = selected.version
+    for distribution, version in wanted.items():
+        other = has.get(distribution)
+        if other is None:
+            return Finding("problem", where, f"{distribution} is not installed there", install)
+        if other["problem"]:
+            return Finding(
+                "problem",
+                where,
+                f"{distribution} cannot be used there: {other['problem']}",
+                install,
+            )
+        if other["version"] != version:
+            text = f"has {distribution} {other['version']}, this interpreter {version}"
+            return Finding("problem", where, text, install)
+    return Finding("ok", where, "same versions as here")
+
+
+def _plugins_of(python: str) -> list[dict[str, Any]]:
+    command = [python, "-m", "astraflow_core", "plugins", "--json"]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_INTERPRETER_DEADLINE_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UserError(f"{python} cannot be asked: {error}") from error
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise UserError(f"{python} cannot run astraflow: {last}")
+    plugins: list[dict[str, Any]] = json.loads(done.stdout)
+    return plugins
+
+
+def _of_models(loaded: LoadedConfig) -> Iterator[Finding]:
+    from astraflow_core.hooks import Hooks
+
+    hooks = Hooks.for_models(loaded.catalog)
+    for name, policy in loaded.config.policies.items():
+        path = f"policies.{name}.model"
+        try:
+            text = hooks.check_model(policy.model)
+        except (PreflightError, PluginError) as error:
+            yield Finding("problem", path, str(error), f"set {path} to a Hugging Face folder")
+        else:
+            yield Finding("ok", path, text)
+
+
+def _of_directory(directory: Path) -> Finding:
+    existing = directory.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        return Finding(
+            "problem",
+            "run.directory",
+            f"{existing} cannot be written: {error.strerror}",
+            "set run.directory to a folder of yours, or chmod u+w it",
+        )
+    free = shutil.disk_usage(existing).free
+    text = f"{directory} can be written, {free / 2**30:.1f} GiB free"
+    if free < _LITTLE_DISK:
+        return Finding("warning", "run.directory", text, "delete old runs or set run.directory")
+    return Finding("ok", "run.directory", text)
+
+
+def _of_port(host: str, port: int) -> Finding:
+    place = f"{host}:{port or 'any free port'}"
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        return Finding(
+            "problem",
+            "dataflow.port",
+            f"{place} cannot be bound: {error.strerror or error}",
+            "set dataflow.port = 0 for any free port, and dataflow.host to an address of this host",
+        )
+    return Finding("ok", "dataflow.port", f"{place} can be bound")
+
+
+def _own_python(loaded: LoadedConfig, path: str) -> str:
+    """The interpreter that the table at ``path`` names, if it does."""
+    root, _, rest = path.partition(".")
+    name, _, key = rest.partition(".")
+    if root != "policies" or key not in ("engine", "trainer"):
+        return ""
+    python: str | None = getattr(loaded.config.policies[name], key).python
+    return python or ""
+
+
+def _venv(python: str) -> str:
+    place = Path(python)
+    return str(place.parent.parent) if place.parent.name in ("bin", "Scripts") else "VENV"
+
+
+def _present(plugin: Plugin) -> str:
+    from importlib.metadata import version
+
+    if plugin.metadata is None:
+        return ""
+    names = [requirement.name for requirement in runtime_requirements(plugin.metadata)]
+    return f", with {', '.join(f'{name} {version(name)}' for name in names)}" if names else ""
+
+
+def _install(plugin: Plugin) -> str:
+    return f"pip install '{plugin.distribution}[{RUNTIME}]'"

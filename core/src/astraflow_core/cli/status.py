@@ -1,0 +1,62 @@
+"""``astraflow status | waits | balance``: look into a running run."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from astraflow_core.cli.output import print_json, print_tree
+from astraflow_core.cli.secrets import DATAFLOW, TOKEN, running_dataflow
+
+_DEADLINE_S = 10.0
+_VIEWS = {
+    "status": "state, policies, tasks and RaaS of a running run",
+    "waits": "who waits for whom, since when and until when, in a running run",
+    "balance": "where every task and row of a running run is",
+}
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the three commands."""
+    for view, text in _VIEWS.items():
+        parser = commands.add_parser(view, help=text)
+        which = parser.add_mutually_exclusive_group()
+        which.add_argument("--run", metavar="DIR", type=Path, help="run directory")
+        which.add_argument("--dataflow", metavar="URL", help=f"default: environment {DATAFLOW}")
+        parser.add_argument(
+            "--token-file", type=Path, help=f"default: DIR/token, or environment {TOKEN}"
+        )
+        parser.add_argument("--json", action="store_true", help="print JSON")
+        parser.set_defaults(command=run, view=view)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask the dataflow and print what it says."""
+    answer = ask(arguments)
+    if arguments.json:
+        print_json(answer)
+    elif answer:
+        print_tree(answer)
+    else:
+        print(f"no {arguments.view}")
+    return 0
+
+
+def ask(arguments: argparse.Namespace) -> Any:
+    """The JSON of one view."""
+    from astraflow_core.errors import DeadlineExceeded, Refused, UserError
+    from astraflow_core.wire.client import SyncClient
+
+    url, token = running_dataflow(arguments.run, arguments.dataflow, arguments.token_file)
+    client = SyncClient(url, token)
+    try:
+        return client.get_json(f"/v1/{arguments.view}", deadline_s=_DEADLINE_S)
+    except Refused as error:
+        raise UserError(f"the dataflow at {url} refused: {error} ({error.status})") from error
+    except DeadlineExceeded as error:
+        raise UserError(
+            f"no dataflow answers at {url}; is the run still running? ({error})"
+        ) from error
+    finally:
+        client.close()
