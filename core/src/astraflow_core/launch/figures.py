@@ -1,0 +1,59 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+from collections import deque
+
+_WINDOW_S = 10.0
+
+
+class Rates:
+    """Tokens per second over the last ten seconds."""
+
+    def __init__(self) -> None:
+        self._points: deque[tuple[float, int, int]] = deque()
+
+    def update(self, now: float, generated: int, trained: int) -> None:
+        """Note both counters at time ``now`` (seconds)."""
+        self._points.append((now, generated, trained))
+        while len(self._points) > 2 and now - self._points[0][0] > _WINDOW_S:
+            self._points.popleft()
+
+    def _rate(self, index: int) -> float:
+        if len(self._points) < 2:
+            return 0.0
+        first, last = self._points[0], self._points[-1]
+        return (last[index] - first[index]) / max(last[0] - first[0], 1e-9)
+
+    @property
+    def generated(self) -> float:
+        """Sampled tokens per second."""
+        return self._rate(1)
+
+    @property
+    def trained(self) -> float:
+        """Trained tokens per second."""
+        return self._rate(2)
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A figure, or a dash for one that is not there yet."""
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def count(value: float) -> str:
+    """A large count with a suffix: ``12.3k``, ``4.5M``."""
+    for size, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= size:
+            return f"{value / (1e3 if suffix == 'k' else size):.1f}{suffix}"
+    return f"{value:.0f}"
+
+
+def duration(seconds: float) -> str:
+    """``42 s``, ``3 min 05 s``, ``2 h 10 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

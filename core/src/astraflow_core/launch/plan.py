@@ -1,0 +1,67 @@
+"""Which processes a run is made of."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from astraflow_core.config.models import PolicyTable, RunConfig
+from astraflow_core.errors import PreflightError
+from astraflow_core.protocols.launcher import ProcessSpec, Role
+
+TOKEN = "ASTRAFLOW_TOKEN"
+DATAFLOW = "ASTRAFLOW_DATAFLOW"
+
+
+def plan(config: RunConfig, directory: Path, token: str) -> list[ProcessSpec]:
+    """The dataflow first, then the trainers and the RaaS. The token travels in the environment; the
+    dataflow's address, known once it listens, is added by :func:`reaching`."""
+
+    def spec(name: str, role: Role, *argv: str, ranks: int = 1) -> ProcessSpec:
+        log = directory / "logs" / f"{name}.log"
+        return ProcessSpec(name, role, argv, {TOKEN: token}, log, ranks)
+
+    def service(role: Role) -> tuple[str, ...]:
+        return (
+            "-m",
+            "astraflow_core",
+            role,
+            str(directory / "config.toml"),
+            "--directory",
+            str(directory),
+        )
+
+    specs = [spec("dataflow", "dataflow", sys.executable, *service("dataflow"))]
+    for policy, table in config.policies.items():
+        argv = (*_python(table), *service("trainer"), "--policy", policy)
+        specs.append(spec(f"trainer-{policy}", "trainer", *argv, ranks=table.trainer.ranks))
+    for index in range(config.raas.replicas):
+        name = f"raas-{index}"
+        specs.append(spec(name, "raas", sys.executable, *service("raas"), "--name", name))
+    return specs
+
+
+def reaching(spec: ProcessSpec, dataflow_url: str) -> ProcessSpec:
+    """The same process, told where the dataflow is."""
+    return replace(spec, environment={**spec.environment, DATAFLOW: dataflow_url})
+
+
+def _python(table: PolicyTable) -> tuple[str, ...]:
+    python = table.trainer.python or sys.executable
+    if table.trainer.ranks == 1:
+        return (python,)
+    ranks = str(table.trainer.ranks)
+    return python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks
+
+
+def check_interpreters(config: RunConfig) -> None:
+    """Every ``python`` that a role names must be there; raises :class:`PreflightError`."""
+    for name, policy in config.policies.items():
+        for role, python in (("trainer", policy.trainer.python), ("engine", policy.engine.python)):
+            if python is not None and shutil.which(python) is None:
+                raise PreflightError(
+                    f"policies.{name}.{role}.python: no interpreter at {python!r}; make that environment "
+                    "or leave the key out to use this one"
+                )

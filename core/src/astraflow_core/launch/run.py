@@ -1,0 +1,173 @@
+"""``astraflow run``: prepare, start, watch, summarise."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TextIO
+
+from astraflow_core.component import Kind
+from astraflow_core.config.load import component_context, run_info
+from astraflow_core.errors import AstraFlowError
+from astraflow_core.launch.header import header
+from astraflow_core.launch.metrics import Metrics, read_metrics
+from astraflow_core.launch.plan import plan
+from astraflow_core.launch.prepare import Prepared, prepare
+from astraflow_core.launch.signals import Interrupts, KillNow, ignore_signals
+from astraflow_core.launch.summary import summarise
+from astraflow_core.launch.supervise import Supervisor
+from astraflow_core.launch.view import make_view
+from astraflow_core.protocols.launcher import Launcher, ProcessState
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A run that was started and is over. ``error`` is what failed it, if anything did."""
+
+    directory: Path
+    exit_code: int
+    summary: dict[str, Any]
+    metrics: Metrics = field(repr=False)
+    error: AstraFlowError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """When the launcher began, and the CPU time that it had used then (0: it exists for this run)."""
+
+    began: float
+    cpu_s: float
+
+    def cpu_since_s(self, processes: Sequence[ProcessState]) -> float:
+        return _own_cpu_s() - self.cpu_s + sum(state.cpu_s for state in processes)
+
+
+def _own_cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def run_file(
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    live: bool | None = None,
+    json_output: bool = False,
+) -> int:
+    """Run a TOML file from a command line: prints, and returns the exit code.
+
+    0: finished; 2: a mistake of the user, named; 1: the run failed; 130 or 143: interrupted. With
+    ``json_output`` stdout gets the summary only, and what people read goes to stderr.
+    """
+    stream = sys.stderr if json_output else sys.stdout
+    try:
+        ended = execute(prepare(path, overrides), live, stream, _Clock(time.time(), 0.0))
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted before anything was started\n")
+        return 130
+    except AstraFlowError as error:
+        sys.stderr.write(f"error: {error}\n")
+        if json_output:
+            _dump(
+                sys.stdout, {"state": "refused", "error": str(error), "exit_code": error.exit_code}
+            )
+        return error.exit_code
+    if ended.error is not None:
+        sys.stderr.write(f"error: {ended.error}\n")
+    if json_output:
+        _dump(sys.stdout, ended.summary)
+    else:
+        from astraflow_core.launch.report import write_report
+
+        write_report(ended.directory, stream)
+    return ended.exit_code
+
+
+def run_prepared(prepared: Prepared, live: bool | None, stream: TextIO) -> Ended:
+    """The same from within a program that goes on afterwards."""
+    return execute(prepared, live, stream, _Clock(time.time(), _own_cpu_s()))
+
+
+def execute(prepared: Prepared, live: bool | None, stream: TextIO, clock: _Clock) -> Ended:
+    """Start what was prepared and stay with it until nothing of it runs any more."""
+    config, directory = prepared.config, prepared.directory
+    context = component_context(config, directory, "launcher", "", "launcher", prepared.token)
+    launcher: Launcher = prepared.catalog.build(Kind.LAUNCHER, config.launcher, context)
+    specs = [
+        replace(spec, environment={**spec.environment, **prepared.environment})
+        for spec in plan(config, directory, prepared.token)
+    ]
+    stream.write(header(prepared))
+    view = make_view(config, live, stream)
+    interrupts = Interrupts()
+    supervisor = Supervisor(
+        config.run, specs, launcher, directory, prepared.token, view, interrupts
+    )
+    info = run_info(config, directory)
+    error: AstraFlowError | None = None
+    killed = False
+    with interrupts.installed():
+        try:
+            prepared.hooks.run_started(info)
+            supervisor.supervise()
+        except AstraFlowError as problem:
+            error = problem
+        except KillNow:
+            killed = True
+        finally:
+            ignore_signals()
+            launcher.close()
+            view.close()
+            interrupts.close()
+        prepared.hooks.run_ended(info, error)
+        processes = launcher.poll()
+        code = _exit_code(error, interrupts)
+        metrics = read_metrics(directory)
+        summary = {
+            "name": config.run.name,
+            "seed": config.run.seed,
+            "state": _state(error, killed, supervisor.status.state),
+            "exit_code": code,
+            "error": None if error is None else str(error),
+            "wall_s": round(time.time() - clock.began, 3),
+            "cpu_s": round(clock.cpu_since_s(processes), 3),
+            "setup_s": _setup_s(clock, metrics),
+            **summarise(config, supervisor.status, metrics.steps, processes),
+            "directory": str(directory),
+        }
+        _write_atomically(directory / "summary.json", summary)
+    return Ended(directory, code, summary, metrics, error)
+
+
+def _exit_code(error: AstraFlowError | None, interrupts: Interrupts) -> int:
+    if error is not None:
+        return error.exit_code
+    return 0 if interrupts.number is None else interrupts.exit_code
+
+
+def _state(error: AstraFlowError | None, killed: bool, state: str) -> str:
+    if error is not None:
+        return "failed"
+    if killed:
+        return "killed"
+    return state if state == "finished" else "stopped"
+
+
+def _setup_s(clock: _Clock, metrics: Metrics) -> float | None:
+    """Seconds until the first step was done; ``None`` if none was."""
+    return round(metrics.steps[0].time - clock.began, 3) if metrics.steps else None
+
+
+def _write_atomically(path: Path, content: Mapping[str, Any]) -> None:
+    draft = path.with_suffix(".tmp")
+    draft.write_text(json.dumps(content, indent=2) + "\n")
+    os.replace(draft, path)
+
+
+def _dump(stream: TextIO, content: Mapping[str, Any]) -> None:
+    stream.write(json.dumps(content, indent=2) + "\n")

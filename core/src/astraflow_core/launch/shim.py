@@ -1,0 +1,29 @@
+"""``python shim.py PARENT COMMAND…``: become COMMAND, and be killed by the kernel when PARENT dies.
+
+A program of its own, because code between fork and exec in a process with threads may deadlock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    parent, command = int(sys.argv[1]), sys.argv[2:]
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit("the launcher ended while it started this process")
+    try:
+        os.execvp(command[0], command)  # noqa: S606 (what this program is for)
+    except OSError as error:
+        sys.stderr.write(f"error: cannot start {command[0]!r}: {error.strerror}\n")
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""Ctrl-C and SIGTERM: the first one asks for a clean finish, the second one ends everything at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+
+class KillNow(BaseException):
+    """A second signal: stop everything at once."""
+
+
+class Interrupts:
+    """The signals that arrived, and a sleep that they end."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+
+    @property
+    def exit_code(self) -> int:
+        """128 + the first signal, as shells have it."""
+        assert self.number is not None
+        return 128 + self.number
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep; the first signal ends it early."""
+        if self.number is None:
+            select.select([self._reader], [], [], seconds)
+        else:
+            select.select([], [], [], seconds)
+
+    def _arrived(self, number: int, frame: FrameType | None) -> None:
+        if self.number is not None:
+            ignore_signals()
+            raise KillNow
+        self.number = number
+        os.write(self._writer, b"!")
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Handle SIGINT and SIGTERM inside the block. Off the main thread nothing is installed, since
+        Python forbids it: the caller's own handling stays."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._arrived) for number in _NUMBERS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                # None: a handler that was not set from Python and cannot be put back.
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    def close(self) -> None:
+        """Free the pipe."""
+        os.close(self._reader)
+        os.close(self._writer)
+
+
+_NUMBERS = (signal.SIGINT, signal.SIGTERM)
+
+
+def ignore_signals() -> None:
+    """From here on nothing interrupts the end of the run; main thread only, else nothing happens."""
+    if threading.current_thread() is threading.main_thread():
+        for number in _NUMBERS:
+            signal.signal(number, signal.SIG_IGN)

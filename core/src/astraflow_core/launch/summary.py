@@ -1,0 +1,112 @@
+"""``summary.json``: what a run came to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from astraflow_core.config.models import RunConfig
+from astraflow_core.launch.metrics import Step, rewards_of
+from astraflow_core.launch.status import Evaluation, PolicyStatus, Status
+from astraflow_core.protocols.launcher import ProcessState
+
+_ENDS = 5
+"""Steps at either end that ``reward_first`` and ``reward_last`` average."""
+
+
+def summarise(
+    config: RunConfig, status: Status, steps: Sequence[Step], processes: Sequence[ProcessState]
+) -> dict[str, Any]:
+    """The figures of a run, as the dataflow counted them.
+
+    Over several policies: ``reward_*`` are those of the first policy in the config, since rewards of
+    different policies have different meanings; ``versions`` is the number of versions published after
+    the initial ones and ``trainer_wait_fraction`` a mean; staleness is the largest. ``policies`` has the
+    figures of each. ``processes`` counts those that the launcher started (an engine host belongs to its
+    RaaS); ``process_details`` lists them.
+    """
+    policies = {
+        name: _policy(config, name, status.policies.get(name, PolicyStatus()), steps, status.evals)
+        for name in config.policies
+    }
+    first = next(iter(policies.values()))
+    waits = [
+        p["trainer_wait_fraction"]
+        for p in policies.values()
+        if p["trainer_wait_fraction"] is not None
+    ]
+    tasks = status.tasks
+    return {
+        "steps": status.steps,
+        "steps_planned": config.run.steps,
+        "reward_first": first["reward_first"],
+        "reward_last": first["reward_last"],
+        "eval_first": status.evals[0].accuracy if status.evals else None,
+        "eval_last": status.evals[-1].accuracy if status.evals else None,
+        "tokens_generated": status.tokens_generated,
+        "tokens_trained": status.tokens_trained,
+        "versions": sum(policy["version"] for policy in policies.values()),
+        "max_staleness_seen": max(policy["max_staleness_seen"] for policy in policies.values()),
+        "max_staleness_allowed": config.run.max_staleness,
+        "admitted": tasks.admitted,
+        "accepted": tasks.accepted,
+        "rejected": tasks.rejected,
+        "failed": tasks.failed,
+        "set_aside": tasks.set_aside,
+        "lost": tasks.lost,
+        "duplicated": tasks.duplicates,
+        "trainer_wait_fraction": sum(waits) / len(waits) if waits else None,
+        "processes": len(processes),
+        "restarts": sum(state.restarts for state in processes),
+        "policies": policies,
+        "evals": [_evaluation(entry) for entry in status.evals],
+        "process_details": [_process(state) for state in processes],
+    }
+
+
+def _policy(
+    config: RunConfig,
+    name: str,
+    status: PolicyStatus,
+    steps: Sequence[Step],
+    evals: Sequence[Evaluation],
+) -> dict[str, Any]:
+    rewards = rewards_of(steps, name)
+    own = [accuracy for entry in evals if (accuracy := entry.accuracy_of(name)) is not None]
+    return {
+        "version": max(status.version, 0),
+        "updates": status.updates,
+        "reward_first": _mean(rewards[:_ENDS]),
+        "reward_last": _mean(rewards[-_ENDS:]),
+        "eval_first": own[0] if own else None,
+        "eval_last": own[-1] if own else None,
+        "max_staleness_seen": status.max_staleness_seen,
+        "trainer_wait_fraction": status.trainer_wait_fraction,
+        "rows_accepted": status.accepted,
+        "rows_trained": status.trained,
+        "rows_stale": status.stale,
+        "rows_evicted": status.evicted,
+        "model": config.policies[name].model,
+    }
+
+
+def _evaluation(entry: Evaluation) -> dict[str, Any]:
+    sets = {
+        name: {"avg": s.avg, "pass": s.pass_, "mean_reward": s.mean_reward, "n": s.n}
+        for name, s in entry.sets.items()
+    }
+    return {"versions": entry.versions, "sets": sets}
+
+
+def _process(state: ProcessState) -> dict[str, Any]:
+    return {
+        "name": state.name,
+        "pid": state.pid,
+        "exit_code": state.exit_code,
+        "restarts": state.restarts,
+        "cpu_s": round(state.cpu_s, 3),
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

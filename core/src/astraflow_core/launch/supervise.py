@@ -1,0 +1,235 @@
+"""Starts the processes of a run, watches them, restarts a RaaS that died, and ends them all."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from astraflow_core.config.models import RunTable
+from astraflow_core.errors import AstraFlowError, DeadlineExceeded, Refused, RunFailed
+from astraflow_core.launch.endings import describe_end, error_of
+from astraflow_core.launch.logwatch import LogWatch
+from astraflow_core.launch.plan import reaching
+from astraflow_core.launch.signals import Interrupts
+from astraflow_core.launch.status import Status, parse_status
+from astraflow_core.launch.view import View
+from astraflow_core.protocols.launcher import Launcher, ProcessSpec, ProcessState
+from astraflow_core.wire.client import SyncClient
+from astraflow_core.wire.messages import Done, StopRun
+
+POLL_S = 0.5
+STATUS_DEADLINE_S = 2.0
+FINISH_DEADLINE_S = 30.0
+END_DEADLINE_S = 10.0
+BLAME_S = 3.0
+"""How long a failed run waits for the process at fault to end and say why."""
+
+
+class Supervisor:
+    """The life of a run's processes. ``status`` is the newest that the dataflow gave."""
+
+    def __init__(
+        self,
+        run: RunTable,
+        specs: Sequence[ProcessSpec],
+        launcher: Launcher,
+        directory: Path,
+        token: str,
+        view: View,
+        interrupts: Interrupts,
+    ) -> None:
+        self.run, self.specs, self.launcher = run, {spec.name: spec for spec in specs}, launcher
+        self.directory, self.token, self.view, self.interrupts = directory, token, view, interrupts
+        self.status = Status()
+        self.first_step: float | None = None
+        self._client: SyncClient | None = None
+        self._logs = LogWatch(spec.log for spec in specs)
+        self._gone: set[str] = set()
+        self._answered = self._progressed = time.monotonic()
+        self._warned = False
+
+    def supervise(self) -> None:
+        """From the first start to the last end. Returns after a finished or stopped run; raises
+        :class:`RunFailed`, or :class:`UserError` if a process blames the user. May leave processes to
+        ``launcher.close()``."""
+        self.launcher.prepare(list(self.specs.values()))
+        try:
+            url = self._start_dataflow()
+            if url is None:
+                return
+            self._client = SyncClient(url, self.token)
+            for spec in self.specs.values():
+                if spec.role != "dataflow":
+                    self.launcher.start(reaching(spec, url))
+            self._answered = self._progressed = time.monotonic()
+            self._watch()
+            self._wind_down()
+        finally:
+            for message in self._logs.news():
+                self.view.say(message)
+            if self._client is not None:
+                self._client.close()
+
+    def _start_dataflow(self) -> str | None:
+        """Its address; ``None`` if a signal came before it had one."""
+        spec = next(spec for spec in self.specs.values() if spec.role == "dataflow")
+        file = self.directory / "dataflow.json"
+        self.launcher.start(spec)
+        until = time.monotonic() + self.run.start_deadline_s
+        while not file.exists():
+            for state in self.launcher.poll():
+                if state.exit_code is not None:
+                    raise error_of(state, "before it listened")
+            if self.interrupts.number is not None:
+                return None
+            if time.monotonic() > until:
+                raise DeadlineExceeded(
+                    "dataflow", "it did not begin to listen", self.run.start_deadline_s
+                )
+            self.interrupts.sleep(0.02)
+        return str(json.loads(file.read_text())["url"])
+
+    def _watch(self) -> None:
+        stop_by: float | None = None
+        while True:
+            processes = self.launcher.poll()
+            self._fetch_status()
+            self.view.show(self.status, processes)
+            for message in self._logs.news():
+                self.view.say(message)
+            if self.status.state == "failed":
+                raise self._failure()
+            if self.status.ended:
+                return
+            self._look_after(processes)
+            self._check_progress()
+            if self.interrupts.number is not None and stop_by is None:
+                self.view.say("stopping: the step is finished and saved; once more ends at once")
+                self._ask_to_stop()
+                stop_by = time.monotonic() + FINISH_DEADLINE_S
+            if stop_by is not None and time.monotonic() > stop_by:
+                self.view.say(f"not finished after {FINISH_DEADLINE_S:.0f} s; ending the processes")
+                return
+            self.interrupts.sleep(POLL_S)
+
+    def _fetch_status(self) -> None:
+        assert self._client is not None
+        try:
+            answer = self._client.get_json("/v1/status", deadline_s=STATUS_DEADLINE_S)
+        except DeadlineExceeded as error:
+            silent = time.monotonic() - self._answered
+            if silent > self.run.deadline_s:
+                raise RunFailed(f"dataflow does not answer: {error}") from error
+            return
+        self._answered = time.monotonic()
+        before, self.status = self.status, parse_status(answer)
+        if self.first_step is None and self.status.steps > 0:
+            self.first_step = time.time()
+        if self.status.progress != before.progress:
+            self._progressed, self._warned = self._answered, False
+
+    def _look_after(self, processes: Sequence[ProcessState]) -> None:
+        for state in processes:
+            if state.exit_code is None or state.name in self._gone:
+                continue
+            role = self.specs[state.name].role
+            if role == "trainer" and state.exit_code == 0:
+                self._gone.add(state.name)
+            elif role == "raas" and state.exit_code != 2:
+                self._replace(state)
+            else:
+                if role != "dataflow":
+                    # Before it ended it may have told the dataflow why.
+                    self._fetch_status()
+                if self.status.ended:
+                    return
+                raise error_of(state, "while the run went on", self.status.reason)
+        raas = {name for name, spec in self.specs.items() if spec.role == "raas"}
+        if raas <= self._gone:
+            last = next(state for state in reversed(processes) if state.name in raas)
+            raise RunFailed(f"no RaaS is left; {describe_end(last, 'as the last')}")
+
+    def _replace(self, state: ProcessState) -> None:
+        if state.exit_code == 0:
+            self._gone.add(state.name)
+            self.view.say(f"{state.name} left the run")
+        elif state.restarts < self.launcher.restarts:
+            assert self._client is not None
+            count = f"{state.restarts + 1} of {self.launcher.restarts}"
+            self.view.say(f"{describe_end(state, 'and is started anew')} (restart {count})")
+            self.launcher.start(reaching(self.specs[state.name], self._client.base_url))
+        else:
+            self._gone.add(state.name)
+            self.view.say(f"{describe_end(state, 'and is not started again')}")
+
+    def _check_progress(self) -> None:
+        """A run that stands still must not do so for ever: say who waits for what, or end it."""
+        allowed = self.run.deadline_s
+        if self.status.steps == 0:
+            allowed = max(allowed, self.run.start_deadline_s)
+        still = time.monotonic() - self._progressed
+        if still < allowed:
+            return
+        waits = "".join(f"\n  {wait}" for wait in self.status.waits)
+        message = f"no progress for {still:.0f} s"
+        if not any(wait.until_s > 0 for wait in self.status.waits):
+            raise RunFailed(f"{message}, and nothing that is waited for can still come{waits}")
+        if not self._warned:
+            self._warned = True
+            self.view.say(f"{message}; who waits for what:{waits}")
+
+    def _ask_to_stop(self) -> None:
+        assert self._client is not None
+        message = StopRun(reason="the launcher was asked to stop")
+        try:
+            self._client.post("/v1/stop", message, Done, deadline_s=STATUS_DEADLINE_S)
+        except (DeadlineExceeded, Refused) as error:
+            self.view.say(f"the dataflow could not be told to stop: {error}")
+
+    def _failure(self) -> AstraFlowError:
+        """Why the dataflow says the run failed; the user's fault if a process says so by its exit code."""
+        reason = self.status.reason or "the dataflow gives no reason"
+        until = time.monotonic() + BLAME_S
+        while time.monotonic() < until:
+            ended = [state for state in self.launcher.poll() if state.exit_code not in (None, 0)]
+            if ended:
+                return error_of(max(ended, key=lambda state: state.exit_code == 2), "", reason)
+            self.interrupts.sleep(0.1)
+        return RunFailed(reason)
+
+    def _wind_down(self) -> None:
+        """Trainers and RaaS end by themselves when the run does; the dataflow is the last to go."""
+        workers = [name for name, spec in self.specs.items() if spec.role != "dataflow"]
+        until = time.monotonic() + (FINISH_DEADLINE_S if self.status.ended else 0)
+        while time.monotonic() < until:
+            processes = self.launcher.poll()
+            self.view.show(self.status, processes)
+            if all(state.exit_code is not None for state in processes if state.name in workers):
+                break
+            self.interrupts.sleep(0.1)
+        self._stop(workers)
+        dataflow = [name for name, spec in self.specs.items() if spec.role == "dataflow"]
+        self._last_status()
+        self._stop(dataflow)
+        for state in self.launcher.poll():
+            role = self.specs[state.name].role
+            if self.status.ended and role != "raas" and state.exit_code not in (0, -15, None):
+                raise error_of(state, "at the end of the run", self.status.reason)
+        self.view.show(self.status, self.launcher.poll())
+
+    def _last_status(self) -> None:
+        if all(state.exit_code is None for state in self.launcher.poll()[:1]):
+            self._fetch_status()
+
+    def _stop(self, names: Sequence[str]) -> None:
+        threads = [
+            threading.Thread(target=self.launcher.stop, args=(name, END_DEADLINE_S), daemon=True)
+            for name in names
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
