@@ -1,0 +1,6 @@
+"""Engine ``torch``: the reference implementation of :class:`astraflow_core.protocols.engine.Engine`.
+
+``engine`` is the asynchronous face; ``loop`` the thread that admits, decodes and delivers; ``batch`` the
+running sequences; ``cache`` their keys and values; ``model`` the Hugging Face model and its forward
+passes; ``sampling`` the choice of tokens; ``weights`` the swap of versions.
+"""

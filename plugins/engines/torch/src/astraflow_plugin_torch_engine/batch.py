@@ -1,0 +1,167 @@
+"""The running sequences: one record per row, and their sampled tokens, as arrays over the batch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from astraflow_core.types import GenerateRequest, GenerateResult, Sampling
+
+_ROW = np.dtype(
+    [
+        ("position", np.int64),  # of the pending token, which is also its column in the cache
+        ("pending", np.int64),  # sampled, not yet decoded
+        ("count", np.int64),  # tokens sampled
+        ("limit", np.int64),  # most tokens to sample
+        ("temperature", np.float32),
+        ("top_p", np.float32),
+        ("top_k", np.int64),
+        ("min_p", np.float32),
+    ]
+)
+_NO_TOKEN, _ANY, _NEVER = -1, -2, -3
+_TABLES = 256
+
+
+@dataclass(slots=True)
+class Job:
+    """A request on its way, and the future of who waits for it."""
+
+    request: GenerateRequest
+    future: asyncio.Future[GenerateResult]
+
+
+class Batch:
+    """Rows 0 … ``size`` - 1 run; compact after every :meth:`remove`."""
+
+    def __init__(self, capacity: int, eos: tuple[int, ...]) -> None:
+        self.size = 0
+        self.jobs: list[Job] = []
+        self._eos = eos
+        self._rows = np.zeros(capacity, dtype=_ROW)
+        self._tokens = np.zeros((capacity, 16), dtype=np.int32)
+        self._logprobs = np.zeros((capacity, 16), dtype=np.float32)
+        self._versions = np.zeros((capacity, 16), dtype=np.int32)
+        # Every stop condition is a sequence of ids, most of them of length 1; aligned on the right.
+        self._stops = np.full((capacity, 1, 1), _NEVER, dtype=np.int32)
+        self._tables: dict[object, npt.NDArray[np.int32]] = {}
+
+    @property
+    def rows(self) -> npt.NDArray[np.void]:
+        """The records of the running rows, a view ``[size]``."""
+        return self._rows[: self.size]
+
+    def add(self, jobs: Sequence[Job]) -> None:
+        """Append rows; their first token is not sampled yet, so ``position`` is one before its own."""
+        first, self.size = self.size, self.size + len(jobs)
+        self.jobs.extend(jobs)
+        self._rows[first : self.size] = [
+            (len(r.prompt) - 1, 0, 0, s.max_tokens, s.temperature, s.top_p, s.top_k, s.min_p)
+            for r, s in ((job.request, job.request.sampling) for job in jobs)
+        ]
+        tables = [self._stop_table(job.request.sampling) for job in jobs]
+        self._widen(
+            max(job.request.sampling.max_tokens for job in jobs),
+            max(len(table) for table in tables),
+            max(table.shape[1] for table in tables),
+        )
+        self._stops[first : self.size, :, :-1] = _ANY
+        self._stops[first : self.size, :, -1] = _NEVER
+        for row, table in enumerate(tables, first):
+            self._stops[row, : len(table), -table.shape[1] :] = table
+
+    def record(
+        self,
+        first: int,
+        tokens: npt.NDArray[np.int64],
+        logprobs: npt.NDArray[np.float32],
+        version: int,
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """Take the newly sampled tokens of rows ``first`` … ``size`` - 1.
+
+        Returns the rows that end, ascending, and for each whether by a stop condition.
+        """
+        rows = self._rows[first : self.size]
+        count = rows["count"]
+        at = (np.arange(first, self.size), count)
+        self._tokens[at], self._logprobs[at], self._versions[at] = tokens, logprobs, version
+        rows["pending"] = tokens
+        rows["position"] += 1
+        rows["count"] += 1
+        stopped = self._stopped(first)
+        ended = np.flatnonzero(stopped | (rows["count"] >= rows["limit"]))
+        return ended + first, stopped[ended]
+
+    def result(self, row: int, reason: Literal["stop", "length", "abort"]) -> GenerateResult:
+        """What row ``row`` has sampled."""
+        count = int(self._rows["count"][row])
+        return GenerateResult(
+            self.jobs[row].request.id,
+            self._tokens[row, :count].copy(),
+            self._logprobs[row, :count].copy(),
+            self._versions[row, :count].copy(),
+            reason,
+        )
+
+    def remove(
+        self, ended: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Take rows out; the last rows move into the holes. Returns the moves (from, to)."""
+        left = self.size - len(ended)
+        holes = ended[ended < left]
+        tail = np.arange(left, self.size)
+        movers = tail[~np.isin(tail, ended)]
+        for array in (self._rows, self._tokens, self._logprobs, self._versions, self._stops):
+            array[holes] = array[movers]
+        for source, target in zip(movers.tolist(), holes.tolist(), strict=True):
+            self.jobs[target] = self.jobs[source]
+        del self.jobs[left:]
+        self.size = left
+        return movers, holes
+
+    def _stopped(self, first: int) -> npt.NDArray[np.bool_]:
+        rows, stops = self._rows[first : self.size], self._stops[first : self.size]
+        width = stops.shape[2]
+        if width == 1:
+            return np.asarray((stops[:, :, 0] == rows["pending"][:, None]).any(1))
+        columns = rows["count"][:, None] + np.arange(-width, 0)
+        tail = np.take_along_axis(self._tokens[first : self.size], np.maximum(columns, 0), axis=1)
+        tail = np.where(columns < 0, _NO_TOKEN, tail)[:, None]
+        return np.asarray(((stops == tail) | (stops == _ANY)).all(2).any(1))
+
+    def _stop_table(self, sampling: Sampling) -> npt.NDArray[np.int32]:
+        """The stop conditions of a request: int32 ``[number, longest]``."""
+        key = (sampling.stop_token_ids, sampling.stop_sequences, sampling.ignore_eos)
+        if key not in self._tables:
+            single = sampling.stop_token_ids + (() if sampling.ignore_eos else self._eos)
+            stops = [(token,) for token in single] + [s for s in sampling.stop_sequences if s]
+            longest = max((len(stop) for stop in stops), default=1)
+            table = np.full((max(1, len(stops)), longest), _NEVER, dtype=np.int32)
+            for line, stop in zip(table, stops, strict=False):
+                line[:] = [_ANY] * (longest - len(stop)) + list(stop)
+            if len(self._tables) >= _TABLES:
+                self._tables.clear()
+            self._tables[key] = table
+        return self._tables[key]
+
+    def _widen(self, tokens: int, stops: int, longest: int) -> None:
+        """Room for ``tokens`` sampled tokens, ``stops`` stop conditions of length ``longest`` per row."""
+        missing = tokens - self._tokens.shape[1]
+        if missing > 0:
+            grow = ((0, 0), (0, max(missing, self._tokens.shape[1])))
+            self._tokens = np.pad(self._tokens, grow)
+            self._logprobs = np.pad(self._logprobs, grow)
+            self._versions = np.pad(self._versions, grow)
+        _, had, width = self._stops.shape
+        if stops > had or longest > width:
+            wider = np.full(
+                (len(self._stops), max(stops, had), max(longest, width)), _ANY, np.int32
+            )
+            wider[:, had:] = _NEVER
+            wider[:, :had, -width:] = self._stops
+            self._stops = wider

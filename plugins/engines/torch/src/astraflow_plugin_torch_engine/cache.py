@@ -1,0 +1,142 @@
+"""Keys and values of the running sequences: one padded pool per layer, one slot per row of the batch.
+
+Layout ``[slots, columns, kv_heads, head_dim]``: the entry of the token at position p of row r lies at
+``[r, p]``. Rows are left-aligned and compact, so a decoding step reads ``[:rows, :columns]`` as a view,
+and its new entries are one indexed copy of contiguous memory. Pools grow by doubling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+Entries = tuple[torch.Tensor, torch.Tensor]
+"""Keys and values of one layer, ``[rows, kv_heads, columns, head_dim]`` each."""
+
+
+def bucket(size: int) -> int:
+    """The smallest power of two that is at least ``size``."""
+    return 1 << max(0, size - 1).bit_length()
+
+
+class _Step:
+    """Where the layers read and write in the current step; ``index`` int64 ``[rows]`` is flat over
+    ``[slots × columns]`` of the pool."""
+
+    rows = 0
+    columns = 0
+    index: torch.Tensor
+
+
+class PooledLayer(CacheLayerMixin):  # type: ignore[misc]
+    """One layer of a :class:`KVPool`, in the shape in which transformers' attention calls it."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+    def __init__(self, step: _Step, like: Entries) -> None:
+        super().__init__()
+        self._step = step
+        self.is_initialized = True
+        self.keys, self.values = (t.transpose(1, 2)[:0, :0] for t in like)
+
+    def reallocate(self, slots: int, columns: int, live: int) -> None:
+        """Resize, keeping what fits of the first ``live`` rows; zeroed, since even masked columns must
+        hold finite numbers."""
+        self.keys, self.values = (
+            _resized(t, slots, columns, live) for t in (self.keys, self.values)
+        )
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Nothing to do: :meth:`KVPool.fit` allocates."""
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store the step's entries ``[rows, kv_heads, 1, head_dim]``; return all up to the longest row,
+        ``[rows, kv_heads, columns, head_dim]``."""
+        step = self._step
+        views = []
+        for pool, states in ((self.keys, key_states), (self.values, value_states)):
+            pool.flatten(0, 1).index_copy_(0, step.index, states[:, :, 0])
+            views.append(pool[: step.rows, : step.columns].transpose(1, 2))
+        return views[0], views[1]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Columns of this step, first column."""
+        return self._step.columns, 0
+
+    def get_seq_length(self) -> int:
+        """Columns before this step's."""
+        return self._step.columns - 1
+
+    def get_max_length(self) -> int:
+        """-1: grows."""
+        return -1
+
+
+def _resized(pool: torch.Tensor, slots: int, columns: int, live: int) -> torch.Tensor:
+    new = pool.new_zeros((slots, columns, *pool.shape[2:]))
+    width = min(columns, pool.shape[1])
+    new[:live, :width] = pool[:live, :width]
+    return new
+
+
+class KVPool(Cache):  # type: ignore[misc]
+    """The cache that the model decodes with."""
+
+    layers: list[Any]  # every one a PooledLayer
+
+    def __init__(self) -> None:
+        self._step = _Step()
+        self._slots = self._columns = 0  # allocated
+        self._used = 0  # columns that hold something
+        super().__init__(layers=[])
+
+    def clear(self) -> None:
+        """Free all memory."""
+        self._slots = self._columns = 0
+        self.layers = []
+
+    def store(self, first: int, fresh: Sequence[Entries], source: torch.Tensor) -> None:
+        """Give row ``first + i`` the entries that ``fresh`` holds for its row ``source[i]``.
+
+        ``fresh``: per layer, of a prefill over ``[m, T]`` prompts; ``source``: int64 ``[k]``, since equal
+        prompts are prefilled once. Rows 0 … ``first`` - 1 stay.
+        """
+        if not self.layers:
+            self.layers = [PooledLayer(self._step, entries) for entries in fresh]
+        columns = fresh[0][0].shape[2]
+        last = first + len(source)
+        self._used = max(self._used, columns) if first else columns
+        self._fit(first, last)
+        for layer, (keys, values) in zip(self.layers, fresh, strict=True):
+            layer.keys[first:last, :columns] = keys.transpose(1, 2)[source]
+            layer.values[first:last, :columns] = values.transpose(1, 2)[source]
+
+    def begin_step(self, positions: torch.Tensor, columns: int) -> None:
+        """Row i writes at column ``positions[i]`` (int64 ``[rows]``); all read the first ``columns``."""
+        rows = len(positions)
+        self._used = columns
+        self._fit(rows, rows)
+        starts = torch.arange(rows, device=positions.device) * self._columns
+        self._step.rows, self._step.columns, self._step.index = rows, columns, starts + positions
+
+    def move(self, source: torch.Tensor, target: torch.Tensor, columns: int) -> None:
+        """Copy rows ``source`` over rows ``target`` (int64 ``[k]`` each, disjoint), ``columns`` of them."""
+        for layer in self.layers:
+            for pool in (layer.keys, layer.values):
+                pool[target, :columns] = pool[source, :columns]
+
+    def _fit(self, live: int, rows: int) -> None:
+        """Make room for ``rows``, keeping the first ``live``. A pool that must grow one way gives back what
+        it no longer needs the other way."""
+        if rows <= self._slots and self._used <= self._columns:
+            return
+        slots, width = bucket(rows), bucket(self._used)
+        for layer in self.layers:
+            layer.reallocate(slots, width, live)
+        self._slots, self._columns = slots, width

@@ -1,0 +1,32 @@
+"""The keys of the engine ``torch``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from astraflow_core.config.models import ConfigModel, PositiveInt
+
+
+class TorchEngineConfig(ConfigModel):
+    """``engine = { use = "torch", … }``"""
+
+    device: str = Field(
+        "auto", description="'cpu', 'cuda', 'cuda:1' …; 'auto' takes CUDA if present."
+    )
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto",
+        description="Of weights and cache; 'auto': float32 on CPU, the checkpoint's on CUDA.",
+    )
+    max_batch: PositiveInt = Field(256, description="Most sequences decoded at once.")
+    max_prefill_tokens: PositiveInt = Field(
+        8192, description="Most prompt tokens, padding included, of one forward pass."
+    )
+    cache_gb: Annotated[float, Field(gt=0)] = Field(
+        4.0, description="Memory for keys and values in GiB; requests wait when it is used up."
+    )
+    threads: PositiveInt = Field(1, description="Threads of torch on CPU.")
+    context_length: PositiveInt | None = Field(
+        None, description="Most tokens of a sequence; default: what the model and cache_gb allow."
+    )

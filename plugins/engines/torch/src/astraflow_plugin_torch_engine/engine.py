@@ -1,0 +1,147 @@
+"""The engine ``torch``: the asynchronous face of the decoding thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from astraflow_core.errors import DeadlineExceeded
+from astraflow_core.protocols.engine import PauseMode
+from astraflow_core.types import (
+    ComponentContext,
+    GenerateRequest,
+    GenerateResult,
+    LogprobSemantics,
+    WeightSource,
+)
+from astraflow_plugin_torch_engine.batch import Job
+from astraflow_plugin_torch_engine.config import TorchEngineConfig
+from astraflow_plugin_torch_engine.loop import DecodeLoop
+from astraflow_plugin_torch_engine.model import CausalModel
+from astraflow_plugin_torch_engine.sampling import SEMANTICS
+
+_CLOSE_SECONDS = 60.0
+
+
+class TorchEngine:
+    """Implements :class:`astraflow_core.protocols.engine.Engine`; the methods only hand work to the
+    :class:`DecodeLoop` and await its answer."""
+
+    def __init__(self, config: TorchEngineConfig, context: ComponentContext) -> None:
+        self._config = config
+        self._seed = context.seed
+        self._running: DecodeLoop | None = None
+
+    @property
+    def logprob_semantics(self) -> LogprobSemantics:
+        """Temperature applied, truncation not."""
+        return SEMANTICS
+
+    @property
+    def context_length(self) -> int:
+        """The least of the model's positions, ``cache_gb`` and the key ``context_length``."""
+        return self._loop.model.context_length
+
+    @property
+    def _loop(self) -> DecodeLoop:
+        if self._running is None:
+            raise RuntimeError(
+                "engine 'torch' is not running: it was not started, or it was closed"
+            )
+        return self._running
+
+    async def start(self, model: Path) -> None:
+        """Load the model and start the decoding thread."""
+        if self._running is not None:
+            raise RuntimeError("engine 'torch' is running already")
+        loaded = await asyncio.to_thread(CausalModel, model, self._config)
+        events = asyncio.get_running_loop()
+        self._running = DecodeLoop(loaded, self._config, self._seed, events)
+
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        """Sample one sequence; if the caller is cancelled, so is the request."""
+        loop = self._loop
+        self._check(request)
+        future: asyncio.Future[GenerateResult] = asyncio.get_running_loop().create_future()
+        loop.submit(Job(request, future))
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._command(lambda: loop.abort(frozenset([request.id])))
+            raise
+
+    async def score(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+        """Computed between two decoding steps."""
+        model = self._loop.model
+        self._check_tokens("a sequence to score", tokens, 0)
+        scores: npt.NDArray[np.float32] = await self._command(lambda: model.score(tokens))
+        return scores
+
+    async def pause(self, mode: PauseMode) -> None:
+        """Requests that wait for admission go on waiting, in every mode."""
+        loop = self._loop
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        await self._command(lambda: loop.pause(mode, done))
+        await done
+
+    async def resume(self) -> None:
+        """Go on decoding."""
+        await self._command(self._loop.resume)
+
+    async def abort(self, ids: list[str]) -> None:
+        """End the named requests; unknown ids are ignored, since they may just have ended."""
+        loop = self._loop
+        await self._command(lambda: loop.abort(frozenset(ids)))
+
+    async def load_weights(self, source: WeightSource) -> None:
+        """Swap the weights between two decoding steps."""
+        loop = self._loop
+        await self._command(lambda: loop.load(source))
+
+    async def sleep(self, level: int) -> None:
+        """Not declared among the capabilities."""
+        raise RuntimeError("engine 'torch' lacks the capability 'sleep'")
+
+    async def wake(self) -> None:
+        """Not declared among the capabilities."""
+        raise RuntimeError("engine 'torch' lacks the capability 'sleep'")
+
+    async def health(self) -> dict[str, float]:
+        """Beside the gauges of the protocol: ``prefill_tokens`` (computed; equal prompts of one
+        admission once), ``prefill_seconds`` and ``steps``."""
+        return self._loop.gauges()
+
+    async def close(self) -> None:
+        """End running and waiting requests with ``finish_reason="abort"``, then the thread."""
+        loop = self._loop
+        await self._command(loop.stop)
+        self._running = None
+        if not await asyncio.to_thread(loop.join, _CLOSE_SECONDS):
+            raise DeadlineExceeded("the decoding thread", "it did not end", _CLOSE_SECONDS)
+
+    def _command(self, command: Callable[[], Any]) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._loop.submit((command, future))
+        return future
+
+    def _check(self, request: GenerateRequest) -> None:
+        if request.sampling.max_tokens < 1:
+            raise ValueError(f"request {request.id!r}: max_tokens must be at least 1")
+        self._check_tokens(f"request {request.id!r}", request.prompt, request.sampling.max_tokens)
+
+    def _check_tokens(self, what: str, tokens: npt.NDArray[np.int32], more: int) -> None:
+        model = self._loop.model
+        if not len(tokens):
+            raise ValueError(f"{what} has no tokens; at least one is needed")
+        if len(tokens) + more > model.context_length:
+            raise ValueError(
+                f"{what}: {len(tokens)} tokens + max_tokens {more} exceed the context length of "
+                f"{model.context_length}"
+            )
+        if tokens.min() < 0 or tokens.max() >= model.vocab:
+            raise ValueError(f"{what} has token ids outside [0, {model.vocab})")

@@ -1,0 +1,324 @@
+"""The decoding thread: takes requests in, decodes all running ones a token at a time, hands results out.
+
+Everything that touches the model, the cache or the batch happens in this thread, between two steps:
+a pause, a swap of weights or an abort is a command that it carries out there. So none of it needs a lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from astraflow_core.errors import RunFailed, WrongVersion
+from astraflow_core.protocols.engine import PauseMode
+from astraflow_core.types import GenerateResult, WeightSource
+from astraflow_plugin_torch_engine.batch import Batch, Job
+from astraflow_plugin_torch_engine.cache import KVPool, bucket
+from astraflow_plugin_torch_engine.config import TorchEngineConfig
+from astraflow_plugin_torch_engine.model import CausalModel
+from astraflow_plugin_torch_engine.sampling import sample
+from astraflow_plugin_torch_engine.weights import load_weights
+
+_MOST_PREFILL_LOGITS = 1 << 24
+_MOST_PADDING = 4
+
+Settled = tuple["asyncio.Future[Any]", Any]
+"""A future and what became of it: a value, or an exception."""
+
+
+class DecodeLoop:
+    """Owns the model after its thread has started; all public methods may be called from any thread."""
+
+    def __init__(
+        self,
+        model: CausalModel,
+        config: TorchEngineConfig,
+        seed: int,
+        events: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.model = model
+        self.version = 0
+        self.counters = dict.fromkeys(
+            ("tokens_generated", "prompt_tokens", "prefill_tokens", "steps"), 0
+        )
+        self.seconds = {"decode_seconds": 0.0, "prefill_seconds": 0.0}
+        self._config = config
+        self._events = events
+        self._generator = torch.Generator(model.device).manual_seed(seed)
+        self._batch = Batch(config.max_batch, model.eos)
+        self._pool = KVPool()
+        self._inbox: deque[Job | tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
+        self._waiting: list[tuple[int, int, Job]] = []
+        self._arrivals = 0
+        self._wake = threading.Event()
+        self._mode: PauseMode | None = None
+        self._pausing: list[asyncio.Future[Any]] = []
+        self._settled: list[Settled] = []
+        self._open = True
+        self._thread = threading.Thread(target=self._run, name="torch-engine", daemon=True)
+        self._thread.start()
+
+    # From any thread
+
+    def submit(self, item: Job | tuple[Callable[[], Any], asyncio.Future[Any]]) -> None:
+        """Hand over a request, or a command with the future of its value, carried out between two
+        steps."""
+        self._inbox.append(item)
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def gauges(self) -> dict[str, float]:
+        """What :meth:`TorchEngine.health` reports."""
+        running = self._batch.size
+        waiting = len(self._waiting) + len(self._inbox)
+        return {
+            "running": running,
+            "waiting": waiting,
+            "version": self.version,
+            **self.counters,
+            **self.seconds,
+        }
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the thread to end; whether it did."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    # Commands, carried out by the thread
+
+    def pause(self, mode: PauseMode, done: asyncio.Future[Any]) -> None:
+        """See the protocol. Requests not admitted yet have nothing to return and wait in every mode."""
+        self._mode = mode
+        if mode == "abort":
+            self._end(np.arange(self._batch.size), np.zeros(self._batch.size, bool), "abort")
+        self._pausing.append(done)
+
+    def resume(self) -> None:
+        """Decode again; a pause that still drains is over too."""
+        self._mode = None
+        self._finish_pausing()
+
+    def abort(self, ids: frozenset[str]) -> None:
+        """End the named requests, running or waiting."""
+        named = [row for row, job in enumerate(self._batch.jobs) if job.request.id in ids]
+        self._end(np.array(named, dtype=np.int64), np.zeros(len(named), bool), "abort")
+        keep = [entry for entry in self._waiting if entry[2].request.id not in ids]
+        for *_, job in self._waiting:
+            if job.request.id in ids:
+                self._settled.append((job.future, _nothing(job)))
+        heapq.heapify(keep)
+        self._waiting = keep
+
+    def load(self, source: WeightSource) -> None:
+        """Swap the weights; requests pinned to another version end with :class:`WrongVersion`."""
+        load_weights(self.model.module, source.path)
+        self.version = source.version
+        torn = [row for row, job in enumerate(self._batch.jobs) if self._wrong_version(job)]
+        for row in torn:
+            self._refuse(self._batch.jobs[row])
+        self._drop(np.array(torn, dtype=np.int64))
+
+    def stop(self) -> None:
+        """End every request and the thread."""
+        self.abort(frozenset(job.request.id for job in self._batch.jobs + self._queued()))
+        self._finish_pausing()
+        self._open = False
+
+    # The thread
+
+    def _run(self) -> None:
+        torch.set_num_threads(self._config.threads)
+        while self._open:
+            if self._mode is None:
+                self._admit()
+            if self._batch.size and self._mode in (None, "wait"):
+                self._step()
+            else:
+                self._finish_pausing()
+            self._hand_out()
+            if not self._busy():
+                self._wake.wait()
+            self._take_in()
+        self._hand_out()
+        self._pool.clear()
+
+    def _busy(self) -> bool:
+        """Whether there is anything to do before the next request or command arrives."""
+        if self._mode is None:
+            return bool(self._batch.size or self._waiting or self._settled)
+        return bool(self._pausing or self._settled)
+
+    def _take_in(self) -> None:
+        self._wake.clear()
+        while self._inbox:
+            item = self._inbox.popleft()
+            if isinstance(item, Job):
+                self._arrivals += 1
+                heapq.heappush(self._waiting, (item.request.priority, self._arrivals, item))
+                continue
+            command, future = item
+            try:
+                self._settled.append((future, command()))
+            except Exception as error:  # noqa: BLE001 (raised where the command is awaited)
+                self._settled.append((future, error))
+
+    def _admit(self) -> None:
+        """Prefill the next waiting requests, as many as one forward pass and the cache allow."""
+        jobs, prompts = self._next_jobs()
+        if not jobs:
+            return
+        started = time.perf_counter()
+        first = self._batch.size
+        self._batch.add(jobs)
+        try:
+            order = {key: number for number, key in enumerate(prompts)}
+            source = np.array([order[job.request.prompt.tobytes()] for job in jobs])
+            index = self.model.tensor(source)
+            logits, fresh = self.model.prefill(list(prompts.values()))
+            with torch.inference_mode():
+                self._pool.store(first, fresh, index)
+                self._sample(logits[index], first)
+        except Exception as error:  # noqa: BLE001 (raised where the requests are awaited)
+            self._fail(error)
+        self.counters["prompt_tokens"] += sum(len(job.request.prompt) for job in jobs)
+        self.counters["prefill_tokens"] += sum(len(prompt) for prompt in prompts.values())
+        self.seconds["prefill_seconds"] += time.perf_counter() - started
+
+    def _next_jobs(self) -> tuple[list[Job], dict[bytes, npt.NDArray[np.int32]]]:
+        jobs: list[Job] = []
+        prompts: dict[bytes, npt.NDArray[np.int32]] = {}
+        lengths: set[int] = set()
+        total = 0
+        running = self._batch.rows
+        longest = (
+            int((running["position"] + running["limit"] - running["count"]).max(initial=0)) + 1
+        )
+        while self._waiting and self._batch.size + len(jobs) < self._config.max_batch:
+            job = self._waiting[0][2]
+            if self._wrong_version(job):
+                self._refuse(job)
+                heapq.heappop(self._waiting)
+                continue
+            prompt = job.request.prompt
+            needed = max(longest, len(prompt) + job.request.sampling.max_tokens)
+            rows = self._batch.size + len(jobs) + 1
+            if bucket(rows) * bucket(needed) > self.model.cache_tokens:
+                break
+            key = prompt.tobytes()
+            if key not in prompts:
+                widths = lengths | {len(prompt)}
+                padded = (len(prompts) + 1) * max(widths)
+                if prompts and (
+                    padded > self._config.max_prefill_tokens
+                    or padded > _MOST_PADDING * (total + len(prompt))
+                    or (len(prompts) + 1) * len(widths) * self.model.vocab > _MOST_PREFILL_LOGITS
+                ):
+                    break
+                prompts[key], lengths, total = prompt, widths, total + len(prompt)
+            longest = needed
+            jobs.append(job)
+            heapq.heappop(self._waiting)
+        return jobs, prompts
+
+    def _step(self) -> None:
+        started = time.perf_counter()
+        rows = self._batch.rows
+        try:
+            logits = self.model.decode(rows["pending"].copy(), rows["position"].copy(), self._pool)
+            with torch.inference_mode():
+                self._sample(logits, 0)
+        except Exception as error:  # noqa: BLE001 (raised where the requests are awaited)
+            self._fail(error)
+        self.counters["steps"] += 1
+        self.seconds["decode_seconds"] += time.perf_counter() - started
+
+    def _sample(self, logits: torch.Tensor, first: int) -> None:
+        """Give the rows from ``first`` on their next token and end those that are done."""
+        tokens, logprobs = sample(logits, self._batch.rows[first:], self._generator)
+        chosen, values = tokens.cpu().numpy(), logprobs.cpu().numpy()
+        if not np.isfinite(values).all():
+            raise RunFailed(
+                f"engine 'torch': the logits of version {self.version} are not finite; "
+                "look for NaN in the published weights"
+            )
+        self.counters["tokens_generated"] += len(chosen)
+        ended, stopped = self._batch.record(first, chosen, values, self.version)
+        self._end(ended, stopped, "length")
+
+    def _end(
+        self,
+        rows: npt.NDArray[np.int64],
+        stopped: npt.NDArray[np.bool_],
+        otherwise: Literal["length", "abort"],
+    ) -> None:
+        for row, stop in zip(rows.tolist(), stopped.tolist(), strict=True):
+            result = self._batch.result(row, "stop" if stop else otherwise)
+            self._settled.append((self._batch.jobs[row].future, result))
+        self._drop(rows)
+
+    def _drop(self, rows: npt.NDArray[np.int64]) -> None:
+        if not len(rows):
+            return
+        movers, holes = self._batch.remove(rows)
+        if len(movers):
+            columns = int(self._batch.rows["position"][holes].max())
+            self._pool.move(self.model.tensor(movers), self.model.tensor(holes), columns)
+
+    def _fail(self, error: Exception) -> None:
+        """A pass failed (out of memory, non-finite logits): its requests end with the error, and the
+        cache, which may hold anything now, is dropped."""
+        for job in self._batch.jobs:
+            self._settled.append((job.future, error))
+        self._batch.remove(np.arange(self._batch.size))
+        self._pool.clear()
+
+    def _wrong_version(self, job: Job) -> bool:
+        return job.request.pinned_version not in (None, self.version)
+
+    def _refuse(self, job: Job) -> None:
+        error = WrongVersion(
+            f"request {job.request.id!r} is pinned to version {job.request.pinned_version}; "
+            f"engine 'torch' serves version {self.version}"
+        )
+        self._settled.append((job.future, error))
+
+    def _queued(self) -> list[Job]:
+        for item in tuple(self._inbox):
+            if isinstance(item, Job):
+                self._inbox.remove(item)
+                heapq.heappush(self._waiting, (item.request.priority, -1, item))
+        return [entry[2] for entry in self._waiting]
+
+    def _finish_pausing(self) -> None:
+        self._settled.extend((future, None) for future in self._pausing)
+        self._pausing.clear()
+
+    def _hand_out(self) -> None:
+        """Settle all futures of a step by one callback into the event loop."""
+        if self._settled and not self._events.is_closed():
+            self._events.call_soon_threadsafe(_settle, self._settled)
+        self._settled = []
+
+
+def _settle(settled: list[Settled]) -> None:
+    for future, value in settled:
+        if future.done():
+            continue
+        if isinstance(value, BaseException):
+            future.set_exception(value)
+        else:
+            future.set_result(value)
+
+
+def _nothing(job: Job) -> GenerateResult:
+    empty = np.zeros(0, dtype=np.int32)
+    return GenerateResult(job.request.id, empty, np.zeros(0, dtype=np.float32), empty, "abort")
