@@ -97,8 +97,7 @@ def test_text_round_trips_character_by_character(folder: Path, text: str) -> Non
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     assert ids == [ALPHABET.index(character) for character in text]
     assert tokenizer.decode(ids, skip_special_tokens=False) == text
-    plain = text.replace(" ", "").replace("$", "")
-    assert tokenizer.decode(ids, skip_special_tokens=True) == plain
+    assert tokenizer.decode(ids, skip_special_tokens=True) == text.replace("$", "")
 
 
 def test_unknown_characters_are_refused(folder: Path) -> None:

@@ -41,8 +41,9 @@ def write_tiny_model(
 ) -> Path:
     """Write a Qwen3-architecture model into ``directory`` (created if absent) and return its path.
 
-    Each character of ``alphabet`` is one token, its index the id; ``pad`` and ``eos`` are two of them,
-    special: decoding with ``skip_special`` leaves them out. Text with other characters cannot be encoded.
+    Each character of ``alphabet`` is one token, its index the id; text with others cannot be encoded.
+    ``pad`` and ``eos`` are two of them; decoding with ``skip_special`` leaves ``eos`` out, and keeps a
+    ``pad`` that the model sampled, so that a reward sees it.
     Matrices are normal with ``init_std``, norms one, the row of ``pad`` zero, as transformers initialises
     Qwen3; the same arguments give the same bytes. ``head_dim`` defaults to ``hidden / heads``, ``ffn`` to
     ``3 × hidden``; ``tie`` shares the embedding with the output. ``dtype`` is ``"F32"`` or ``"BF16"``.
@@ -92,7 +93,7 @@ def write_tiny_model(
     _write_weights(folder / "model.safetensors", config, seed, dtype)
     _write_json(folder / "config.json", config)
     _write_json(folder / "generation_config.json", generation)
-    _write_json(folder / "tokenizer.json", _tokenizer(alphabet, pad, eos))
+    _write_json(folder / "tokenizer.json", _tokenizer(alphabet, eos))
     _write_json(
         folder / "tokenizer_config.json",
         {
@@ -176,25 +177,22 @@ def _write_weights(path: Path, config: dict[str, Any], seed: int, dtype: str) ->
             file.write(arrays[spec.name].data)
 
 
-def _tokenizer(alphabet: str, pad: str, eos: str) -> dict[str, Any]:
+def _tokenizer(alphabet: str, eos: str) -> dict[str, Any]:
     """The contents of ``tokenizer.json``: every character a word of its own, unknown ones refused."""
-    special = [
-        {
-            "id": alphabet.index(character),
-            "content": character,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": True,
-        }
-        for character in sorted((pad, eos), key=alphabet.index)
-    ]
+    special = {
+        "id": alphabet.index(eos),
+        "content": eos,
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": True,
+    }
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": special,
+        "added_tokens": [special],
         "normalizer": None,
         "pre_tokenizer": {
             "type": "Split",
