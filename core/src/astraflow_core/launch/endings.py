@@ -10,7 +10,8 @@ from astraflow_core.protocols.launcher import ProcessState
 from astraflow_core.telemetry.logs import parse_line
 
 _USERS_MISTAKE = UserError.exit_code
-_MARK = "error: "
+_MARK = "astraflow: "
+"""What the command line puts before an error."""
 
 
 def describe_end(state: ProcessState, when: str = "") -> str:

@@ -72,7 +72,7 @@ class LiveView:
         table.add_column(no_wrap=True)
         table.add_column(ratio=1)
         table.add_column(no_wrap=True, justify="right")
-        left = "" if status.eta_s is None else f", {duration(status.eta_s)} left"
+        left = "" if status.eta_s is None or status.ended else f", {duration(status.eta_s)} left"
         bar = ProgressBar(total=total, completed=status.steps)
         table.add_row(f"step {status.steps}/{total}", bar, f"{duration(seconds)}{left}")
         return table
@@ -119,9 +119,9 @@ class LiveView:
     def _flow(self, status: Status) -> Text:
         tasks = status.tasks
         buffers = ", ".join(
-            f"{name} {policy.buffered} buffered + {policy.in_flight} under way"
+            f"{name} {policy.buffered} buffered + {policy.in_flight:.0f} under way"
             if len(status.policies) > 1
-            else f"{policy.buffered} buffered + {policy.in_flight} under way"
+            else f"{policy.buffered} buffered + {policy.in_flight:.0f} under way"
             for name, policy in status.policies.items()
         )
         bad = tasks.failed + tasks.set_aside

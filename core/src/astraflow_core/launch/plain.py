@@ -58,7 +58,7 @@ class PlainView:
         parts.append(
             f"tokens/s {self._rates.generated:.0f} sampled {self._rates.trained:.0f} trained"
         )
-        if status.eta_s is not None:
+        if status.eta_s is not None and not status.ended:
             parts.append(f"{duration(status.eta_s)} left")
         return " | ".join(parts)
 

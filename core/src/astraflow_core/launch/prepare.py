@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from astraflow_core.launch.user_objects import (
     pickled,
     write_private,
 )
+from astraflow_core.model_folders import resolve_models
 from astraflow_core.raas.user_objects import FILE
 from astraflow_core.wire.auth import new_token
 
@@ -56,7 +56,7 @@ def prepare(
     config = loaded.config
     check_interpreters(config)
     hooks = Hooks.for_run(loaded.catalog, config)
-    config = _with_local_models(config, hooks)
+    config = resolve_models(config, hooks)
     _check_data_and_code(loaded.catalog, config, objects)
     plugins = _plugins(loaded)
     token = new_token()
@@ -69,28 +69,6 @@ def prepare(
         write_private(directory / FILE, frozen)
         environment["PYTHONPATH"] = import_path()
     return Prepared(config, loaded.catalog, hooks, directory, token, plugins, environment)
-
-
-def model_cache() -> Path:
-    """Where models that a plugin fetched or made are kept."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "astraflow" / "models"
-
-
-def _with_local_models(config: RunConfig, hooks: Hooks) -> RunConfig:
-    cache = model_cache()
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PreflightError(
-            f"cannot make the cache of models {str(cache)!r}: {error.strerror}; set XDG_CACHE_HOME to a "
-            "folder that can be written"
-        ) from error
-    policies = {}
-    for name, policy in config.policies.items():
-        folder = hooks.resolve_model(policy.model, config.run.seed, cache)
-        policies[name] = policy.model_copy(update={"model": str(folder)})
-    return config.model_copy(update={"policies": policies})
 
 
 def _check_data_and_code(catalog: Catalog, config: RunConfig, objects: Mapping[str, Any]) -> None:

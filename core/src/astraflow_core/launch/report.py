@@ -26,13 +26,9 @@ _FILES = {
 }
 
 
-def report_command(directory: str | Path, json_output: bool = False) -> int:
-    """``astraflow report DIR``; raises :class:`UserError` if there is no finished run in it."""
-    directory = Path(directory)
-    if json_output:
-        sys.stdout.write(json.dumps(read_summary(directory), indent=2) + "\n")
-    else:
-        write_report(directory, sys.stdout)
+def print_report(directory: Path) -> int:
+    """``astraflow report DIR``; raises :class:`UserError` if there is no ended run in it."""
+    write_report(directory, sys.stdout)
     return 0
 
 

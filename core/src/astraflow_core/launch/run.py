@@ -71,14 +71,14 @@ def run_file(
         sys.stderr.write("interrupted before anything was started\n")
         return 130
     except AstraFlowError as error:
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(f"astraflow: {error}\n")
         if json_output:
             _dump(
                 sys.stdout, {"state": "refused", "error": str(error), "exit_code": error.exit_code}
             )
         return error.exit_code
     if ended.error is not None:
-        sys.stderr.write(f"error: {ended.error}\n")
+        sys.stderr.write(f"astraflow: {ended.error}\n")
     if json_output:
         _dump(sys.stdout, ended.summary)
     else:

@@ -21,7 +21,7 @@ def main() -> None:
     try:
         os.execvp(command[0], command)  # noqa: S606 (what this program is for)
     except OSError as error:
-        sys.stderr.write(f"error: cannot start {command[0]!r}: {error.strerror}\n")
+        sys.stderr.write(f"astraflow: cannot start {command[0]!r}: {error.strerror}\n")
         sys.exit(2)
 
 

@@ -1,4 +1,5 @@
-"""``GET /v1/status`` of the dataflow, as the launcher reads it: keys that it does not know are skipped."""
+"""``GET /v1/status`` and ``/v1/waits`` of the dataflow, as the launcher reads them; keys that it does not
+know are skipped."""
 
 from __future__ import annotations
 
@@ -14,18 +15,27 @@ def _mean(values: list[float | None]) -> float | None:
     return sum(given) / len(given) if given else None
 
 
-class PolicyStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy. ``reward`` is the mean of the last batch; ``metrics`` those of the last step;
-    ``staleness`` counts trained sequences by their staleness."""
+class Rows(msgspec.Struct, frozen=True, kw_only=True):
+    """Accepted rows of a policy by what became of them."""
 
-    version: int = 0
-    updates: int = 0
-    buffered: int = 0
-    in_flight: int = 0
-    stale: int = 0
-    evicted: int = 0
     accepted: int = 0
     trained: int = 0
+    being_trained: int = 0
+    buffered: int = 0
+    stale: int = 0
+    evicted: int = 0
+    lost: int = 0
+
+
+class PolicyStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy. ``reward`` is the mean of the last groups; ``metrics`` those of the last step;
+    ``staleness`` counts trained sequences by their staleness; ``in_flight`` sequences are being sampled."""
+
+    version: int = -1
+    updates: int = 0
+    buffered: int = 0
+    in_flight: float = 0.0
+    rows: Rows = Rows()
     reward: float | None = None
     metrics: dict[str, float | None] = {}
     trainer_wait_fraction: float | None = None
@@ -55,7 +65,7 @@ class RaasStatus(msgspec.Struct, frozen=True, kw_only=True):
     serving: dict[str, int] = {}
     running: int = 0
     metrics: dict[str, float | None] = {}
-    silent_s: float = 0.0
+    heard_s: float = 0.0
 
 
 class PolicyScore(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,20 +117,35 @@ class WaitStatus(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.who} waits {self.since_s:.0f} s for {self.for_whom}: {self.what}"
 
 
+class Evaluations(msgspec.Struct, frozen=True, kw_only=True):
+    """Those that ended, oldest first."""
+
+    history: list[Evaluation] = []
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole."""
+    """The whole. ``waits`` come from an address of their own."""
 
     state: str = "starting"
     reason: str = ""
-    steps: int = 0
     eta_s: float | None = None
     policies: dict[str, PolicyStatus] = {}
     tasks: TaskStatus = TaskStatus()
     raas: list[RaasStatus] = []
-    evals: list[Evaluation] = []
+    eval: Evaluations = Evaluations()
     tokens_generated: int = 0
     tokens_trained: int = 0
     waits: list[WaitStatus] = []
+
+    @property
+    def steps(self) -> int:
+        """Updates that every policy has made."""
+        return min((policy.updates for policy in self.policies.values()), default=0)
+
+    @property
+    def evals(self) -> list[Evaluation]:
+        """The evaluations that ended."""
+        return self.eval.history
 
     @property
     def ended(self) -> bool:
@@ -131,14 +156,16 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     def progress(self) -> tuple[object, ...]:
         """Changes whenever the run gets on."""
         updates = tuple(policy.updates for policy in self.policies.values())
-        return self.state, self.steps, updates, self.tasks, self.tokens_generated, len(self.evals)
+        return self.state, updates, self.tasks, self.tokens_generated, len(self.evals)
 
 
-def parse_status(answer: Any) -> Status:
+def parse_status(answer: Any, waits: Any) -> Status:
     """The JSON of the dataflow; raises :class:`msgspec.ValidationError` naming a field of a wrong type."""
-    return msgspec.convert(answer, Status)
+    return msgspec.structs.replace(
+        msgspec.convert(answer, Status), waits=msgspec.convert(waits, list[WaitStatus])
+    )
 
 
 def parse_evaluation(entry: Any) -> Evaluation:
-    """One entry of ``evals``, also as ``metrics.jsonl`` has it."""
+    """One entry of ``eval.history``, also as ``metrics.jsonl`` has it."""
     return msgspec.convert(entry, Evaluation)

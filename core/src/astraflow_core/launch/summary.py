@@ -82,10 +82,10 @@ def _policy(
         "eval_last": own[-1] if own else None,
         "max_staleness_seen": status.max_staleness_seen,
         "trainer_wait_fraction": status.trainer_wait_fraction,
-        "rows_accepted": status.accepted,
-        "rows_trained": status.trained,
-        "rows_stale": status.stale,
-        "rows_evicted": status.evicted,
+        "rows_accepted": status.rows.accepted,
+        "rows_trained": status.rows.trained,
+        "rows_stale": status.rows.stale,
+        "rows_evicted": status.rows.evicted,
         "model": config.policies[name].model,
     }
 

@@ -44,7 +44,6 @@ class Supervisor:
         self.run, self.specs, self.launcher = run, {spec.name: spec for spec in specs}, launcher
         self.directory, self.token, self.view, self.interrupts = directory, token, view, interrupts
         self.status = Status()
-        self.first_step: float | None = None
         self._client: SyncClient | None = None
         self._logs = LogWatch(spec.log for spec in specs)
         self._gone: set[str] = set()
@@ -119,15 +118,14 @@ class Supervisor:
         assert self._client is not None
         try:
             answer = self._client.get_json("/v1/status", deadline_s=STATUS_DEADLINE_S)
+            waits = self._client.get_json("/v1/waits", deadline_s=STATUS_DEADLINE_S)
         except DeadlineExceeded as error:
             silent = time.monotonic() - self._answered
             if silent > self.run.deadline_s:
                 raise RunFailed(f"dataflow does not answer: {error}") from error
             return
         self._answered = time.monotonic()
-        before, self.status = self.status, parse_status(answer)
-        if self.first_step is None and self.status.steps > 0:
-            self.first_step = time.time()
+        before, self.status = self.status, parse_status(answer, waits)
         if self.status.progress != before.progress:
             self._progressed, self._warned = self._answered, False
 

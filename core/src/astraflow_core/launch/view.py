@@ -25,9 +25,10 @@ class View(Protocol):
 
 
 def make_view(config: RunConfig, live: bool | None, stream: TextIO | None = None) -> View:
-    """The moving picture on a terminal (or if ``live``), else plain lines; on ``stream``, default stdout."""
+    """The moving picture if ``stream`` (default: stdout) is a terminal and ``live`` is not false, else
+    plain lines."""
     stream = sys.stdout if stream is None else stream
-    if stream.isatty() if live is None else live:
+    if live is not False and stream.isatty():
         from astraflow_core.launch.live import LiveView
 
         return LiveView(config, stream)

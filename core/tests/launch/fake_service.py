@@ -1,0 +1,164 @@
+"""A service without its work: ``fake_service.py ROLE NAME DIRECTORY BEHAVIOUR STEPS_PER_S``, standard
+library only, so that a test starts many."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+STEPS = 20
+role, name, directory, behaviour, rate = sys.argv[1:6]
+home = Path(directory)
+began = time.monotonic()
+stopped = threading.Event()
+
+
+def write(path, text):
+    draft = path.with_suffix(f".{os.getpid()}")
+    draft.write_text(text)
+    draft.rename(path)
+
+
+class Flow:
+    state, reason, logged, steps = "running", "", 0, 0
+
+    def look(self):
+        if self.state == "running" and behaviour != "stand_still":
+            self.steps = min(STEPS, int((time.monotonic() - began) * float(rate)))
+        with (home / "metrics.jsonl").open("a") as file:
+            while self.logged < self.steps:
+                self.logged += 1
+                step = {"policy": "solver", "step": self.logged, "reward": self.logged / STEPS}
+                file.write(
+                    json.dumps({"time": time.time(), **step, "metrics": {"loss": 1.0}}) + "\n"
+                )
+        if self.steps == STEPS and self.state == "running":
+            self.state = "finished"
+        if behaviour == "fail" and self.steps > 3:
+            self.state, self.reason = (
+                "failed",
+                "8 tasks failed in a row: reward 'r' raised ValueError",
+            )
+        write(home / "fake_state", self.state)
+        return {
+            "state": self.state,
+            "reason": self.reason,
+            "eta_s": 1.5,
+            "steps": STEPS,
+            "policies": {
+                "solver": {
+                    "version": self.steps,
+                    "updates": self.steps,
+                    "buffered": 4,
+                    "in_flight": 2.5,
+                    "rows": {"accepted": 8 * self.steps, "trained": 8 * self.steps},
+                    "reward": self.steps / STEPS,
+                    "metrics": {"loss": 0.5, "grad_norm": None},
+                    "max_staleness_seen": 1,
+                    "staleness": {"0": 10, "1": 6},
+                    "trainer_wait_fraction": 0.25,
+                }
+            },
+            "tasks": {"admitted": 9, "accepted": 5, "rejected": 2, "failed": 1, "set_aside": 1},
+            "raas": [{"name": "raas-0", "state": "alive", "serving": {"solver": 3}, "running": 2}],
+            "eval": {
+                "history": [
+                    {"versions": {"solver": 0}, "sets": {"held_out": {"avg": 0.125, "n": 8}}},
+                    {"versions": {"solver": 9}, "sets": {"held_out": {"avg": 0.875, "n": 8}}},
+                ]
+            },
+            "tokens_generated": 100 * self.steps,
+            "tokens_trained": 80 * self.steps,
+        }
+
+
+flow = Flow()
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def _send(self, status, body, kind="application/json"):
+        self.send_response(status)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _allowed(self):
+        if self.headers["authorization"] == "Bearer " + os.environ["ASTRAFLOW_TOKEN"]:
+            return True
+        self._send(401, b'{"error": "token"}')
+        return False
+
+    def do_GET(self):
+        if self._allowed():
+            until = 0.0 if behaviour == "stand_still" else 5.0
+            wait = {"who": "trainer solver", "for_whom": "rollouts", "what": "4 more sequences"}
+            wait |= {"since_s": 1.0, "until_s": until}
+            self._send(
+                200, json.dumps([wait] if self.path == "/v1/waits" else flow.look()).encode()
+            )
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        if self._allowed():
+            if behaviour != "ignore_stop":
+                flow.state = "stopped"
+                flow.look()
+            self._send(200, b"\x80", "application/msgpack")
+
+    def log_message(self, *arguments):
+        pass
+
+
+def dataflow():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    host, port = server.server_address[:2]
+    write(home / "dataflow.json", json.dumps({"url": f"http://{host}:{port}", "pid": os.getpid()}))
+    stopped.wait(60)
+
+
+def worker():
+    assert os.environ["ASTRAFLOW_DATAFLOW"].startswith("http://127.0.0.1:")
+    (home / f"{name}.threads").write_text(os.environ["OMP_NUM_THREADS"])
+    if behaviour == "child":
+        child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"])
+        (home / f"{name}.child").write_text(str(child.pid))
+    while not stopped.wait(0.05):
+        state = home / "fake_state"
+        if state.exists() and state.read_text() in ("finished", "stopped", "failed"):
+            if role == "trainer":
+                (home / "checkpoint").write_text("saved")
+            break
+        if time.monotonic() - began < 0.2:
+            continue
+        first = not (home / f"{name}.died").exists()
+        if behaviour.startswith("exit"):
+            sys.stderr.write(f"astraflow: {name} does not like this\n")
+            sys.exit(int(behaviour.removeprefix("exit")))
+        if behaviour == "die_once" and first:
+            (home / f"{name}.died").write_text("")
+            os.kill(os.getpid(), signal.SIGKILL)
+        if behaviour == "warn":
+            os.write(
+                1, f"2026-01-01T00:00:00.000 WARNING {name} low on memory free_mb=3\n".encode()
+            )
+
+
+if behaviour == "deaf":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+else:
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+if behaviour == "port":
+    sys.stderr.write("astraflow: cannot listen on port 80: Address already in use\n")
+    sys.exit(2)
+(home / f"{name}.pid").write_text(str(os.getpid()))
+dataflow() if role == "dataflow" else worker()
