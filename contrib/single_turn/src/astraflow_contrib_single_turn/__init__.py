@@ -1,0 +1,1 @@
+"""The simplest episode: one prompt, one completion, of one policy."""
