@@ -1,0 +1,198 @@
+"""The engine host: one process, one engine component, one policy; the RaaS talks to it over ZeroMQ.
+
+Started as ``python -m astraflow_core.raas.engine_host SPEC``, with the interpreter that the config names
+for the engine. What finishes within one tick of the event loop goes back as one message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zmq
+import zmq.asyncio
+
+from astraflow_core.catalog import Catalog
+from astraflow_core.component import Kind
+from astraflow_core.config.load import component_context
+from astraflow_core.protocols.engine import Engine
+from astraflow_core.raas import host_protocol as protocol
+from astraflow_core.raas.failures import as_failure
+from astraflow_core.raas.parent import end_with_parent
+from astraflow_core.raas.spec import TOKEN_VARIABLE, ChildSpec, read_spec
+from astraflow_core.types import GenerateRequest, GenerateResult
+
+log = logging.getLogger("astraflow.engine_host")
+CLOSE_S = 5.0
+
+
+def build_engine(spec: ChildSpec) -> Engine:
+    """The engine that the policy names, with a context and a seed of its own."""
+    config = spec.run_config
+    table = config.policies[spec.policy].engine
+    context = component_context(
+        config,
+        Path(spec.directory),
+        role="engine",
+        policy=spec.policy,
+        name=spec.raas,
+        token=os.environ.get(TOKEN_VARIABLE, ""),
+    )
+    context = replace(context, directory=context.directory / f"engine-{spec.policy}")
+    catalog = Catalog.discover(disable=config.plugins.disable, only=config.plugins.only)
+    engine: Engine = catalog.build(Kind.ENGINE, table, context)
+    return engine
+
+
+class EngineHost:
+    """Answers messages with an engine that has started."""
+
+    def __init__(self, engine: Engine, socket: zmq.asyncio.Socket) -> None:
+        self._engine = engine
+        self._socket = socket
+        self._work: set[asyncio.Task[None]] = set()
+        self._finished: list[GenerateResult] = []
+        self._failed: dict[str, protocol.Failure] = {}
+        self._flush_planned = False
+        self.closing = asyncio.Event()
+
+    async def serve(self) -> None:
+        """Take messages until cancelled."""
+        while True:
+            header, *buffers = await self._socket.recv_multipart()
+            self._take(protocol.decode_to_host(header), buffers)
+
+    def _take(self, message: protocol.ToHost, buffers: list[bytes]) -> None:
+        match message:
+            case protocol.Generate():
+                for request in protocol.decode_requests(message, buffers[0]):
+                    self._spawn(self._generate(request))
+            case protocol.Abort():
+                self._spawn(self._engine.abort(message.ids))
+            case _:
+                self._spawn(self._answer(message, buffers))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+
+    async def _generate(self, request: GenerateRequest) -> None:
+        try:
+            self._finished.append(await self._engine.generate(request))
+        except Exception as error:  # noqa: BLE001 - raised again by the client, for the one request
+            self._failed[request.id] = as_failure(error)
+        if not self._flush_planned:
+            self._flush_planned = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_planned = False
+        finished, self._finished = self._finished, []
+        failed, self._failed = self._failed, {}
+        self._socket.send_multipart(protocol.encode_results(finished, failed))
+
+    async def _answer(self, message: Any, buffers: list[bytes]) -> None:
+        try:
+            reply = await self._call(message, buffers)
+        except Exception as error:  # noqa: BLE001 - raised again by the client, for the one call
+            reply = protocol.frames(protocol.Failed(message.call, as_failure(error)))
+        await self._socket.send_multipart(reply)
+        if isinstance(message, protocol.Close):
+            self.closing.set()
+
+    async def _call(self, message: Any, buffers: list[bytes]) -> protocol.Frames:
+        values: dict[str, float] = {}
+        match message:
+            case protocol.Score():
+                logprobs = await self._engine.score(np.frombuffer(buffers[0], np.int32))
+                return protocol.frames(
+                    protocol.Reply(message.call), logprobs.astype(np.float32, copy=False)
+                )
+            case protocol.Pause(mode=mode):
+                await self._engine.pause(mode)  # type: ignore[arg-type]
+            case protocol.Resume():
+                await self._engine.resume()
+            case protocol.LoadWeights():
+                await self._engine.load_weights(message.source)
+            case protocol.Health():
+                values = await self._engine.health()
+            case protocol.Ping():
+                children = resource.getrusage(resource.RUSAGE_CHILDREN)
+                values = {"cpu_s": time.process_time() + children.ru_utime + children.ru_stime}
+            case protocol.Close():
+                await self._engine.close()
+        return protocol.frames(protocol.Reply(message.call, values))
+
+
+async def _start(spec: ChildSpec, socket: zmq.asyncio.Socket) -> Engine | None:
+    began = time.monotonic()
+    try:
+        engine = build_engine(spec)
+        await engine.start(Path(spec.run_config.policies[spec.policy].model))
+        semantics = engine.logprob_semantics
+        ready = protocol.Ready(
+            engine.context_length,
+            semantics.temperature,
+            semantics.truncation,
+            time.monotonic() - began,
+        )
+    except Exception as error:  # the client raises it again; the trace stays in the log
+        log.exception("the engine of policy %r did not start", spec.policy)
+        await socket.send_multipart(protocol.frames(protocol.StartFailed(as_failure(error))))
+        return None
+    await socket.send_multipart(protocol.frames(ready))
+    return engine
+
+
+async def run(spec: ChildSpec) -> int:
+    """Start the engine, serve it until the RaaS closes it or SIGTERM; the exit code."""
+    context = zmq.asyncio.Context()
+    socket = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.setsockopt(zmq.RCVHWM, 0)
+    socket.setsockopt(zmq.LINGER, 1000)
+    socket.connect(spec.address)
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    try:
+        engine = await _start(spec, socket)
+        if engine is None:
+            return 1
+        host = EngineHost(engine, socket)
+        serving = asyncio.create_task(host.serve())
+        ends = [asyncio.create_task(event.wait()) for event in (host.closing, stopped)]
+        await asyncio.wait([serving, *ends], return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():
+            serving.result()
+        serving.cancel()
+        if not host.closing.is_set():
+            await asyncio.wait_for(engine.close(), CLOSE_S)
+        return 0
+    finally:
+        context.destroy()
+
+
+def main() -> int:
+    """The process's entry point."""
+    spec = read_spec(Path(sys.argv[1]))
+    end_with_parent(spec.parent)
+    logging.basicConfig(
+        level=logging.INFO,
+        format=f"%(asctime)s {spec.raas} engine-{spec.policy} %(levelname)s %(message)s",
+    )
+    return asyncio.run(run(spec))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

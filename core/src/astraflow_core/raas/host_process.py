@@ -1,0 +1,200 @@
+"""Starts an engine host, waits until its engine is ready, and notices when it ends or hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import zmq
+import zmq.asyncio
+
+from astraflow_core.config.models import RunConfig
+from astraflow_core.errors import DeadlineExceeded, PreflightError, RunFailed, UserError
+from astraflow_core.raas import host_protocol as protocol
+from astraflow_core.raas.child import Child
+from astraflow_core.raas.host_client import HostClient
+from astraflow_core.raas.host_protocol import HostGone
+from astraflow_core.raas.spec import ChildSpec, write_spec
+from astraflow_core.types import LogprobSemantics
+
+MODULE = "astraflow_core.raas.engine_host"
+CLOSE_S = 4.0
+_LONGEST_IPC_PATH = 100
+
+
+def socket_folder() -> Path:
+    """A fresh folder with mode 0700 whose path is short enough for an ``ipc://`` address."""
+    base = None if len(tempfile.gettempdir()) < _LONGEST_IPC_PATH - 40 else "/tmp"  # noqa: S108
+    return Path(tempfile.mkdtemp(prefix="astraflow-", dir=base))
+
+
+@dataclass(frozen=True, slots=True)
+class HostSettings:
+    """How to start the engine host of ``policy``, and how patient to be with it."""
+
+    config: RunConfig
+    directory: Path
+    raas: str
+    policy: str
+    token: str
+    sockets: Path
+
+    @property
+    def name(self) -> str:
+        """The host, in errors and logs."""
+        return f"the engine host of policy {self.policy!r} in {self.raas}"
+
+
+class EngineHostProcess:
+    """A running host. ``client`` talks to it until :meth:`wait_end` returns."""
+
+    def __init__(
+        self,
+        settings: HostSettings,
+        child: Child,
+        socket: zmq.asyncio.Socket,
+        peer: bytes,
+        ready: protocol.Ready,
+    ) -> None:
+        self.client = HostClient(settings.name, socket, peer)
+        self.context_length = ready.context_length
+        self.semantics = LogprobSemantics(ready.temperature, ready.truncation)
+        self.start_s = ready.seconds
+        self.cpu_s = 0.0
+        self.pid = child.pid
+        self._settings = settings
+        self._child = child
+        self._socket = socket
+        self._silent_s = settings.config.run.deadline_s
+
+    @classmethod
+    async def start(cls, settings: HostSettings, attempt: int) -> EngineHostProcess:
+        """Start a host and its engine within the start deadline.
+
+        Raises what the engine raised (:class:`UserError` for the user's mistakes, else
+        :class:`RunFailed`), and :class:`HostGone` if the process ended without a word.
+        """
+        address = f"ipc://{settings.sockets / f'{settings.policy}-{attempt}'}"
+        socket = zmq.asyncio.Context.instance().socket(zmq.ROUTER)
+        socket.setsockopt(zmq.SNDHWM, 0)
+        socket.setsockopt(zmq.RCVHWM, 0)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.bind(address)
+        child = None
+        try:
+            child = await cls._spawn(settings, address)
+            peer, ready = await cls._greeting(settings, child, socket)
+            return cls(settings, child, socket, peer, ready)
+        except BaseException:
+            if child is not None:
+                child.kill()
+                await asyncio.shield(child.ended())
+            socket.close()
+            raise
+
+    @staticmethod
+    async def _spawn(settings: HostSettings, address: str) -> Child:
+        config, policy = settings.config, settings.policy
+        path = settings.directory / "state" / settings.raas / f"engine-{policy}.json"
+        spec = ChildSpec(
+            config=config.model_dump_json(),
+            directory=str(settings.directory),
+            raas=settings.raas,
+            parent=os.getpid(),
+            policy=policy,
+            address=address,
+        )
+        await asyncio.to_thread(write_spec, path, spec)
+        python = config.policies[policy].engine.python
+        try:
+            return await Child.start(MODULE, path, settings.token, python)
+        except OSError as error:
+            raise PreflightError(
+                f"cannot start the interpreter {python!r} of [policies.{policy}.engine] python: "
+                f"{error.strerror}; name a Python that has astraflow-core and the engine's plugin"
+            ) from error
+
+    @staticmethod
+    async def _greeting(
+        settings: HostSettings, child: Child, socket: zmq.asyncio.Socket
+    ) -> tuple[bytes, protocol.Ready]:
+        deadline_s = settings.config.run.start_deadline_s
+        word = asyncio.ensure_future(socket.recv_multipart())
+        end = asyncio.ensure_future(child.ended())
+        try:
+            await asyncio.wait({word, end}, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
+            if not word.done() and end.done():
+                # What it said last may still be on its way.
+                await asyncio.wait({word}, timeout=0.5)
+                if not word.done():
+                    raise HostGone(
+                        f"{settings.name} {end.result()} before its engine was ready; see the log"
+                    )
+            if not word.done():
+                raise DeadlineExceeded(settings.name, "the start of its engine", deadline_s)
+            peer, header, *_ = word.result()
+        finally:
+            word.cancel()
+            end.cancel()
+        message = protocol.decode_from_host(header)
+        if isinstance(message, protocol.StartFailed):
+            error = protocol.as_exception(message.failure)
+            text = f"the engine of policy {settings.policy!r} did not start: {error}"
+            raise (UserError(text) if isinstance(error, UserError) else RunFailed(text)) from error
+        assert isinstance(message, protocol.Ready)
+        return peer, message
+
+    async def wait_end(self) -> str:
+        """Serve the wire until the process ends or hangs; why it is gone. Pending requests have failed."""
+        receiving = asyncio.ensure_future(self._receive())
+        beating = asyncio.ensure_future(self._beat())
+        ended = asyncio.ensure_future(self._child.ended())
+        tasks = {receiving, beating, ended}
+        reason = "was closed"
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                reason = ended.result()
+            elif beating.done():
+                reason = beating.result()
+            else:
+                receiving.result()
+                raise AssertionError("receiving ends by raising")
+        finally:
+            for task in tasks:
+                task.cancel()
+            self._child.kill()
+            self.client.lose(reason)
+            self._socket.close()
+        return reason
+
+    async def _receive(self) -> None:
+        while True:
+            _, header, *buffers = await self._socket.recv_multipart()
+            self.client.take(protocol.decode_from_host(header), buffers)
+
+    async def _beat(self) -> str:
+        pause = min(2.0, self._silent_s / 4)
+        while True:
+            try:
+                self.cpu_s = (await self.client.ping(self._silent_s))["cpu_s"]
+            except DeadlineExceeded:
+                return f"did not answer for {self._silent_s:.0f} s"
+            await asyncio.sleep(pause)
+
+    async def close(self) -> None:
+        """Close the engine and end the process within a few seconds."""
+        began = time.monotonic()
+        with contextlib.suppress(HostGone, DeadlineExceeded, protocol.EngineError):
+            await self.client.close(CLOSE_S / 2)
+        await self._child.stop(max(1.0, CLOSE_S - (time.monotonic() - began)))
+
+    def kill(self, reason: str) -> None:
+        """Kill a host that can no longer be trusted; :meth:`wait_end` returns."""
+        self.client.lose(reason)
+        self._child.kill()

@@ -1,0 +1,186 @@
+"""Entry point of a RaaS process: builds its parts, runs them together, ends them cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+from collections.abc import Coroutine
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from astraflow_core.catalog import Catalog
+from astraflow_core.component import Kind
+from astraflow_core.config.load import component_context, run_info
+from astraflow_core.config.models import RunConfig
+from astraflow_core.errors import AstraFlowError
+from astraflow_core.hooks import Hooks
+from astraflow_core.protocols.engine import PauseMode
+from astraflow_core.protocols.transport import Transport
+from astraflow_core.raas.episodes import TaskRunner
+from astraflow_core.raas.host_process import EngineHostProcess, HostSettings, socket_folder
+from astraflow_core.raas.monitor import monitor_app, write_address
+from astraflow_core.raas.policy_engine import PolicyHandle
+from astraflow_core.raas.refresh import WeightRefresh
+from astraflow_core.raas.reward_pool import RewardPool
+from astraflow_core.raas.service import RaasService
+from astraflow_core.raas.supervised_engine import SupervisedEngine
+from astraflow_core.raas.tokenizer import FolderTokenizer
+from astraflow_core.raas.user_objects import load_user_objects
+from astraflow_core.raas.workflows import build_scorer, build_workflow
+from astraflow_core.wire.client import Client
+from astraflow_core.wire.server import Server
+
+log = logging.getLogger("astraflow.raas")
+CLOSE_S = 3.0
+
+
+def serve(config: RunConfig, directory: Path, token: str, dataflow_url: str, name: str) -> int:
+    """Run RaaS ``name`` until it is told to stop (by the dataflow or by SIGTERM); the exit code.
+
+    What ends it otherwise is logged as one line, and given to the hook ``astraflow_run_ended``.
+    """
+    try:
+        catalog = Catalog.discover(disable=config.plugins.disable, only=config.plugins.only)
+        hooks = Hooks.for_run(catalog, config)
+        run = run_info(config, directory)
+        hooks.run_started(run)
+        error: BaseException | None = None
+        try:
+            asyncio.run(_Raas(config, directory, token, dataflow_url, name, catalog, hooks).run())
+        except BaseException as caught:
+            error = caught
+            raise
+        finally:
+            hooks.run_ended(run, error)
+    except AstraFlowError as failed:
+        log.error("%s ends: %s", name, failed)
+        return failed.exit_code
+    return 0
+
+
+class _Raas:
+    """The parts of a RaaS and their life together."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        directory: Path,
+        token: str,
+        dataflow_url: str,
+        name: str,
+        catalog: Catalog,
+        hooks: Hooks,
+    ) -> None:
+        self.config, self.directory, self.token, self.name = config, directory, token, name
+        self.catalog = catalog
+        self.state = directory / "state" / name
+        self.state.mkdir(parents=True, exist_ok=True)
+        self.sockets = socket_folder()
+        self.client = Client(dataflow_url, token)
+        self.engines = {policy: self._engine(policy) for policy in config.policies}
+        self.refreshes = {policy: self._refresh(policy) for policy in config.policies}
+        self.handles = {policy: self._handle(policy) for policy in config.policies}
+        given = load_user_objects(directory)
+        self.scorer = build_scorer(config, catalog, directory, name, token, given)
+        workflow = build_workflow(config, catalog, directory, name, token, given)
+        runner = TaskRunner(name, workflow, self.scorer, self.handles)
+        self.service = RaasService(name, config, self.client, runner, self.handles, self.refreshes)
+        self.routers = hooks.routes("raas")
+
+    def _engine(self, policy: str) -> SupervisedEngine:
+        settings = HostSettings(
+            self.config, self.directory, self.name, policy, self.token, self.sockets
+        )
+        return SupervisedEngine(policy, partial(EngineHostProcess.start, settings))
+
+    def _refresh(self, policy: str) -> WeightRefresh:
+        config = self.config
+        context = component_context(
+            config, self.directory, role="raas", policy=policy, name=self.name, token=self.token
+        )
+        context = replace(context, directory=self.state / f"transport-{policy}")
+        table = config.policies[policy].transport
+        transport: Transport = self.catalog.build(Kind.TRANSPORT, table, context)
+        engine = self.engines[policy]
+        refresh = WeightRefresh(
+            engine,
+            transport.receiver(),
+            cast(PauseMode, config.raas.pause),
+            deadline_s=config.run.deadline_s,
+            drain_s=config.run.deadline_s + config.run.episode_deadline_s,
+        )
+        engine.changed = partial(self._changed, refresh)
+        refresh.served_changed = self._served_changed
+        return refresh
+
+    def _changed(self, refresh: WeightRefresh) -> None:
+        refresh.wake()
+        self._served_changed()
+
+    def _served_changed(self) -> None:
+        self.service.served_changed()
+
+    def _handle(self, policy: str) -> PolicyHandle:
+        tokenizer = FolderTokenizer(Path(self.config.policies[policy].model))
+        refresh = self.refreshes[policy]
+        return PolicyHandle(self.engines[policy], tokenizer, lambda: refresh.serving)
+
+    async def run(self) -> None:
+        """Run all parts until one of them ends, which is ``stopping`` if all goes well."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.service.stopping.set)
+        app = monitor_app(
+            self.token,
+            lambda: self.service.ready,
+            self.service.status,
+            self.service.measurements.prometheus,
+            self.routers,
+        )
+        server = Server(app, "127.0.0.1", 0)
+        await server.start()
+        write_address(self.state / "raas.json", server.url, os.getpid())
+        parts: list[Coroutine[Any, Any, None]] = [
+            *(engine.run() for engine in self.engines.values()),
+            *(refresh.run() for refresh in self.refreshes.values()),
+            self._stopped(),
+            self._serve_when_scorer_runs(),
+        ]
+        tasks = [asyncio.create_task(part) for part in parts]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            await self._close(tasks, server)
+
+    async def _stopped(self) -> None:
+        await self.service.stopping.wait()
+        if self.service.failure is not None:
+            raise self.service.failure
+
+    async def _serve_when_scorer_runs(self) -> None:
+        if isinstance(self.scorer, RewardPool):
+            await self.scorer.start()
+        await self.service.run()
+
+    async def _close(self, tasks: list[asyncio.Task[None]], server: Server) -> None:
+        service = tasks[-1]
+        service.cancel()
+        await asyncio.gather(service, return_exceptions=True)
+        await asyncio.gather(*(engine.close() for engine in self.engines.values()))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if isinstance(self.scorer, RewardPool):
+            await self.scorer.close()
+        await asyncio.gather(*(refresh.close(CLOSE_S) for refresh in self.refreshes.values()))
+        await self.client.aclose()
+        await server.stop()
+        shutil.rmtree(self.sockets, ignore_errors=True)

@@ -1,0 +1,353 @@
+"""The control loop of a RaaS: registers, leases tasks, renews its leases, pushes groups, leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from astraflow_core.config.models import RunConfig
+from astraflow_core.errors import AstraFlowError, DeadlineExceeded, Refused, RunFailed
+from astraflow_core.raas.episodes import TaskFailed, TaskRunner
+from astraflow_core.raas.host_protocol import EngineError, HostGone
+from astraflow_core.raas.measurements import Measurements
+from astraflow_core.raas.policy_engine import PolicyHandle
+from astraflow_core.raas.refresh import WeightRefresh
+from astraflow_core.types import Announcement
+from astraflow_core.wire import messages
+from astraflow_core.wire.client import Client
+
+log = logging.getLogger("astraflow.raas")
+LONG_POLL_S = 10.0
+FULL_S = 1.0
+"""How long a RaaS without room waits for some before it opens a poll that it would have to drop."""
+
+LEAVE_S = 3.0
+REGISTER_AGAIN_S = 0.5
+_UNKNOWN = (404, 409)
+"""What the dataflow answers to a RaaS or about a task that it does not know (any more)."""
+
+
+class RaasService:
+    """One RaaS as the dataflow sees it. ``policies`` and ``refreshes`` are by policy."""
+
+    def __init__(
+        self,
+        name: str,
+        config: RunConfig,
+        client: Client,
+        runner: TaskRunner,
+        policies: Mapping[str, PolicyHandle],
+        refreshes: Mapping[str, WeightRefresh],
+    ) -> None:
+        self.name, self.config = name, config
+        self.stopping = asyncio.Event()
+        self._client, self._runner = client, runner
+        self._policies, self._refreshes = policies, refreshes
+        self._tasks: dict[str, tuple[messages.Task, asyncio.Task[None]]] = {}
+        self._running = 0
+        self._room = asyncio.Event()
+        self._lost_contact_s = config.run.deadline_s
+        self._renew_s = config.run.lease_s / 3
+        self._registering = asyncio.Lock()
+        self._registrations = 0
+        self.failure: AstraFlowError | None = None
+        self.measurements = Measurements(
+            policies, refreshes, runner.counters, lambda: self._running
+        )
+
+    @property
+    def ready(self) -> bool:
+        """Whether every policy is served."""
+        return all(refresh.serving is not None for refresh in self._refreshes.values())
+
+    async def run(self) -> None:
+        """Register and work until cancelled; gives all leases back at the end. Raises what ended it."""
+        try:
+            await self._register(self.config.run.start_deadline_s)
+            await self._work_until_one_fails()
+        except DeadlineExceeded as error:
+            raise RunFailed(f"{self.name} lost the dataflow: {error}") from error
+        finally:
+            await self._leave()
+
+    async def _work_until_one_fails(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as loops:
+                loops.create_task(self._lease_loop())
+                loops.create_task(self._renew_loop())
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    async def _register(self, deadline_s: float) -> None:
+        known = self._registrations
+        async with self._registering:
+            if self._registrations != known:
+                return
+            capacity = self.config.raas.episodes
+            message = messages.RegisterRaas(
+                raas=self.name,
+                pid=os.getpid(),
+                host=socket.gethostname(),
+                policies=list(self._policies),
+                capacity=capacity,
+            )
+            answer = await self._client.post(
+                "/v1/raas/register", message, messages.RaasRegistered, deadline_s=deadline_s
+            )
+            self._renew_s = min(self.config.run.lease_s / 3, answer.renew_s)
+            self._registrations += 1
+        log.info("%s registered for %d episodes at once", self.name, capacity)
+        self._take_news(answer.news)
+
+    async def _leave(self) -> None:
+        """Abandon what runs and give all leases back."""
+        running = [task for _, task in self._tasks.values()]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        reason = "failed" if self.failure is not None else "stopped"
+        message = messages.LeaveRaas(raas=self.name, reason=reason)
+        try:
+            await self._client.post("/v1/raas/leave", message, messages.Done, deadline_s=LEAVE_S)
+        except (DeadlineExceeded, Refused) as error:
+            log.info("%s left without a word to the dataflow: %s", self.name, error)
+
+    # -- leasing ---------------------------------------------------------------------------------
+
+    def _free(self) -> int:
+        """Episodes to ask for: none before every policy is served; a whole group if nothing runs, however
+        large it is."""
+        if not self.ready:
+            return 0
+        group = self.config.run.group_size
+        free = self.config.raas.episodes - self._running
+        if self._running == 0:
+            return max(free, group)
+        return free if free >= group else 0
+
+    async def _lease_loop(self) -> None:
+        while True:
+            self._room.clear()
+            if free := self._free():
+                await self._lease(free)
+            elif not (self.ready and await self._room_within(FULL_S)):
+                await self._hear_news()
+
+    async def _room_within(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._room.wait(), seconds)
+        return self._room.is_set()
+
+    async def _hear_news(self) -> None:
+        """A poll for news only, dropped as soon as there is room for tasks."""
+        poll = asyncio.ensure_future(self._lease(0))
+        room = asyncio.ensure_future(self._room.wait())
+        try:
+            await asyncio.wait({poll, room}, return_when=asyncio.FIRST_COMPLETED)
+            if poll.done():
+                poll.result()
+        finally:
+            for waiting in (poll, room):
+                waiting.cancel()
+            await asyncio.gather(poll, room, return_exceptions=True)
+
+    async def _lease(self, free: int) -> None:
+        message = messages.LeaseTasks(
+            raas=self.name,
+            free=free,
+            wait_s=LONG_POLL_S,
+            serving=self._serving(),
+            seen=self._seen(),
+        )
+        try:
+            answer = await self._client.post(
+                "/v1/tasks/lease",
+                message,
+                messages.TasksLeased,
+                deadline_s=self._lost_contact_s + LONG_POLL_S,
+            )
+        except Refused as error:
+            await self._refused(error)
+            return
+        self._take_news(answer.news)
+        for task in answer.tasks:
+            self._start(task)
+
+    async def _refused(self, error: Refused) -> None:
+        if error.status not in _UNKNOWN:
+            raise error
+        log.warning(
+            "the dataflow does not know %s any more (%s); it registers again", self.name, error
+        )
+        await self._register(self._lost_contact_s)
+
+    def _serving(self) -> dict[str, int]:
+        served = {policy: refresh.serving for policy, refresh in self._refreshes.items()}
+        return {policy: version for policy, version in served.items() if version is not None}
+
+    def _seen(self) -> dict[str, int]:
+        return {policy: refresh.seen for policy, refresh in self._refreshes.items()}
+
+    # -- news ------------------------------------------------------------------------------------
+
+    def _take_news(self, news: messages.News) -> None:
+        for entry in news.announcements:
+            if (refresh := self._refreshes.get(entry.policy)) is not None:
+                refresh.hear(
+                    Announcement(
+                        entry.policy,
+                        entry.version,
+                        entry.transport,
+                        tuple(entry.endpoints),
+                        entry.digest,
+                        entry.size,
+                    )
+                )
+        for policy, refresh in self._refreshes.items():
+            refresh.pin(news.pins.get(policy))
+        for revoked in news.revoked:
+            if (found := self._tasks.get(revoked.task)) is not None:
+                log.info("task %s is revoked: %s", revoked.task, revoked.reason)
+                found[1].cancel()
+        if news.stop:
+            self.stopping.set()
+
+    def served_changed(self) -> None:
+        """A host started or ended, or a version was loaded: there may be room now."""
+        self._room.set()
+
+    # -- tasks -----------------------------------------------------------------------------------
+
+    def _start(self, task: messages.Task) -> None:
+        if task.id in self._tasks:
+            return
+        self._running += task.group_size
+        self._tasks[task.id] = (task, asyncio.create_task(self._handle(task)))
+
+    async def _handle(self, task: messages.Task) -> None:
+        try:
+            with contextlib.ExitStack() as holds:
+                for policy, version in task.pinned.items():
+                    if (refresh := self._refreshes.get(policy)) is not None:
+                        holds.enter_context(refresh.hold(version))
+                await self._roll_out(task)
+        except DeadlineExceeded as error:
+            self._end(RunFailed(f"{self.name} lost the dataflow: {error}"))
+        except AstraFlowError as error:
+            self._end(error)
+        finally:
+            self._running -= task.group_size
+            del self._tasks[task.id]
+            self._room.set()
+
+    def _end(self, error: AstraFlowError) -> None:
+        self.failure = self.failure or error
+        self.stopping.set()
+
+    async def _roll_out(self, task: messages.Task) -> None:
+        try:
+            body = await self._runner.run(task)
+            await self._client.post_bytes(
+                "/v1/groups", body, messages.GroupPushed, deadline_s=self._lost_contact_s
+            )
+        except TaskFailed as error:
+            await self._fail(task, str(error), error.fatal)
+        except Refused as error:
+            if error.status in _UNKNOWN:
+                log.info("the group of task %s came too late: %s", task.id, error)
+            else:
+                await self._fail(
+                    task, f"the dataflow refused the group of prompt {task.prompt_id!r}: {error}"
+                )
+
+    async def _fail(self, task: messages.Task, error: str, fatal: bool = False) -> None:
+        log.warning("task %s failed: %s", task.id, error)
+        message = messages.FailTask(raas=self.name, task=task.id, error=error, fatal=fatal)
+        try:
+            await self._client.post(
+                "/v1/tasks/fail", message, messages.Done, deadline_s=self._lost_contact_s
+            )
+        except Refused as refused:
+            log.info("the failure of task %s came too late: %s", task.id, refused)
+
+    # -- renewal ---------------------------------------------------------------------------------
+
+    async def _renew_loop(self) -> None:
+        while True:
+            await asyncio.sleep(self._renew_s)
+            await self._ask_engines()
+            message = messages.RenewLeases(
+                raas=self.name,
+                tasks=list(self._tasks),
+                serving=self._serving(),
+                seen=self._seen(),
+                metrics=self.measurements.collect(),
+                waits=self.waits(),
+            )
+            try:
+                answer = await self._client.post(
+                    "/v1/tasks/renew",
+                    message,
+                    messages.LeasesRenewed,
+                    deadline_s=self._lost_contact_s,
+                )
+            except Refused as error:
+                await self._refused(error)
+            else:
+                self._take_news(answer.news)
+
+    async def _ask_engines(self) -> None:
+        for policy, handle in self._policies.items():
+            if (host := handle.engine.host) is None:
+                continue
+            try:
+                self.measurements.engines[policy] = await host.client.health(self._renew_s)
+            except (HostGone, DeadlineExceeded, EngineError) as error:
+                log.warning("no figures of policy %r: %s", policy, error)
+
+    # -- for people ------------------------------------------------------------------------------
+
+    def waits(self) -> list[messages.Wait]:
+        """What this RaaS waits for."""
+        found = [refresh.wait() for refresh in self._refreshes.values()]
+        return [
+            messages.Wait(
+                who=f"{self.name}: {wait.who}",
+                for_whom=wait.for_whom,
+                what=wait.what,
+                since_s=wait.since_s,
+                until_s=wait.until_s,
+            )
+            for wait in found
+            if wait is not None
+        ]
+
+    def status(self) -> dict[str, Any]:
+        """The state of this RaaS, JSON-like."""
+        return {
+            "raas": self.name,
+            "pid": os.getpid(),
+            "time": time.time(),
+            "ready": self.ready,
+            "serving": self._serving(),
+            "seen": self._seen(),
+            "episodes_running": self._running,
+            "tasks": sorted(self._tasks),
+            "metrics": self.measurements.collect(),
+            "waits": [
+                {
+                    "who": w.who,
+                    "for_whom": w.for_whom,
+                    "what": w.what,
+                    "since_s": w.since_s,
+                    "until_s": w.until_s,
+                }
+                for w in self.waits()
+            ],
+        }

@@ -1,0 +1,51 @@
+"""What a child of a RaaS is told: a file that only its owner may read; the token goes by environment."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from astraflow_core.config.models import RunConfig
+
+TOKEN_VARIABLE = "ASTRAFLOW_TOKEN"
+
+
+class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """``config`` is the run's configuration as JSON, ``directory`` the run's, ``raas`` the name of the
+    RaaS, ``policy`` whom the child works for (empty: nobody in particular), ``address`` where it reports,
+    ``parent`` the process that it must not outlive."""
+
+    config: str
+    directory: str
+    raas: str
+    parent: int
+    policy: str = ""
+    address: str = ""
+
+    @property
+    def run_config(self) -> RunConfig:
+        """The configuration, validated again."""
+        return RunConfig.model_validate_json(self.config)
+
+
+def write_spec(path: Path, spec: ChildSpec) -> None:
+    """Write the file with mode 0600, replacing an older one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(msgspec.json.encode(spec))
+    temporary.replace(path)
+
+
+def read_spec(path: Path) -> ChildSpec:
+    """Read the file that the RaaS wrote."""
+    return msgspec.json.decode(path.read_bytes(), type=ChildSpec)
+
+
+def child_environment(token: str) -> dict[str, str]:
+    """Our environment with the run's token."""
+    return {**os.environ, TOKEN_VARIABLE: token}

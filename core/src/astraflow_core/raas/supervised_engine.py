@@ -1,0 +1,88 @@
+"""Keeps one engine host running: starts it, and starts it anew a few times when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from astraflow_core.errors import RunFailed
+from astraflow_core.raas.host_process import EngineHostProcess
+from astraflow_core.raas.host_protocol import HostGone
+from astraflow_core.types import GenerateRequest, GenerateResult
+
+log = logging.getLogger("astraflow.raas")
+MAX_DEATHS = 3
+"""Deaths of a host, with no finished request between, after which its RaaS gives up."""
+
+_PAUSE_S = 0.5
+
+
+class SupervisedEngine:
+    """The engine of ``policy``, whichever process runs it now. ``changed`` is called when a host has
+    started and when it is gone."""
+
+    def __init__(self, policy: str, start: Callable[[int], Awaitable[EngineHostProcess]]) -> None:
+        self.policy = policy
+        self.host: EngineHostProcess | None = None
+        self.restarts = 0
+        self.changed: Callable[[], None] = lambda: None
+        self._start = start
+        self._last_reason = "is starting"
+        self._closing = asyncio.Event()
+
+    async def run(self) -> None:
+        """Keep a host running until closed or cancelled; :class:`RunFailed` when it keeps dying."""
+        deaths = 0
+        attempt = 0
+        while True:
+            attempt += 1
+            finished, reason = await self._one_life(attempt)
+            if self._closing.is_set():
+                return
+            deaths = 1 if finished else deaths + 1
+            self._last_reason = f"{reason}; it is being started again"
+            log.error("the engine host of policy %r %s (%d in a row)", self.policy, reason, deaths)
+            if deaths >= MAX_DEATHS:
+                raise RunFailed(
+                    f"the engine host of policy {self.policy!r} died {deaths} times in a row without "
+                    f"finishing a request; last: it {reason}. See its lines in this log"
+                )
+            self.restarts += 1
+            await asyncio.sleep(_PAUSE_S * deaths)
+
+    async def _one_life(self, attempt: int) -> tuple[int, str]:
+        try:
+            host = await self._start(attempt)
+        except HostGone as error:
+            return 0, str(error)
+        self.host = host
+        self.changed()
+        log.info(
+            "the engine of policy %r started in %.1f s (pid %d)",
+            self.policy,
+            host.start_s,
+            host.pid,
+        )
+        try:
+            reason = await host.wait_end()
+        finally:
+            self.host = None
+            self.changed()
+        return host.client.finished, reason
+
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        """``Engine.generate`` on the host that runs now; :class:`HostGone` if there is none."""
+        return await self.running().client.generate(request)
+
+    def running(self) -> EngineHostProcess:
+        """The host, if there is one; else :class:`HostGone`."""
+        if self.host is None:
+            raise HostGone(f"the engine host of policy {self.policy!r} {self._last_reason}")
+        return self.host
+
+    async def close(self) -> None:
+        """End the host, if one runs; :meth:`run` returns."""
+        self._closing.set()
+        if self.host is not None:
+            await self.host.close()

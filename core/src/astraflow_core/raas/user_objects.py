@@ -1,0 +1,93 @@
+"""A user's own workflow and reward objects, given to the Python API and handed over in a file."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from astraflow_core.errors import UserError
+from astraflow_core.protocols.workflow import PolicyEngine
+from astraflow_core.types import Prompt, Trajectory, TrajectoryView
+
+FILE = "user_objects.pkl"
+"""Beside the run's config; written with mode 0600 by the launcher, for its own children only."""
+
+Score = float | dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class UserObjects:
+    """What the user gave; ``None`` where the config names a component."""
+
+    workflow: Any = None
+    reward: Any = None
+
+
+def load_user_objects(directory: Path) -> UserObjects:
+    """The objects of a run, from its own directory and never from the network."""
+    file = directory / FILE
+    if not file.is_file():
+        return UserObjects()
+    try:
+        found = cloudpickle.loads(file.read_bytes())
+    except (ImportError, AttributeError) as error:
+        raise UserError(
+            f"the workflow or reward object given to run() cannot be loaded in another process: {error}; "
+            "define it in the notebook itself or in an importable module"
+        ) from error
+    return UserObjects(found.get("workflow"), found.get("reward"))
+
+
+def name_of(given: Any) -> str:
+    """What to call a user's object in errors."""
+    return getattr(given, "__name__", None) or type(given).__name__
+
+
+class FunctionWorkflow:
+    """An async function ``(engines, prompt) -> trajectory`` as a workflow."""
+
+    def __init__(self, function: Callable[..., Awaitable[Trajectory | None]]) -> None:
+        self._function = function
+
+    async def run_episode(
+        self, engines: Mapping[str, PolicyEngine], prompt: Prompt
+    ) -> Trajectory | None:
+        """Play one episode."""
+        return await self._function(engines, prompt)
+
+
+def as_workflow(given: Any) -> Any:
+    """A user's workflow: an object with an async ``run_episode``, or an async function."""
+    method = getattr(given, "run_episode", None)
+    if method is not None and inspect.iscoroutinefunction(method):
+        return given
+    if method is None and inspect.iscoroutinefunction(given):
+        return FunctionWorkflow(given)
+    raise UserError(
+        f"the workflow {name_of(given)!r} given to run() must be an async function (engines, prompt), or an "
+        "object with an async method run_episode(engines, prompt)"
+    )
+
+
+def score_function(reward: Any) -> Callable[[TrajectoryView], Score | Awaitable[Score]]:
+    """What to call with a view: the ``score`` of a reward object, or the function that it is."""
+    method = getattr(reward, "score", reward)
+    if not callable(method):
+        raise UserError(
+            f"the reward {name_of(reward)!r} must be a function of a view, or an object with score(view)"
+        )
+    function: Callable[[TrajectoryView], Score | Awaitable[Score]] = method
+    return function
+
+
+def is_async(reward: Any) -> bool:
+    """Whether the reward's score can be awaited on the event loop; if not, it might block it."""
+    method = getattr(reward, "score", reward)
+    return inspect.iscoroutinefunction(method) or inspect.iscoroutinefunction(
+        getattr(method, "__call__", None)  # noqa: B004 - an instance with an async __call__
+    )
