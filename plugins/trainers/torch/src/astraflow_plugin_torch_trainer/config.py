@@ -36,8 +36,10 @@ class TorchTrainerConfig(ConfigModel):
         description="Rows of similar length padded to the longest, or packed end to end; 'auto': packed "
         "with flash_attention_2, else bucketed.",
     )
-    micro_batch_tokens: PositiveInt = Field(
-        2048, description="Tokens of one forward pass, padding included; a longer row goes alone."
+    micro_batch_tokens: PositiveInt | None = Field(
+        None,
+        description="Tokens of one forward pass, padding included; a longer row goes alone. Default: 2048 "
+        "on CPU, 16384 on CUDA.",
     )
     gradient_checkpointing: bool = Field(
         False, description="Recompute each layer in the backward pass: less memory, more time."

@@ -76,7 +76,7 @@ def load_model(
     whole.to(device)
     whole.train(gradient_checkpointing)  # transformers checkpoints in training mode only
     if gradient_checkpointing:
-        whole.gradient_checkpointing_enable({"use_reentrant": False})
+        whole.activation_checkpointing_enable({"use_reentrant": False})
     head = whole.get_output_embeddings()
     model = CausalLM(whole, whole.base_model, head, head.weight.shape[0], device)
     _check_head(model, folder)

@@ -23,6 +23,9 @@ from astraflow_plugin_torch_trainer.micro_batches import MicroBatch, micro_batch
 from astraflow_plugin_torch_trainer.model import CausalLM, load_model
 from astraflow_plugin_torch_trainer.schedule import lr_factor
 
+# On CPU activations of a few thousand tokens stay in cache; a GPU wants larger products.
+MICRO_BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
+
 
 class TorchTrainer:
     """A Hugging Face causal LM, AdamW (Loshchilov & Hutter 2019) and a schedule in one process.
@@ -51,6 +54,7 @@ class TorchTrainer:
         attention = self._attention(device)
         layout = self._config.layout
         self._packed = layout == "packed" or (layout == "auto" and attention == "flash_attention_2")
+        self._budget = self._config.micro_batch_tokens or MICRO_BATCH_TOKENS[device.type]
         self._source, self._total_steps = model, total_steps
         self._model = load_model(model, device, attention, self._config.gradient_checkpointing)
         self._optimizer = self._adamw()
@@ -157,7 +161,7 @@ class TorchTrainer:
             torch.cuda.empty_cache()
 
     def _cut(self, batch: Batch, wanted: npt.NDArray[np.bool_]) -> Iterator[MicroBatch]:
-        return micro_batches(batch, wanted, self._config.micro_batch_tokens, self._packed)
+        return micro_batches(batch, wanted, self._budget, self._packed)
 
     def _clip(self, loss: float) -> float:
         """Norm of the whole gradient before it is clipped; raises before anything is changed."""
