@@ -34,6 +34,6 @@ def run(arguments: argparse.Namespace) -> int:
     return run_file(
         arguments.file,
         overrides=arguments.overrides,
-        live=not arguments.no_live,
+        live=False if arguments.no_live else None,
         json_output=arguments.json,
     )

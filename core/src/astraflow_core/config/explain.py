@@ -38,14 +38,20 @@ class Key:
 
     def line(self) -> str:
         """One line."""
-        state = "required" if self.default is None else f"default {self.default}"
+        state = _state(self.default, "default ")
         return f"{self.path}  ({self.type}; {state})  {self.description}".rstrip()
 
     def text(self) -> str:
         """A paragraph."""
-        state = "required" if self.default is None else f"default: {self.default}"
+        state = _state(self.default, "default: ")
         body = f"\n  {self.description}" if self.description else ""
         return f"{self.path}{body}\n  type: {self.type}\n  {state}"
+
+
+def _state(default: str | None, label: str) -> str:
+    if default is None:
+        return "required"
+    return "may be left out" if default == "null" else label + default
 
 
 def core_keys() -> list[Key]:

@@ -64,18 +64,19 @@ def load_config(
     for place in component_tables(layers.raw):
         _check_component(place, layers, catalog, components, problems)
     _resolve_models(layers)
-    try:
-        config = RunConfig.model_validate(layers.raw)
-    except ValidationError as error:
-        raise ConfigError(render(error, RunConfig) + problems, label) from error
-    problems += _plugin_problems(config, catalog)
-    if config.workflow is None and not workflow_given:
+    if "workflow" not in layers.raw and not workflow_given:
         names = ", ".join(entry.qualified for entry in catalog.components("workflow")) or "none"
         problems.append(
             f"workflow: this table is required: [workflow] with use = a workflow (installed: {names})"
         )
+    try:
+        config = RunConfig.model_validate(layers.raw)
+    except ValidationError as error:
+        problems = render(error, RunConfig) + problems
+        raise ConfigError(sorted(problems, key=_place_in_file), label) from error
+    problems += _plugin_problems(config, catalog)
     if problems:
-        raise ConfigError(problems, label)
+        raise ConfigError(sorted(problems, key=_place_in_file), label)
     for place in component_tables(config):
         if place.path not in components and place.table.use != AUTO:  # a default of the core
             components[place.path] = catalog.validate(place.kind, place.table, place.path)
@@ -202,6 +203,13 @@ def _plugin_problems(config: RunConfig, catalog: Catalog) -> Iterator[str]:
             yield f"plugins.disable.{index}: the core's own plugin cannot be disabled"
         elif name not in names and match is not None:  # a typing error would let it in
             yield f"plugins.disable.{index}: no plugin {name!r} is installed; did you mean {match!r}?"
+
+
+def _place_in_file(problem: str) -> tuple[int, str]:
+    """Sorts problems by table, in the order of the models; the order within a table stays."""
+    path = problem.partition(":")[0].split(".")
+    tables = list(RunConfig.model_fields)
+    return tables.index(path[0]) if path[0] in tables else -1, ".".join(path[:2])
 
 
 def _with_transports(

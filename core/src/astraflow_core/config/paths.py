@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import types
 import typing
 from collections.abc import Callable
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from astraflow_core.config.rendering import join, models_in
+from astraflow_core.config.rendering import alternatives, join, models_in
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -63,23 +62,14 @@ def absolute(text: str, folder: Path) -> str:
 
 
 def _is_path(annotation: Any) -> bool:
-    alternatives = _alternatives(annotation)
-    return str not in alternatives and any(
-        isinstance(each, type) and issubclass(each, PurePath) for each in alternatives
+    accepted = alternatives(annotation)
+    return str not in accepted and any(
+        isinstance(each, type) and issubclass(each, PurePath) for each in accepted
     )
 
 
 def _arguments(annotation: Any, *containers: type) -> tuple[Any, ...]:
-    for each in _alternatives(annotation):
+    for each in alternatives(annotation):
         if typing.get_origin(each) in containers:
             return typing.get_args(each)
     return ()
-
-
-def _alternatives(annotation: Any) -> list[Any]:
-    origin = typing.get_origin(annotation)
-    if origin is typing.Annotated:
-        return _alternatives(typing.get_args(annotation)[0])
-    if origin in (typing.Union, types.UnionType):
-        return [each for part in typing.get_args(annotation) for each in _alternatives(part)]
-    return [annotation]

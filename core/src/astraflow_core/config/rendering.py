@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from astraflow_core.suggestions import did_you_mean
@@ -13,17 +13,40 @@ if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
 
+_WORDS = {
+    "Input should": "must",
+    "String should": "must",
+    "Tuple should": "must",
+    "List should": "must",
+    "tuple": "list",
+    "dictionary": "table",
+    " after validation": "",
+}
+"""pydantic's words → those of a person who writes TOML."""
+
+
 def render(error: ValidationError, model: type[BaseModel], where: str = "") -> list[str]:
-    """Each error of ``model``'s validation as one line; ``where`` is the path of the validated table."""
-    return [_line(detail, model, where) for detail in error.errors(include_url=False)]
+    """Each error of ``model``'s validation as one line; ``where`` is the path of the validated table.
+
+    The alternatives of a union, which pydantic reports one by one, share a line.
+    """
+    lines: dict[str, list[str]] = {}
+    received: dict[str, str] = {}
+    for detail in error.errors(include_url=False):
+        location = true_location(model, detail["loc"])
+        path = join(where, *location) or "the file"
+        text, shows_input = _text(detail, model, location, path)
+        said = lines.setdefault(path, [])
+        if text not in said:
+            said.append(text)
+        received[path] = f"; received {shown(detail['input'])}" if shows_input else ""
+    return [f"{path}: {', or '.join(texts)}{received[path]}" for path, texts in lines.items()]
 
 
 def unknown_key(path: str, value: Any, allowed: Iterable[str]) -> str:
     """The line for a key that nobody knows."""
     names = sorted(allowed)
-    hint = did_you_mean(path.rpartition(".")[2], names)
-    keys = f"allowed: {', '.join(names)}" if names else "no keys are allowed here"
-    return f"{path}: unknown key (received {shown(value)}){hint or ';'} {keys}"
+    return f"{path}: {_unknown(path, value, names)}"
 
 
 def shown(value: Any) -> str:
@@ -37,60 +60,80 @@ def join(*parts: object) -> str:
     return ".".join(str(part) for part in parts if str(part))
 
 
-def _line(detail: Mapping[str, Any], model: type[BaseModel], where: str) -> str:
-    location = [part for part in detail["loc"] if part != "[key]"]
-    path = join(where, *location) or "the file"
-    value = detail["input"]
+def _unknown(path: str, value: Any, names: list[str]) -> str:
+    hint = did_you_mean(path.rpartition(".")[2], names)
+    keys = f"allowed: {', '.join(names)}" if names else "no keys are allowed here"
+    return f"unknown key (received {shown(value)}){hint or ';'} {keys}"
+
+
+def _text(
+    detail: Mapping[str, Any], model: type[BaseModel], location: Sequence[str | int], path: str
+) -> tuple[str, bool]:
+    """What an error says, and whether the received value belongs behind it."""
+    owner = model_at(model, location[:-1])
+    fields = owner.model_fields if owner is not None else {}
     if detail["type"] == "extra_forbidden":
-        owner = model_at(model, location[:-1])
-        return unknown_key(path, value, owner.model_fields if owner is not None else ())
+        return _unknown(path, detail["input"], sorted(fields)), False
     if detail["type"] == "missing":
-        owner = model_at(model, location[:-1])
-        about = owner.model_fields[location[-1]].description if owner is not None else None
+        about = fields[str(location[-1])].description if location[-1] in fields else None
         noun = "table" if model_at(model, location) is not None else "key"
-        return f"{path}: this {noun} is required{f' ({about})' if about else ''}"
-    text = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    text = text.replace("Input should be", "must be").replace("String should", "must")
+        return f"this {noun} is required{f' ({about})' if about else ''}", False
     if detail["type"] in ("model_type", "dict_type", "model_attributes_type"):
-        text = "must be a table"
+        return "must be a table", True
+    text = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    for theirs, ours in _WORDS.items():
+        text = text.replace(theirs, ours)
     if detail["loc"] and detail["loc"][-1] == "[key]":
-        return f"{path}: the name {text}"
-    return f"{path}: {text[:1].lower()}{text[1:]}; received {shown(value)}"
+        return f"the name {text}", False
+    return f"{text[:1].lower()}{text[1:]}", True
+
+
+def true_location(model: type[BaseModel], location: Iterable[str | int]) -> list[str | int]:
+    """Where an error is in the table: pydantic's location without its marks of keys and alternatives."""
+    true: list[str | int] = []
+    here: Any = model
+    for part in location:
+        if part == "[key]":
+            continue
+        members = alternatives(here)
+        if len(members) > 1:  # the part names the alternative that was tried
+            here = next((m for m in members if getattr(m, "__name__", None) == part), None)
+            continue
+        true.append(part)
+        here = _below(members[0], part) if members else None
+    return true
 
 
 def model_at(model: type[BaseModel], location: Iterable[str | int]) -> type[BaseModel] | None:
     """The model that validates the value at ``location`` inside ``model``, if it is one."""
     here: Any = model
     for part in location:
-        if _is_model(here):
-            field = here.model_fields.get(part)
-            if field is None:
-                return None
-            here = field.annotation
-        else:
-            here = _item(here)
-        if here is None:
-            return None
+        here = next(filter(None, (_below(member, part) for member in alternatives(here))), None)
     return next(models_in(here), None)
 
 
 def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
     """The models among the alternatives of an annotation."""
-    if _is_model(annotation):
-        yield annotation
-    elif typing.get_origin(annotation) in (typing.Union, types.UnionType, typing.Annotated):
-        for alternative in typing.get_args(annotation):
-            yield from models_in(alternative)
+    return filter(_is_model, alternatives(annotation))
 
 
-def _item(annotation: Any) -> Any:
-    """The annotation of the values of a dict, list or tuple (through unions and ``Annotated``)."""
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+def alternatives(annotation: Any) -> list[Any]:
+    """The alternatives of an annotation, ``None`` left out; itself if it is no union."""
+    origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
-        return _item(arguments[0])
+        return alternatives(typing.get_args(annotation)[0])
     if origin in (typing.Union, types.UnionType):
-        return next((item for item in map(_item, arguments) if item is not None), None)
-    if origin is dict or (isinstance(origin, type) and issubclass(origin, Mapping)):
+        return [m for part in typing.get_args(annotation) for m in alternatives(part)]
+    return [] if annotation in (None, type(None)) else [annotation]
+
+
+def _below(annotation: Any, part: str | int) -> Any:
+    """The annotation of the field, or of an item, of a model, dict, list or tuple."""
+    if _is_model(annotation):
+        field = annotation.model_fields.get(part)
+        return None if field is None else field.annotation
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
         return arguments[1]
     if origin in (list, tuple, set, frozenset):
         return arguments[0]

@@ -1,0 +1,147 @@
+"""Lifecycle hooks reach the plugins that a run names, and nobody else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astraflow_core.config.load import load_config, run_info
+from astraflow_core.errors import ConfigError, PluginError, PreflightError
+from astraflow_core.hooks import Hooks
+
+RECORDER = """
+heard = []
+
+@hookimpl
+def astraflow_run_started(run): heard.append(("started", run.name))
+
+@hookimpl
+def astraflow_run_ended(run, error): heard.append(("ended", error))
+
+@hookimpl
+def astraflow_step_ended(step, metrics): heard.append((step, dict(metrics)))
+
+@hookimpl
+def astraflow_weights_published(policy, version): heard.append((policy, version))
+
+@hookimpl
+def astraflow_routes(service): return [service + " of {name}"]
+
+@hookimpl(wrapper=True)
+def astraflow_train_step(step):
+    heard.append("before")
+    metrics = yield
+    heard.append("after")
+    return {{**metrics, "{name}": float(step)}}
+"""
+RESOLVER = """
+from pathlib import Path
+
+@hookimpl
+def astraflow_resolve_model(reference, seed, cache):
+    if reference.startswith("made:"):
+        return Path(cache) / reference[5:]
+    if reference.startswith("text:"):
+        return "a string"
+"""
+CHOOSER = """
+@hookimpl
+def astraflow_choose_transport(engine, trainer):
+    assert (engine, trainer) == ("toy_engine", "toy_trainer")
+    return "toy_full"
+"""
+
+
+def hooks_of(site: Any, run_file: Path, *overrides: str) -> Hooks:
+    loaded = load_config(run_file, overrides, site.catalog())
+    return Hooks.for_run(loaded.catalog, loaded.config)
+
+
+def test_only_named_plugins_hear(site: Any, run_file: Path, manifest: str) -> None:
+    for name in ("ear", "deaf"):
+        site.add(name, manifest + RECORDER.format(name=name))
+    hooks = hooks_of(site, run_file, 'plugins.enable=["ear"]')
+    assert [plugin.name for plugin in hooks.active] == ["core", "ear", "toy"]
+    loaded = load_config(run_file, (), site.catalog())
+    run = run_info(loaded.config, Path("d"))
+    boom = RuntimeError("boom")
+    hooks.run_started(run)
+    hooks.step_ended(run, 2, {"loss": 1.0})
+    hooks.weights_published(run, "solver", 3)
+    hooks.run_ended(run, boom)
+    heard = {p.name: p.module.heard for p in loaded.catalog.plugins if p.name in ("ear", "deaf")}
+    assert heard["ear"] == [("started", "run"), (2, {"loss": 1.0}), ("solver", 3), ("ended", boom)]
+    assert heard["deaf"] == []
+
+
+def test_a_step_runs_inside_the_wrappers(site: Any, run_file: Path, manifest: str) -> None:
+    site.add("ear", manifest + RECORDER.format(name="ear"))
+    hooks = hooks_of(site, run_file, 'plugins.enable=["ear"]')
+    heard = next(p.module.heard for p in hooks.active if p.name == "ear")
+
+    def call() -> dict[str, float]:
+        heard.append("step")
+        return {"loss": 0.5}
+
+    for step in (1, 2):
+        metrics = hooks.train_step(None, step, None, call)  # type: ignore[arg-type]
+        assert metrics == {"loss": 0.5, "ear": step}
+    assert heard == ["before", "step", "after"] * 2
+
+
+def test_routes_of_all_plugins_in_name_order(site: Any, run_file: Path, manifest: str) -> None:
+    for name in ("b_ear", "a_ear"):
+        site.add(name, manifest + RECORDER.format(name=name))
+    hooks = hooks_of(site, run_file, 'plugins.enable=["b_ear", "a_ear"]')
+    assert hooks.routes("raas") == ["raas of a_ear", "raas of b_ear"]
+
+
+def test_exceptions_of_hooks_are_not_swallowed(site: Any, run_file: Path, manifest: str) -> None:
+    site.add("bad", manifest + "@hookimpl\ndef astraflow_run_started(run): raise KeyError('x')\n")
+    hooks = hooks_of(site, run_file, 'plugins.enable=["bad"]')
+    with pytest.raises(KeyError):
+        hooks.run_started(None)  # type: ignore[arg-type]
+
+
+def test_local_models_are_checked(site: Any, tmp_path: Path) -> None:
+    hooks = Hooks.for_models(site.catalog())
+    folder = tmp_path / "model"
+    with pytest.raises(PreflightError, match=f"there is no folder '{folder}'"):
+        hooks.resolve_model(str(folder), 0, tmp_path)
+    folder.mkdir()
+    with pytest.raises(PreflightError, match=r"has no config\.json"):
+        hooks.resolve_model(str(folder), 0, tmp_path)
+    (folder / "config.json").write_text("{}")
+    assert hooks.resolve_model(str(folder), 0, tmp_path) == folder
+    with pytest.raises(PreflightError, match="is a file"):
+        hooks.resolve_model(str(folder / "config.json"), 0, tmp_path)
+
+
+def test_schemes_go_to_the_plugins(site: Any, manifest: str, tmp_path: Path) -> None:
+    with pytest.raises(PreflightError, match=r"'made:'.*none is installed"):
+        Hooks.for_models(site.catalog()).resolve_model("made:m", 0, tmp_path)
+    site.add("maker", manifest + RESOLVER)
+    hooks = Hooks.for_models(site.catalog())
+    (tmp_path / "m").mkdir()
+    with pytest.raises(PreflightError, match=r"'made:m', resolved to .* has no config\.json"):
+        hooks.resolve_model("made:m", 0, tmp_path)
+    (tmp_path / "m" / "config.json").write_text("{}")
+    assert hooks.resolve_model("made:m", 0, tmp_path) == tmp_path / "m"
+    with pytest.raises(PreflightError, match=r"'other:'.*maker"):
+        hooks.resolve_model("other:m", 0, tmp_path)
+    with pytest.raises(PluginError, match="'a string'"):
+        hooks.resolve_model("text:m", 0, tmp_path)
+
+
+def test_a_plugin_of_the_run_chooses_the_transport(
+    site: Any, run_file: Path, manifest: str
+) -> None:
+    site.add("chooser", manifest + CHOOSER)
+    overrides = ["policies.solver.transport.use=auto"]
+    with pytest.raises(ConfigError, match="'auto' needs a plugin of the run that chooses"):
+        load_config(run_file, overrides, site.catalog())
+    loaded = load_config(run_file, [*overrides, 'plugins.enable=["chooser"]'], site.catalog())
+    assert loaded.config.policies["solver"].transport.use == "toy_full"
+    assert loaded.components["policies.solver.transport"][0].plugin == "toy"

@@ -1,0 +1,53 @@
+"""Keys explain themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from astraflow_core.config.explain import Key, core_keys, explain
+from astraflow_core.config.models import ComponentTable
+from astraflow_core.errors import UserError
+
+
+def test_a_key_of_the_core(site: Any) -> None:
+    (key,) = explain("policies.solver.batch_sequences", site.catalog())
+    assert key == Key("policies.NAME.batch_sequences", "integer ≥ 1", None, "Sequences per batch.")
+    (by_last_name,) = explain("group_size", site.catalog())
+    assert by_last_name.path == "run.group_size"
+    assert by_last_name.default == "8"
+    tables = explain("policies.x.data.0", site.catalog())
+    assert [key.path for key in tables] == ["policies.NAME.data.N.use"]
+
+
+def test_keys_of_a_component(site: Any) -> None:
+    site.toy()
+    catalog = site.catalog()
+    lr, schedule = explain("trainer/toy_trainer", catalog)
+    assert (lr.path, lr.type, lr.description) == (
+        "trainer/toy_trainer.lr",
+        "float > 0",
+        "Step size.",
+    )
+    assert schedule.type.startswith("float or list of")
+    assert explain("trainer/toy_trainer.lr", catalog) == [lr]
+    (by,) = explain("data_policy/toy_filter.by", catalog)
+    assert by.type == '"edf" or "fifo"'
+    with pytest.raises(UserError, match="takes no keys"):
+        explain("reward/toy_match", catalog)
+
+
+@pytest.mark.parametrize("wrong", ["run.max_stalenes", "max_stalenes"])
+def test_unknown_keys_suggest(site: Any, wrong: str) -> None:
+    with pytest.raises(UserError, match=r"did you mean '(run\.)?max_staleness'"):
+        explain(wrong, site.catalog())
+
+
+def test_every_key_of_the_core_is_described_and_there_are_fewer_than_60() -> None:
+    keys = core_keys()
+    assert [key.path for key in keys if not key.description] == []
+    own = {key.path for key in keys if not key.path.endswith(".use")}
+    assert len(own) < 60
+    assert len({key.path for key in keys}) == len(keys)
+    assert ComponentTable.model_fields.keys() == {"use"}

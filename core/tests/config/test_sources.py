@@ -1,0 +1,138 @@
+"""Files, base files and overrides become one table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astraflow_core.config.sources import Layers, Origin, apply_overrides, parse_value, read_file
+from astraflow_core.errors import ConfigError
+
+FILE = Origin("file", Path())
+
+
+def layers(table: dict[str, Any]) -> Layers:
+    made = Layers()
+    made.add(table, FILE)
+    return made
+
+
+def test_base_files_are_merged_key_by_key(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "a.toml").write_text("x = [1, 2]\n[t]\na = 1\nb = 1\n[t.u]\nc = 1\n")
+    (tmp_path / "sub" / "b.toml").write_text('extends = "../a.toml"\n[t]\nb = 2\n')
+    (tmp_path / "c.toml").write_text('extends = "sub/b.toml"\nx = [3]\n[t.u]\nd = 3\n')
+    merged = read_file(tmp_path / "c.toml")
+    assert merged.raw == {"x": [3], "t": {"a": 1, "b": 2, "u": {"c": 1, "d": 3}}}
+    names = {path: Path(origin.label).name for path, origin in merged.origins.items()}
+    assert names == {
+        "x": "c.toml",
+        "t.a": "a.toml",
+        "t.b": "b.toml",
+        "t.u.c": "a.toml",
+        "t.u.d": "c.toml",
+    }
+
+
+def test_files_that_extend_each_other_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('extends = "b.toml"\n')
+    (tmp_path / "b.toml").write_text('extends = "a.toml"\n')
+    with pytest.raises(ConfigError, match=r"circle: .*a\.toml → .*b\.toml → .*a\.toml"):
+        read_file(tmp_path / "a.toml")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"[run]\nsteps = \n", "line 2, column 9"),
+        (b"[run]\nsteps = 1\nsteps = 2\n", "line 3"),
+        (b"[run\n", "line 1"),
+        (b'a = "open', ":1:"),
+        (b"a = \xff", "not UTF-8"),
+        (b"extends = 3\n", "extends: must be the path of a file; received 3"),
+    ],
+)
+def test_files_that_cannot_be_read_name_the_place(
+    tmp_path: Path, content: bytes, words: str
+) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        read_file(file)
+    assert words in str(caught.value)
+    assert str(file) in str(caught.value)
+
+
+def test_a_missing_file_suggests_its_neighbour(tmp_path: Path) -> None:
+    (tmp_path / "quickstart.toml").touch()
+    with pytest.raises(ConfigError, match=r"no such file; did you mean 'quickstart\.toml'"):
+        read_file(tmp_path / "quikstart.toml")
+    with pytest.raises(ConfigError, match="directory"):
+        read_file(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3),
+        ("3e-6", 3e-6),
+        ("true", True),
+        ("[1, 2]", [1, 2]),
+        ('"3"', "3"),
+        ("{ use = 'x' }", {"use": "x"}),
+        ("plain text", "plain text"),
+        ("pypi:name", "pypi:name"),
+        ("", ""),
+        ("2024-01-01", "2024-01-01"),
+        ("1\nother = 2", "1\nother = 2"),
+        ("a # b", "a # b"),
+    ],
+)
+def test_values_of_overrides(text: str, value: Any) -> None:
+    assert parse_value(text) == value
+
+
+def test_overrides_reach_tables_lists_and_new_keys() -> None:
+    merged = layers({"run": {"steps": 1}, "data": [{"use": "a"}, {"use": "b", "ratio": 1}]})
+    assert apply_overrides(merged, ["run.steps=2", "data.1.ratio=0.5", "new.table.key=x=y"]) == []
+    assert merged.raw == {
+        "run": {"steps": 2},
+        "data": [{"use": "a"}, {"use": "b", "ratio": 0.5}],
+        "new": {"table": {"key": "x=y"}},
+    }
+    assert merged.origins["data.1.ratio"].label == "--set"
+    assert merged.origins["data.0.use"].label == "file"
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("data.2.use=x", "data is a list of 1; '2' is no index"),
+        ("data.x=1", "'x' is no index"),
+        ("run.steps.x=1", "run.steps is 1, not a table"),
+        ("=1", "expected KEY=VALUE"),
+        ("run..x=1", "expected KEY=VALUE"),
+        ("extends=a.toml", "only be named in a file"),
+    ],
+)
+def test_wrong_overrides(override: str, words: str) -> None:
+    merged = layers({"run": {"steps": 1}, "data": [{"use": "a"}]})
+    (problem,) = apply_overrides(merged, [override])
+    assert override in problem
+    assert words in problem
+
+
+def test_naming_another_component_drops_the_keys_of_the_one_before() -> None:
+    merged = layers(
+        {"loss": {"use": "a", "clip": 1}, "prompts": {"use": "f", "path": "p", "data": []}}
+    )
+    merged.add({"loss": {"use": "b"}}, Origin("child", Path()))
+    assert merged.raw["loss"] == {"use": "b"}
+    merged.add({"loss": {"use": "b", "beta": 2}}, Origin("grandchild", Path()))
+    assert merged.raw["loss"] == {"use": "b", "beta": 2}
+    overrides = ["loss.gamma=3", "loss.use=c", "prompts.use=g"]
+    assert apply_overrides(merged, overrides) == []
+    assert merged.raw == {"loss": {"use": "c", "gamma": 3}, "prompts": {"use": "g", "data": []}}
+    assert "loss.beta" not in merged.origins
