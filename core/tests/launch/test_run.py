@@ -126,14 +126,14 @@ def test_a_dataflow_that_gives_up(table: Table, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_killed_raas_is_replaced(table: Table) -> None:
-    ended, output = run_here(behaving(table, rate=10, raas_1="die_once"))
+    ended, output = run_here(behaving(table, rate=40, raas_1="die_once"))
     assert ended.exit_code == 0
     assert ended.summary["restarts"] == 1
     assert "raas-1 was killed by SIGKILL and is started anew (restart 1 of 3)" in output
 
 
 def test_a_run_goes_on_with_the_raas_that_are_left(table: Table) -> None:
-    ended, output = run_here(behaving(table, rate=10, restarts=0, raas_1="exit1"))
+    ended, output = run_here(behaving(table, rate=40, restarts=0, raas_1="exit1"))
     assert ended.exit_code == 0
     assert "raas-1 ended with exit code 1 and is not started again" in output
 
@@ -154,7 +154,7 @@ def test_a_run_that_stands_still(table: Table) -> None:
 
 
 def test_warnings_of_processes_are_told_once(table: Table) -> None:
-    _, output = run_here(behaving(table, rate=20, raas_0="warn"))
+    _, output = run_here(behaving(table, rate=40, raas_0="warn"))
     assert output.count("raas-0: low on memory free_mb=3") == 1
 
 

@@ -21,6 +21,8 @@ from astraflow_core.launch.status import PolicyStatus, Status
 from astraflow_core.protocols.launcher import ProcessState
 
 _KEPT_WAITS = 6
+_MOST_SPARKS = 40
+_OTHER_COLUMNS = 64
 _SPARKS = "▁▂▃▄▅▆▇█"
 
 
@@ -32,7 +34,7 @@ class LiveView:
         self._console = Console(file=stream)
         self._rates = Rates()
         self._rewards: dict[str, deque[float]] = {
-            name: deque(maxlen=40) for name in config.policies
+            name: deque(maxlen=_MOST_SPARKS) for name in config.policies
         }
         self._updates: dict[str, int] = {}
         self._began = time.monotonic()
@@ -52,6 +54,8 @@ class LiveView:
             self._policies(status),
             self._flow(status),
         ]
+        if status.samples:
+            parts.append(self._sample(status))
         if status.waits:
             parts.append(self._waits(status))
         parts.append(self._services(status, processes))
@@ -78,19 +82,22 @@ class LiveView:
         return table
 
     def _policies(self, status: Status) -> Table:
-        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-        for title in (
+        table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
+        bound = self._config.run.max_staleness
+        titles = (
             "policy",
             "version",
             "reward",
             "",
             "held-out",
             "loss",
-            "grad norm",
-            "stale",
+            "grad",
+            f"stale ≤{bound}",
             "waits",
-        ):
+        )
+        for title in titles:
             table.add_column(title, no_wrap=True)
+        sparks = max(0, min(_MOST_SPARKS, self._console.width - _OTHER_COLUMNS))
         for name, policy in status.policies.items():
             held_out = [a for entry in status.evals if (a := entry.accuracy_of(name)) is not None]
             wait = policy.trainer_wait_fraction
@@ -98,7 +105,7 @@ class LiveView:
                 name,
                 str(max(policy.version, 0)),
                 f"[bold green]{number(policy.reward)}[/]",
-                f"[green]{sparkline(self._rewards[name])}[/]",
+                f"[green]{sparkline(list(self._rewards[name])[-sparks:] if sparks else [])}[/]",
                 f"[bold cyan]{number(held_out[-1] if held_out else None)}[/]",
                 number(policy.metrics.get("loss"), 4),
                 number(policy.metrics.get("grad_norm")),
@@ -107,14 +114,14 @@ class LiveView:
             )
         return table
 
-    def _staleness(self, policy: PolicyStatus) -> str:
-        """Mean and largest over the trained sequences, against the bound."""
+    @staticmethod
+    def _staleness(policy: PolicyStatus) -> str:
+        """Mean and largest over the trained sequences."""
         total = sum(policy.staleness.values())
-        bound = self._config.run.max_staleness
         if not total:
-            return f"≤ {bound}"
+            return "–"
         mean = sum(int(value) * rows for value, rows in policy.staleness.items()) / total
-        return f"{mean:.1f}, most {policy.max_staleness_seen} ≤ {bound}"
+        return f"{mean:.1f} max {policy.max_staleness_seen}"
 
     def _flow(self, status: Status) -> Text:
         tasks = status.tasks
@@ -133,6 +140,15 @@ class LiveView:
             + (f", {bad} failed" if bad else ""),
         ]
         return Text(" · ".join(part for part in parts if part))
+
+    def _sample(self, status: Status) -> Text:
+        """One line of what the model says now."""
+        sample = status.samples[-1]
+        text = " ".join(sample.texts[0].split()) if sample.texts else ""
+        reward = f" → reward {sample.rewards[0]:.2f}" if sample.rewards else ""
+        most = max(20, self._console.width - 32)
+        shown = text if len(text) <= most else f"{text[: most // 2]} … {text[-most // 2 :]}"
+        return Text(f"says: {shown}{reward}", style="italic", no_wrap=True, overflow="ellipsis")
 
     def _waits(self, status: Status) -> Text:
         longest = sorted(status.waits, key=lambda wait: -wait.since_s)[:_KEPT_WAITS]
@@ -157,7 +173,7 @@ class LiveView:
         return line
 
 
-def sparkline(values: Sequence[float] | deque[float]) -> str:
+def sparkline(values: Sequence[float]) -> str:
     """The values as a line of blocks between their least and largest."""
     if not values:
         return ""

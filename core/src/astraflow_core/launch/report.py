@@ -26,9 +26,13 @@ _FILES = {
 }
 
 
-def print_report(directory: Path) -> int:
+def report_command(directory: str | Path, json_output: bool = False) -> int:
     """``astraflow report DIR``; raises :class:`UserError` if there is no ended run in it."""
-    write_report(directory, sys.stdout)
+    directory = Path(directory)
+    if json_output:
+        sys.stdout.write(json.dumps(read_summary(directory), indent=2) + "\n")
+    else:
+        write_report(directory, sys.stdout)
     return 0
 
 

@@ -123,6 +123,13 @@ class Evaluations(msgspec.Struct, frozen=True, kw_only=True):
     history: list[Evaluation] = []
 
 
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """A group that was rolled out lately: what its trajectories said and their rewards."""
+
+    texts: list[str] = []
+    rewards: list[float] = []
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The whole. ``waits`` come from an address of their own."""
 
@@ -135,6 +142,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     eval: Evaluations = Evaluations()
     tokens_generated: int = 0
     tokens_trained: int = 0
+    samples: list[Sample] = []
     waits: list[WaitStatus] = []
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -43,6 +44,7 @@ class Supervisor:
     ) -> None:
         self.run, self.specs, self.launcher = run, {spec.name: spec for spec in specs}, launcher
         self.directory, self.token, self.view, self.interrupts = directory, token, view, interrupts
+        self._dataflow = next(spec for spec in specs if spec.role == "dataflow")
         self.status = Status()
         self._client: SyncClient | None = None
         self._logs = LogWatch(spec.log for spec in specs)
@@ -74,9 +76,8 @@ class Supervisor:
 
     def _start_dataflow(self) -> str | None:
         """Its address; ``None`` if a signal came before it had one."""
-        spec = next(spec for spec in self.specs.values() if spec.role == "dataflow")
         file = self.directory / "dataflow.json"
-        self.launcher.start(spec)
+        self.launcher.start(self._dataflow)
         until = time.monotonic() + self.run.start_deadline_s
         while not file.exists():
             for state in self.launcher.poll():
@@ -95,7 +96,7 @@ class Supervisor:
         stop_by: float | None = None
         while True:
             processes = self.launcher.poll()
-            self._fetch_status()
+            self._fetch_status(processes)
             self.view.show(self.status, processes)
             for message in self._logs.news():
                 self.view.say(message)
@@ -114,8 +115,16 @@ class Supervisor:
                 return
             self.interrupts.sleep(POLL_S)
 
-    def _fetch_status(self) -> None:
+    def _fetch_status(self, processes: Sequence[ProcessState]) -> None:
+        """From the dataflow, or what it left if it has ended."""
         assert self._client is not None
+        if any(
+            state.name == self._dataflow.name and state.exit_code is not None for state in processes
+        ):
+            left = self.directory / "status.json"
+            if left.exists():
+                self.status = parse_status(json.loads(left.read_text()), [])
+            return
         try:
             answer = self._client.get_json("/v1/status", deadline_s=STATUS_DEADLINE_S)
             waits = self._client.get_json("/v1/waits", deadline_s=STATUS_DEADLINE_S)
@@ -139,9 +148,8 @@ class Supervisor:
             elif role == "raas" and state.exit_code != 2:
                 self._replace(state)
             else:
-                if role != "dataflow":
-                    # Before it ended it may have told the dataflow why.
-                    self._fetch_status()
+                # Before it ended it may have told the dataflow why.
+                self._fetch_status(processes)
                 if self.status.ended:
                     return
                 raise error_of(state, "while the run went on", self.status.reason)
@@ -192,16 +200,23 @@ class Supervisor:
         reason = self.status.reason or "the dataflow gives no reason"
         until = time.monotonic() + BLAME_S
         while time.monotonic() < until:
-            ended = [state for state in self.launcher.poll() if state.exit_code not in (None, 0)]
-            if ended:
-                return error_of(max(ended, key=lambda state: state.exit_code == 2), "", reason)
+            workers = [state for state in self.launcher.poll() if state.name != self._dataflow.name]
+            ended = [state for state in workers if state.exit_code is not None]
+            guilty = [state for state in ended if state.exit_code != 0]
+            if guilty:
+                return error_of(max(guilty, key=lambda state: state.exit_code == 2), "", reason)
+            if len(ended) == len(workers):
+                break
             self.interrupts.sleep(0.1)
         return RunFailed(reason)
 
     def _wind_down(self) -> None:
         """Trainers and RaaS end by themselves when the run does; the dataflow is the last to go."""
-        workers = [name for name, spec in self.specs.items() if spec.role != "dataflow"]
-        until = time.monotonic() + (FINISH_DEADLINE_S if self.status.ended else 0)
+        workers = [name for name in self.specs if name != self._dataflow.name]
+        longest = FINISH_DEADLINE_S
+        if self.status.state == "finished":  # large models take their time to be saved
+            longest = max(longest, self.run.deadline_s)
+        until = time.monotonic() + (longest if self.status.ended else 0)
         while time.monotonic() < until:
             processes = self.launcher.poll()
             self.view.show(self.status, processes)
@@ -209,18 +224,14 @@ class Supervisor:
                 break
             self.interrupts.sleep(0.1)
         self._stop(workers)
-        dataflow = [name for name, spec in self.specs.items() if spec.role == "dataflow"]
-        self._last_status()
-        self._stop(dataflow)
-        for state in self.launcher.poll():
-            role = self.specs[state.name].role
-            if self.status.ended and role != "raas" and state.exit_code not in (0, -15, None):
-                raise error_of(state, "at the end of the run", self.status.reason)
-        self.view.show(self.status, self.launcher.poll())
-
-    def _last_status(self) -> None:
-        if all(state.exit_code is None for state in self.launcher.poll()[:1]):
-            self._fetch_status()
+        self._fetch_status(self.launcher.poll())
+        self._stop([self._dataflow.name])
+        processes = self.launcher.poll()
+        self.view.show(self.status, processes)
+        for state in processes:
+            saving = self.specs[state.name].role == "trainer" and self.status.ended
+            if saving and state.exit_code not in (0, -signal.SIGTERM):
+                raise error_of(state, "at the end of the run")
 
     def _stop(self, names: Sequence[str]) -> None:
         threads = [
