@@ -97,6 +97,13 @@ class Hooks:
         scheme = _SCHEME.match(reference)
         if scheme is None:
             return _checked(Path(reference).expanduser(), f"model {reference!r}")
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PreflightError(
+                f"model {reference!r}: the cache of models {str(cache)!r} cannot be made: {error.strerror}; "
+                "set ASTRAFLOW_CACHE to a folder that can be written"
+            ) from error
         manager = plugin_manager()
         for plugin in self._resolvers:
             manager.register(plugin.module, name=plugin.name)

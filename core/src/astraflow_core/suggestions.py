@@ -16,4 +16,4 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``"; did you mean 'x'?"``, or nothing."""
     match = nearest(name, known)
-    return f"; did you mean {match!r}?" if match is not None else ""
+    return f"; did you mean '{match}'?" if match is not None else ""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from astraflow_core.config.load import load_config, run_info
+from astraflow_core.discovery import Plugin
 from astraflow_core.errors import ConfigError, PluginError, PreflightError
 from astraflow_core.hooks import Hooks
 
@@ -54,6 +55,10 @@ def astraflow_choose_transport(engine, trainer):
 """
 
 
+def heard_by(plugin: Plugin) -> list[Any]:
+    return plugin.module.heard  # type: ignore[union-attr, no-any-return]
+
+
 def hooks_of(site: Any, run_file: Path, *overrides: str) -> Hooks:
     loaded = load_config(run_file, overrides, site.catalog())
     return Hooks.for_run(loaded.catalog, loaded.config)
@@ -71,7 +76,7 @@ def test_only_named_plugins_hear(site: Any, run_file: Path, manifest: str) -> No
     hooks.step_ended(run, 2, {"loss": 1.0})
     hooks.weights_published(run, "solver", 3)
     hooks.run_ended(run, boom)
-    heard = {p.name: p.module.heard for p in loaded.catalog.plugins if p.name in ("ear", "deaf")}
+    heard = {name: heard_by(loaded.catalog.plugin(name)) for name in ("ear", "deaf")}
     assert heard["ear"] == [("started", "run"), (2, {"loss": 1.0}), ("solver", 3), ("ended", boom)]
     assert heard["deaf"] == []
 
@@ -79,7 +84,7 @@ def test_only_named_plugins_hear(site: Any, run_file: Path, manifest: str) -> No
 def test_a_step_runs_inside_the_wrappers(site: Any, run_file: Path, manifest: str) -> None:
     site.add("ear", manifest + RECORDER.format(name="ear"))
     hooks = hooks_of(site, run_file, 'plugins.enable=["ear"]')
-    heard = next(p.module.heard for p in hooks.active if p.name == "ear")
+    heard = next(heard_by(plugin) for plugin in hooks.active if plugin.name == "ear")
 
     def call() -> dict[str, float]:
         heard.append("step")
@@ -131,6 +136,10 @@ def test_schemes_go_to_the_plugins(site: Any, manifest: str, tmp_path: Path) -> 
     assert hooks.resolve_model("made:m", 0, tmp_path) == tmp_path / "m"
     with pytest.raises(PreflightError, match=r"'other:'.*maker"):
         hooks.resolve_model("other:m", 0, tmp_path)
+    blocked = tmp_path / "file"
+    blocked.touch()
+    with pytest.raises(PreflightError, match="set ASTRAFLOW_CACHE"):
+        hooks.resolve_model("made:m", 0, blocked / "cache")
     with pytest.raises(PluginError, match="'a string'"):
         hooks.resolve_model("text:m", 0, tmp_path)
 

@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = parser().parse_args(argv)
     except SystemExit as stop:  # argparse has said what it had to say
         return stop.code if isinstance(stop.code, int) else 2
-    if "file" in arguments:
+    if "file" in arguments and os.getcwd() not in sys.path:
         # A run's own modules ("module:attr") lie in the working directory. The processes of the run find
         # them there, being started with `python -m`; last on the path, they hide nothing installed.
         sys.path.append(os.getcwd())

@@ -1,0 +1,137 @@
+"""``astraflow doctor`` finds what would stop a run, and says what mends it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astraflow_core.cli import main
+
+
+def findings(
+    capsys: pytest.CaptureFixture[str], code: int, *arguments: str
+) -> dict[str, dict[str, str]]:
+    assert main(["doctor", *arguments, "--json"]) == code
+    return {finding["subject"]: finding for finding in json.loads(capsys.readouterr().out)}
+
+
+@pytest.fixture
+def sound(site: Any, run_file: Path) -> str:
+    model = run_file.parent / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    run_file.write_text(run_file.read_text().replace("tiny:x", "model"))
+    run_file.write_text(
+        run_file.read_text().replace("[run]", f"[run]\ndirectory = '{run_file.parent}/runs'")
+    )
+    return str(run_file)
+
+
+def test_a_sound_run(sound: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = findings(capsys, 0, sound)
+    assert {f["level"] for subject, f in found.items() if not subject.startswith("plugin ")} == {
+        "ok"
+    }
+    for subject in ("python", "cores", "memory", sound, "policies.solver.model", "run.directory"):
+        assert subject in found
+    assert not Path(sound).with_name("runs").exists()
+
+
+def test_plugins_alone_never_fail(
+    site: Any, manifest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.add("bad", "import nothing_of_this_name")
+    site.add("heavy", manifest, metadata='Requires-Dist: huge-backend; extra == "runtime"\n')
+    site.add("light", manifest, metadata='Requires-Dist: pluggy; extra == "runtime"\n')
+    found = findings(capsys, 0)
+    assert found["plugin bad"]["level"] == "warning"
+    assert "pip uninstall fake-bad" in found["plugin bad"]["fix"]
+    assert found["plugin heavy"]["fix"] == "pip install 'fake-heavy[runtime]'"
+    assert "with pluggy 1" in found["plugin light"]["text"]
+
+
+def test_every_problem_has_its_fix(
+    sound: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        blocker = Path(sound).parent / "file"
+        blocker.touch()
+        overrides = [
+            f"dataflow.port={port}",
+            f"run.directory={blocker}/runs",
+            "policies.solver.model=nowhere",
+            "policies.solver.trainer.python=/no/venv/bin/python",
+        ]
+        arguments = [part for override in overrides for part in ("--set", override)]
+        found = findings(capsys, 2, sound, *arguments)
+    problems = {subject: f for subject, f in found.items() if f["level"] == "problem"}
+    assert set(problems) == {
+        "dataflow.port",
+        "run.directory",
+        "policies.solver.model",
+        "policies.solver.trainer.python",
+    }
+    assert all(finding["fix"] for finding in problems.values())
+    assert "python -m venv /no/venv" in problems["policies.solver.trainer.python"]["fix"]
+    assert str(port) in problems["dataflow.port"]["text"]
+
+
+def test_an_invalid_file(sound: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main(["doctor", sound, "--set", "run.stepz=1", "--set", "policies.solver.engine.use=x"])
+        == 2
+    )
+    out = capsys.readouterr().out
+    assert out.count("PROBLEM ") == 2
+    assert "did you mean 'steps'?" in out
+    assert "→ edit" in out
+
+
+def test_a_component_without_its_runtime(
+    site: Any, sound: str, manifest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.add(
+        "heavy",
+        manifest + "@hookimpl\ndef astraflow_rewards(): return [Component('heavy', 'm:R', 's')]\n",
+        metadata='Requires-Dist: huge-backend; extra == "runtime"\n',
+    )
+    found = findings(capsys, 2, sound, "--set", "reward={use='heavy'}")
+    assert found["reward"]["level"] == "problem"
+    assert found["reward"]["fix"] == "pip install 'fake-heavy[runtime]'"
+
+
+def test_interpreters_of_roles_are_asked(
+    site: Any,
+    sound: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(site.folder))
+    override = ["--set", f"policies.solver.engine.python={sys.executable}"]
+    found = findings(capsys, 0, sound, *override)
+    assert found["policies.solver.engine.python"]["text"] == "same versions as here"
+
+    other = tmp_path / "python"
+    other.write_text(
+        f'#!/bin/sh\nexec {sys.executable} "$@" | sed \'s/"version": "1.0"/"version": "0.9"/\'\n'
+    )
+    os.chmod(other, 0o755)
+    found = findings(capsys, 2, sound, "--set", f"policies.solver.engine.python={other}")
+    finding = found["policies.solver.engine.python"]
+    assert finding["text"] == "has fake-toy 0.9, this interpreter 1.0"
+    assert f"{other} -m pip install" in finding["fix"]
+    assert "'fake-toy[runtime]==1.0'" in finding["fix"]
+
+    other.write_text("#!/bin/sh\necho 'No module named astraflow_core' >&2; exit 1\n")
+    found = findings(capsys, 2, sound, "--set", f"policies.solver.engine.python={other}")
+    assert "No module named astraflow_core" in found["policies.solver.engine.python"]["text"]

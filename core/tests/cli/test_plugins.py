@@ -1,0 +1,98 @@
+"""``astraflow plugins`` lists everything, breaks on nothing, and imports nothing heavy."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from astraflow_core.cli import main
+
+HEAVY = {
+    "torch", "transformers", "pydantic", "numpy", "fastapi", "starlette", "uvicorn", "httpx", "zmq",
+    "matplotlib", "rich",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["--help"], ["plugins"], ["plugins", "--json"], ["plugins", "why", "core"], ["doctor"]],
+)
+def test_light_commands(command: list[str]) -> None:
+    program = (
+        "import sys\n"
+        "from astraflow_core.cli import main\n"
+        f"code = main({command!r})\n"
+        "print('MODULES', *{name.partition('.')[0] for name in sys.modules})\n"
+        "sys.exit(code)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.rpartition("MODULES ")[2].split())
+    assert "astraflow_core" in loaded
+    assert loaded & HEAVY == set()
+
+
+def test_broken_plugins_are_lines_of_the_list(
+    site: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.toy()
+    site.add("bad", "import nothing_of_this_name", version="3.1")
+    assert main(["plugins"]) == 0
+    out = capsys.readouterr().out
+    assert "toy_engine" in out
+    assert "pause.keep, pause.wait, weights.path" in out
+    assert "fake-bad 3.1" in out.partition("cannot be used")[2]
+    assert main(["plugins", "--json"]) == 0
+    records = {record["name"]: record for record in json.loads(capsys.readouterr().out)}
+    assert "nothing_of_this_name" in records["bad"]["problem"]
+    assert records["toy"]["problem"] is None
+    assert records["toy"]["api"] == "1.0"
+    kinds = {entry["kind"] for entry in records["toy"]["components"]}
+    assert {"engine", "data_policy", "prompt_source"} <= kinds
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("bad", "cannot be used: its manifest"),
+        ("toy_loss", "plugin toy: can be used"),
+        ("engine/toy_engine", "provides engine toy_engine"),
+        ("heavy", "needs huge-backend>=2 (not installed); pip install 'fake-heavy[runtime]'"),
+    ],
+)
+def test_why(
+    site: Any, manifest: str, capsys: pytest.CaptureFixture[str], name: str, words: str
+) -> None:
+    site.toy()
+    site.add("bad", "import nothing_of_this_name")
+    site.add("heavy", manifest, metadata='Requires-Dist: huge-backend>=2; extra == "runtime"\n')
+    assert main(["plugins", "why", name]) == 0
+    out = capsys.readouterr().out
+    assert words in out
+    assert str(site.folder) in out
+    assert main(["plugins", "why", name, "--json"]) == 0
+    (record,) = json.loads(capsys.readouterr().out)
+    assert record["verdict"] in out
+
+
+def test_why_of_an_unknown_name(site: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    site.toy()
+    assert main(["plugins", "why", "toyy"]) == 2
+    assert "did you mean 'toy'?" in capsys.readouterr().err
+
+
+def test_schema_of_a_component(site: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    site.toy()
+    assert main(["plugins", "--schema", "data_policy/toy_filter"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert schema["properties"]["ratio"]["maximum"] == 1
+    assert main(["plugins", "--schema", "reward/toy/toy_match"]) == 0
+    assert json.loads(capsys.readouterr().out)["additionalProperties"] is False
+    assert main(["plugins", "--schema", "data_polic/toy_filter"]) == 2
+    assert "did you mean 'data_policy'?" in capsys.readouterr().err
