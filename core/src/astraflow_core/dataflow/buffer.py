@@ -1,0 +1,71 @@
+"""The buffer of one policy: fresh rows in key order, and rows served before."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable
+from dataclasses import replace
+
+from astraflow_core.dataflow.rows import Row
+from astraflow_core.types import BufferedRow
+
+KeyFunction = Callable[[BufferedRow], tuple[float, ...]]
+
+
+class RowBuffer:
+    """``fresh``: never served, smallest key first, equal keys by arrival. ``kept``: served before, oldest
+    first, held only if a data policy draws from them (``keep_served``)."""
+
+    def __init__(self, key: KeyFunction, keep_served: bool) -> None:
+        self._key, self._keep_served = key, keep_served
+        self._fresh: list[tuple[tuple[float, ...], int, Row]] = []
+        self.kept: list[Row] = []
+
+    def __len__(self) -> int:
+        return len(self._fresh)
+
+    @property
+    def fresh(self) -> list[Row]:
+        """Rows in the order in which they would be served."""
+        return [row for _, _, row in self._fresh]
+
+    def add(self, row: Row) -> None:
+        """Put a row in its place."""
+        insort(self._fresh, (self._key(row.item), row.item.arrival, row))
+
+    def drop(self, unwanted: Callable[[Row], bool]) -> tuple[int, int]:
+        """Drop fresh and kept rows; returns how many fresh and how many kept."""
+        fresh, kept = len(self._fresh), len(self.kept)
+        self._fresh = [entry for entry in self._fresh if not unwanted(entry[2])]
+        self.kept = [row for row in self.kept if not unwanted(row)]
+        return fresh - len(self._fresh), kept - len(self.kept)
+
+    def take_first(self, count: int) -> list[Row]:
+        """Remove and return the first ``count`` fresh rows."""
+        taken = [row for _, _, row in self._fresh[:count]]
+        del self._fresh[:count]
+        return taken
+
+    def take(self, arrivals: set[int]) -> list[Row]:
+        """Remove and return the rows with these arrival numbers, fresh or kept."""
+        taken = [row for _, _, row in self._fresh if row.item.arrival in arrivals]
+        taken += [row for row in self.kept if row.item.arrival in arrivals]
+        self._fresh = [entry for entry in self._fresh if entry[1] not in arrivals]
+        self.kept = [row for row in self.kept if row.item.arrival not in arrivals]
+        return taken
+
+    def served(self, rows: list[Row]) -> None:
+        """Rows whose update is done; they can be drawn again."""
+        if self._keep_served:
+            for row in rows:
+                row.item = replace(row.item, times_served=row.item.times_served + 1)
+            self.kept.extend(rows)
+
+    def evict_oldest(self, count: int) -> int:
+        """Drop the ``count`` fresh rows of smallest version (then arrival); returns how many went."""
+        if count <= 0:
+            return 0
+        oldest = sorted(self._fresh, key=lambda entry: (entry[2].min_version, entry[1]))[:count]
+        gone = {entry[1] for entry in oldest}
+        self._fresh = [entry for entry in self._fresh if entry[1] not in gone]
+        return len(gone)

@@ -1,0 +1,169 @@
+"""Evaluations: due at certain versions, run on exactly those, one after the other, none dropped."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from astraflow_core.dataflow.fleet import Fleet, RaasRecord
+from astraflow_core.dataflow.scores import SetScore, score_prompt
+from astraflow_core.dataflow.tasks import TaskRecord, TaskTable
+from astraflow_core.protocols.prompt_source import PromptSource
+from astraflow_core.wire.groups import ReceivedGroup
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """One evaluation of ``versions``; ``version`` is the smallest of them. ``host`` is the RaaS that
+    keeps these versions until it ends."""
+
+    versions: dict[str, int]
+    due_at: float
+    scores: dict[str, SetScore] = field(default_factory=dict)
+    host: str = ""
+    started_at: float | None = None
+
+    @property
+    def version(self) -> int:
+        """The version of the slowest policy."""
+        return min(self.versions.values())
+
+
+class Evaluations:
+    """``sets``: name → prompts. ``tasks`` is the table of evaluation tasks. ``history`` has one entry per
+    finished evaluation."""
+
+    def __init__(
+        self,
+        sets: Mapping[str, PromptSource],
+        tasks: TaskTable,
+        *,
+        every: int,
+        samples: int,
+        max_prompts: int | None,
+        solved_at: float,
+        policies: Sequence[str],
+    ) -> None:
+        self._sets, self.tasks = dict(sets), tasks
+        self._every, self._samples, self._solved_at = every, samples, solved_at
+        self._max_prompts, self._policies = max_prompts, tuple(policies)
+        self._passed = -1
+        self._evaluated: dict[str, int] = {}
+        self.pending: deque[Evaluation] = deque()
+        self.active: Evaluation | None = None
+        self.history: list[dict[str, Any]] = []
+        self.best: dict[str, Any] | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether none runs or waits."""
+        return self.active is None and not self.pending
+
+    @property
+    def all_waiting(self) -> list[Evaluation]:
+        """The one that runs and those that wait."""
+        return ([self.active] if self.active else []) + list(self.pending)
+
+    def versions_announced(self, newest: Mapping[str, int], now: float) -> bool:
+        """Note that every policy has a version; makes an evaluation due at the first such vector and
+        whenever the slowest policy reaches or passes a multiple of ``every``."""
+        slowest = min(newest.values())
+        first = self._passed < 0
+        due = first or slowest // self._every > self._passed // self._every
+        self._passed = max(self._passed, slowest)
+        return due and self.require(newest, now)
+
+    def require(self, newest: Mapping[str, int], now: float) -> bool:
+        """Make an evaluation of these versions due, unless they are the last ones that were."""
+        if not self._sets or dict(newest) == self._evaluated:
+            return False
+        self._evaluated = dict(newest)
+        self.pending.append(Evaluation(dict(newest), now))
+        return True
+
+    def advance(self, fleet: Fleet, load: Mapping[str, int], now: float) -> bool:
+        """Start the next evaluation if none runs, and see that the one that runs has a live host, the
+        least loaded of those that serve the versions (or of all). Returns whether anything changed."""
+        changed = False
+        if self.active is None and self.pending:
+            self.active = self.pending.popleft()
+            self.active.started_at = now
+            self._queue(self.active)
+            changed = True
+        if self.active is not None:
+            host = fleet.get(self.active.host)
+            if host is None or host.health not in ("alive", "suspect"):
+                live = [record for record in fleet.live() if record.serving]
+                if live:
+                    versions = self.active.versions
+                    best = min(
+                        live, key=lambda r: (not r.serves(versions), load.get(r.name, 0), r.name)
+                    )
+                    self.active.host = best.name
+                    changed = True
+        return changed
+
+    def pins(self, raas: str) -> dict[str, int]:
+        """The versions that a RaaS must keep: the host until the end, others while they hold tasks."""
+        if self.active and (self.active.host == raas or self.tasks.held_by(raas)):
+            return self.active.versions
+        return {}
+
+    def may_lease(self, record: RaasRecord, newest: Mapping[str, int]) -> bool:
+        """Whether the RaaS may take a task of the running evaluation: it serves exactly the versions, and
+        is the host or would serve them anyway."""
+        active = self.active
+        if active is None or not self.tasks.queued or not record.serves(active.versions):
+            return False
+        return record.name == active.host or active.versions == dict(newest)
+
+    def finish(self, task: TaskRecord, received: ReceivedGroup) -> None:
+        """A task came back."""
+        self.tasks.end(task, "accepted")
+        assert self.active is not None
+        scores = score_prompt(received.header, self._samples, self._solved_at)
+        self.active.scores[task.eval_set].add(scores, self._policies)
+
+    def fail(self, task: TaskRecord, error: str) -> None:
+        """A task was given up (its record has ended already)."""
+        assert self.active is not None
+        self.active.scores[task.eval_set].add_failure(f"{error} (prompt {task.prompt.id})")
+
+    def conclude(self, now: float) -> dict[str, Any] | None:
+        """The entry of the running evaluation if all its tasks have ended."""
+        active = self.active
+        if active is None or self.tasks.live:
+            return None
+        sets = {name: score.result() for name, score in active.scores.items()}
+        entry = {
+            "version": active.version,
+            "versions": active.versions,
+            "sets": sets,
+            "seconds": now - (active.started_at or now),
+        }
+        self.history.append(entry)
+        averages = [result["avg"] for result in sets.values() if isinstance(result["avg"], float)]
+        if averages:
+            mean = sum(averages) / len(averages)
+            if self.best is None or mean > self.best["avg"]:
+                self.best = {"version": active.version, "versions": active.versions, "avg": mean}
+        self.active = None
+        return entry
+
+    def needed_versions(self, policy: str) -> list[int]:
+        """Versions of a policy that waiting or running evaluations need, and the best one."""
+        versions = [evaluation.versions[policy] for evaluation in self.all_waiting]
+        if self.best is not None:
+            versions.append(self.best["versions"][policy])
+        return versions
+
+    def _queue(self, evaluation: Evaluation) -> None:
+        for name, source in self._sets.items():
+            evaluation.scores[name] = SetScore(self._samples)
+            count = (
+                len(source) if self._max_prompts is None else min(len(source), self._max_prompts)
+            )
+            for index in range(count):
+                self.tasks.add(source[index], self._samples, name, evaluation.versions)

@@ -1,0 +1,91 @@
+"""The status as Prometheus metrics, made anew for every scrape in a registry of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+_POLICY_COUNTERS = ("updates", "replayed", "untrained", "groups_accepted", "tokens_trained")
+_POLICY_GAUGES = (
+    "version", "under_way", "limit", "reward", "trained_reward", "trainer_wait_fraction",
+    "max_staleness_seen",
+)  # fmt: skip
+
+
+class _StatusCollector(Collector):
+    def __init__(self, status: Callable[[], dict[str, Any]]) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[Metric]:
+        status = self._status()
+        state = GaugeMetricFamily(
+            "astraflow_run_state", "1 for the state of the run", labels=["state"]
+        )
+        state.add_metric([status["state"]], 1)
+        yield state
+        tasks = GaugeMetricFamily("astraflow_tasks", "Tasks by state", labels=["state"])
+        for name, count in status["tasks"].items():
+            tasks.add_metric([name], count)
+        yield tasks
+        reasons = CounterMetricFamily("astraflow_rejected", "Rejected groups", labels=["reason"])
+        for reason, count in status["rejected"].items():
+            reasons.add_metric([reason], count)
+        yield reasons
+        rows = GaugeMetricFamily("astraflow_rows", "Rows by state", labels=["policy", "state"])
+        for policy, facts in status["policies"].items():
+            for name, count in facts["rows"].items():
+                rows.add_metric([policy, name], count)
+        yield rows
+        yield from self._policies(status["policies"])
+        yield from self._raas(status["raas"])
+        yield CounterMetricFamily(
+            "astraflow_tokens_generated", "Sampled tokens", value=status["tokens_generated"]
+        )
+        yield GaugeMetricFamily(
+            "astraflow_invariants_ok",
+            "1 if everything adds up",
+            value=float(status["invariants_ok"]),
+        )
+
+    def _policies(self, policies: dict[str, Any]) -> Iterator[Metric]:
+        for name in _POLICY_COUNTERS:
+            counter = CounterMetricFamily(f"astraflow_policy_{name}", name, labels=["policy"])
+            for policy, facts in policies.items():
+                counter.add_metric([policy], facts[name])
+            yield counter
+        for name in _POLICY_GAUGES:
+            gauge = GaugeMetricFamily(f"astraflow_policy_{name}", name, labels=["policy"])
+            for policy, facts in policies.items():
+                if facts[name] is not None:
+                    gauge.add_metric([policy], facts[name])
+            yield gauge
+        trainer = GaugeMetricFamily(
+            "astraflow_trainer", "Metrics of the last step", labels=["policy", "metric"]
+        )
+        for policy, facts in policies.items():
+            for name, value in {**facts["metrics"], **facts["data_metrics"]}.items():
+                if value is not None:
+                    trainer.add_metric([policy, name], value)
+        yield trainer
+
+    def _raas(self, fleet: list[dict[str, Any]]) -> Iterator[Metric]:
+        up = GaugeMetricFamily("astraflow_raas_alive", "1 if it is heard of", labels=["raas"])
+        metrics = GaugeMetricFamily("astraflow_raas", "As reported", labels=["raas", "metric"])
+        for raas in fleet:
+            up.add_metric([raas["name"]], float(raas["state"] == "alive"))
+            for name, value in raas["metrics"].items():
+                if value is not None:
+                    metrics.add_metric([raas["name"], name], value)
+        yield up
+        yield metrics
+
+
+def exporter(status: Callable[[], dict[str, Any]]) -> Callable[[], bytes]:
+    """A function that gives the text of ``/metrics``."""
+    registry = CollectorRegistry()
+    registry.register(_StatusCollector(status))
+    return lambda: generate_latest(registry)

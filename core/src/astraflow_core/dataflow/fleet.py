@@ -1,0 +1,120 @@
+"""The RaaS that this run knows: alive, suspect or gone by heartbeat; what each serves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from astraflow_core.errors import Refused
+from astraflow_core.wire.messages import RegisterRaas, RevokedLease, Wait
+
+Health = Literal["alive", "suspect", "gone", "left"]
+
+
+@dataclass(slots=True)
+class RaasRecord:
+    """One RaaS. ``floor``: the versions announced when it registered, which it must have served before
+    it gets tasks; ``told_*``: the news that it has been sent, so that a long-poll ends once for each."""
+
+    name: str
+    pid: int
+    host: str
+    capacity: int
+    last_heard: float
+    floor: dict[str, int]
+    health: Health = "alive"
+    caught_up: bool = False
+    serving: dict[str, int] = field(default_factory=dict)
+    seen: dict[str, int] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    waits: list[Wait] = field(default_factory=list)
+    told_versions: dict[str, int] = field(default_factory=dict)
+    told_pins: dict[str, int] = field(default_factory=dict)
+    revoked: dict[str, RevokedLease] = field(default_factory=dict)
+    waiting_since: float | None = None
+
+    def serves(self, versions: Mapping[str, int]) -> bool:
+        """Whether it serves exactly these versions."""
+        return all(self.serving.get(policy) == version for policy, version in versions.items())
+
+
+class Fleet:
+    """All RaaS that ever registered."""
+
+    def __init__(self, suspect_s: float, gone_s: float) -> None:
+        self._suspect_s, self._gone_s = suspect_s, gone_s
+        self._records: dict[str, RaasRecord] = {}
+        self.tokens_generated = 0.0
+
+    def all(self) -> list[RaasRecord]:
+        """Every RaaS, in order of its first registration."""
+        return list(self._records.values())
+
+    def live(self) -> list[RaasRecord]:
+        """Those heard of in time."""
+        return [record for record in self._records.values() if record.health == "alive"]
+
+    def present(self) -> list[RaasRecord]:
+        """Those that have neither left nor been given up."""
+        return [r for r in self._records.values() if r.health in ("alive", "suspect")]
+
+    def register(
+        self, message: RegisterRaas, announced: Mapping[str, int], now: float
+    ) -> RaasRecord:
+        """A RaaS arrives, or comes back under its name."""
+        if message.capacity < 1:
+            raise Refused(
+                400, f"RaaS {message.raas!r} offers no capacity; at least one episode is needed"
+            )
+        floor = {policy: version for policy, version in announced.items() if version >= 0}
+        record = RaasRecord(message.raas, message.pid, message.host, message.capacity, now, floor)
+        self._records[message.raas] = record
+        return record
+
+    def heard(
+        self, name: str, serving: Mapping[str, int], seen: Mapping[str, int], now: float
+    ) -> RaasRecord:
+        """A sign of life; 404 if the RaaS must register (again)."""
+        record = self._records.get(name)
+        if record is None or record.health in ("gone", "left"):
+            was = "is not registered" if record is None else f"was given up as {record.health}"
+            raise Refused(404, f"RaaS {name!r} {was}; it must register")
+        record.last_heard, record.health = now, "alive"
+        record.serving, record.seen = dict(serving), dict(seen)
+        if not record.caught_up:
+            record.caught_up = all(
+                record.serving.get(policy, -1) >= version
+                for policy, version in record.floor.items()
+            )
+        return record
+
+    def get(self, name: str) -> RaasRecord | None:
+        """The RaaS of that name."""
+        return self._records.get(name)
+
+    def update_metrics(self, record: RaasRecord, metrics: Mapping[str, float]) -> None:
+        """Take the counters of a RaaS over; one that restarted counts from zero again."""
+        before = record.metrics.get("tokens_generated", 0.0)
+        after = metrics.get("tokens_generated", before)
+        self.tokens_generated += after - before if after >= before else after
+        record.metrics = dict(metrics)
+
+    def sweep(self, now: float) -> list[RaasRecord]:
+        """Re-judge every RaaS by its silence; returns those that are gone since."""
+        gone = []
+        for record in self.present():
+            silence = now - record.last_heard
+            if silence >= self._gone_s:
+                record.health = "gone"
+                gone.append(record)
+            elif silence >= self._suspect_s:
+                record.health = "suspect"
+        return gone
+
+    def leave(self, name: str) -> RaasRecord | None:
+        """A RaaS says goodbye."""
+        record = self._records.get(name)
+        if record is not None:
+            record.health = "left"
+        return record

@@ -1,0 +1,36 @@
+"""The dataflow without its network: one state, and the parts that act on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from astraflow_core.dataflow.leasing import Leasing
+from astraflow_core.dataflow.reception import Reception
+from astraflow_core.dataflow.state import FlowState
+from astraflow_core.dataflow.status import balance, status
+from astraflow_core.dataflow.training import Training
+from astraflow_core.dataflow.waits import waits
+from astraflow_core.dataflow.watch import Watch
+
+
+class Dataflow:
+    """``leasing`` and ``reception`` face RaaS, ``training`` faces trainers, ``watch`` the clock."""
+
+    def __init__(self, state: FlowState) -> None:
+        self.state = state
+        self.leasing = Leasing(state)
+        self.reception = Reception(state)
+        self.training = Training(state)
+        self.watch = Watch(state)
+
+    def status(self) -> dict[str, Any]:
+        """JSON-like picture of the run; the one source of the live view and the summary."""
+        return {**status(self.state), "waits": self.waits()}
+
+    def balance(self) -> dict[str, Any]:
+        """The accounting, with what does not add up."""
+        return balance(self.state)
+
+    def waits(self) -> list[dict[str, Any]]:
+        """Who waits for whom."""
+        return waits(self.state, self.training)

@@ -1,0 +1,221 @@
+"""Tasks for RaaS: who may have which, admission of new prompts, renewals and failures."""
+
+from __future__ import annotations
+
+from astraflow_core.dataflow.capacity import expected_sequences, has_room
+from astraflow_core.dataflow.fleet import RaasRecord
+from astraflow_core.dataflow.journal import Admitted
+from astraflow_core.dataflow.progress import RunState
+from astraflow_core.dataflow.state import FlowState
+from astraflow_core.dataflow.tasks import TaskRecord, TaskTable
+from astraflow_core.wire.messages import (
+    FailTask,
+    LeasesRenewed,
+    LeaseTasks,
+    LeaveRaas,
+    RaasRegistered,
+    RegisterRaas,
+    RenewLeases,
+    SamplingMessage,
+    Task,
+    TasksLeased,
+)
+
+REFUSALS_PER_CALL = 256
+
+
+class Leasing:
+    """The RaaS's side of the dataflow, all but the pushes."""
+
+    def __init__(self, state: FlowState) -> None:
+        self._state = state
+        self._refused_in_a_row = 0
+        self.more_to_admit = False
+        config = state.config
+        self._train_sampling = SamplingMessage(
+            max_tokens=config.sampling.max_tokens,
+            temperature=config.sampling.temperature,
+            top_p=config.sampling.top_p,
+            top_k=config.sampling.top_k,
+            min_p=config.sampling.min_p,
+            stop=list(config.sampling.stop),
+        )
+        self._eval_sampling = SamplingMessage(
+            max_tokens=config.sampling.max_tokens,
+            temperature=config.eval.temperature,
+            stop=list(config.sampling.stop),
+        )
+
+    def register(self, message: RegisterRaas) -> RaasRegistered:
+        """A RaaS arrives; what it held under this name before returns to the queue."""
+        state = self._state
+        for policy in message.policies:
+            state.stream(policy)
+        state.give_back_all(message.raas, f"RaaS {message.raas!r} started anew", blame=False)
+        record = state.fleet.register(message, state.versions.newest, state.clock())
+        return RaasRegistered(
+            run=state.config.run.name, renew_s=state.renew_s, news=state.news(record)
+        )
+
+    def ask(self, message: LeaseTasks) -> RaasRecord:
+        """A RaaS asks for tasks: note what it serves and has seen."""
+        state = self._state
+        record = state.fleet.heard(message.raas, message.serving, message.seen, state.clock())
+        state.advance_evaluations()
+        return record
+
+    def lease(self, record: RaasRecord, free: int) -> TasksLeased:
+        """Tasks for ``free`` episodes, possibly none, and the news."""
+        state = self._state
+        leased: list[TaskRecord] = []
+        kinds = [self._next_train, self._next_eval]
+        active = state.evaluations.active
+        if active is not None and active.host == record.name:
+            kinds.reverse()
+        for take in kinds:
+            while (task := take(record, free)) is not None:
+                leased.append(task)
+                free -= task.group_size
+        if leased:
+            state.last_progress = state.clock()
+        return TasksLeased(tasks=[self._message(task) for task in leased], news=state.news(record))
+
+    def work_available(self) -> bool:
+        """Whether some RaaS could be given a task now, whoever it is."""
+        state = self._state
+        if state.evaluations.active is not None and state.eval.queued:
+            return True
+        return state.progress.state is RunState.RUNNING and has_room(
+            state.live_streams(), state.train, state.config.run.group_size
+        )
+
+    def renew(self, message: RenewLeases) -> LeasesRenewed:
+        """The heartbeat: extends the leases that the RaaS holds and tells it of those it does not."""
+        state, now = self._state, self._state.clock()
+        before = state.fleet.get(message.raas)
+        served = dict(before.serving) if before else {}
+        record = state.fleet.heard(message.raas, message.serving, message.seen, now)
+        if record.serving != served:
+            state.signals.raas(record.name)
+        state.fleet.update_metrics(record, message.metrics)
+        record.waits = list(message.waits)
+        revoked = {}
+        for table in (state.train, state.eval):
+            named = [task for task in message.tasks if table.owns(task)]
+            revoked.update({r.task: r for r in table.renew(message.raas, named, now)})
+        unknown = [t for t in message.tasks if not (state.train.owns(t) or state.eval.owns(t))]
+        revoked.update({r.task: r for r in state.train.renew(message.raas, unknown, now)})
+        record.revoked = {**record.revoked, **revoked}
+        state.advance_evaluations()
+        return LeasesRenewed(news=state.news(record))
+
+    def fail(self, message: FailTask) -> None:
+        """A RaaS could not roll a task out. Said of a task that it does not hold, it changes nothing."""
+        state = self._state
+        table = state.eval if state.eval.owns(message.task) else state.train
+        task = table.get(message.task) if table.owns(message.task) else None
+        if task is None or task.lease is None or task.lease.raas != message.raas:
+            return
+        if message.fatal:
+            table.end(task, "failed")
+        else:
+            table.give_back(task, message.error, blame=True)
+        self._after_failure(table, task, message.error)
+
+    def leave(self, message: LeaveRaas) -> None:
+        """A RaaS says goodbye; its leases return at once and are not held against the tasks."""
+        state = self._state
+        reason = f"RaaS {message.raas!r} left: {message.reason}"
+        state.fleet.leave(message.raas)
+        state.give_back_all(message.raas, reason, blame=False)
+        state.advance_evaluations()
+        state.signals.state()
+
+    def _after_failure(self, table: TaskTable, task: TaskRecord, error: str) -> None:
+        state = self._state
+        if (outcome := table.outcome(task.id)) is not None:
+            state.gave_up(table, task, outcome, error)
+        if table is state.train:
+            state.failed_in_a_row += 1
+            limit = state.config.run.failure_limit
+            if state.failed_in_a_row >= limit:
+                since = "none succeeded" if not self._any_success() else "with no success between"
+                state.fail(
+                    f"{limit} tasks failed in a row, {since}; "
+                    f"the last: {error} (prompt {task.prompt.id})"
+                )
+        state.signals.work()
+        state.advance_evaluations()
+
+    def _any_success(self) -> bool:
+        outcomes = self._state.train.outcomes
+        return bool(outcomes["accepted"] or outcomes["rejected"])
+
+    def _fits(self, record: RaasRecord, free: int, group_size: int) -> bool:
+        return free >= min(group_size, record.capacity)
+
+    def _next_eval(self, record: RaasRecord, free: int) -> TaskRecord | None:
+        state = self._state
+        if state.progress.ending or not state.evaluations.may_lease(record, state.versions.newest):
+            return None
+        task = state.eval.first()
+        if task is None or not self._fits(record, free, task.group_size):
+            return None
+        return state.eval.lease(record.name, record.capacity, state.clock())
+
+    def _next_train(self, record: RaasRecord, free: int) -> TaskRecord | None:
+        state = self._state
+        group_size = state.config.run.group_size
+        if (
+            state.progress.state is not RunState.RUNNING
+            or not self._fits(record, free, group_size)
+            or not self._serves_fresh_enough(record)
+            or not has_room(state.live_streams(), state.train, group_size)
+        ):
+            return None
+        if state.train.first() is None and not self._admit(group_size):
+            return None
+        expected = expected_sequences(state.streams.values(), group_size)
+        return state.train.lease(record.name, record.capacity, state.clock(), expected)
+
+    def _serves_fresh_enough(self, record: RaasRecord) -> bool:
+        limit = self._state.config.run.max_staleness
+        return record.caught_up and all(
+            policy in record.serving and newest - record.serving[policy] <= limit
+            for policy, newest in self._state.versions.newest.items()
+        )
+
+    def _admit(self, group_size: int) -> bool:
+        """Admit the next prompt that the policies want. After a whole epoch of refusals the next prompt
+        is admitted all the same, so that a set that is refused whole cannot stall the run. The work of
+        one call is bounded; ``more_to_admit`` says that it ended at the bound."""
+        state = self._state
+        self.more_to_admit = False
+        for _ in range(REFUSALS_PER_CALL):
+            prompt = state.cursor.take()
+            forced = self._refused_in_a_row >= state.cursor.size
+            if forced or state.admission.admit(prompt):
+                state.forced += forced
+                self._refused_in_a_row = 0
+                task = state.train.add(prompt, group_size)
+                state.journal(
+                    Admitted(task=task.id, prompt_id=prompt.id, cursor=state.cursor.position)
+                )
+                return True
+            self._refused_in_a_row += 1
+        self.more_to_admit = True
+        return False
+
+    def _message(self, task: TaskRecord) -> Task:
+        state = self._state
+        return Task(
+            id=task.id,
+            prompt_id=task.prompt.id,
+            data=task.prompt.data,
+            group_size=task.group_size,
+            sampling=self._eval_sampling if task.eval_set else self._train_sampling,
+            lease_s=state.config.run.lease_s,
+            deadline_s=state.config.run.episode_deadline_s,
+            pinned=dict(task.pinned),
+            eval_set=task.eval_set,
+        )

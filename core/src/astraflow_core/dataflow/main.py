@@ -1,0 +1,183 @@
+"""Entry point of the dataflow process: builds its parts from the config, serves until the run ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from astraflow_core.catalog import Catalog
+from astraflow_core.component import Kind
+from astraflow_core.config.load import component_context, run_info
+from astraflow_core.config.models import ComponentTable, RunConfig
+from astraflow_core.dataflow.chains import DataChain, NamedPolicy
+from astraflow_core.dataflow.cursor import PromptCursor
+from astraflow_core.dataflow.flow import Dataflow
+from astraflow_core.dataflow.journal import Journal
+from astraflow_core.dataflow.progress import RunState
+from astraflow_core.dataflow.service import DataflowService
+from astraflow_core.dataflow.state import FlowState
+from astraflow_core.dataflow.steplog import StepLog
+from astraflow_core.dataflow.wakeups import Wakeups
+from astraflow_core.errors import AstraFlowError, PromptError, RunFailed
+from astraflow_core.hooks import Hooks
+from astraflow_core.telemetry.logs import configure_logging
+from astraflow_core.telemetry.parent import end_with_parent
+from astraflow_core.wire.server import Server
+
+log = logging.getLogger("astraflow.dataflow")
+
+ROLE = "dataflow"
+FAREWELL_S = 10.0
+
+
+def serve(config: RunConfig, directory: Path, token: str) -> int:
+    """Serve the dataflow of a run; returns 0 if the run finished or was stopped, 1 if it failed.
+
+    Writes ``directory/dataflow.json`` with ``url`` and ``pid`` once it listens, ``metrics.jsonl`` as the
+    run goes on, and ``status.json`` at the end. SIGTERM and SIGINT stop the run cleanly; the second one
+    ends the process at once.
+    """
+    configure_logging(ROLE)
+    end_with_parent()
+    catalog = Catalog.discover(config.plugins.disable, config.plugins.only)
+    hooks = Hooks.for_run(catalog, config)
+    run = run_info(config, directory)
+    hooks.run_started(run)
+    error: BaseException | None = None
+    try:
+        reason = asyncio.run(_serve(config, directory, token, catalog, hooks))
+        if reason is not None:
+            error = RunFailed(reason)
+            log.error("%s", reason)
+            return 1
+    except AstraFlowError as problem:
+        error = problem
+        log.error("%s", problem)
+        return problem.exit_code
+    except BaseException as problem:
+        error = problem
+        raise
+    finally:
+        hooks.run_ended(run, error)
+    return 0
+
+
+def build_state(
+    config: RunConfig, directory: Path, token: str, catalog: Catalog, wakeups: Wakeups
+) -> FlowState:
+    """The state of a fresh run, with the components that the config names."""
+
+    def build(kind: Kind, table: ComponentTable, policy: str, name: str) -> Any:
+        return catalog.build(
+            kind, table, component_context(config, directory, ROLE, policy, name, token)
+        )
+
+    def chain(tables: Sequence[ComponentTable], policy: str) -> DataChain:
+        named = []
+        for index, table in enumerate(tables):
+            place = f"data-{policy or 'prompts'}-{index}-{table.use.rpartition('/')[2]}"
+            place = place.replace(":", ".")
+            named.append(NamedPolicy(table.use, build(Kind.DATA_POLICY, table, policy, place)))
+        return DataChain(named)
+
+    prompts = build(Kind.PROMPT_SOURCE, config.prompts, "", "prompts")
+    eval_sets = {
+        name: build(Kind.PROMPT_SOURCE, table, "", f"eval-{name}")
+        for name, table in config.eval.sets.items()
+    }
+    for place, source in [
+        ("[prompts]", prompts),
+        *((f"[eval.sets.{k}]", v) for k, v in eval_sets.items()),
+    ]:
+        if len(source) < 1:
+            raise PromptError(f"{place} has no prompts; at least one is needed")
+    return FlowState(
+        config,
+        cursor=PromptCursor(prompts, config.run.seed, config.prompts.shuffle),
+        admission=chain(config.prompts.data, ""),
+        chains={policy: chain(table.data, policy) for policy, table in config.policies.items()},
+        eval_sets=eval_sets,
+        clock=time.monotonic,
+        signals=wakeups,
+        journal=Journal(directory / "journal") if config.journal.enabled else None,
+        log=StepLog(directory / "metrics.jsonl"),
+    )
+
+
+async def _serve(
+    config: RunConfig, directory: Path, token: str, catalog: Catalog, hooks: Hooks
+) -> str | None:
+    """Serve until the run is over; the reason if it failed."""
+    directory.mkdir(parents=True, exist_ok=True)
+    wakeups = Wakeups()
+    state = build_state(config, directory, token, catalog, wakeups)
+    flow = Dataflow(state)
+    service = DataflowService(flow, wakeups, token, hooks.routes(ROLE))
+    server = Server(service.app, config.dataflow.host, config.dataflow.port)
+    hurry = asyncio.Event()
+    signalled = asyncio.Event()
+
+    def on_signal(name: str) -> None:
+        if state.progress.ending or signalled.is_set():
+            hurry.set()
+            wakeups.changed.set()
+        signalled.set()
+        state.stop(f"the dataflow got {name}")
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number.name)
+    await server.start()
+    _write_json(directory / "dataflow.json", {"url": server.url, "pid": os.getpid()})
+    log.info("listening at %s", server.url)
+    sweep = asyncio.create_task(service.sweep())
+    try:
+        await _until_over(state, wakeups, sweep, hurry)
+    finally:
+        sweep.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await sweep
+        _write_json(directory / "status.json", flow.status())
+        await server.stop()
+        state.close()
+    return state.progress.reason if state.progress.state is RunState.FAILED else None
+
+
+async def _until_over(
+    state: FlowState, wakeups: Wakeups, sweep: asyncio.Task[None], hurry: asyncio.Event
+) -> None:
+    """Wait for the end of the run, and then, for a while, for everyone to have taken leave."""
+    while not state.progress.over and not hurry.is_set():
+        await _next_change(wakeups, sweep, None)
+    log.info("the run is %s: %s", state.progress.state.value, state.progress.reason)
+    failed = state.progress.state is RunState.FAILED
+    end = time.monotonic() + (FAREWELL_S if failed else state.config.run.deadline_s)
+    while not (state.all_left or hurry.is_set()) and time.monotonic() < end:
+        await _next_change(wakeups, sweep, end - time.monotonic())
+
+
+async def _next_change(
+    wakeups: Wakeups, sweep: asyncio.Task[None], timeout_s: float | None
+) -> None:
+    change = asyncio.create_task(wakeups.changed.wait())
+    try:
+        await asyncio.wait({change, sweep}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        change.cancel()
+    if sweep.done():
+        sweep.result()
+    wakeups.changed.clear()
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    partial.replace(path)

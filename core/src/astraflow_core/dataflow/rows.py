@@ -1,0 +1,77 @@
+"""Rows: views into the body of a push, each one sequence of one policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from astraflow_core.types import (
+    BufferedRow,
+    GroupStatistics,
+    GroupSummary,
+    Prompt,
+    group_statistics,
+)
+from astraflow_core.wire.groups import ReceivedGroup
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """Sequence ``index`` of a received group. ``group`` and ``trajectory`` are numbers unique in the run,
+    ``trained`` its trained tokens."""
+
+    item: BufferedRow
+    received: ReceivedGroup
+    index: int
+    group: int
+    trajectory: int
+    trained: int
+
+    @property
+    def min_version(self) -> int:
+        """Smallest version of its trained tokens."""
+        return self.item.min_version
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyShare:
+    """What one policy gets of a pushed group: indexes of its sequences and their summary."""
+
+    indexes: tuple[int, ...]
+    summary: GroupSummary
+    statistics: GroupStatistics
+
+
+def trained_tokens(received: ReceivedGroup) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Trained tokens of each sequence, int64 ``[n]``."""
+    if not received.header.sequences:
+        return np.empty(0, dtype=np.int64)
+    return np.add.reduceat(received.loss_mask, received.offsets[:-1], dtype=np.int64)
+
+
+def share_of(
+    received: ReceivedGroup,
+    trained: np.ndarray[tuple[int], np.dtype[np.int64]],
+    policy: str,
+    prompt: Prompt,
+    version: int,
+) -> PolicyShare | None:
+    """The policy's share of a group, with statistics over all its sequences; ``None`` if it has none."""
+    headers = received.header.sequences
+    indexes = tuple(i for i, header in enumerate(headers) if header.policy == policy)
+    if not indexes:
+        return None
+    own = [headers[i] for i in indexes]
+    rewards = np.array([header.reward for header in own], dtype=np.float64)
+    summary = GroupSummary(
+        policy=policy,
+        prompt=prompt,
+        rewards=rewards,
+        lengths=np.array([header.length for header in own], dtype=np.int32),
+        trained=trained[list(indexes)].astype(np.int32),
+        min_versions=np.array([header.min_version for header in own], dtype=np.int32),
+        truncated=np.array([header.truncated for header in own], dtype=np.bool_),
+        version=version,
+    )
+    return PolicyShare(indexes, summary, group_statistics(rewards))

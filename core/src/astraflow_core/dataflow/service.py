@@ -1,0 +1,186 @@
+"""The dataflow over HTTP: each route decodes, calls the state and encodes; some wait."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+
+from astraflow_core.dataflow.exporter import exporter
+from astraflow_core.dataflow.flow import Dataflow
+from astraflow_core.dataflow.wakeups import Wakeups
+from astraflow_core.errors import AstraFlowError, Refused, WireError
+from astraflow_core.wire.messages import (
+    AcknowledgeBatch,
+    AnnouncementMessage,
+    Done,
+    FailTask,
+    LeaseTasks,
+    LeaveRaas,
+    Message,
+    NextBatch,
+    RegisterRaas,
+    RegisterTrainer,
+    ReleaseBatches,
+    RenewLeases,
+    StopRun,
+    TrainerFailed,
+)
+from astraflow_core.wire.server import create_app, frame, read_message, reply
+
+log = logging.getLogger(__name__)
+
+LONGEST_POLL_S = 60.0
+SWEEP_S = 1.0
+
+
+class DataflowService:
+    """Routes of the dataflow, and its sweep. ``wakeups`` must be the signals of the flow's state."""
+
+    def __init__(
+        self, flow: Dataflow, wakeups: Wakeups, token: str, routers: Iterable[Any] = ()
+    ) -> None:
+        self.flow, self.wakeups = flow, wakeups
+        self._metrics = exporter(flow.status)
+        limit = flow.state.config.dataflow.max_body_mb << 20
+        self.app: FastAPI = create_app("dataflow", token, limit)
+        self.app.state.dataflow = flow
+        self.app.include_router(self._router())
+        for router in routers:
+            self.app.include_router(router)
+
+    async def sweep(self) -> None:
+        """Look after leases, silences and deadlines, until cancelled."""
+        period = min(SWEEP_S, self.flow.state.config.run.lease_s / 8)
+        while True:
+            await asyncio.sleep(period)
+            with self._guarded():
+                self.flow.watch.sweep()
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """What the state refuses goes back to the caller; anything else fails the run, with its cause."""
+        try:
+            yield
+        except (Refused, WireError):
+            raise
+        except AstraFlowError as error:
+            self.flow.state.fail(str(error))
+            raise Refused(409, f"the run has failed: {error}") from error
+        except Exception as error:
+            log.exception("the dataflow failed")
+            self.flow.state.fail(f"the dataflow failed: {type(error).__name__}: {error}")
+            raise
+
+    async def _lease(self, request: Request) -> Response:
+        message = await read_message(request, LeaseTasks)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + min(message.wait_s, LONGEST_POLL_S)
+        flow, state = self.flow, self.flow.state
+        waiter = self.wakeups.raas_waits(message.raas)
+        record = None
+        try:
+            with self._guarded():
+                record = flow.leasing.ask(message)
+            while True:
+                untold = state.has_news(record)
+                with self._guarded():
+                    answer = flow.leasing.lease(record, message.free)
+                self.wakeups.looked(waiter)
+                left = end - loop.time()
+                if answer.tasks or untold or left <= 0:
+                    return reply(answer)
+                record.waiting_since = record.waiting_since or state.clock()
+                if flow.leasing.more_to_admit:
+                    await asyncio.sleep(0)
+                else:
+                    self._pass_on()
+                    await waiter.wait(left)
+                if waiter.superseded or await request.is_disconnected():
+                    return reply(answer)
+        finally:
+            self.wakeups.done(message.raas, waiter)
+            if record is not None:
+                record.waiting_since = None
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self.flow.leasing.work_available():
+            self.wakeups.pass_on()
+
+    async def _next_batch(self, request: Request) -> Response:
+        message = await read_message(request, NextBatch)
+        loop, state = asyncio.get_running_loop(), self.flow.state
+        wait_s = min(message.wait_s, LONGEST_POLL_S)
+        end = loop.time() + wait_s
+        state.stream(message.policy)
+        trainer = state.trainers[message.policy]
+        waiter = self.wakeups.trainer_waits(message.policy)
+        trainer.ask(state.clock(), wait_s)
+        try:
+            while True:
+                with self._guarded():
+                    body = self.flow.training.next_batch(message)
+                left = end - loop.time()
+                if body is not None:
+                    return frame(body)
+                if left <= 0:
+                    return frame(self.flow.training.no_batch_yet(message.policy))
+                await waiter.wait(left)
+                if waiter.superseded or await request.is_disconnected():
+                    return frame(self.flow.training.no_batch_yet(message.policy))
+        finally:
+            self.wakeups.done(message.policy, waiter)
+            if not waiter.superseded:
+                trainer.answered(state.clock())
+
+    def _router(self) -> APIRouter:
+        router, flow = APIRouter(), self.flow
+        leasing, training, state = flow.leasing, flow.training, flow.state
+
+        def call(path: str, expected: type[Any], act: Callable[[Any], Message | None]) -> None:
+            async def answer(request: Request) -> Response:
+                message = await read_message(request, expected)
+                with self._guarded():
+                    return reply(act(message) or Done())
+
+            router.add_api_route(path, answer, methods=["POST"])
+
+        def show(path: str, look: Callable[[], Any]) -> None:
+            async def answer() -> Response:
+                return JSONResponse(look())
+
+            router.add_api_route(path, answer, methods=["GET"])
+
+        async def push(request: Request) -> Response:
+            body = await request.body()
+            with self._guarded():
+                return reply(flow.reception.push(body))
+
+        async def metrics() -> Response:
+            return Response(self._metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+        router.add_api_route("/v1/tasks/lease", self._lease, methods=["POST"])
+        router.add_api_route("/v1/batches/next", self._next_batch, methods=["POST"])
+        router.add_api_route("/v1/groups", push, methods=["POST"])
+        router.add_api_route("/metrics", metrics, methods=["GET"])
+        call("/v1/raas/register", RegisterRaas, leasing.register)
+        call("/v1/raas/leave", LeaveRaas, leasing.leave)
+        call("/v1/tasks/renew", RenewLeases, leasing.renew)
+        call("/v1/tasks/fail", FailTask, leasing.fail)
+        call("/v1/trainers/register", RegisterTrainer, training.register)
+        call("/v1/trainers/failed", TrainerFailed, training.failed)
+        call("/v1/versions", AnnouncementMessage, training.announce)
+        call("/v1/batches/ack", AcknowledgeBatch, training.acknowledge)
+        call("/v1/batches/release", ReleaseBatches, training.release)
+        call("/v1/stop", StopRun, lambda message: state.stop(message.reason))
+        show("/v1/status", flow.status)
+        show("/v1/balance", flow.balance)
+        show("/v1/waits", flow.waits)
+        show("/v1/health", lambda: {"service": "dataflow", "state": state.progress.state.value})
+        return router

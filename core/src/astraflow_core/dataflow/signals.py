@@ -1,0 +1,43 @@
+"""Who should look again after a change of state; the HTTP layer turns it into wake-ups."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Signals(Protocol):
+    """Called by the state whenever a waiting request may have an answer now."""
+
+    def work(self) -> None:
+        """There may be a task to lease."""
+
+    def raas(self, name: str) -> None:
+        """There is news for one RaaS."""
+
+    def every_raas(self) -> None:
+        """There is news for all of them."""
+
+    def trainer(self, policy: str) -> None:
+        """The trainer of ``policy`` may get a batch, or the end."""
+
+    def state(self) -> None:
+        """The state of the run changed."""
+
+
+class NoSignals:
+    """For state that nobody waits on."""
+
+    def work(self) -> None:
+        """Nobody waits."""
+
+    def raas(self, name: str) -> None:
+        """Nobody waits."""
+
+    def every_raas(self) -> None:
+        """Nobody waits."""
+
+    def trainer(self, policy: str) -> None:
+        """Nobody waits."""
+
+    def state(self) -> None:
+        """Nobody waits."""

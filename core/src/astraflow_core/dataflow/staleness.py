@@ -1,0 +1,35 @@
+"""The staleness bound: hard at acceptance and again when a batch is cut."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+
+class StalenessBound:
+    """``limit``: most versions that a trained token may be behind the version that its batch updates.
+
+    ``seen`` counts the rows of served batches by their staleness.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.seen: Counter[int] = Counter()
+
+    def too_stale(self, min_version: int, updated: int) -> bool:
+        """Whether a row may not be in a batch that updates version ``updated``; version 0 counts."""
+        return updated - min_version > self.limit
+
+    def record(self, min_version: int, updated: int) -> None:
+        """A row was served in a batch that updates ``updated``."""
+        self.seen[updated - min_version] += 1
+
+    def forget(self, min_version: int, updated: int) -> None:
+        """A row served in a batch that updates ``updated`` was taken back before it was trained."""
+        self.seen[updated - min_version] -= 1
+        if not self.seen[updated - min_version]:
+            del self.seen[updated - min_version]
+
+    @property
+    def highest_seen(self) -> int:
+        """Largest staleness ever served, 0 before the first row."""
+        return max(self.seen, default=0)

@@ -1,0 +1,261 @@
+"""The data stream of one policy: accepted rows in, batches out, and what became of every row."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass
+
+from astraflow_core.dataflow.buffer import RowBuffer
+from astraflow_core.dataflow.chains import DataChain
+from astraflow_core.dataflow.packing import pack
+from astraflow_core.dataflow.rows import PolicyShare, Row
+from astraflow_core.dataflow.staleness import StalenessBound
+from astraflow_core.errors import Refused
+from astraflow_core.types import BufferedRow, Verdict
+from astraflow_core.wire.groups import ReceivedGroup
+
+RECENT_GROUPS = 64
+EXPECTATION_WEIGHT = 0.1
+
+
+@dataclass(slots=True)
+class RowCounts:
+    """Rows by what became of them: accepted = trained + being trained + buffered + stale + evicted.
+    ``replayed`` counts rows served again, ``untrained`` those of accepted groups with nothing to train."""
+
+    accepted: int = 0
+    trained: int = 0
+    stale: int = 0
+    evicted: int = 0
+    replayed: int = 0
+    untrained: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ServedBatch:
+    """A batch in the hands of the trainer, until it is acknowledged. ``first_served``: rows of it that
+    were never served before."""
+
+    id: str
+    version: int
+    rows: tuple[Row, ...]
+    first_served: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """What the config says about a policy's batches."""
+
+    batch_sequences: int
+    publish_every: int
+    steps: int
+    max_staleness: int
+    temperature: float
+
+
+class PolicyStream:
+    """Buffer, staleness bound and batches of ``policy``."""
+
+    def __init__(self, policy: str, settings: StreamSettings, chain: DataChain) -> None:
+        self.policy, self.settings, self.chain = policy, settings, chain
+        self.buffer = RowBuffer(chain.key, keep_served=chain.draws is not None)
+        self.staleness = StalenessBound(settings.max_staleness)
+        self.rows = RowCounts()
+        self.reasons: Counter[str] = Counter()
+        self.groups_accepted = 0
+        self.updates = 0
+        self.released = 0
+        self.outstanding: ServedBatch | None = None
+        self.last_acknowledged = ""
+        self.trainer_is_new = False
+        self.starved = False
+        self.per_trajectory = 1.0
+        self._observed = False
+        self._arrivals = 0
+        self._recent: deque[float] = deque(maxlen=RECENT_GROUPS)
+        self._since_update: list[float] = []
+        self.step_reward: float | None = None
+        self.trained_reward: float | None = None
+        self.tokens_trained = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether the policy has made all its updates."""
+        return self.updates >= self.settings.steps
+
+    @property
+    def being_trained(self) -> int:
+        """Rows in the outstanding batch that were served for the first time."""
+        return self.outstanding.first_served if self.outstanding else 0
+
+    @property
+    def limit(self) -> int:
+        """Most sequences that may be under way at once."""
+        return (self.settings.max_staleness + 1) * self.settings.batch_sequences
+
+    @property
+    def recent_reward(self) -> float | None:
+        """Mean reward of the last groups pushed, before any policy judged them."""
+        return sum(self._recent) / len(self._recent) if self._recent else None
+
+    @property
+    def may_cut(self) -> bool:
+        """Whether a request for a batch could succeed now."""
+        return self.chain.draws is not None or len(self.buffer) >= self.settings.batch_sequences
+
+    def next_version(self, newest: int) -> int:
+        """The version that the next batch to be cut will update, as far as that is known."""
+        batch = self.outstanding
+        if batch is None or newest > batch.version:
+            return newest
+        update = self.updates + 1
+        published = update % self.settings.publish_every == 0 or update >= self.settings.steps
+        return newest + 1 if published else newest
+
+    def observe(self, sequences: int, trajectories: int) -> None:
+        """Learn how many sequences of this policy a trajectory has."""
+        if trajectories == 0:
+            return
+        seen = sequences / trajectories
+        if self._observed:
+            self.per_trajectory += EXPECTATION_WEIGHT * (seen - self.per_trajectory)
+        else:
+            self.per_trajectory, self._observed = seen, True
+
+    def note_reward(self, mean: float) -> None:
+        """The mean reward of a group that was pushed, whatever becomes of it."""
+        self._recent.append(mean)
+        self._since_update.append(mean)
+
+    def offer(
+        self,
+        received: ReceivedGroup,
+        share: PolicyShare,
+        group: int,
+        first_trajectory: int,
+        newest: int,
+    ) -> tuple[Verdict, list[Row]]:
+        """Judge a group and buffer its rows; returns the verdict and the rows buffered."""
+        verdict = self._judge(share, newest)
+        if not verdict.accepted:
+            self.reasons[verdict.reason] += 1
+            return verdict, []
+        self.groups_accepted += 1
+        updated = self.next_version(newest)
+        buffered = []
+        for position, index in enumerate(share.indexes):
+            trained = int(share.summary.trained[position])
+            if trained == 0:
+                self.rows.untrained += 1
+                continue
+            self.rows.accepted += 1
+            header = received.header.sequences[index]
+            if self.staleness.too_stale(header.min_version, updated):
+                self.rows.stale += 1
+                continue
+            item = BufferedRow(
+                arrival=self._arrivals,
+                prompt_id=received.header.prompt_id,
+                min_version=header.min_version,
+                length=header.length,
+                reward=header.reward,
+                group_size=share.statistics.size,
+                group_mean=share.statistics.mean,
+                group_std=share.statistics.std,
+            )
+            row = Row(item, received, index, group, first_trajectory + header.trajectory, trained)
+            self._arrivals += 1
+            self.buffer.add(row)
+            self.starved = False
+            buffered.append(row)
+        return verdict, buffered
+
+    def _judge(self, share: PolicyShare, newest: int) -> Verdict:
+        if self.done:
+            return Verdict(False, "the policy has made all its updates")
+        trained = share.summary.min_versions[share.summary.trained > 0]
+        if trained.size == 0:
+            return Verdict(False, "no trained token")
+        if self.staleness.too_stale(int(trained.max()), self.next_version(newest)):
+            return Verdict(False, "stale")
+        return self.chain.accept(share.summary)
+
+    def cut(self, version: int) -> ServedBatch | None:
+        """The batch that updates ``version``: the unacknowledged one again, or a new one if enough rows
+        are there. Rows too stale for it are dropped and counted first. A trainer that came back under
+        another version gets the rows of the unacknowledged batch as far as they are fresh enough."""
+        if (batch := self.outstanding) is not None:
+            if batch.version == version:
+                return batch
+            if not self.trainer_is_new:
+                raise Refused(
+                    409,
+                    f"batch {batch.id!r}, which updates version {batch.version}, is not acknowledged",
+                )
+            self._put_back(batch)
+        if self.done:
+            return None
+        stale, _ = self.buffer.drop(lambda row: self.staleness.too_stale(row.min_version, version))
+        self.rows.stale += stale
+        rows = self._choose(version)
+        self.starved = rows is None
+        if rows is None:
+            return None
+        for row in rows:
+            self.staleness.record(row.min_version, version)
+        first = sum(row.item.times_served == 0 for row in rows)
+        self.rows.replayed += len(rows) - first
+        self.trainer_is_new = False
+        name = f"{self.policy}-{self.updates:06d}"
+        body = pack(name, self.policy, version, self.settings.temperature, rows)
+        self.outstanding = ServedBatch(name, version, tuple(rows), first, body)
+        return self.outstanding
+
+    def _put_back(self, batch: ServedBatch) -> None:
+        for row in batch.rows:
+            self.staleness.forget(row.min_version, batch.version)
+            if row.item.times_served:
+                self.buffer.kept.append(row)
+            else:
+                self.buffer.add(row)
+        self.rows.replayed -= len(batch.rows) - batch.first_served
+        self.outstanding = None
+
+    def _choose(self, version: int) -> list[Row] | None:
+        count = self.settings.batch_sequences
+        if self.chain.draws is None:
+            return self.buffer.take_first(count) if len(self.buffer) >= count else None
+        fresh = [row.item for row in self.buffer.fresh]
+        arrivals = self.chain.draw(count, fresh, [row.item for row in self.buffer.kept], version)
+        if arrivals is None:
+            return None
+        by_arrival = {row.item.arrival: row for row in self.buffer.take(set(arrivals))}
+        return [by_arrival[arrival] for arrival in arrivals]
+
+    def acknowledge(self, batch_id: str) -> ServedBatch | None:
+        """The update made from a batch is done; ``None`` if that was said before."""
+        batch = self.outstanding
+        if batch is None or batch.id != batch_id:
+            if batch_id == self.last_acknowledged:
+                return None
+            expected = f"{batch.id!r}" if batch else "none"
+            raise Refused(409, f"batch {batch_id!r} is not being trained; {expected} is")
+        self.rows.trained += batch.first_served
+        self.tokens_trained += sum(row.trained for row in batch.rows)
+        self.trained_reward = sum(row.item.reward for row in batch.rows) / len(batch.rows)
+        if self._since_update:
+            self.step_reward = sum(self._since_update) / len(self._since_update)
+            self._since_update.clear()
+        self.buffer.served(list(batch.rows))
+        self.updates += 1
+        self.outstanding, self.last_acknowledged = None, batch_id
+        if self.done:
+            self.rows.evicted += self.buffer.evict_oldest(len(self.buffer))
+        return batch
+
+    def evict_beyond_limit(self) -> int:
+        """Drop the oldest rows over the limit, for a policy whose trainer is silent."""
+        evicted = self.buffer.evict_oldest(len(self.buffer) + self.being_trained - self.limit)
+        self.rows.evicted += evicted
+        return evicted

@@ -1,0 +1,185 @@
+"""The trainers' side of the dataflow: versions in, batches out."""
+
+from __future__ import annotations
+
+from astraflow_core.dataflow.journal import Acknowledged, Announced, Cut, Released
+from astraflow_core.dataflow.progress import RunState
+from astraflow_core.dataflow.state import FlowState
+from astraflow_core.dataflow.stream import PolicyStream
+from astraflow_core.errors import Refused
+from astraflow_core.wire.batches import encode_no_batch
+from astraflow_core.wire.messages import (
+    AcknowledgeBatch,
+    AnnouncementMessage,
+    BatchAcknowledged,
+    NextBatch,
+    RegisterTrainer,
+    ReleaseBatches,
+    TrainerFailed,
+    TrainerRegistered,
+    VersionAnnounced,
+)
+
+
+class Training:
+    """Registers trainers, records versions and serves batches."""
+
+    def __init__(self, state: FlowState) -> None:
+        self._state = state
+
+    def register(self, message: RegisterTrainer) -> TrainerRegistered:
+        """A trainer arrives, or comes back: an unacknowledged batch will be served to it again."""
+        state = self._state
+        stream, trainer = state.stream(message.policy), state.trainers[message.policy]
+        stream.trainer_is_new = True
+        trainer.registered, trainer.failed, trainer.told_end = True, False, False
+        trainer.pid, trainer.host = message.pid, message.host
+        trainer.heard(state.clock())
+        return TrainerRegistered(
+            run=state.config.run.name,
+            highest_version=state.versions.newest[message.policy],
+            updates=stream.updates,
+        )
+
+    def announce(self, message: AnnouncementMessage) -> VersionAnnounced:
+        """A version is out. Everyone hears of it at once."""
+        state = self._state
+        state.stream(message.policy)
+        state.trainers[message.policy].heard(state.clock())
+        if state.versions.announce(message):
+            state.last_progress = state.clock()
+            state.journal(Announced(announcement=message))
+            for chain in (state.admission, state.streams[message.policy].chain):
+                chain.on_version(message.policy, message.version)
+            if state.versions.complete:
+                state.run_on()
+                state.evaluations.versions_announced(state.versions.newest, state.clock())
+            state.signals.every_raas()
+            state.signals.work()
+            state.advance_evaluations()
+        return VersionAnnounced(retain=self._retained(message.policy))
+
+    def next_batch(self, message: NextBatch) -> bytes | None:
+        """The batch that updates ``message.version`` as a frame, the word that there will be none, or
+        ``None`` while there is nothing to say."""
+        state = self._state
+        stream, trainer = state.stream(message.policy), state.trainers[message.policy]
+        if not trainer.registered:
+            raise Refused(409, f"the trainer of {message.policy!r} is not registered")
+        if state.progress.ending:
+            trainer.told_end = True
+            state.settle()
+            best = state.evaluations.best
+            best_version = best["versions"][message.policy] if best else -1
+            return encode_no_batch(True, state.progress.reason, best_version)
+        newest = state.versions.newest[message.policy]
+        batch = stream.outstanding
+        if message.version != newest and (batch is None or batch.version != message.version):
+            raise Refused(
+                409,
+                f"a batch for version {message.version} of {message.policy!r} was asked for; "
+                f"the newest announced is {newest}",
+            )
+        before, stale = stream.outstanding, stream.rows.stale
+        batch = stream.cut(message.version)
+        if batch is not None and before is None:
+            state.last_progress = state.clock()
+            arrivals = [row.item.arrival for row in batch.rows]
+            state.journal(
+                Cut(batch=batch.id, policy=stream.policy, version=batch.version, arrivals=arrivals)
+            )
+        if batch is not None or stream.rows.stale != stale or stream.starved:
+            state.signals.work()
+        return batch.body if batch is not None else None
+
+    def no_batch_yet(self, policy: str) -> bytes:
+        """What a trainer is told when its request has waited long enough."""
+        return encode_no_batch(False, self.lacking(policy))
+
+    def lacking(self, policy: str) -> str:
+        """Why there is no batch for a policy now."""
+        state, stream = self._state, self._state.streams[policy]
+        if stream.done:
+            return "all its updates are made; others train, or the last evaluation runs"
+        have, need = len(stream.buffer), stream.settings.batch_sequences
+        if have >= need and stream.chain.draws:
+            return f"data policy {stream.chain.draws!r} waits for more than {have} rows"
+        text = f"{have} of {need} sequences are there; {state.train.running} tasks run"
+        return f"{text}, {sum(stream.reasons.values())} groups were rejected"
+
+    def acknowledge(self, message: AcknowledgeBatch) -> BatchAcknowledged:
+        """An update is done."""
+        state = self._state
+        stream, trainer = state.stream(message.policy), state.trainers[message.policy]
+        newest = state.versions.newest[message.policy]
+        trainer.heard(state.clock())
+        if message.version > newest:
+            raise Refused(
+                409,
+                f"batch {message.batch!r} is said to be published as version {message.version}; "
+                f"the newest announced of {message.policy!r} is {newest}",
+            )
+        batch = stream.acknowledge(message.batch)
+        if batch is not None:
+            state.last_progress = trainer.last_step = state.clock()
+            trainer.steps_done += 1
+            trainer.metrics = dict(message.metrics)
+            state.journal(
+                Acknowledged(
+                    batch=batch.id,
+                    policy=message.policy,
+                    version=message.version,
+                    updates=stream.updates,
+                )
+            )
+            self._log_step(stream, message)
+            state.signals.work()
+            state.finish_if_done()
+        stop = state.progress.ending and state.progress.state is not RunState.FINISHED
+        if stop:
+            trainer.told_end = True
+            state.settle()
+        return BatchAcknowledged(retain=self._retained(message.policy), stop=stop)
+
+    def release(self, message: ReleaseBatches) -> None:
+        """A checkpoint holds the updates up to ``message.updates``; their batches are not needed again."""
+        state, stream = self._state, self._state.stream(message.policy)
+        if message.updates > stream.updates:
+            raise Refused(
+                409, f"{message.updates} updates are released; {stream.updates} are acknowledged"
+            )
+        stream.released = max(stream.released, message.updates)
+        state.trainers[message.policy].heard(state.clock())
+        state.journal(Released(policy=message.policy, updates=message.updates))
+        state.signals.state()
+
+    def failed(self, message: TrainerFailed) -> None:
+        """A trainer cannot go on, and so the run cannot."""
+        state = self._state
+        state.stream(message.policy)
+        state.trainers[message.policy].failed = True
+        state.fail(f"the trainer of {message.policy!r} failed: {message.error}")
+        state.signals.state()
+
+    def _retained(self, policy: str) -> list[int]:
+        state = self._state
+        needed = state.evaluations.needed_versions(policy)
+        needed += [r.serving[policy] for r in state.fleet.present() if policy in r.serving]
+        return state.versions.retain(policy, needed)
+
+    def _log_step(self, stream: PolicyStream, message: AcknowledgeBatch) -> None:
+        self._state.log(
+            {
+                "policy": stream.policy,
+                "step": stream.updates,
+                "version": message.version,
+                "reward": stream.step_reward,
+                "trained_reward": stream.trained_reward,
+                "buffered": len(stream.buffer),
+                "stale": stream.rows.stale,
+                "max_staleness_seen": stream.staleness.highest_seen,
+                "tokens_trained": stream.tokens_trained,
+                "tokens_generated": self._state.fleet.tokens_generated,
+                "metrics": message.metrics,
+            }
+        )

@@ -1,0 +1,73 @@
+"""The sweep: leases that ended, services that fell silent, waits that have gone on for too long."""
+
+from __future__ import annotations
+
+from astraflow_core.dataflow.progress import RunState
+from astraflow_core.dataflow.state import FlowState
+
+
+class Watch:
+    """Called about once a second."""
+
+    def __init__(self, state: FlowState) -> None:
+        self._state = state
+
+    def sweep(self) -> None:
+        """Act on everything whose time is up."""
+        if self._state.progress.over:
+            return
+        self._leases()
+        self._silent_trainers()
+        self._hopeless_waits()
+        self._state.settle()
+        self._state.advance_evaluations()
+
+    def _leases(self) -> None:
+        state, now = self._state, self._state.clock()
+        for record in state.fleet.sweep(now):
+            silence = now - record.last_heard
+            state.give_back_all(
+                record.name, f"RaaS {record.name!r} was silent for {silence:.0f} s", blame=True
+            )
+        for table in (state.train, state.eval):
+            for task, reason in table.overdue(now):
+                state.give_back(table, task, reason, blame=True)
+
+    def _silent_trainers(self) -> None:
+        state, now = self._state, self._state.clock()
+        for policy, trainer in state.trainers.items():
+            if trainer.registered and not trainer.alive(now, state.config.run.deadline_s):
+                state.streams[policy].evict_beyond_limit()
+
+    def _hopeless_waits(self) -> None:
+        """A counterpart that never comes, or is gone for good, becomes an error that names it."""
+        state, run, now = self._state, self._state.config.run, self._state.clock()
+        if state.progress.state is RunState.STARTING:
+            if now - state.progress.since >= run.start_deadline_s:
+                missing = [p for p, version in state.versions.newest.items() if version < 0]
+                state.fail(
+                    f"after {run.start_deadline_s:.0f} s no version was announced by the trainer of "
+                    + ", ".join(repr(policy) for policy in missing)
+                )
+            return
+        if state.progress.ending:
+            return
+        known = state.fleet.all()
+        heard = max([record.last_heard for record in known], default=state.progress.began)
+        limit = run.deadline_s if known else run.start_deadline_s
+        if not state.fleet.present() and now - heard >= limit:
+            names = ", ".join(f"{record.name!r} ({record.health})" for record in known)
+            state.fail(f"no RaaS was heard of for {now - heard:.0f} s; known: {names or 'none'}")
+            return
+        busy = (
+            state.train.running
+            or state.eval.running
+            or any(stream.outstanding for stream in state.streams.values())
+        )
+        idle = now - state.last_progress
+        if not busy and idle >= max(run.deadline_s, run.start_deadline_s):
+            serving = "; ".join(f"{r.name!r} serves {r.serving}" for r in state.fleet.present())
+            state.fail(
+                f"nothing has happened for {idle:.0f} s: no task could be leased. "
+                f"Newest versions: {dict(state.versions.newest)}; {serving}"
+            )

@@ -1,0 +1,238 @@
+"""A dataflow with a fake clock and in-module components; nothing here waits or does I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from astraflow_core.config.models import RunConfig
+from astraflow_core.dataflow.chains import DataChain, NamedPolicy
+from astraflow_core.dataflow.cursor import PromptCursor
+from astraflow_core.dataflow.flow import Dataflow
+from astraflow_core.dataflow.state import FlowState
+from astraflow_core.types import Batch, Group, Prompt, Trajectory
+from astraflow_core.types import Sequence as TokenSequence
+from astraflow_core.wire.batches import NoBatch, decode_batch
+from astraflow_core.wire.groups import encode_group
+from astraflow_core.wire.messages import (
+    AcknowledgeBatch,
+    AnnouncementMessage,
+    BatchAcknowledged,
+    FailTask,
+    GroupPushed,
+    LeaseTasks,
+    LeaveRaas,
+    News,
+    NextBatch,
+    RegisterRaas,
+    RegisterTrainer,
+    RenewLeases,
+    Task,
+)
+
+
+class Prompts:
+    """``count`` prompts ``p0``, ``p1`` …"""
+
+    def __init__(self, count: int, name: str = "p") -> None:
+        self._count, self._name = count, name
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Prompt:
+        return Prompt(f"{self._name}{index}", {"prompt": str(index)})
+
+
+def make_config(policies: Sequence[str] = ("solver",), **changes: Any) -> RunConfig:
+    """A config; ``changes`` maps ``table__key`` to a value, ``policy__key`` for all policies."""
+    table: dict[str, Any] = {
+        "model": "m",
+        "trainer": {"use": "t"},
+        "algorithm": {"use": "a"},
+        "engine": {"use": "e"},
+        "transport": {"use": "x"},
+        "batch_sequences": 4,
+    }
+    raw: dict[str, Any] = {
+        "run": {"steps": 10, "max_staleness": 1, "group_size": 2, "lease_s": 30.0},
+        "prompts": {"use": "p", "shuffle": False},
+        "eval": {},
+        "policies": {},
+    }
+    for key, value in changes.items():
+        where, _, name = key.partition("__")
+        if where == "policy":
+            table[name] = value
+        else:
+            raw.setdefault(where, {})[name] = value
+    raw["policies"] = {policy: dict(table) for policy in policies}
+    return RunConfig.model_validate(raw)
+
+
+def group_body(
+    task: str,
+    prompt_id: str,
+    raas: str = "r0",
+    *,
+    rewards: Sequence[float] = (0.0, 1.0),
+    version: int | Sequence[int] = 0,
+    policies: Sequence[str] = ("solver",),
+    length: int = 5,
+    eval_set: str = "",
+    trained: bool = True,
+) -> bytes:
+    """A push with one trajectory for each reward; the last three tokens of a sequence are trained, the
+    token ids tell trajectory and position."""
+    versions = [version] * len(rewards) if isinstance(version, int) else list(version)
+    trajectories = []
+    for number, (reward, sampled) in enumerate(zip(rewards, versions, strict=True)):
+        mask = np.arange(length) >= max(1, length - 3)
+        sequences = tuple(
+            TokenSequence(
+                policy,
+                np.arange(length, dtype=np.int32) + 100 * number,
+                mask & trained,
+                np.where(mask, -0.5, 0.0).astype(np.float32),
+                np.where(mask, sampled, -1).astype(np.int32),
+            )
+            for policy in policies
+        )
+        trajectories.append(Trajectory(sequences, rewards=dict.fromkeys(policies, reward)))
+    return encode_group(Group(task, prompt_id, tuple(trajectories)), raas, eval_set=eval_set)
+
+
+@dataclass
+class Bench:
+    """A dataflow, its fake clock, and short ways to play RaaS and trainer."""
+
+    flow: Dataflow
+    time: list[float]
+    bodies: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def state(self) -> FlowState:
+        return self.flow.state
+
+    def pass_time(self, seconds: float, *, sweep: bool = True) -> None:
+        self.time[0] += seconds
+        if sweep:
+            self.flow.watch.sweep()
+
+    def register_raas(self, name: str = "r0", capacity: int = 64) -> News:
+        message = RegisterRaas(
+            raas=name, pid=1, host="h", policies=list(self.state.streams), capacity=capacity
+        )
+        return self.flow.leasing.register(message).news
+
+    def register_trainers(self) -> None:
+        for policy in self.state.streams:
+            self.flow.training.register(RegisterTrainer(policy=policy, pid=2, host="h"))
+
+    def announce(self, version: int, policy: str = "solver") -> list[int]:
+        message = AnnouncementMessage(
+            policy=policy,
+            version=version,
+            transport="x",
+            endpoints=["e"],
+            digest=f"d{version}",
+            size=1,
+        )
+        return self.flow.training.announce(message).retain
+
+    def begin(self, *raas: str) -> Bench:
+        """Trainers at version 0, and the RaaS."""
+        self.register_trainers()
+        for policy in self.state.streams:
+            self.announce(0, policy)
+        for name in raas or ("r0",):
+            self.register_raas(name)
+        return self
+
+    def lease(
+        self, free: int = 64, raas: str = "r0", serving: Mapping[str, int] | int = 0
+    ) -> tuple[list[Task], News]:
+        versions = (
+            dict.fromkeys(self.state.streams, serving)
+            if isinstance(serving, int)
+            else dict(serving)
+        )
+        message = LeaseTasks(raas=raas, free=free, wait_s=0, serving=versions, seen=versions)
+        record = self.flow.leasing.ask(message)
+        answer = self.flow.leasing.lease(record, free)
+        return answer.tasks, answer.news
+
+    def renew(self, tasks: Sequence[str], raas: str = "r0", serving: int = 0) -> News:
+        versions = dict.fromkeys(self.state.streams, serving)
+        message = RenewLeases(raas=raas, tasks=list(tasks), serving=versions, seen=versions)
+        return self.flow.leasing.renew(message).news
+
+    def push(self, task: Task, raas: str = "r0", **group: Any) -> GroupPushed:
+        group.setdefault("policies", tuple(self.state.streams))
+        group.setdefault("eval_set", task.eval_set)
+        group.setdefault("rewards", tuple(float(i % 2) for i in range(task.group_size)))
+        body = group_body(task.id, task.prompt_id, raas, **group)
+        self.bodies[task.id] = body
+        return self.flow.reception.push(body)
+
+    def fail(self, task: Task, error: str = "boom", raas: str = "r0", fatal: bool = False) -> None:
+        self.flow.leasing.fail(FailTask(raas=raas, task=task.id, error=error, fatal=fatal))
+
+    def leave(self, raas: str = "r0") -> None:
+        self.flow.leasing.leave(LeaveRaas(raas=raas, reason="test"))
+
+    def next_batch(self, version: int, policy: str = "solver") -> Batch | NoBatch | None:
+        body = self.flow.training.next_batch(NextBatch(policy=policy, version=version, wait_s=0))
+        return None if body is None else decode_batch(body)
+
+    def acknowledge(self, batch: str, version: int, policy: str = "solver") -> BatchAcknowledged:
+        return self.flow.training.acknowledge(
+            AcknowledgeBatch(policy=policy, batch=batch, version=version, metrics={"loss": 0.5})
+        )
+
+    def check(self) -> None:
+        """Both invariants hold."""
+        assert self.flow.balance()["imbalances"] == []
+
+
+def make_bench(
+    config: RunConfig | None = None,
+    *,
+    prompts: int = 100,
+    evals: Mapping[str, int] | None = None,
+    admission: Sequence[Any] = (),
+    data: Sequence[Any] = (),
+    **parts: Any,
+) -> Bench:
+    config = config or make_config()
+    time = [1000.0]
+    named = [NamedPolicy(type(policy).__name__, policy) for policy in data]
+    state = FlowState(
+        config,
+        cursor=PromptCursor(Prompts(prompts), config.run.seed, config.prompts.shuffle),
+        admission=DataChain([NamedPolicy(type(p).__name__, p) for p in admission]),
+        chains={policy: DataChain(named) for policy in config.policies},
+        eval_sets={name: Prompts(count, name) for name, count in (evals or {}).items()},
+        clock=lambda: time[0],
+        **parts,
+    )
+    return Bench(Dataflow(state), time)
+
+
+@pytest.fixture
+def config() -> Callable[..., RunConfig]:
+    return make_config
+
+
+@pytest.fixture
+def bench() -> Callable[..., Bench]:
+    return make_bench
+
+
+@pytest.fixture
+def body() -> Callable[..., bytes]:
+    return group_body

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import pytest
+
+from astraflow_core.errors import Refused
+from astraflow_core.wire.messages import RegisterTrainer, ReleaseBatches, TrainerFailed
+
+
+def fill(b, version=0):
+    for task in b.lease(serving=version)[0]:
+        b.push(task, version=version)
+
+
+def test_an_unacknowledged_batch_is_served_again_verbatim(bench):
+    b = bench().begin()
+    fill(b)
+    first = b.next_batch(0)
+    again = b.next_batch(0)
+    assert first.id == again.id
+    assert first.tokens.tolist() == again.tokens.tolist()
+    with pytest.raises(Refused, match="not acknowledged"):
+        b.announce(1)
+        b.next_batch(1)
+    assert b.acknowledge(first.id, 1).stop is False
+    assert b.acknowledge(first.id, 1).stop is False  # said twice
+    assert b.state.streams["solver"].updates == 1
+    with pytest.raises(Refused, match="not being trained"):
+        b.acknowledge("solver-000007", 1)
+    b.check()
+
+
+def test_a_trainer_that_comes_back_gets_the_rows_that_it_lost(bench):
+    b = bench().begin()
+    fill(b)
+    lost = b.next_batch(0)
+    answer = b.flow.training.register(RegisterTrainer(policy="solver", pid=3, host="h"))
+    assert (answer.highest_version, answer.updates) == (0, 0)
+    b.announce(1)
+    batch = b.next_batch(1)
+    assert batch.rewards.tolist() == lost.rewards.tolist()
+    assert (batch.id, batch.version) == (lost.id, 1)
+    assert b.state.streams["solver"].staleness.seen == {1: 4}
+    b.check()
+
+
+def test_a_request_names_the_newest_version(bench):
+    b = bench().begin()
+    with pytest.raises(Refused, match="the newest announced is 0"):
+        b.next_batch(1)
+    with pytest.raises(Refused, match="no policy 'judge'"):
+        b.next_batch(0, policy="judge")
+
+
+def test_version_numbers_only_grow(bench):
+    b = bench().begin()
+    b.announce(2)
+    b.announce(2)  # a repeated announcement
+    with pytest.raises(Refused, match="only grow"):
+        b.announce(1)
+
+
+def test_several_updates_of_one_version(bench, config):
+    b = bench(config(policy__publish_every=2, run__max_staleness=1)).begin()
+    fill(b)
+    for _ in range(2):
+        batch = b.next_batch(0)
+        assert batch.version == 0
+        if batch.id == "solver-000001":
+            b.announce(1)
+        b.acknowledge(batch.id, batch.version + (batch.id == "solver-000001"))
+    assert b.state.streams["solver"].updates == 2
+    b.check()
+
+
+def test_publishers_retain_what_is_served(bench):
+    b = bench().begin("r0", "r1")
+    b.lease(serving=0)
+    b.lease(raas="r1", serving=0)
+    assert b.announce(1) == [0]
+    b.lease(serving=1)
+    b.renew([], raas="r1", serving=1)
+    assert b.announce(2) == [1]
+
+
+def test_a_run_ends_after_the_updates_of_all_policies(bench, config):
+    b = bench(config(policies=("a", "b"), run__steps=1, run__max_staleness=0)).begin()
+    fill(b)
+    batch = b.next_batch(0, "a")
+    b.announce(1, "a")
+    assert b.acknowledge(batch.id, 1, "a").stop is False
+    assert b.next_batch(1, "a") is None  # the other policy trains yet
+    batch = b.next_batch(0, "b")
+    b.announce(1, "b")
+    b.acknowledge(batch.id, 1, "b")
+    assert b.state.progress.state == "finished"
+    assert b.next_batch(1, "a").ended
+    assert b.next_batch(1, "b").ended
+    assert b.lease(serving=1)[1].stop
+    assert not b.state.all_left
+    for policy in ("a", "b"):
+        b.flow.training.release(ReleaseBatches(policy=policy, updates=1))
+    b.leave()
+    assert b.state.all_left
+    b.check()
+
+
+def test_a_policy_that_is_done_takes_no_more_rows(bench, config):
+    b = bench(config(policies=("a", "b"), run__steps=1, run__max_staleness=1)).begin()
+    tasks, _ = b.lease()
+    for task in tasks[:2]:
+        b.push(task)
+    batch = b.next_batch(0, "a")
+    b.announce(1, "a")
+    b.acknowledge(batch.id, 1, "a")
+    answer = b.push(tasks[2])
+    assert answer.status == "accepted"
+    assert answer.reasons == {"a": "the policy has made all its updates"}
+    b.check()
+
+
+def test_stopping_lets_trainers_finish_their_step(bench):
+    b = bench().begin()
+    tasks, _ = b.lease()
+    for task in tasks[:-1]:
+        b.push(task)
+    batch = b.next_batch(0)
+    b.state.stop("enough")
+    assert b.state.progress.state == "stopping"
+    assert b.renew([tasks[-1].id]).stop
+    b.announce(1)
+    assert b.acknowledge(batch.id, 1).stop is True
+    assert (b.state.progress.state, b.state.progress.reason) == ("stopped", "enough")
+    with pytest.raises(Refused, match="the run ends: enough"):
+        b.push(tasks[-1])
+    b.check()
+
+
+def test_a_failed_trainer_fails_the_run_with_its_error(bench):
+    b = bench().begin()
+    b.flow.training.failed(
+        TrainerFailed(policy="solver", error="loss is NaN", batch="solver-000000")
+    )
+    assert b.state.progress.state == "failed"
+    assert b.state.progress.reason == "the trainer of 'solver' failed: loss is NaN"
+    b.state.stop("later")
+    assert b.state.progress.state == "failed"
+
+
+def test_a_silent_trainer_is_left_out_and_its_oldest_rows_go(bench, config):
+    b = bench(config(policies=("a", "b"), run__max_staleness=0)).begin()
+    fill(b)
+    b.next_batch(0, "a")
+    b.announce(1, "a")
+    b.acknowledge("a-000000", 1, "a")
+    serving = {"a": 1, "b": 0}
+    assert b.lease(serving=serving)[0] == []  # b holds a whole batch that nobody takes
+    for _ in range(13):
+        b.pass_time(10)
+        b.renew([])
+    b.flow.training.register(RegisterTrainer(policy="a", pid=2, host="h"))
+    tasks, _ = b.lease(serving=serving)
+    assert len(tasks) == 2
+    for task in tasks:
+        b.push(task, policies=("b",), version=0)
+    assert b.flow.balance()["rows"]["b"]["buffered"] == 8
+    b.pass_time(1)
+    rows = b.flow.balance()["rows"]["b"]
+    assert (rows["buffered"], rows["evicted"]) == (4, 4)
+    b.check()
+
+
+def test_a_run_without_raas_or_trainer_fails_at_the_deadline(bench):
+    b = bench()
+    b.register_trainers()
+    b.pass_time(301)
+    assert "no version was announced by the trainer of 'solver'" in b.state.progress.reason
+
+    b = bench()
+    b.register_trainers()
+    b.announce(0)
+    b.pass_time(301)
+    assert b.state.progress.reason.startswith("no RaaS was heard of for 301 s")
+
+    b = bench().begin()
+    b.lease()
+    b.pass_time(121)
+    assert b.state.progress.reason == "no RaaS was heard of for 121 s; known: 'r0' (gone)"
+
+
+def test_a_raas_that_never_loads_new_weights_ends_the_run_with_the_reason(bench, config):
+    b = bench(config(run__max_staleness=0)).begin()
+    fill(b)
+    b.next_batch(0)
+    b.announce(1)
+    b.acknowledge("solver-000000", 1)
+    for _ in range(32):
+        b.pass_time(10)
+        b.renew([], serving=0)
+    assert "no task could be leased" in b.state.progress.reason
+    assert "'r0' serves {'solver': 0}" in b.state.progress.reason
+
+
+def test_the_reward_of_a_step_is_that_before_the_policies(bench):
+    b = bench().begin()
+    tasks, _ = b.lease()
+    b.push(tasks[0], rewards=(0.0, 1.0))
+    b.push(tasks[1], rewards=(1.0, 1.0))
+    b.next_batch(0)
+    b.announce(1)
+    b.acknowledge("solver-000000", 1)
+    facts = b.flow.status()["policies"]["solver"]
+    assert (facts["reward"], facts["trained_reward"]) == (0.75, 0.75)
+    assert facts["metrics"] == {"loss": 0.5}
