@@ -98,8 +98,8 @@ def test_checkpointing_computes_layers_again_in_the_backward_pass(
     for checkpointing in (False, True):
         trainer = build(folder, gradient_checkpointing=checkpointing)
         batch, count = prepared(make_batch(), Surrogate(), trainer), []
-        mlp = trainer._model.backbone.layers[0].mlp
-        mlp.register_forward_hook(lambda *_, count=count: count.append(1))
+        norm = trainer._model.backbone.layers[0].input_layernorm
+        norm.register_forward_hook(lambda *_, count=count: count.append(1))
         gradient(trainer, batch, budget=10_000)
         calls.append(len(count))
     assert calls == [1, 2]
