@@ -1,8 +1,8 @@
 """Keys and values of the running sequences: one padded pool per layer, one slot per row of the batch.
 
-Layout ``[slots, columns, kv_heads, head_dim]``: the entry of the token at position p of row r lies at
-``[r, p]``. Rows are left-aligned and compact, so a decoding step reads ``[:rows, :columns]`` as a view,
-and its new entries are one indexed copy of contiguous memory. Pools grow by doubling.
+Layout ``[slots, kv_heads, columns, head_dim]``: the entry of the token at position p of row r lies at
+``[r, :, p]``. Rows are left-aligned and compact, so a decoding step reads ``[:rows, :, :columns]`` as a
+view. Pools grow by doubling.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from typing import Any
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
+
+TILE = 16
+"""Steps read a multiple of so many columns: attention kernels are fastest on whole vectors."""
 
 Entries = tuple[torch.Tensor, torch.Tensor]
 """Keys and values of one layer, ``[rows, kv_heads, columns, head_dim]`` each."""
@@ -23,12 +26,12 @@ def bucket(size: int) -> int:
 
 
 class _Step:
-    """Where the layers read and write in the current step; ``index`` int64 ``[rows]`` is flat over
-    ``[slots × columns]`` of the pool."""
+    """Where the layers write in the current step, ``rows`` and ``positions`` int64 ``[rows]``, and how
+    many columns they read."""
 
-    rows = 0
+    rows: torch.Tensor
+    positions: torch.Tensor
     columns = 0
-    index: torch.Tensor
 
 
 class PooledLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -41,7 +44,7 @@ class PooledLayer(CacheLayerMixin):  # type: ignore[misc]
         super().__init__()
         self._step = step
         self.is_initialized = True
-        self.keys, self.values = (t.transpose(1, 2)[:0, :0] for t in like)
+        self.keys, self.values = (t[:0, :, :0] for t in like)
 
     def reallocate(self, slots: int, columns: int, live: int) -> None:
         """Resize, keeping what fits of the first ``live`` rows; zeroed, since even masked columns must
@@ -59,11 +62,10 @@ class PooledLayer(CacheLayerMixin):  # type: ignore[misc]
         """Store the step's entries ``[rows, kv_heads, 1, head_dim]``; return all up to the longest row,
         ``[rows, kv_heads, columns, head_dim]``."""
         step = self._step
-        views = []
+        rows = len(step.rows)
         for pool, states in ((self.keys, key_states), (self.values, value_states)):
-            pool.flatten(0, 1).index_copy_(0, step.index, states[:, :, 0])
-            views.append(pool[: step.rows, : step.columns].transpose(1, 2))
-        return views[0], views[1]
+            pool[step.rows, :, step.positions] = states[:, :, 0]
+        return self.keys[:rows, :, : step.columns], self.values[:rows, :, : step.columns]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Columns of this step, first column."""
@@ -79,9 +81,9 @@ class PooledLayer(CacheLayerMixin):  # type: ignore[misc]
 
 
 def _resized(pool: torch.Tensor, slots: int, columns: int, live: int) -> torch.Tensor:
-    new = pool.new_zeros((slots, columns, *pool.shape[2:]))
-    width = min(columns, pool.shape[1])
-    new[:live, :width] = pool[:live, :width]
+    new = pool.new_zeros((slots, pool.shape[1], columns, pool.shape[3]))
+    width = min(columns, pool.shape[2])
+    new[:live, :, :width] = pool[:live, :, :width]
     return new
 
 
@@ -114,29 +116,29 @@ class KVPool(Cache):  # type: ignore[misc]
         self._used = max(self._used, columns) if first else columns
         self._fit(first, last)
         for layer, (keys, values) in zip(self.layers, fresh, strict=True):
-            layer.keys[first:last, :columns] = keys.transpose(1, 2)[source]
-            layer.values[first:last, :columns] = values.transpose(1, 2)[source]
+            layer.keys[first:last, :, :columns] = keys[source]
+            layer.values[first:last, :, :columns] = values[source]
 
     def begin_step(self, positions: torch.Tensor, columns: int) -> None:
         """Row i writes at column ``positions[i]`` (int64 ``[rows]``); all read the first ``columns``."""
         rows = len(positions)
         self._used = columns
         self._fit(rows, rows)
-        starts = torch.arange(rows, device=positions.device) * self._columns
-        self._step.rows, self._step.columns, self._step.index = rows, columns, starts + positions
+        self._step.rows = torch.arange(rows, device=positions.device)
+        self._step.positions, self._step.columns = positions, columns
 
     def move(self, source: torch.Tensor, target: torch.Tensor, columns: int) -> None:
         """Copy rows ``source`` over rows ``target`` (int64 ``[k]`` each, disjoint), ``columns`` of them."""
         for layer in self.layers:
             for pool in (layer.keys, layer.values):
-                pool[target, :columns] = pool[source, :columns]
+                pool[target, :, :columns] = pool[source, :, :columns]
 
     def _fit(self, live: int, rows: int) -> None:
         """Make room for ``rows``, keeping the first ``live``. A pool that must grow one way gives back what
         it no longer needs the other way."""
         if rows <= self._slots and self._used <= self._columns:
             return
-        slots, width = bucket(rows), bucket(self._used)
+        slots, width = bucket(rows), max(TILE, bucket(self._used))
         for layer in self.layers:
             layer.reallocate(slots, width, live)
         self._slots, self._columns = slots, width

@@ -22,7 +22,7 @@ from astraflow_core.errors import RunFailed, WrongVersion
 from astraflow_core.protocols.engine import PauseMode
 from astraflow_core.types import GenerateResult, WeightSource
 from astraflow_plugin_torch_engine.batch import Batch, Job
-from astraflow_plugin_torch_engine.cache import KVPool, bucket
+from astraflow_plugin_torch_engine.cache import TILE, KVPool, bucket
 from astraflow_plugin_torch_engine.config import TorchEngineConfig
 from astraflow_plugin_torch_engine.model import CausalModel
 from astraflow_plugin_torch_engine.sampling import sample
@@ -137,6 +137,10 @@ class DecodeLoop:
 
     def _run(self) -> None:
         torch.set_num_threads(self._config.threads)
+        with torch.inference_mode():
+            self._serve()
+
+    def _serve(self) -> None:
         while self._open:
             if self._mode is None:
                 self._admit()
@@ -184,9 +188,8 @@ class DecodeLoop:
             source = np.array([order[job.request.prompt.tobytes()] for job in jobs])
             index = self.model.tensor(source)
             logits, fresh = self.model.prefill(list(prompts.values()))
-            with torch.inference_mode():
-                self._pool.store(first, fresh, index)
-                self._sample(logits[index], first)
+            self._pool.store(first, fresh, index)
+            self._sample(logits[index], first)
         except Exception as error:  # noqa: BLE001 (raised where the requests are awaited)
             self._fail(error)
         self.counters["prompt_tokens"] += sum(len(job.request.prompt) for job in jobs)
@@ -211,7 +214,7 @@ class DecodeLoop:
             prompt = job.request.prompt
             needed = max(longest, len(prompt) + job.request.sampling.max_tokens)
             rows = self._batch.size + len(jobs) + 1
-            if bucket(rows) * bucket(needed) > self.model.cache_tokens:
+            if bucket(rows) * max(TILE, bucket(needed)) > self.model.cache_tokens:
                 break
             key = prompt.tobytes()
             if key not in prompts:
@@ -234,8 +237,7 @@ class DecodeLoop:
         rows = self._batch.rows
         try:
             logits = self.model.decode(rows["pending"].copy(), rows["position"].copy(), self._pool)
-            with torch.inference_mode():
-                self._sample(logits, 0)
+            self._sample(logits, 0)
         except Exception as error:  # noqa: BLE001 (raised where the requests are awaited)
             self._fail(error)
         self.counters["steps"] += 1

@@ -1,4 +1,7 @@
-"""The Hugging Face model: loading it, what it says about itself, and its three forward passes."""
+"""The Hugging Face model: loading it, what it says about itself, and its three forward passes.
+
+The caller of a pass has torch in inference mode.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache
 
 from astraflow_core.errors import UserError
-from astraflow_plugin_torch_engine.cache import Entries, KVPool
+from astraflow_plugin_torch_engine.cache import TILE, Entries, KVPool
 from astraflow_plugin_torch_engine.config import TorchEngineConfig
 
 _SCORE_CHUNK = 512
@@ -49,10 +52,11 @@ class CausalModel:
 
     def _cache_tokens(self, gib: float) -> int:
         """Measured with a cache of one token, whatever the architecture keeps."""
-        _, layers = self.prefill([np.zeros(1, dtype=np.int32)])
+        with torch.inference_mode():
+            _, layers = self.prefill([np.zeros(1, dtype=np.int32)])
         per_token = sum(keys.nbytes + values.nbytes for keys, values in layers)
         tokens = max(1, int(gib * _GIB / per_token))
-        return 1 << (tokens.bit_length() - 1)
+        return max(TILE, 1 << (tokens.bit_length() - 1))
 
     def prefill(
         self, prompts: Sequence[npt.NDArray[np.int32]]
@@ -68,41 +72,36 @@ class CausalModel:
             row[: len(prompt)] = prompt
         ends, which = np.unique(lengths - 1, return_inverse=True)
         cache: Any = DynamicCache()
-        with torch.inference_mode():
-            logits = self.module(
-                input_ids=self.tensor(ids),
-                position_ids=torch.arange(ids.shape[1], device=self.device)[None],
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=self.tensor(ends),
-            ).logits
-            rows = torch.arange(len(prompts), device=self.device)
-            entries = [(layer.keys, layer.values) for layer in cache.layers]
-            return logits[rows, self.tensor(which)], entries
+        logits = self.module(
+            input_ids=self.tensor(ids),
+            position_ids=torch.arange(ids.shape[1], device=self.device)[None],
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=self.tensor(ends),
+        ).logits
+        rows = torch.arange(len(prompts), device=self.device)
+        entries = [(layer.keys, layer.values) for layer in cache.layers]
+        return logits[rows, self.tensor(which)], entries
 
     def decode(
         self, tokens: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], pool: KVPool
     ) -> torch.Tensor:
         """Logits ``[n, V]`` after token i, at ``positions[i]`` of row i of ``pool``."""
-        columns = int(positions.max()) + 1
+        columns = -(-(int(positions.max()) + 1) // TILE) * TILE
         at = self.tensor(positions)
-        with torch.inference_mode():
-            pool.begin_step(at, columns)
-            mask = None
-            if int(positions.min()) + 1 < columns:
-                hidden = torch.arange(columns, device=self.device) > at[:, None]
-                mask = torch.zeros(hidden.shape, dtype=self.module.dtype, device=self.device)
-                lowest = torch.finfo(mask.dtype).min
-                mask = mask.masked_fill_(hidden, lowest)[:, None, None]
-            logits: torch.Tensor = self.module(
-                input_ids=self.tensor(tokens)[:, None],
-                attention_mask=mask,
-                position_ids=at[:, None],
-                past_key_values=pool,
-                use_cache=True,
-                logits_to_keep=1,
-            ).logits
-            return logits[:, 0]
+        pool.begin_step(at, columns)
+        hidden = torch.arange(columns, device=self.device) > at[:, None]
+        mask = torch.zeros(hidden.shape, dtype=self.module.dtype, device=self.device)
+        mask = mask.masked_fill_(hidden, torch.finfo(mask.dtype).min)[:, None, None]
+        logits: torch.Tensor = self.module(
+            input_ids=self.tensor(tokens)[:, None],
+            attention_mask=mask,
+            position_ids=at[:, None],
+            past_key_values=pool,
+            use_cache=True,
+            logits_to_keep=1,
+        ).logits
+        return logits[:, 0]
 
     def score(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
         """Raw log-prob of each token given those before it: float32 ``[T]``, the first is 0.
@@ -112,16 +111,15 @@ class CausalModel:
         ids = self.tensor(tokens.astype(np.int64))
         scores = torch.zeros(len(ids), device=self.device)
         cache: Any = DynamicCache()
-        with torch.inference_mode():
-            for start in range(0, len(ids) - 1, _SCORE_CHUNK):
-                end = min(start + _SCORE_CHUNK, len(ids) - 1)
-                logits = self.module(
-                    input_ids=ids[None, start:end], past_key_values=cache, use_cache=True
-                ).logits[0]
-                logprobs = logits.float().log_softmax(-1)
-                following = ids[start + 1 : end + 1, None]
-                scores[start + 1 : end + 1] = logprobs.gather(-1, following)[:, 0]
-            result: npt.NDArray[np.float32] = scores.cpu().numpy()
+        for start in range(0, len(ids) - 1, _SCORE_CHUNK):
+            end = min(start + _SCORE_CHUNK, len(ids) - 1)
+            logits = self.module(
+                input_ids=ids[None, start:end], past_key_values=cache, use_cache=True
+            ).logits[0]
+            logprobs = logits.float().log_softmax(-1)
+            following = ids[start + 1 : end + 1, None]
+            scores[start + 1 : end + 1] = logprobs.gather(-1, following)[:, 0]
+        result: npt.NDArray[np.float32] = scores.cpu().numpy()
         return result
 
     def tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
