@@ -1,0 +1,32 @@
+"""The keys of the prompt sources."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from astraflow_core.config.models import ConfigModel, PositiveInt
+
+
+class JsonLinesConfig(ConfigModel):
+    """``use = "jsonl"``"""
+
+    path: Annotated[str, Field(min_length=1)] = Field(description="File, one JSON object per line.")
+    limit: PositiveInt | None = Field(None, description="Only the first prompts.")
+    prompt_key: str = Field("prompt", description="Key of the text or the messages.")
+    answer_key: str = Field("answer", description="Key of the answer; '': answers are not needed.")
+
+
+class DigitsConfig(ConfigModel):
+    """``use = "digits"``"""
+
+    digits: Annotated[int, Field(ge=1, le=18)] = Field(5, description="Digits per prompt.")
+    operation: Literal["complement", "copy", "reverse", "sort"] = Field(
+        "complement", description="What to do with the digits."
+    )
+    split: Literal["train", "held_out"] = Field(
+        "train", description="Nine tenths of all digit strings, or the other tenth."
+    )
+    size: PositiveInt | None = Field(None, description="Prompts; default: the whole split.")
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="Which prompts, and in which order.")
