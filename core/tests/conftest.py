@@ -106,7 +106,7 @@ path = "train.jsonl"
 [workflow]
 use = "toy_turn"
 [policies.solver]
-model = "tiny:x"
+model = "nowhere:x"
 batch_sequences = 8
 trainer = { use = "toy_trainer" }
 algorithm = { use = "toy_loss" }

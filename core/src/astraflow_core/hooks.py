@@ -36,11 +36,11 @@ class Hooks:
     @classmethod
     def for_run(cls, catalog: Catalog, config: RunConfig) -> Hooks:
         """The hooks of a validated run."""
-        from astraflow_core.config.tables import component_tables
+        from astraflow_core.config.tables import AUTO, component_tables
 
         named = {CORE, *config.plugins.enable}
         for place in component_tables(config):
-            if place.table.use != "auto":
+            if place.table.use != AUTO:
                 named.add(catalog.select(place.kind, place.table.use).plugin)
         named.discard("")
         return cls((catalog.plugin(name) for name in sorted(named)), _resolvers(catalog))

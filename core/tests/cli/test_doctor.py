@@ -26,7 +26,7 @@ def sound(site: Any, run_file: Path) -> str:
     model = run_file.parent / "model"
     model.mkdir()
     (model / "config.json").write_text("{}")
-    run_file.write_text(run_file.read_text().replace("tiny:x", "model"))
+    run_file.write_text(run_file.read_text().replace("nowhere:x", "model"))
     run_file.write_text(
         run_file.read_text().replace("[run]", f"[run]\ndirectory = '{run_file.parent}/runs'")
     )

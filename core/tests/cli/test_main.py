@@ -161,9 +161,9 @@ def test_roles_resolve_models_and_know_their_policies(
     ]
     command += ["--dataflow", "http://127.0.0.1:1"]
     assert main(command) == 2
-    assert "no plugin answers for the scheme 'tiny:'" in capsys.readouterr().err
+    assert "no plugin answers for the scheme 'nowhere:'" in capsys.readouterr().err
     (run_file.parent / "model").mkdir()
     (run_file.parent / "model" / "config.json").write_text("{}")
-    run_file.write_text(run_file.read_text().replace("tiny:x", "model"))
+    run_file.write_text(run_file.read_text().replace("nowhere:x", "model"))
     assert main(command) == 2
     assert "did you mean 'solver'?" in capsys.readouterr().err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +106,16 @@ def test_a_missing_workflow_may_come_as_an_object(site: Any, run_file: Path) -> 
 
 
 def test_a_mapping_is_a_run_too(site: Any, run_file: Path) -> None:
-    import tomllib
-
     table = tomllib.loads(run_file.read_text())
-    loaded = load_config(table, ["run.name=given"], site.catalog())
+    table["prompts"]["path"] = Path("/data/a.jsonl")
+    table["policies"]["solver"]["data"] = ({"use": "toy_filter", "ratio": 0.1},)
+    before = copy.deepcopy(table)
+    overrides = ["run.name=given", "policies.solver.data.0.ratio=0.2"]
+    loaded = load_config(table, overrides, site.catalog())
     assert loaded.config.run.name == "given"
-    assert table["run"].get("name") is None
+    assert loaded.config.policies["solver"].data[0].options == {"ratio": 0.2}
+    assert loaded.config.prompts.options == {"path": "/data/a.jsonl"}
+    assert table == before
     assert loaded.origins["run.steps"] == "the given table"
 
 
@@ -131,7 +137,7 @@ def test_paths_start_from_the_file_that_set_them(
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("HOME", "/homes/me")
     loaded = load_config(child, ["eval.sets.e={use='toy_file', path='e.jsonl'}"], site.catalog())
     prompts, engine = loaded.config.prompts, loaded.config.policies["solver"].engine
     assert prompts.options == {
@@ -139,12 +145,12 @@ def test_paths_start_from_the_file_that_set_them(
         "extra": [str(tmp_path / "a.jsonl"), "/abs.jsonl"],
         "title": "not/a/path",
     }
-    assert engine.options == {"cache": "/home/me/c"}
+    assert engine.options == {"cache": "/homes/me/c"}
     assert engine.python == str(tmp_path / "envs/bin/python")
     assert loaded.config.eval.sets["e"].options == {"path": str(elsewhere / "e.jsonl")}
-    assert loaded.config.policies["solver"].model == "tiny:x"
+    assert loaded.config.policies["solver"].model == "nowhere:x"
 
-    (base / "run.toml").write_text((base / "run.toml").read_text().replace('"tiny:x"', '"model"'))
+    (base / "run.toml").write_text((base / "run.toml").read_text().replace('"nowhere:x"', '"model"'))
     loaded = load_config(child, (), site.catalog())
     assert loaded.config.policies["solver"].model == str(base / "model")
 

@@ -30,7 +30,7 @@ trainer = st.fixed_dictionaries(
 )
 policies = st.fixed_dictionaries(
     {
-        "model": text.map(lambda name: f"tiny:{name}"),
+        "model": text.map(lambda name: f"nowhere:{name}"),
         "trainer": trainer,
         "algorithm": st.fixed_dictionaries({"use": st.just("toy_loss")}),
         "engine": engine,

@@ -15,16 +15,13 @@ from astraflow_core.config.pairing import pairing_lines
 from astraflow_core.config.paths import absolute, resolved_options
 from astraflow_core.config.rendering import join, render, shown
 from astraflow_core.config.sources import Layers, Origin, apply_overrides, read_file
-from astraflow_core.config.tables import Place, component_tables
+from astraflow_core.config.tables import AUTO, Place, component_tables
 from astraflow_core.discovery import CORE
 from astraflow_core.errors import ConfigError, PluginError
 from astraflow_core.hooks import Hooks
 from astraflow_core.seeds import derive_seed
 from astraflow_core.suggestions import nearest
 from astraflow_core.types import ComponentContext, RunInfo
-
-AUTO = "auto"
-"""``transport.use = "auto"``: a plugin of the run chooses."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from astraflow_core.errors import ConfigError
@@ -58,7 +58,7 @@ class Layers:
             problem = _bad_index(here, last, prefix)
             if problem:
                 return problem
-            here[int(last)] = value
+            here[int(last)] = _plain(value)
             self._mark(path, value, origin)
             return None
         if not isinstance(here, dict):
@@ -90,8 +90,8 @@ class Layers:
                     self.origins[child] = origin
                 self._merge(into[key], value, child, origin)
             else:
-                into[key] = value
-                self._mark(child, value, origin)
+                into[key] = _plain(value)
+                self._mark(child, into[key], origin)
 
     def _mark(self, path: str, value: Any, origin: Origin) -> None:
         self._forget(path)
@@ -191,6 +191,15 @@ def parse_value(text: str) -> Any:
     value = table.get("value")
     dated = isinstance(value, datetime.date | datetime.time)
     return text if len(table) != 1 or dated else value
+
+
+def _plain(value: Any) -> Any:
+    """A copy made of what TOML knows: a mapping given in Python may hold tuples and paths."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, PurePath) else value
 
 
 def _bad_index(items: list[Any], part: str, path: str) -> str | None:

@@ -15,6 +15,9 @@ from astraflow_core.config.models import (
     TrainerTable,
 )
 
+AUTO = "auto"
+"""``transport.use = "auto"``: a plugin of the run chooses."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
