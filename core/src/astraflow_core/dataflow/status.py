@@ -54,8 +54,8 @@ def status(state: FlowState) -> dict[str, Any]:
         "epoch": state.cursor.epoch,
         "cursor": state.cursor.position,
         "raas": [_raas(state, record, now) for record in state.fleet.all()],
-        "evals": list(state.evaluations.history),
         "eval": {
+            "history": list(state.evaluations.history),
             "running": state.evaluations.active.version if state.evaluations.active else None,
             "waiting": [evaluation.version for evaluation in state.evaluations.pending],
             "tasks": task_counts(state.eval),
@@ -116,7 +116,7 @@ def _raas(state: FlowState, record: RaasRecord, now: float) -> dict[str, Any]:
         "running": len(state.train.held_by(record.name)),
         "running_eval": len(state.eval.held_by(record.name)),
         "metrics": {key: _finite(value) for key, value in record.metrics.items()},
-        "silent_s": now - record.last_heard,
+        "heard_s": now - record.last_heard,
     }
 
 

@@ -1,0 +1,1 @@
+"""Data policy ``dynamic_sampling``: drops groups whose rewards do not differ."""

@@ -1,0 +1,45 @@
+"""Dynamic sampling: only groups whose rewards differ are kept.
+
+The filter of DAPO (Yu et al. 2025, arXiv 2503.14476, section 3.2) by reward, before any normalisation.
+``tolerance = 0`` is the exact comparison of GRESO's repository; ``tolerance = 1e-5`` with
+``singletons = "drop"`` is AstraFlow 0.1.2's ``filter_zero_adv`` (``allclose``; its absolute part of 1e-8 is
+left out); ``singletons = "keep"`` is verl's and SkyRL's ``std > 0`` with groups of one let through.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from astraflow_core.types import ComponentContext, GroupSummary, Verdict
+from astraflow_plugin_dynamic_sampling.config import DynamicSamplingConfig
+
+EQUAL = Verdict(False, "all rewards equal")
+SINGLE = Verdict(False, "group of one")
+KEEP = Verdict(True)
+
+
+class DynamicSampling:
+    """Judges a group by the spread of its rewards."""
+
+    def __init__(self, config: DynamicSamplingConfig, context: ComponentContext) -> None:
+        self._config = config
+        self._groups = self._dropped = 0
+
+    def accept(self, group: GroupSummary) -> Verdict:
+        """Refuse a group without variance of rewards."""
+        verdict = self._judge(group)
+        self._groups += 1
+        self._dropped += not verdict.accepted
+        return verdict
+
+    def metrics(self) -> dict[str, float]:
+        """``groups`` judged and ``dropped``, since the start."""
+        return {"groups": float(self._groups), "dropped": float(self._dropped)}
+
+    def _judge(self, group: GroupSummary) -> Verdict:
+        rewards = group.rewards
+        if rewards.size == 1:
+            return KEEP if self._config.singletons == "keep" else SINGLE
+        first = rewards[0]
+        farthest = float(np.abs(rewards - first).max())
+        return KEEP if farthest > self._config.tolerance * abs(float(first)) else EQUAL

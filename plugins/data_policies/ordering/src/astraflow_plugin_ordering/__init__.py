@@ -1,0 +1,1 @@
+"""Data policy ``ordering``: the order in which buffered rows are served."""
