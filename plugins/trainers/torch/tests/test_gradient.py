@@ -56,7 +56,7 @@ def gradient(
     tally = Tally(model.device)
     keys = {"budget": 32, "packed": False, **cut}
     parts = micro_batches(batch, batch.loss_mask, **keys)
-    accumulate(model, batch, Surrogate(), 0, parts, None, tally)
+    accumulate(model, batch, Surrogate(), 0, parts, tally)
     return {name: p.grad.clone() for name, p in model.whole.named_parameters()}, tally
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 from safetensors.torch import load_file
 from trainer_cases import Surrogate, make_batch, prepared
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -18,6 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from astraflow_core.errors import NonFiniteLoss, UserError
 from astraflow_core.testing.tiny_model import write_tiny_model
 from astraflow_core.types import Batch
+from astraflow_plugin_torch_trainer.config import TorchTrainerConfig
 from astraflow_plugin_torch_trainer.schedule import lr_factor
 from astraflow_plugin_torch_trainer.trainer import TorchTrainer
 
@@ -347,3 +349,8 @@ def test_learning_rate_follows_optimizer_steps(build: Build, folder: Path) -> No
         folder, total_steps=4, lr=0.5, schedule="linear", warmup_steps=2, min_lr_ratio=0.5
     )
     assert [m["lr"] for m in train(trainer, 4)] == pytest.approx([0.25, 0.5, 0.5, 0.375])
+
+
+def test_flash_attention_in_float32_is_refused() -> None:
+    with pytest.raises(ValidationError, match="bfloat16"):
+        TorchTrainerConfig(attention="flash_attention_2")

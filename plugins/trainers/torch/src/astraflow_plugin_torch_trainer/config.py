@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from astraflow_core.config.models import ConfigModel, PositiveInt
 
@@ -62,3 +62,9 @@ class TorchTrainerConfig(ConfigModel):
     min_lr_ratio: Fraction = Field(
         0.0, description="Share of lr that is left at the end of the decay."
     )
+
+    @model_validator(mode="after")
+    def _flash_attention_has_no_float32(self) -> Self:
+        if self.attention == "flash_attention_2" and self.compute_dtype == "float32":
+            raise ValueError('attention = "flash_attention_2" needs compute_dtype = "bfloat16"')
+        return self

@@ -52,7 +52,6 @@ def accumulate(
     algorithm: Algorithm,
     step: int,
     parts: Iterable[MicroBatch],
-    autocast: torch.dtype | None,
     tally: Tally,
 ) -> None:
     """Add the gradient of the loss of every part to the parameters' ``grad``.
@@ -62,8 +61,7 @@ def accumulate(
     """
     for micro in parts:
         with tally.clock("forward_s"):
-            with torch.autocast(model.device.type, dtype=autocast, enabled=autocast is not None):
-                inputs = _inputs(model, batch, micro, step, "entropy" in algorithm.needs)
+            inputs = _inputs(model, batch, micro, step, "entropy" in algorithm.needs)
             loss = algorithm.loss(inputs)
             total = torch.zeros((), device=model.device)
             for term, (coefficient, value) in loss.terms.items():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,21 @@ from astraflow_plugin_torch_trainer.micro_batches import MicroBatch
 @dataclass(frozen=True, slots=True)
 class CausalLM:
     """``backbone`` gives hidden states, ``head`` turns them into logits over ``vocabulary`` tokens;
-    ``whole`` is the transformers model that both belong to."""
+    ``whole`` is the transformers model that both belong to. Its weights are float32; with ``autocast`` the
+    matrix products run in that dtype."""
 
     whole: Any
     backbone: Any
     head: Any
     vocabulary: int
     device: torch.device
+    autocast: torch.dtype | None
+
+    def precision(self) -> torch.autocast:
+        """The context in which backbone and head are called."""
+        return torch.autocast(
+            self.device.type, dtype=self.autocast, enabled=self.autocast is not None
+        )
 
     def predict(
         self, micro: MicroBatch, targets: torch.Tensor, temperature: float, with_entropy: bool
@@ -37,15 +46,27 @@ class CausalLM:
         arguments: dict[str, Any] = {"input_ids": ids, "use_cache": False}
         if micro.position_ids is not None:
             arguments["position_ids"] = torch.from_numpy(micro.position_ids).to(self.device)
-        states = self.backbone(**arguments).last_hidden_state.flatten(0, 1)
-        hidden = states.index_select(0, torch.from_numpy(micro.states).to(self.device))
-        return token_logprobs(
-            self.head, hidden, targets, temperature, self.vocabulary, with_entropy
+        with self.precision():
+            states = self.backbone(**arguments).last_hidden_state.flatten(0, 1)
+            hidden = states.index_select(0, torch.from_numpy(micro.states).to(self.device))
+            return token_logprobs(
+                self.head, hidden, targets, temperature, self.vocabulary, with_entropy
+            )
+
+    def frozen_copy(self) -> CausalLM:
+        """The same model as it is now, never to be trained."""
+        whole = copy.deepcopy(self.whole).requires_grad_(False).eval()
+        return replace(
+            self, whole=whole, backbone=whole.base_model, head=whole.get_output_embeddings()
         )
 
 
 def load_model(
-    folder: Path, device: torch.device, attention: str, gradient_checkpointing: bool
+    folder: Path,
+    device: torch.device,
+    attention: str,
+    gradient_checkpointing: bool,
+    autocast: torch.dtype | None,
 ) -> CausalLM:
     """Load a Hugging Face folder in float32 with dropout off.
 
@@ -78,7 +99,7 @@ def load_model(
     if gradient_checkpointing:
         whole.activation_checkpointing_enable({"use_reentrant": False})
     head = whole.get_output_embeddings()
-    model = CausalLM(whole, whole.base_model, head, head.weight.shape[0], device)
+    model = CausalLM(whole, whole.base_model, head, head.weight.shape[0], device, autocast)
     _check_head(model, folder)
     return model
 
@@ -92,8 +113,9 @@ def _switch_off_dropout(config: Any) -> None:
 @torch.no_grad()
 def _check_head(model: CausalLM, folder: Path) -> None:
     ids = torch.arange(4, device=model.device)[None, :] % model.vocabulary
-    expected = model.whole(input_ids=ids, use_cache=False).logits
-    got = model.head(model.backbone(input_ids=ids, use_cache=False).last_hidden_state)
+    with model.precision():
+        expected = model.whole(input_ids=ids, use_cache=False).logits
+        got = model.head(model.backbone(input_ids=ids, use_cache=False).last_hidden_state)
     if got.shape != expected.shape or not torch.allclose(got, expected, rtol=1e-4, atol=1e-4):
         raise UserError(
             f"trainer 'torch' cannot train {type(model.whole).__name__} of {folder}: its logits are not "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,17 +55,12 @@ class TorchTrainer:
         self._packed = layout == "packed" or (layout == "auto" and attention == "flash_attention_2")
         self._budget = self._config.micro_batch_tokens or MICRO_BATCH_TOKENS[device.type]
         self._source, self._total_steps = model, total_steps
-        self._model = load_model(model, device, attention, self._config.gradient_checkpointing)
+        self._model = load_model(
+            model, device, attention, self._config.gradient_checkpointing, self._autocast
+        )
         self._optimizer = self._adamw()
         if "reference" in needs:
-            frozen = copy.deepcopy(self._model.whole).requires_grad_(False).eval()
-            self._reference = CausalLM(
-                frozen,
-                frozen.base_model,
-                frozen.get_output_embeddings(),
-                self._model.vocabulary,
-                device,
-            )
+            self._reference = self._model.frozen_copy()
 
     def logprobs(
         self, batch: Batch, model: Literal["current", "reference"]
@@ -79,12 +73,7 @@ class TorchTrainer:
         device = chosen.device
         for micro in self._cut(batch, np.ones(len(batch.tokens), dtype=np.bool_)):
             targets = torch.from_numpy(batch.tokens[micro.positions].astype(np.int64)).to(device)
-            with (
-                torch.no_grad(),
-                torch.autocast(
-                    device.type, dtype=self._autocast, enabled=self._autocast is not None
-                ),
-            ):
+            with torch.no_grad():
                 logprobs, _ = chosen.predict(micro, targets, batch.temperature, False)
             result[micro.positions] = logprobs.cpu().numpy()
         return result
@@ -107,7 +96,6 @@ class TorchTrainer:
             algorithm,
             step,
             self._cut(batch, batch.loss_mask),
-            self._autocast,
             tally,
         )
         lr = self._config.lr * lr_factor(
