@@ -1,0 +1,1 @@
+"""Model references ``tiny:``: small random models, made when a run starts."""
