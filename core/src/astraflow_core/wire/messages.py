@@ -167,7 +167,7 @@ class LeaveRaas(Message, frozen=True):
 
 
 class RegisterTrainer(Message, frozen=True):
-    """``POST /v1/trainers/register``; ``batch_sequences`` as configured."""
+    """``POST /v1/trainers/register``: the trainer of a policy arrives, or comes back."""
 
     policy: str
     pid: int
