@@ -150,7 +150,9 @@ def test_paths_start_from_the_file_that_set_them(
     assert loaded.config.eval.sets["e"].options == {"path": str(elsewhere / "e.jsonl")}
     assert loaded.config.policies["solver"].model == "nowhere:x"
 
-    (base / "run.toml").write_text((base / "run.toml").read_text().replace('"nowhere:x"', '"model"'))
+    (base / "run.toml").write_text(
+        (base / "run.toml").read_text().replace('"nowhere:x"', '"model"')
+    )
     loaded = load_config(child, (), site.catalog())
     assert loaded.config.policies["solver"].model == str(base / "model")
 
