@@ -1,0 +1,131 @@
+"""docs/configuration.md: every key of the core and of the components of this workspace."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel
+
+from astraflow_core.catalog import Selected
+from astraflow_core.component import Kind
+from astraflow_core.config.explain import Key, component_keys, core_keys
+from astraflow_core.config.models import RunConfig
+from astraflow_core.config.tables import component_tables
+from astraflow_core.hookspecs import PROJECT
+from pages.markdown import GENERATED, code, codes, page, prose, table
+from pages.workspace_catalog import anchor, catalog, home, providers, title
+
+
+def configuration() -> str:
+    """The page of all keys."""
+    return page(
+        "# Configuration",
+        GENERATED,
+        """
+A run is one TOML file with one table per role. A table that names a component by `use` also holds the
+keys of that component, which are listed with it below. Unknown keys are errors. `NAME` stands for a name
+of yours (lower-case letters, digits and underscores, a letter first), `N` for a place in a list.
+
+- `use` is a component's name, `plugin/name` if two plugins provide that name, or `module:attr` for code
+  of yours that is in no package. `transport = { use = "auto" }` leaves the choice to a plugin
+  ([astraflow_choose_transport](hooks.md)).
+- `extends = "base.toml"` at the top of a file starts from another file, found from the folder of the one
+  that names it. Tables are merged key by key; a table that names another component replaces the one
+  before.
+- `--set run.steps=10` overrides one value, `--set policies.solver.data.0.use=…` one inside a list.
+- Relative paths start from the folder of the file that sets them, those of `--set` from where you are.
+- `astraflow config explain KEY` says here what a key means, `astraflow config show FILE` where each value
+  of a run comes from, `astraflow config schema --json` gives the schema to an editor.
+""",
+        *_core_tables(),
+        "# Components",
+        "What this repository provides. `astraflow plugins` lists what is installed where you are; the "
+        "README of a package says when to use it, its limits, and what was measured.",
+        *(part for kind in Kind for part in _components(kind)),
+        _model_references(),
+    )
+
+
+def _core_tables() -> Iterator[str]:
+    kinds = _kinds_of_tables()
+    keys = core_keys()
+    for name, field in RunConfig.model_fields.items():
+        top = f"{name}.NAME" if any(key.path.startswith(f"{name}.NAME.") for key in keys) else name
+        rows = [
+            _row(key, key.path.removeprefix(f"{top}."), kinds.get(key.path.removesuffix(".use")), field.default)
+            for key in keys
+            if key.path.startswith(f"{top}.")
+        ]  # fmt: skip
+        yield f"## `[{top}]`"
+        yield field.description or ("" if field.is_required() else "This table may be left out.")
+        yield table(("key", "type", "default", ""), rows)
+
+
+def _kinds_of_tables() -> dict[str, Kind]:
+    """Dotted path of each table that names a component -> the kind of it."""
+    skeleton: dict[str, Any] = {}
+    for key in core_keys():
+        here: Any = skeleton
+        parts = key.path.split(".")
+        for part, after in pairwise(parts):
+            if isinstance(here, list):
+                here.append({})
+                here = here[-1]
+            else:
+                here = here.setdefault(part, [] if after == "N" else {})
+    return {re.sub(r"\.\d+", ".N", p.path): p.kind for p in component_tables(skeleton)}
+
+
+def _row(key: Key, name: str, kind: Kind | None, table_default: object) -> tuple[str, ...]:
+    default = key.default
+    if default is None:  # required in its table, but the whole table may have a default
+        given = getattr(table_default, name, None) if isinstance(table_default, BaseModel) else None
+        default = "" if given is None else msgspec.json.encode(given).decode()
+    elif default == "null":
+        default = "none"
+    names_component = kind is not None and key.path.endswith(".use")
+    about = f"The {anchor(kind)}." if kind and names_component else prose(key.description)
+    state = "none" if default == "none" else code(default) or "required"
+    type_ = "string" if names_component else key.type.removesuffix(" or nothing")
+    return code(name), re.sub(r"matching (\S+)", r"matching `\1`", type_), state, about
+
+
+def _components(kind: Kind) -> Iterator[str]:
+    yield f"## {title(kind)}"
+    found = list(catalog().components(kind))
+    if not found:
+        yield "This repository provides none yet."
+    for selected in found:
+        yield f"### {kind.value.replace('_', ' ')} `{selected.component.name}`"
+        yield _component(selected)
+
+
+def _component(selected: Selected) -> str:
+    component = selected.component
+    summary = component.summary[:1].upper() + component.summary[1:]
+    flags = codes(component.capabilities) or "none"
+    keys = component_keys(catalog(), selected.kind, selected.qualified)
+    prefix = f"{selected.kind}/{selected.qualified}."
+    rows = [_row(key, key.path.removeprefix(prefix), None, None) for key in keys]
+    return page(
+        f"{summary}. In {home(selected.plugin)}. Capabilities: {flags}.",
+        table(("key", "type", "default", ""), rows) if rows else "It takes no keys.",
+    )
+
+
+def _model_references() -> str:
+    plugins = providers(f"{PROJECT}_resolve_model")
+    homes = "\n".join(f"- `{plugin.name}` in {home(plugin.name)}" for plugin in plugins)
+    return page(
+        "## Model references",
+        "`policies.NAME.model` is a local Hugging Face folder, or a reference `SCHEME:REST` that one of "
+        "these plugins turns into one before a run starts; their READMEs say which schemes they know:"
+        if plugins
+        else "`policies.NAME.model` is a local Hugging Face folder, or a reference `SCHEME:REST` that an "
+        "installed plugin turns into one before a run starts; this repository provides none yet.",
+        homes,
+    )

@@ -1,0 +1,178 @@
+"""The generated part of docs/processes.md: every endpoint and message."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import Any
+from unittest.mock import MagicMock
+
+import dev
+import msgspec
+import workspace
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+
+from astraflow_core.dataflow.service import DataflowService
+from astraflow_core.raas.monitor import monitor_app
+from astraflow_core.wire import batches, groups, messages
+from pages.markdown import BEGIN, END, page, prose, table
+
+FRAMES: dict[tuple[str, str], tuple[type, ...]] = {
+    ("/v1/groups", "body"): (groups.GroupHeader,),
+    ("/v1/batches/next", "reply"): (batches.BatchHeader, batches.NoBatch),
+}
+"""Headers of what travels as a frame instead of as a message."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One route: who calls it, and the messages or headers that go in and come out."""
+
+    method: str
+    path: str
+    callers: tuple[str, ...]
+    body: tuple[type, ...]
+    reply: tuple[type, ...]
+
+    def row(self) -> tuple[str, ...]:
+        """A line of the table of endpoints."""
+        body = _linked(self.body, (self.path, "body") in FRAMES)
+        reply = _linked(self.reply, (self.path, "reply") in FRAMES)
+        if not self.reply:
+            reply = "text" if self.path == "/metrics" else "JSON"
+        return f"{self.method} `{self.path}`", ", ".join(self.callers), body, reply
+
+
+def _linked(types: tuple[type, ...], framed: bool) -> str:
+    links = " or ".join(f"[{t.__name__}](#{t.__name__.lower()})" for t in types)
+    return f"frame: {links}" if framed else links
+
+
+def processes(text: str) -> str:
+    """The page of processes with its generated part anew."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise dev.Failure(f"docs/processes.md must hold the lines {BEGIN!r} and {END!r}")
+    return before + page(BEGIN, _protocol(), END).rstrip("\n") + after
+
+
+def _protocol() -> str:
+    head = ("", "called by", "body", "reply")
+    dataflow = list(endpoints(dataflow_app()))
+    used = [t for endpoint in dataflow for t in (*endpoint.body, *endpoint.reply)]
+    shown = dict.fromkeys(used)
+    for struct in used:
+        shown.update(dict.fromkeys(_parts(struct)))
+    return page(
+        "### Dataflow",
+        table(head, [endpoint.row() for endpoint in dataflow]),
+        "### RaaS",
+        table(head, [endpoint.row() for endpoint in endpoints(raas_app())]),
+        "## Messages",
+        *(part for struct in shown for part in _message(struct)),
+    )
+
+
+def dataflow_app() -> FastAPI:
+    """The app of the dataflow; a route is declared without a look at the run that it serves."""
+    flow = MagicMock()
+    flow.state.config.dataflow.max_body_mb = 1
+    return DataflowService(flow, MagicMock(), token="").app
+
+
+def raas_app() -> FastAPI:
+    """The app of a RaaS."""
+    return monitor_app("", lambda: True, dict, bytes)
+
+
+def endpoints(app: FastAPI) -> Iterator[Endpoint]:
+    """The routes of an app by path, those with a body first."""
+    for method, route in sorted(
+        _routes(app.routes), key=lambda found: (found[0] != "POST", found[1].path)
+    ):
+        calls = _calls().get(route.path, []) if method == "POST" else []
+        reply = [getattr(messages, name) for _, name in calls if name]
+        yield Endpoint(
+            method,
+            route.path,
+            tuple(sorted({caller for caller, _ in calls})) or ("anyone",),
+            FRAMES.get((route.path, "body")) or (_body(route) if method == "POST" else ()),
+            FRAMES.get((route.path, "reply")) or tuple(dict.fromkeys(reply)),
+        )
+
+
+def _routes(routes: Iterable[Any]) -> Iterator[tuple[str, APIRoute]]:
+    """Method and route, flat, however FastAPI keeps the routers that an app includes."""
+    for route in routes:
+        if isinstance(route, APIRoute):
+            yield from ((method, route) for method in sorted(route.methods or ()))
+        elif (router := getattr(route, "original_router", None)) is not None:
+            yield from _routes(router.routes)
+
+
+def _body(route: APIRoute) -> tuple[type, ...]:
+    """The message that the handler of a route reads."""
+    names = inspect.getclosurevars(inspect.unwrap(route.endpoint))
+    for scope in (names.nonlocals, names.globals):
+        for value in scope.values():
+            known = isinstance(value, type) and issubclass(value, messages.Message)
+            if known and value is not messages.Done:
+                return (value,)
+    raise dev.Failure(f"no message is read by the handler of {route.path}")
+
+
+@cache
+def _calls() -> dict[str, list[tuple[str, str]]]:
+    """Path -> the callers in the core, each with the name of the message that it expects ("": a frame)."""
+    names = {"raas": "RaaS", "trainer": "trainer", "launch": "launcher", "cli": "command line"}
+    found: dict[str, list[tuple[str, str]]] = {}
+    for part, caller in names.items():
+        for file in sorted((dev.ROOT / "core/src/astraflow_core" / part).glob("*.py")):
+            for node in ast.walk(workspace.tree_of(file)):
+                if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                    continue
+                if node.func.attr in ("post", "post_bytes", "post_for_bytes") and node.args:
+                    path = ast.unparse(node.args[0]).strip("'\"")
+                    framed = node.func.attr == "post_for_bytes"
+                    expected = "" if framed else ast.unparse(node.args[2]).rpartition(".")[2]
+                    found.setdefault(path, []).append((caller, expected))
+    return found
+
+
+def _parts(struct: type) -> list[type]:
+    """The structs that the fields of a message name, and those that these name."""
+    modules: tuple[ModuleType, ...] = (messages, groups, batches)
+    found: list[type] = []
+    for annotation in struct.__annotations__.values():
+        for word in re.findall(r"\w+", str(annotation)):
+            part = next((getattr(m, word) for m in modules if hasattr(m, word)), None)
+            if isinstance(part, type) and issubclass(part, msgspec.Struct):
+                found += [part, *_parts(part)]
+    return found
+
+
+def _message(struct: type) -> Iterator[str]:
+    yield f"### {struct.__name__}"
+    yield prose(struct.__doc__)
+    fields = {field.name: field for field in msgspec.structs.fields(struct)}
+    lines = [
+        f"{name}: {annotation}{_default(fields[name])}"
+        for name, annotation in struct.__annotations__.items()
+    ]
+    if lines:
+        yield "```text\n" + "\n".join(lines) + "\n```"
+
+
+def _default(field: Any) -> str:
+    if field.default is not msgspec.NODEFAULT:
+        return f" = {field.default!r}"
+    if field.default_factory is not msgspec.NODEFAULT:
+        return f" = {field.default_factory()!r}"
+    return ""

@@ -1,0 +1,57 @@
+"""The components of this workspace, whatever else is installed."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import dev
+import workspace
+
+from astraflow_core.catalog import Catalog
+from astraflow_core.component import Kind
+from astraflow_core.discovery import CORE, Plugin
+from astraflow_core.hookspecs import PROJECT
+
+
+@cache
+def catalog() -> Catalog:
+    """The plugins of this workspace, all of them and no others; a failure names one that is missing."""
+    found = {plugin.distribution: plugin for plugin in Catalog.discover().plugins}
+    chosen, missing = [], []
+    for package in dev.packages():
+        plugin = found.get(package.name)
+        if plugin is not None and plugin.healthy:
+            chosen.append(plugin)
+        elif workspace.manifests(package.path):
+            missing.append(f"{package.name}: {plugin.problem if plugin else 'not installed'}")
+    if missing:
+        raise dev.Failure(
+            "these packages of the workspace cannot be described:\n  "
+            + "\n  ".join(missing)
+            + "\nCall `python3 scripts/dev.py setup`, then this again."
+        )
+    return Catalog(chosen)
+
+
+def home(plugin: str) -> str:
+    """A link to the package of a plugin."""
+    if plugin == CORE:
+        return "the core"
+    distribution = catalog().plugin(plugin).distribution
+    folder = next(p.path for p in dev.packages() if p.name == distribution).relative_to(dev.ROOT)
+    return f"[{folder}](../{folder}/README.md)"
+
+
+def providers(hook: str) -> list[Plugin]:
+    """The plugins that implement a lifecycle hook."""
+    return [plugin for plugin in catalog().plugins if hook in plugin.hooks]
+
+
+def title(kind: Kind) -> str:
+    """``Data policies``, ``Engines`` …"""
+    return kind.hook.removeprefix(f"{PROJECT}_").replace("_", " ").capitalize()
+
+
+def anchor(kind: Kind) -> str:
+    """A link to the section of a kind on the page of the configuration."""
+    return f"[{kind.value.replace('_', ' ')}](#{title(kind).lower().replace(' ', '-')})"

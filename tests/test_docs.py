@@ -1,0 +1,311 @@
+"""The documents say what is true: generated pages are current, what they name exists, examples load."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import dev
+import docs
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from pages.processes import dataflow_app, raas_app
+from pydantic import BaseModel
+from workspace import HEAVY, ROOT, components, tracked_files, tree_of
+
+from astraflow_core.capabilities import CAPABILITIES
+from astraflow_core.catalog import Catalog
+from astraflow_core.cli import parser
+from astraflow_core.config.load import load_config
+from astraflow_core.config.models import ComponentTable, RunConfig
+from astraflow_core.config.rendering import models_in
+
+CORE = ROOT / "core" / "src" / "astraflow_core"
+MARKDOWN = [f for f in tracked_files() if f.suffix == ".md" and "scaffold" not in f.parts]
+GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCED = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def snippets(text: str) -> Iterator[str]:
+    """What a document sets as code, in blocks and in lines."""
+    yield from (block for _, _, block in FENCED.findall(text))
+    yield from re.findall(r"`([^`\n]+)`", FENCED.sub("", text))
+
+
+def mentioned(pattern: str) -> set[tuple[str, ...]]:
+    """(file, groups…) for each match of the pattern in code of the guides and package READMEs."""
+    return {
+        (str(file.relative_to(ROOT)), *found.groups())
+        for file in MARKDOWN
+        for snippet in snippets(file.read_text(encoding="utf-8"))
+        for found in re.finditer(pattern, snippet)
+    }
+
+
+# --- generated pages ---------------------------------------------------------------------------
+
+
+def test_generated_pages_are_current() -> None:
+    names = [file.name for file in docs.stale()]
+    assert not names, f"stale: {', '.join(names)}; `make docs` mends that"
+
+
+def test_a_stale_page_is_named_with_what_mends_it_and_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(docs, "DOCS", tmp_path)
+    for page in ("configuration.md", "hooks.md", "processes.md"):
+        (tmp_path / page).write_text(text_of(f"docs/{page}"), encoding="utf-8")
+    processes = tmp_path / "processes.md"
+    processes.write_text(processes.read_text().replace("### LeaseTasks", "### LendTasks"))
+    (tmp_path / "hooks.md").unlink()
+    assert docs.main(["--check"]) == 1
+    told = capsys.readouterr().err
+    assert "docs/processes.md is stale; `make docs`" in told and "docs/hooks.md" in told
+    assert not (tmp_path / "hooks.md").exists()
+    assert docs.main([]) == 0
+    assert docs.main(["--check"]) == 0
+    assert "### LeaseTasks" in processes.read_text()
+    assert processes.read_text().startswith("# Processes")
+
+
+def test_pages_are_made_alike_in_every_process_and_without_a_backend() -> None:
+    script = (
+        "import hashlib, sys, docs\n"
+        "print(hashlib.sha256(repr(sorted(docs.pages().items())).encode()).hexdigest())\n"
+        f"print(*sorted(set(sys.modules) & {HEAVY!r}))"
+    )
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONPATH": str(ROOT / "scripts"), "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout.splitlines()
+        for seed in ("1", "2")
+    ]
+    assert told[0] == told[1]
+    assert told[0][1:] == [""], f"imported for documents: {told[0][1]}"
+
+
+def test_every_hook_has_a_heading_with_its_arguments() -> None:
+    headings = re.findall(r"^### `(astraflow_\w+)\((.*?)\) ->", text_of("docs/hooks.md"), re.M)
+    found = {name: re.findall(r"(\w+): ", arguments) for name, arguments in headings}
+    specified = {
+        node.name: [argument.arg for argument in node.args.args[1:]]
+        for node in ast.walk(tree_of(CORE / "hookspecs.py"))
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert found == specified
+    assert specified["astraflow_step_ended"] == ["run", "step", "metrics"]
+
+
+def test_every_capability_is_described() -> None:
+    page = text_of("docs/hooks.md")
+    for flags in CAPABILITIES.values():
+        for flag, promise in flags.items():
+            assert f"| `{flag}` | {promise} |" in page
+
+
+def rows_of(section: str) -> dict[str, list[str]]:
+    """Table of keys: key -> its other cells."""
+    lines = re.findall(r"^\| `([\w.]+)` \| (.*) \|$", section, re.MULTILINE)
+    return {key: re.split(r"(?<!\\) \| ", rest) for key, rest in lines}
+
+
+def sections(page: str, level: str) -> dict[str, str]:
+    """Title of each section of that level -> its text, deeper sections included."""
+    parts = re.split(rf"^{level} (.+)$", page, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_every_key_of_the_core_is_described() -> None:
+    tables = sections(text_of("docs/configuration.md"), "##")
+
+    def check(model: type[BaseModel], name: str, prefix: str) -> None:
+        for key, field in model.model_fields.items():
+            if isinstance(field.annotation, type) and issubclass(field.annotation, ComponentTable):
+                assert f"{prefix}{key}.use" in rows_of(tables[name])
+            elif (name, key) not in (("`[eval]`", "sets"),) and key != "data":
+                type_, default, about = rows_of(tables[name])[f"{prefix}{key}"]
+                assert type_ and default and about, f"{name} {key}"
+                assert (default == "required") == field.is_required(), f"{name} {key}"
+
+    for table, field in RunConfig.model_fields.items():
+        name = f"`[{table}.NAME]`" if table == "policies" else f"`[{table}]`"
+        for model in models_in(field.annotation):
+            if table != "launcher":
+                check(model, name, "")
+    policy = rows_of(tables["`[policies.NAME]`"])
+    assert {"data.N.use", "trainer.ranks", "engine.python", "transport.use"} <= policy.keys()
+    assert "sets.NAME.use" in rows_of(tables["`[eval]`"])
+    assert rows_of(tables["`[launcher]`"])["use"][1] == '`"local"`'
+
+
+def test_every_component_of_the_workspace_is_described_with_its_keys() -> None:
+    described = sections(text_of("docs/configuration.md"), "###")
+    catalog = Catalog.discover()
+    assert len(components()) > 5
+    for component in components():
+        section = described[f"{component.kind.replace('_', ' ')} `{component.name}`"]
+        own = section.partition("\n## ")[0]
+        model = catalog.select(component.kind, component.name).config_model()
+        keys = {} if model is None else model.model_fields
+        tops = {key.partition(".")[0] for key in rows_of(own)}
+        assert tops == {field.alias or key for key, field in keys.items()}, component
+        for key, (_, _, about) in rows_of(own).items():
+            assert about, f"{component.kind} {component.name}: {key} says nothing about itself"
+
+
+@pytest.mark.parametrize(("title", "make_app"), [("Dataflow", dataflow_app), ("RaaS", raas_app)])
+def test_every_endpoint_is_described_and_no_other(title: str, make_app: type[FastAPI]) -> None:
+    section = sections(text_of("docs/processes.md"), "###")[title]
+    found = re.findall(r"^\| (GET|POST) `(\S+)` \|", section, re.MULTILINE)
+    client = TestClient(make_app())
+    for method, path in found:
+        refused = client.request("PATCH", path)
+        assert (refused.status_code, refused.headers.get("allow")) == (405, method), path
+    place = {"Dataflow": "dataflow/service.py", "RaaS": "raas/monitor.py"}[title]
+    written = {
+        node.value
+        for node in ast.walk(tree_of(CORE / place))
+        if isinstance(node, ast.Constant) and re.match(r"/(v1/|metrics$)", str(node.value))
+    }
+    assert {path for _, path in found} == written
+
+
+def test_every_call_of_a_service_is_to_a_described_endpoint() -> None:
+    section = sections(text_of("docs/processes.md"), "###")["Dataflow"]
+    described = set(re.findall(r"^\| POST `(\S+)` \|", section, re.MULTILINE))
+    called = {
+        str(node.args[0].value)
+        for part in ("raas", "trainer", "launch")
+        for file in (CORE / part).glob("*.py")
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".post", ".post_bytes", ".post_for_bytes"))
+        and isinstance(node.args[0], ast.Constant)
+    }  # fmt: skip
+    assert called == described
+
+
+# --- what documents name -----------------------------------------------------------------------
+
+
+def commands_in(help_text: str) -> set[str]:
+    return set(re.findall(r"^ {4}([a-z]\w*)(?: |$)", help_text, re.MULTILINE))
+
+
+def subcommands(command: str) -> set[str]:
+    shown = io.StringIO()
+    with pytest.raises(SystemExit), contextlib.redirect_stdout(shown):
+        parser().parse_args([command, "--help"])
+    return commands_in(shown.getvalue())
+
+
+def test_every_command_is_mentioned() -> None:
+    listed = commands_in(parser().format_help())
+    assert {"run", "plugins", "doctor", "config"} <= listed
+    text = "".join(file.read_text(encoding="utf-8") for file in GUIDES)
+    missing = [name for name in sorted(listed) if not re.search(rf"astraflow {name}\b", text)]
+    assert not missing, f"no document mentions: {', '.join(missing)}"
+
+
+def test_every_mentioned_command_exists() -> None:
+    listed = commands_in(parser().format_help())
+    named = mentioned(r"\bastraflow ([a-z][\w-]*)(?: ([a-z]+)(?= |$|`))?")
+    wrong = []
+    for file, command, word in sorted(named, key=str):
+        if command not in listed:
+            wrong.append(f"{file}: astraflow {command}")
+        elif word and (known := subcommands(command)) and word not in known:
+            wrong.append(f"{file}: astraflow {command} {word}")
+    assert not wrong, wrong
+
+
+def test_mentioned_make_targets_and_scripts_exist() -> None:
+    targets = set(re.findall(r"^(\w+):", text_of("Makefile"), re.MULTILINE))
+    shown = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "dev.py"), "--help"],
+        capture_output=True, text=True, check=True, timeout=30,
+    )  # fmt: skip
+    commands = commands_in(shown.stdout)
+    assert {"run", "test", "check", "bench", "docs"} <= targets & commands
+    assert targets <= commands
+    made = mentioned(r"\bmake ([a-z]+)\b")
+    called = mentioned(r"scripts/dev\.py ([a-z]+)\b")
+    assert {(file, name) for file, name in made if name not in targets} == set()
+    assert {(file, name) for file, name in called if name not in commands} == set()
+    assert {name for _, name in made} == targets, "a target that no document mentions"
+
+
+def anchors(file: Path) -> set[str]:
+    """The names that GitHub gives to the headings of a page."""
+    text = FENCED.sub("", file.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("file", MARKDOWN, ids=lambda file: str(file.relative_to(ROOT)))
+def test_relative_links_lead_somewhere(file: Path) -> None:
+    text = FENCED.sub("", file.read_text(encoding="utf-8"))
+    text = re.sub(r"`[^`\n]*`(?!\])", "", text)
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"\w+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (file.parent / path).resolve() if path else file
+        if not there.exists() or (anchor and anchor not in anchors(there)):
+            broken.append(target)
+    assert not broken, broken
+
+
+def test_overview_names_files_that_exist() -> None:
+    named = re.findall(r"`((?:[a-z_]+/)+[\w.]*)`", text_of("docs/overview.md"))
+    places = [
+        ROOT if name.startswith(("core/", "plugins/", "contrib/")) else CORE for name in named
+    ]
+    missing = [n for n, place in zip(named, places, strict=True) if not (place / n).exists()]
+    assert named and not missing, missing
+
+
+@pytest.mark.parametrize("file", MARKDOWN, ids=lambda file: str(file.relative_to(ROOT)))
+def test_code_blocks_can_be_read(file: Path) -> None:
+    for indent, language, block in FENCED.findall(file.read_text(encoding="utf-8")):
+        block = re.sub(f"^{indent}", "", block, flags=re.MULTILINE)
+        if language == "python":
+            compile(block, str(file), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        elif language == "toml":
+            tomllib.loads(block)
+
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.toml"))
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_example_validates(file: Path) -> None:
+    loaded = load_config(file)
+    assert loaded.config.run.name
+    assert {selected.kind for selected, _ in loaded.components.values()} >= {"engine", "trainer"}
+
+
+def test_the_quickstart_needs_only_what_make_run_installs() -> None:
+    installed = {package.name for package in dev.packages() if package.quickstart}
+    loaded = load_config(ROOT / "examples" / "quickstart.toml")
+    needed = {selected.distribution for selected, _ in loaded.components.values()}
+    assert needed <= installed, f"missing from `make run`: {needed - installed}"
