@@ -149,7 +149,7 @@ def test_a_plugin_of_the_run_chooses_the_transport(
 ) -> None:
     site.add("chooser", manifest + CHOOSER)
     overrides = ["policies.solver.transport.use=auto"]
-    with pytest.raises(ConfigError, match="'auto' needs a plugin of the run that chooses"):
+    with pytest.raises(ConfigError, match=r"run\.toml: (.|\n)*'auto' needs a plugin of the run"):
         load_config(run_file, overrides, site.catalog())
     loaded = load_config(run_file, [*overrides, 'plugins.enable=["chooser"]'], site.catalog())
     assert loaded.config.policies["solver"].transport.use == "toy_full"

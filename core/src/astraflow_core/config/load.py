@@ -77,7 +77,7 @@ def load_config(
     for place in component_tables(config):
         if place.path not in components and place.table.use != AUTO:  # a default of the core
             components[place.path] = catalog.validate(place.kind, place.table, place.path)
-    config = _with_transports(config, catalog, components)
+    config = _with_transports(config, catalog, components, label)
     problems = pairing_lines(config, components)
     if problems:
         raise ConfigError(problems, label)
@@ -213,6 +213,7 @@ def _with_transports(
     config: RunConfig,
     catalog: Catalog,
     components: dict[str, tuple[Selected, BaseModel | None]],
+    label: str,
 ) -> RunConfig:
     """Replace each transport ``"auto"`` by the one that a plugin of the run chooses."""
     open_policies = [name for name, p in config.policies.items() if p.transport.use == AUTO]
@@ -232,7 +233,7 @@ def _with_transports(
                 f"{path}.use: 'auto' needs a plugin of the run that chooses (received "
                 f"{shown(chosen)}); name one of the installed transports: {names}"
             )
-            raise ConfigError([problem])
+            raise ConfigError([problem], label)
         table = policy.transport.model_copy(update={"use": chosen})
         components[path] = catalog.validate("transport", table, path)
         policies[name] = policy.model_copy(update={"transport": table})
