@@ -89,7 +89,8 @@ class EngineHost:
 
     async def _generate(self, request: GenerateRequest) -> None:
         try:
-            self._finished.append(await self._engine.generate(request))
+            result = await self._engine.generate(request)
+            self._finished.append(result)
         except Exception as error:  # noqa: BLE001 - raised again by the client, for the one request
             self._failed[request.id] = as_failure(error)
         if not self._flush_planned:
