@@ -72,36 +72,37 @@ class TorchEngine:
         try:
             return await future
         except asyncio.CancelledError:
-            self._command(lambda: loop.abort(frozenset([request.id])))
+            _command(loop, lambda: loop.abort(frozenset([request.id])))
             raise
 
     async def score(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
         """Computed between two decoding steps."""
-        model = self._loop.model
+        loop = self._loop
         self._check_tokens("a sequence to score", tokens, 0)
-        scores: npt.NDArray[np.float32] = await self._command(lambda: model.score(tokens))
+        scores: npt.NDArray[np.float32] = await _command(loop, lambda: loop.model.score(tokens))
         return scores
 
     async def pause(self, mode: PauseMode) -> None:
         """Requests that wait for admission go on waiting, in every mode."""
         loop = self._loop
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        await self._command(lambda: loop.pause(mode, done))
+        await _command(loop, lambda: loop.pause(mode, done))
         await done
 
     async def resume(self) -> None:
         """Go on decoding."""
-        await self._command(self._loop.resume)
+        loop = self._loop
+        await _command(loop, loop.resume)
 
     async def abort(self, ids: list[str]) -> None:
         """End the named requests; unknown ids are ignored, since they may just have ended."""
         loop = self._loop
-        await self._command(lambda: loop.abort(frozenset(ids)))
+        await _command(loop, lambda: loop.abort(frozenset(ids)))
 
     async def load_weights(self, source: WeightSource) -> None:
         """Swap the weights between two decoding steps."""
         loop = self._loop
-        await self._command(lambda: loop.load(source))
+        await _command(loop, lambda: loop.load(source))
 
     async def sleep(self, level: int) -> None:
         """Not declared among the capabilities."""
@@ -118,16 +119,10 @@ class TorchEngine:
 
     async def close(self) -> None:
         """End running and waiting requests with ``finish_reason="abort"``, then the thread."""
-        loop = self._loop
-        await self._command(loop.stop)
-        self._running = None
+        loop, self._running = self._loop, None
+        await _command(loop, loop.stop)
         if not await asyncio.to_thread(loop.join, _CLOSE_SECONDS):
             raise DeadlineExceeded("the decoding thread", "it did not end", _CLOSE_SECONDS)
-
-    def _command(self, command: Callable[[], Any]) -> asyncio.Future[Any]:
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._loop.submit((command, future))
-        return future
 
     def _check(self, request: GenerateRequest) -> None:
         if request.sampling.max_tokens < 1:
@@ -145,3 +140,10 @@ class TorchEngine:
             )
         if tokens.min() < 0 or tokens.max() >= model.vocab:
             raise ValueError(f"{what} has token ids outside [0, {model.vocab})")
+
+
+def _command(loop: DecodeLoop, command: Callable[[], Any]) -> asyncio.Future[Any]:
+    """Have ``command`` carried out by the decoding thread, between two steps."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    loop.submit((command, future))
+    return future

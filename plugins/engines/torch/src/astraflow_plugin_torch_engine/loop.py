@@ -30,6 +30,8 @@ from astraflow_plugin_torch_engine.weights import load_weights
 
 _MOST_PREFILL_LOGITS = 1 << 24
 _MOST_PADDING = 4
+_WORTH_A_PREFILL = 0.25
+_MOST_STEPS_HELD_BACK = 4
 
 Settled = tuple["asyncio.Future[Any]", Any]
 """A future and what became of it: a value, or an exception."""
@@ -59,6 +61,7 @@ class DecodeLoop:
         self._inbox: deque[Job | tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
         self._waiting: list[tuple[int, int, Job]] = []
         self._arrivals = 0
+        self._held_back = 0
         self._wake = threading.Event()
         self._mode: PauseMode | None = None
         self._pausing: list[asyncio.Future[Any]] = []
@@ -128,8 +131,9 @@ class DecodeLoop:
         self._drop(np.array(torn, dtype=np.int64))
 
     def stop(self) -> None:
-        """End every request and the thread."""
-        self.abort(frozenset(job.request.id for job in self._batch.jobs + self._queued()))
+        """End every request and the thread; the last command."""
+        queued = [entry[2] for entry in self._waiting]
+        self.abort(frozenset(job.request.id for job in self._batch.jobs + queued))
         self._finish_pausing()
         self._open = False
 
@@ -176,7 +180,16 @@ class DecodeLoop:
                 self._settled.append((future, error))
 
     def _admit(self) -> None:
-        """Prefill the next waiting requests, as many as one forward pass and the cache allow."""
+        """Prefill the next waiting requests, as many as one forward pass and the cache allow.
+
+        Since those that run stand still meanwhile, a few requests wait a few steps for company.
+        """
+        running = self._batch.size
+        joining = min(len(self._waiting), self._config.max_batch - running)
+        if joining < running * _WORTH_A_PREFILL and self._held_back < _MOST_STEPS_HELD_BACK:
+            self._held_back += 1
+            return
+        self._held_back = 0
         jobs, prompts = self._next_jobs()
         if not jobs:
             return
@@ -292,13 +305,6 @@ class DecodeLoop:
             f"engine 'torch' serves version {self.version}"
         )
         self._settled.append((job.future, error))
-
-    def _queued(self) -> list[Job]:
-        for item in tuple(self._inbox):
-            if isinstance(item, Job):
-                self._inbox.remove(item)
-                heapq.heappush(self._waiting, (item.request.priority, -1, item))
-        return [entry[2] for entry in self._waiting]
 
     def _finish_pausing(self) -> None:
         self._settled.extend((future, None) for future in self._pausing)
