@@ -27,9 +27,18 @@ def write(path, text):
 class Flow:
     state, reason, logged, steps = "running", "", 0, 0
 
+    def held(self):
+        """Half-way until a file of that name is there and the launcher had time to see why."""
+        kind, _, file = behaviour.partition(":")
+        if kind != "hold":
+            return False
+        there = home / file
+        return not there.exists() or time.time() - there.stat().st_mtime < 0.5
+
     def look(self):
         if self.state == "running" and behaviour != "stand_still":
-            self.steps = min(STEPS, int((time.monotonic() - began) * float(rate)))
+            most = STEPS // 2 if self.held() else STEPS
+            self.steps = min(most, int((time.monotonic() - began) * float(rate)))
         with (home / "metrics.jsonl").open("a") as file:
             while self.logged < self.steps:
                 self.logged += 1
@@ -140,12 +149,13 @@ def worker():
             break
         if time.monotonic() - began < 0.2:
             continue
-        first = not (home / f"{name}.died").exists()
+        first = not (home / f"{name}.did").exists()
+        if first:
+            (home / f"{name}.did").touch()
         if behaviour.startswith("exit"):
             sys.stderr.write(f"astraflow: {name} does not like this\n")
             sys.exit(int(behaviour.removeprefix("exit")))
         if behaviour == "die_once" and first:
-            (home / f"{name}.died").write_text("")
             os.kill(os.getpid(), signal.SIGKILL)
         if behaviour == "warn":
             os.write(
@@ -160,5 +170,7 @@ else:
 if behaviour == "port":
     sys.stderr.write("astraflow: cannot listen on port 80: Address already in use\n")
     sys.exit(2)
+if (home / f"{name}.pid").exists():
+    (home / f"{name}.back").touch()
 (home / f"{name}.pid").write_text(str(os.getpid()))
 dataflow() if role == "dataflow" else worker()

@@ -11,6 +11,8 @@ from typing import Any
 
 import tomli_w
 
+from astraflow_core.config.models import RunConfig
+
 HERE = Path(__file__).parent
 Table = dict[str, Any]
 
@@ -75,3 +77,8 @@ def gone_within(directory: Path, seconds: float) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+def parsed(table: Table) -> RunConfig:
+    """The table as a config."""
+    return RunConfig.model_validate(table)

@@ -41,7 +41,8 @@ class PlainView:
         self._evals = len(status.evals)
         if status.state != self._state:
             self._state = status.state
-            self._write(f"run is {status.state}" + (f": {status.reason}" if status.reason else ""))
+            told_later = status.state == "failed" or not status.reason
+            self._write(f"run is {status.state}" + ("" if told_later else f": {status.reason}"))
         due = now - self._shown >= self._every_s or status.steps == self._steps
         if status.steps != self._step and due:
             self._shown, self._step = now, status.steps
@@ -52,7 +53,7 @@ class PlainView:
         for name, policy in status.policies.items():
             loss = policy.metrics.get("loss")
             parts.append(
-                f"{name}: reward {number(policy.reward)} loss {number(loss)} version {policy.version} "
+                f"{name}: reward {number(policy.reward)} loss {number(loss)} version {max(policy.version, 0)} "
                 f"staleness ≤ {policy.max_staleness_seen}/{self._bound} buffer {policy.buffered}"
             )
         parts.append(

@@ -54,6 +54,7 @@ def write_report(directory: Path, stream: TextIO) -> None:
     """Draw the curves if there are any, and write the table."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     summary = read_summary(directory)
     metrics = read_metrics(directory)
@@ -63,13 +64,13 @@ def write_report(directory: Path, stream: TextIO) -> None:
             metrics, title, summary["max_staleness_allowed"], directory / curves.FILE
         )
     console = Console(file=stream, soft_wrap=not stream.isatty())
-    table = Table(title=_headline(summary), title_justify="left", show_header=False, box=None)
+    table = Table(title=Text(_headline(summary)), title_justify="left", show_header=False, box=None)
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
     for label, text in _rows(summary):
-        table.add_row(label, text)
+        table.add_row(label, Text(text))
     console.print(table)
-    files = Table(title=f"in {directory}", title_justify="left", show_header=False, box=None)
+    files = Table(title=Text(f"in {directory}"), title_justify="left", show_header=False, box=None)
     for name, what in _FILES.items():
         if (directory / name).exists():
             files.add_row(f"  {name}", what)

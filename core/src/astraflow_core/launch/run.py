@@ -26,6 +26,10 @@ from astraflow_core.launch.view import make_view
 from astraflow_core.protocols.launcher import Launcher, ProcessState
 
 
+KILLED = "killed"
+"""State of a run that a second signal ended, in its summary."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """A run that was started and is over. ``error`` is what failed it, if anything did."""
@@ -81,6 +85,8 @@ def run_file(
         sys.stderr.write(f"astraflow: {ended.error}\n")
     if json_output:
         _dump(sys.stdout, ended.summary)
+    elif ended.summary["state"] == KILLED:
+        stream.write(f"killed; what there is lies in {ended.directory}\n")
     else:
         from astraflow_core.launch.report import write_report
 
@@ -154,7 +160,7 @@ def _state(error: AstraFlowError | None, killed: bool, state: str) -> str:
     if error is not None:
         return "failed"
     if killed:
-        return "killed"
+        return KILLED
     return state if state == "finished" else "stopped"
 
 

@@ -65,7 +65,6 @@ class RaasStatus(msgspec.Struct, frozen=True, kw_only=True):
     serving: dict[str, int] = {}
     running: int = 0
     metrics: dict[str, float | None] = {}
-    heard_s: float = 0.0
 
 
 class PolicyScore(msgspec.Struct, frozen=True, kw_only=True):

@@ -69,8 +69,7 @@ class Supervisor:
             self._watch()
             self._wind_down()
         finally:
-            for message in self._logs.news():
-                self.view.say(message)
+            self._tell_warnings()
             if self._client is not None:
                 self._client.close()
 
@@ -98,8 +97,7 @@ class Supervisor:
             processes = self.launcher.poll()
             self._fetch_status(processes)
             self.view.show(self.status, processes)
-            for message in self._logs.news():
-                self.view.say(message)
+            self._tell_warnings()
             if self.status.state == "failed":
                 raise self._failure()
             if self.status.ended:
@@ -114,6 +112,12 @@ class Supervisor:
                 self.view.say(f"not finished after {FINISH_DEADLINE_S:.0f} s; ending the processes")
                 return
             self.interrupts.sleep(POLL_S)
+
+    def _tell_warnings(self) -> None:
+        for message in self._logs.news():
+            # The reason of a failed run is told once, at its end.
+            if not (self.status.state == "failed" and self.status.reason in message):
+                self.view.say(message)
 
     def _fetch_status(self, processes: Sequence[ProcessState]) -> None:
         """From the dataflow, or what it left if it has ended."""

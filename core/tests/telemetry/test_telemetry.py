@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from astraflow_core.telemetry.logs import LineFormatter, parse_line
+
+pytestmark = pytest.mark.timeout(20)
+
+
+def line_of(message: str, *arguments: object, secret: str = "", **extra: object) -> str:
+    record = logging.LogRecord("lib", logging.WARNING, "f", 1, message, arguments, None)
+    for key, value in extra.items():
+        setattr(record, key, value)
+    return LineFormatter("raas-0", secret).format(record)
+
+
+def test_a_record_is_one_line_that_can_be_read_back() -> None:
+    line = line_of("slow\nby %d", 3, step=4, share=1 / 3, who="a b")
+    assert parse_line(line) == ("WARNING", "raas-0", "slow ⏎ by 3 step=4 share=0.333333 who='a b'")
+    assert "\n" not in line
+    assert parse_line("Traceback (most recent call last):") is None
+
+
+def test_a_traceback_follows_indented() -> None:
+    try:
+        raise KeyError("x")
+    except KeyError:
+        record = logging.LogRecord("l", logging.ERROR, "f", 1, "failed", (), sys.exc_info())
+    first, *rest = LineFormatter("a").format(record).splitlines()
+    assert first.endswith("ERROR a failed")
+    assert all(part.startswith("    ") for part in rest)
+    assert "KeyError: 'x'" in rest[-1]
+
+
+def test_tokens_are_never_written() -> None:
+    line = line_of(
+        "sent %s with Authorization: Bearer abc.def", "s3cr3t", secret="s3cr3t", url="x?s3cr3t"
+    )
+    assert "s3cr3t" not in line
+    assert "abc.def" not in line
+
+
+def family(tmp_path: Path, launched: bool) -> tuple[subprocess.Popen[bytes], int]:
+    """A parent and its child, which ends with the parent if a launcher started it."""
+    child = (
+        "import signal, time; from astraflow_core.telemetry.parent import end_with_parent; "
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN); end_with_parent(grace_s=0.1); "
+        f"open({str(tmp_path / 'up')!r}, 'w').close(); time.sleep(30)"
+    )
+    parent = (
+        "import subprocess, sys, time; "
+        f"child = subprocess.Popen([sys.executable, '-c', {child!r}]); "
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(child.pid)); time.sleep(30)"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "ASTRAFLOW_LAUNCHER"}
+    if launched:
+        environment["ASTRAFLOW_LAUNCHER"] = "1"
+    process = subprocess.Popen([sys.executable, "-c", parent], env=environment)
+    while not (tmp_path / "up").exists():
+        time.sleep(0.02)
+    return process, int((tmp_path / "pid").read_text())
+
+
+def alive(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_launched_service_ends_with_its_parent_even_if_it_ignores_sigterm(tmp_path: Path) -> None:
+    parent, child = family(tmp_path, launched=True)
+    parent.kill()
+    parent.wait()
+    until = time.monotonic() + 5
+    while alive(child):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_a_service_started_by_hand_outlives_its_shell(tmp_path: Path) -> None:
+    parent, child = family(tmp_path, launched=False)
+    parent.kill()
+    parent.wait()
+    time.sleep(1.0)
+    assert alive(child)
+    os.kill(child, signal.SIGKILL)
