@@ -1,0 +1,1 @@
+"""Prompts and rewards of reasoning-gym: procedural tasks with exact scoring."""
