@@ -25,7 +25,6 @@ from astraflow_core.launch.supervise import Supervisor
 from astraflow_core.launch.view import make_view
 from astraflow_core.protocols.launcher import Launcher, ProcessState
 
-
 KILLED = "killed"
 """State of a run that a second signal ended, in its summary."""
 
