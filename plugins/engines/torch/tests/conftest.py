@@ -54,10 +54,12 @@ def serve(tmp_path: Path) -> Serve:
     """``async with serve(folder, **keys) as engine``."""
 
     @asynccontextmanager
-    async def run(folder: Path, seed: int = 0, **keys: Any) -> AsyncIterator[TorchEngine]:
+    async def run(
+        folder: Path, seed: int = 0, device: str = "cpu", **keys: Any
+    ) -> AsyncIterator[TorchEngine]:
         info = RunInfo("test", 0, 1, 1, ("p",), tmp_path)
         context = ComponentContext(info, "engine", "p", seed, tmp_path)
-        engine = TorchEngine(TorchEngineConfig(device="cpu", **keys), context)
+        engine = TorchEngine(TorchEngineConfig(device=device, **keys), context)
         await engine.start(folder)
         try:
             yield engine

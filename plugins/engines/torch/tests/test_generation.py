@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from astraflow_core.types import GenerateRequest, Sampling
 from astraflow_plugin_torch_engine.engine import TorchEngine
@@ -240,3 +240,51 @@ def test_the_same_seed_gives_the_same_tokens(folder: Path, serve: Serve) -> None
 
     assert asyncio.run(main(1)) == asyncio.run(main(1))
     assert asyncio.run(main(1)) != asyncio.run(main(2))
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "tolerance"),
+    [
+        ("cpu", "bfloat16", 0.2),
+        pytest.param("cuda", "float32", 1e-3, marks=pytest.mark.gpu),
+        pytest.param("cuda", "bfloat16", 0.2, marks=pytest.mark.gpu),
+    ],
+)
+def test_other_devices_and_dtypes(
+    folder: Path, serve: Serve, device: str, dtype: str, tolerance: float
+) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+
+    async def main() -> None:
+        async with serve(folder, device=device, dtype=dtype) as engine:
+            sampling = [Sampling(20 + i, ignore_eos=True, top_p=0.9) for i in range(8)]
+            prompts = [prompt(*range(2, 3 + i)) for i in range(8)]
+            results = await asyncio.gather(
+                *(
+                    engine.generate(GenerateRequest("r", ids, keys))
+                    for ids, keys in zip(prompts, sampling, strict=True)
+                )
+            )
+            for ids, result in zip(prompts, results, strict=True):
+                expected = full_logprobs(folder, ids, result.tokens, 1.0)
+                assert np.abs(result.logprobs - expected).mean() < tolerance
+                scores = await engine.score(np.concatenate([ids, result.tokens]))
+                assert np.abs(scores[len(ids) :] - expected).mean() < tolerance
+
+    asyncio.run(main())
+
+
+def test_a_sliding_window_bounds_the_context(folder: Path, tmp_path: Path, serve: Serve) -> None:
+    config = AutoConfig.from_pretrained(folder)
+    config.sliding_window, config.use_sliding_window = 24, True
+    config.layer_types = ["full_attention", "sliding_attention"]
+    AutoModelForCausalLM.from_pretrained(folder, config=config).save_pretrained(tmp_path)
+
+    async def main() -> list[int]:
+        async with serve(tmp_path) as engine:
+            assert engine.context_length == 24
+            request = GenerateRequest("r", prompt(4, 5), Sampling(22, temperature=0))
+            return (await engine.generate(request)).tokens.tolist()
+
+    assert asyncio.run(main()) == greedy_reference(tmp_path, prompt(4, 5), 22)
