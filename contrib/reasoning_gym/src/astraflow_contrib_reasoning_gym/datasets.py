@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from astraflow_core.errors import PromptError
 
-_ITEMS = 1_000_000_000
-"""The size given to every dataset: items depend on seed and index only, so none is made in advance."""
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One dataset: its name in reasoning-gym, its settings as sorted JSON, its seed and its items."""
 
-def dataset(name: str, settings: dict[str, Any], seed: int) -> Any:
-    """The dataset; :class:`PromptError` names one that is unknown or refuses its settings."""
-    return _dataset(name, json.dumps(settings, sort_keys=True), seed)
+    name: str
+    settings: str
+    seed: int
+    size: int
 
 
 @lru_cache(64)
-def _dataset(name: str, settings: str, seed: int) -> Any:
+def dataset(source: Source) -> Any:
+    """The dataset; :class:`PromptError` names one that is unknown or refuses its settings."""
+    name = source.name
     try:
         import reasoning_gym
         from reasoning_gym.factory import DATASETS
@@ -28,25 +34,22 @@ def _dataset(name: str, settings: str, seed: int) -> Any:
             "pip install 'astraflow-contrib-reasoning-gym[runtime]'"
         ) from error
     if name not in DATASETS:
-        import difflib
-
         near = difflib.get_close_matches(name, DATASETS, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"it has {len(DATASETS)} others"
         raise PromptError(f"reasoning_gym has no dataset {name!r}; {hint}")
     try:
-        return reasoning_gym.create_dataset(name, size=_ITEMS, seed=seed, **json.loads(settings))
+        return reasoning_gym.create_dataset(
+            name, size=source.size, seed=source.seed, **json.loads(source.settings)
+        )
     except (TypeError, ValueError, AssertionError) as error:
         raise PromptError(
-            f"reasoning_gym dataset {name!r} refuses its settings {settings}: {error}"
+            f"reasoning_gym dataset {name!r} refuses its settings {source.settings} with size "
+            f"{source.size}: {error}"
         ) from error
 
 
 @lru_cache(1024)
-def _entry(name: str, settings: str, seed: int, index: int) -> dict[str, Any]:
-    made: dict[str, Any] = _dataset(name, settings, seed)[index]
-    return made
-
-
-def entry(name: str, settings: dict[str, Any], seed: int, index: int) -> dict[str, Any]:
+def entry(source: Source, index: int) -> dict[str, Any]:
     """Item ``index``: ``question``, ``answer`` and ``metadata``; the same on every machine."""
-    return _entry(name, json.dumps(settings, sort_keys=True), seed, index)
+    made: dict[str, Any] = dataset(source)[index]
+    return made

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+
 import xxhash
 
 from astraflow_contrib_reasoning_gym.config import PromptsConfig
-from astraflow_contrib_reasoning_gym.datasets import dataset, entry
+from astraflow_contrib_reasoning_gym.datasets import Source, entry
 from astraflow_core.errors import PromptError
 from astraflow_core.types import ComponentContext, Prompt
 
@@ -17,16 +20,20 @@ _LOOKED_AT = 40
 class ReasoningGym:
     """``size`` items of the datasets, in turn.
 
-    ``data`` has ``prompt``, ``answer`` and ``source``, by which the reward makes the item again. A
+    ``data`` has ``prompt``, ``answer``, ``source`` and ``index``; by these two the reward makes the item
+    again. A
     question's text decides its split, so the splits are disjoint whatever the seeds.
     """
 
     def __init__(self, config: PromptsConfig, context: ComponentContext) -> None:
         self._config = config
-        self._names = sorted(config.datasets)
-        for name in self._names:
-            dataset(name, config.datasets[name], config.seed)
-            self._item(name, 0)
+        items = config.size if config.split == "all" else config.size * _LOOKED_AT
+        self._sources = [
+            Source(name, json.dumps(settings, sort_keys=True), config.seed, items)
+            for name, settings in sorted(config.datasets.items())
+        ]
+        for source in self._sources:
+            self._item(source, 0)
         self._chosen = None if config.split == "all" else self._choose()
 
     def __len__(self) -> int:
@@ -35,40 +42,46 @@ class ReasoningGym:
     def __getitem__(self, index: int) -> Prompt:
         if not 0 <= index < len(self):
             raise IndexError(f"prompt {index} of {len(self)}")
-        turn, which = divmod(index, len(self._names))
-        name, item = (self._names[which], turn) if self._chosen is None else self._chosen[index]
-        made = self._item(name, item)
-        settings, seed = self._config.datasets[name], self._config.seed
+        source, item = self._in_turn(index) if self._chosen is None else self._chosen[index]
+        made = self._item(source, item)
         return Prompt(
-            id=f"{name}:{seed}:{item}",
+            id=f"{source.name}:{source.seed}:{item}",
             data={
                 "prompt": made["question"] + self._config.suffix,
                 "answer": made["answer"],
-                "source": {"dataset": name, "settings": settings, "seed": seed, "index": item},
+                "source": asdict(source),
+                "index": item,
             },
         )
 
-    def _item(self, name: str, index: int) -> dict[str, str]:
+    def _in_turn(self, index: int) -> tuple[Source, int]:
+        item, which = divmod(index, len(self._sources))
+        return self._sources[which], item
+
+    def _item(self, source: Source, index: int) -> dict[str, str]:
         try:
-            return entry(name, self._config.datasets[name], self._config.seed, index)
+            return entry(source, index)
+        except PromptError:
+            raise
         except Exception as error:
             raise PromptError(
-                f"reasoning_gym dataset {name!r} cannot make item {index} with "
-                f"{self._config.datasets[name]}: {error!r}"
+                f"reasoning_gym dataset {source.name!r} cannot make item {index} with "
+                f"{source.settings}: {error!r}"
             ) from error
 
-    def _choose(self) -> list[tuple[str, int]]:
+    def _choose(self) -> list[tuple[Source, int]]:
         wanted, chosen = self._config.split == "held_out", []
-        for index in range(_LOOKED_AT * len(self)):
-            turn, which = divmod(index, len(self._names))
-            name = self._names[which]
-            if held_out(self._item(name, turn)["question"]) == wanted:
-                chosen.append((name, turn))
+        looked_at = _LOOKED_AT * len(self)
+        for index in range(looked_at):
+            source, item = self._in_turn(index)
+            if held_out(self._item(source, item)["question"]) == wanted:
+                chosen.append((source, item))
                 if len(chosen) == len(self):
                     return chosen
         raise PromptError(
             f"prompt source 'reasoning_gym': split {self._config.split!r} has {len(chosen)} among "
-            f"{_LOOKED_AT * len(self)} items of {', '.join(self._names)}, fewer than size = {len(self)}"
+            f"{looked_at} items of {', '.join(s.name for s in self._sources)}, fewer than size = "
+            f"{len(self)}"
         )
 
 

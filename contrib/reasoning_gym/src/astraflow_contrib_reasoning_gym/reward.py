@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from astraflow_contrib_reasoning_gym.config import RewardConfig
-from astraflow_contrib_reasoning_gym.datasets import dataset, entry
+from astraflow_contrib_reasoning_gym.datasets import Source, dataset, entry
 from astraflow_core.errors import WorkflowError
 from astraflow_core.types import ComponentContext, TrajectoryView
 
@@ -28,11 +28,11 @@ class ReasoningGymReward:
                 f"prompt {view.prompt.id!r}: reward 'reasoning_gym' needs prompts of the prompt source "
                 "'reasoning_gym' (data['source'])"
             )
-        name, settings, seed = source["dataset"], source["settings"], source["seed"]
-        item = entry(name, settings, seed, source["index"])
+        made_by = Source(**source)
+        item = entry(made_by, view.data["index"])
         text = view.text.strip()
         if self._config.extract == "last_number":
             numbers = _NUMBER.findall(text)
             text = numbers[-1] if numbers else ""
-        score = float(dataset(name, settings, seed).score_answer(text, item))
+        score = float(dataset(made_by).score_answer(text, item))
         return float(score >= _SOLVED) if self._config.binary else score

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from astraflow_core.component import load_attribute
 from astraflow_core.hookspecs import hookimpl
 
 ASTRAFLOW_API = (1, 0)
 
 
 @hookimpl
-def astraflow_resolve_model(reference: str, seed: int, cache: Path) -> Path | None:
+def astraflow_resolve_model(reference: str, seed: int, cache: object) -> object:
     """Make the model of a reference such as ``tiny:qwen3?hidden=128&layers=2``."""
     if not reference.startswith("tiny:"):
         return None
-    from astraflow_contrib_tiny_models.resolve import resolve
-
+    resolve = load_attribute("astraflow_contrib_tiny_models.resolve:resolve")
     return resolve(reference, seed, cache)
