@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -60,7 +61,7 @@ class FakeEngine:
         if len(request.prompt) + request.sampling.max_tokens > self.context_length:
             raise ValueError("over the context")
         if request.sampling.max_tokens == 13:
-            os.abort()
+            os._exit(3)
         count = request.sampling.max_tokens
         cut = self.cut
         versions = []
@@ -192,7 +193,7 @@ class Blocking:
     capabilities = frozenset({"blocking"})
 
     def __init__(self, config, context):
-        print("a reward may print", flush=True)
+        sys.stdout.write("a reward may print\n")
 
     def score(self, view):
         do = view.data.get("do")
@@ -210,3 +211,10 @@ class Unused:
 
     def __init__(self, config, context):
         raise AssertionError("a RaaS built a component that is none of its business")
+
+
+class Broken(Blocking):
+    """Cannot be built."""
+
+    def __init__(self, config, context):
+        raise RuntimeError("no compiler found")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 from fastapi import Request
 
 from astraflow_core.config.models import RunConfig
 from astraflow_core.errors import Refused
 from astraflow_core.wire import messages
+from astraflow_core.wire.auth import bearer
 from astraflow_core.wire.groups import ReceivedGroup
 from astraflow_core.wire.server import Server, create_app, read_message, reply
 
@@ -128,7 +131,7 @@ class FakeDataflow:
                 )
 
             with contextlib.suppress(TimeoutError):
-                await self.until(ends, min(message.wait_s, 1.0))
+                await self.until(ends, min(message.wait_s, 0.3))
             if number != len(self.leases):
                 return reply(messages.TasksLeased(tasks=[], news=messages.News()))
             given = []
@@ -182,6 +185,18 @@ class RaasProcess:
 
     async def end(self, seconds: float = 10.0) -> int:
         return await asyncio.wait_for(self.process.wait(), seconds)
+
+    async def get(self, path: str) -> str:
+        """What the RaaS's own small server says."""
+        address = self.directory / "state" / "raas-0" / "raas.json"
+        while not address.is_file():
+            await asyncio.sleep(0.02)
+        async with httpx.AsyncClient(headers=bearer(TOKEN), trust_env=False) as client:
+            response = await client.get(json.loads(address.read_text())["url"] + path)
+            return response.raise_for_status().text
+
+    async def status(self) -> dict[str, Any]:
+        return json.loads(await self.get("/v1/status"))
 
     def terminate(self) -> None:
         self.process.terminate()

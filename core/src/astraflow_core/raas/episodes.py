@@ -62,19 +62,18 @@ class TaskRunner:
         prompt = Prompt(task.prompt_id, task.data)
         engines = {name: self._engine(handle, task) for name, handle in self.policies.items()}
         began = time.monotonic()
+        scoring: set[asyncio.Task[Any] | None] = set()
         episodes = [
-            asyncio.ensure_future(self._episode(engines, prompt)) for _ in range(task.group_size)
+            asyncio.create_task(self._episode(engines, prompt, scoring))
+            for _ in range(task.group_size)
         ]
         try:
-            async with asyncio.timeout(task.deadline_s):
-                played = await asyncio.gather(*episodes)
-        except TimeoutError:
-            self.counters.failed_tasks += 1
-            late = sum(not episode.done() for episode in episodes)
-            raise TaskFailed(
-                f"workflow {self.workflow.name!r}: {late} of {task.group_size} episodes of prompt "
-                f"{task.prompt_id!r} missed the deadline of {task.deadline_s:g} s ([run] episode_deadline_s)"
-            ) from None
+            done, late = await asyncio.wait(
+                episodes, timeout=task.deadline_s, return_when=asyncio.FIRST_EXCEPTION
+            )
+            played = [episode.result() for episode in episodes if episode in done]
+            if late:
+                raise self._missed_deadline(task, len(late), len(late & scoring))
         except TaskFailed:
             self.counters.failed_tasks += 1
             raise
@@ -84,6 +83,15 @@ class TaskRunner:
             # Nobody else reads what the others raised.
             await asyncio.gather(*episodes, return_exceptions=True)
         return self._push_body(task, played, time.monotonic() - began)
+
+    def _missed_deadline(self, task: Task, late: int, scoring: int) -> TaskFailed:
+        text = (
+            f"workflow {self.workflow.name!r}: {late} of {task.group_size} episodes of prompt "
+            f"{task.prompt_id!r} missed the deadline of {task.deadline_s:g} s ([run] episode_deadline_s)"
+        )
+        if scoring and self.scorer is not None:
+            text += f"; {scoring} of them waited for reward {self.scorer.name!r}"
+        return TaskFailed(text)
 
     def _engine(self, handle: PolicyHandle, task: Task) -> PolicyEngine:
         wanted = task.sampling
@@ -115,7 +123,10 @@ class TaskRunner:
         )
 
     async def _episode(
-        self, engines: Mapping[str, PolicyEngine], prompt: Prompt
+        self,
+        engines: Mapping[str, PolicyEngine],
+        prompt: Prompt,
+        scoring: set[asyncio.Task[Any] | None],
     ) -> Trajectory | None:
         began = time.monotonic()
         try:
@@ -130,12 +141,13 @@ class TaskRunner:
             raise TaskFailed(
                 f"workflow {self.workflow.name!r} raised on prompt {prompt.id!r}: {describe(error)}"
             ) from error
-        scoring = time.monotonic()
-        self.counters.workflow_s += scoring - began
+        played = time.monotonic()
+        self.counters.workflow_s += played - began
         if trajectory is None:
             return None
+        scoring.add(asyncio.current_task())
         trajectory = await self._rewarded(self._checked(trajectory, prompt), prompt)
-        self.counters.reward_s += time.monotonic() - scoring
+        self.counters.reward_s += time.monotonic() - played
         return trajectory
 
     def _checked(self, trajectory: Any, prompt: Prompt) -> Trajectory:

@@ -27,7 +27,8 @@ Call = Callable[[int], protocol.ToHost]
 class HostClient:
     """Requests and calls to a host that is connected; every one ends when :meth:`lose` is called.
 
-    ``host`` names the host in errors. Frames that come back are fed in by :meth:`take`.
+    ``host`` names the host in errors. Frames that come back are fed in by :meth:`take`. ``finished``
+    counts results, ``lost`` is why the host is gone, once it is.
     """
 
     def __init__(self, host: str, socket: zmq.asyncio.Socket, peer: bytes) -> None:
@@ -40,7 +41,7 @@ class HostClient:
         self._calls: dict[int, asyncio.Future[tuple[dict[str, float], list[bytes]]]] = {}
         self._numbers = itertools.count()
         self._flush_planned = False
-        self._lost: str | None = None
+        self.lost: str | None = None
         self.finished = 0
 
     @property
@@ -58,7 +59,7 @@ class HostClient:
         try:
             return await future
         except asyncio.CancelledError:
-            if self._results.pop(request.id, None) is not None and self._lost is None:
+            if self._results.pop(request.id, None) is not None and self.lost is None:
                 self._aborts.append(request.id)
                 self._plan_flush()
             raise
@@ -137,9 +138,9 @@ class HostClient:
 
     def lose(self, reason: str) -> None:
         """The host is gone: fail whatever waits for it, and whatever comes later."""
-        if self._lost is not None:
+        if self.lost is not None:
             return
-        self._lost = reason
+        self.lost = reason
         waiting: list[asyncio.Future[Any]] = [*self._results.values(), *self._calls.values()]
         self._results.clear()
         self._calls.clear()
@@ -149,8 +150,8 @@ class HostClient:
                 future.set_exception(HostGone(f"{self.host} {reason}"))
 
     def _check(self) -> None:
-        if self._lost is not None:
-            raise HostGone(f"{self.host} {self._lost}")
+        if self.lost is not None:
+            raise HostGone(f"{self.host} {self.lost}")
 
     async def _call(
         self, message: Call, deadline_s: float, what: str, *buffers: npt.NDArray[np.int32]
@@ -176,7 +177,7 @@ class HostClient:
 
     def _flush(self) -> None:
         self._flush_planned = False
-        if self._lost is not None:
+        if self.lost is not None:
             return
         requests = [request for request in self._outgoing if request.id in self._results]
         never_sent = {request.id for request in self._outgoing}

@@ -14,7 +14,13 @@ import zmq
 import zmq.asyncio
 
 from astraflow_core.config.models import RunConfig
-from astraflow_core.errors import DeadlineExceeded, PreflightError, RunFailed, UserError
+from astraflow_core.errors import (
+    AstraFlowError,
+    DeadlineExceeded,
+    PreflightError,
+    RunFailed,
+    UserError,
+)
 from astraflow_core.raas import host_protocol as protocol
 from astraflow_core.raas.child import Child
 from astraflow_core.raas.host_client import HostClient
@@ -158,7 +164,9 @@ class EngineHostProcess:
         reason = "was closed"
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if ended.done():
+            if self.client.lost is not None:
+                reason = self.client.lost
+            elif ended.done():
                 reason = ended.result()
             elif beating.done():
                 reason = beating.result()
@@ -166,10 +174,11 @@ class EngineHostProcess:
                 receiving.result()
                 raise AssertionError("receiving ends by raising")
         finally:
-            for task in tasks:
-                task.cancel()
             self._child.kill()
             self.client.lose(reason)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             self._socket.close()
         return reason
 
@@ -190,7 +199,7 @@ class EngineHostProcess:
     async def close(self) -> None:
         """Close the engine and end the process within a few seconds."""
         began = time.monotonic()
-        with contextlib.suppress(HostGone, DeadlineExceeded, protocol.EngineError):
+        with contextlib.suppress(AstraFlowError, ValueError):
             await self.client.close(CLOSE_S / 2)
         await self._child.stop(max(1.0, CLOSE_S - (time.monotonic() - began)))
 

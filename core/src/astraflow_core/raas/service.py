@@ -14,7 +14,6 @@ from typing import Any
 from astraflow_core.config.models import RunConfig
 from astraflow_core.errors import AstraFlowError, DeadlineExceeded, Refused, RunFailed
 from astraflow_core.raas.episodes import TaskFailed, TaskRunner
-from astraflow_core.raas.host_protocol import EngineError, HostGone
 from astraflow_core.raas.measurements import Measurements
 from astraflow_core.raas.policy_engine import PolicyHandle
 from astraflow_core.raas.refresh import WeightRefresh
@@ -52,6 +51,7 @@ class RaasService:
         self._tasks: dict[str, tuple[messages.Task, asyncio.Task[None]]] = {}
         self._running = 0
         self._room = asyncio.Event()
+        self._all_served = asyncio.Event()
         self._lost_contact_s = config.run.deadline_s
         self._renew_s = config.run.lease_s / 3
         self._registering = asyncio.Lock()
@@ -221,6 +221,10 @@ class RaasService:
     def served_changed(self) -> None:
         """A host started or ended, or a version was loaded: there may be room now."""
         self._room.set()
+        if self.ready:
+            self._all_served.set()
+        else:
+            self._all_served.clear()
 
     # -- tasks -----------------------------------------------------------------------------------
 
@@ -252,6 +256,7 @@ class RaasService:
 
     async def _roll_out(self, task: messages.Task) -> None:
         try:
+            await self._until_all_served(task.deadline_s)
             body = await self._runner.run(task)
             await self._client.post_bytes(
                 "/v1/groups", body, messages.GroupPushed, deadline_s=self._lost_contact_s
@@ -265,6 +270,16 @@ class RaasService:
                 await self._fail(
                     task, f"the dataflow refused the group of prompt {task.prompt_id!r}: {error}"
                 )
+
+    async def _until_all_served(self, deadline_s: float) -> None:
+        """A host may have died while its RaaS asked for work."""
+        try:
+            await asyncio.wait_for(self._all_served.wait(), deadline_s)
+        except TimeoutError:
+            absent = ", ".join(repr(p) for p, r in self._refreshes.items() if r.serving is None)
+            raise TaskFailed(
+                f"{self.name} had no version of policy {absent} to serve for {deadline_s:g} s"
+            ) from None
 
     async def _fail(self, task: messages.Task, error: str, fatal: bool = False) -> None:
         log.warning("task %s failed: %s", task.id, error)
@@ -308,7 +323,7 @@ class RaasService:
                 continue
             try:
                 self.measurements.engines[policy] = await host.client.health(self._renew_s)
-            except (HostGone, DeadlineExceeded, EngineError) as error:
+            except (AstraFlowError, ValueError) as error:
                 log.warning("no figures of policy %r: %s", policy, error)
 
     # -- for people ------------------------------------------------------------------------------
@@ -339,6 +354,11 @@ class RaasService:
             "seen": self._seen(),
             "episodes_running": self._running,
             "tasks": sorted(self._tasks),
+            "engine_hosts": {
+                policy: {"pid": host.pid, "restarts": handle.engine.restarts}
+                for policy, handle in self._policies.items()
+                if (host := handle.engine.host) is not None
+            },
             "metrics": self.measurements.collect(),
             "waits": [
                 {

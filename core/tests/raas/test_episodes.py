@@ -1,0 +1,247 @@
+"""Episodes and tasks over an engine in this process: groups, errors for people, pauses, sampling."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+from local_engine import LocalEngine
+from raas_run import task
+
+from astraflow_core.errors import WorkflowError
+from astraflow_core.raas.episodes import TaskFailed, TaskRunner
+from astraflow_core.raas.policy_engine import PolicyHandle, TaskPolicyEngine
+from astraflow_core.raas.rewards import LoopScorer
+from astraflow_core.raas.tokenizer import FolderTokenizer
+from astraflow_core.raas.user_objects import as_workflow
+from astraflow_core.raas.workflows import NamedWorkflow
+from astraflow_core.types import GenerateResult, Sampling, Trajectory
+from astraflow_core.wire.groups import ReceivedGroup
+from astraflow_core.wire.messages import SamplingMessage
+
+pytestmark = pytest.mark.timeout(20)
+PROMPT = np.array([14, 3, 4], np.int32)
+
+
+@pytest.fixture
+def handle(model):
+    return PolicyHandle(LocalEngine(), FolderTokenizer(model), lambda: 0)
+
+
+async def ask(engine, prompt):
+    tokens = engine.render(prompt.data["prompt"])
+    return tokens, await engine.generate(tokens)
+
+
+async def once(engines, prompt):
+    engine = engines["solver"]
+    tokens, result = await ask(engine, prompt)
+    return Trajectory((engine.sequence(tokens, result),), (engine.completion(result),))
+
+
+def rolled_out(handle, workflow, reward=None, name="my_workflow", **changes):
+    scorer = None if reward is None else LoopScorer("my_reward", reward)
+    runner = TaskRunner(
+        "raas-0", NamedWorkflow(name, as_workflow(workflow)), scorer, {"solver": handle}
+    )
+
+    async def run():
+        return ReceivedGroup(await runner.run(task(**changes)))
+
+    return asyncio.run(run())
+
+
+async def fixed(view):
+    return 0.25
+
+
+def test_a_group_holds_all_episodes_with_their_rewards(handle):
+    group = rolled_out(handle, once, fixed, eval_set="held_out")
+    assert group.header.trajectories == 4 and group.header.eval_set == "held_out"
+    assert [s.reward for s in group.header.sequences] == [0.25] * 4
+    assert [s.min_version for s in group.header.sequences] == [0] * 4
+    assert all(s.truncated for s in group.header.sequences)
+    assert len(group.header.texts) == 1
+    assert handle.tokens_generated == 12 and handle.prompt_tokens == 16
+
+
+def test_rejected_episodes_are_counted_and_left_out(handle):
+    count = iter(range(4))
+
+    async def picky(engines, prompt):
+        return await once(engines, prompt) if next(count) % 2 else None
+
+    group = rolled_out(handle, picky, fixed)
+    assert (group.header.trajectories, group.header.rejected) == (2, 2)
+
+    async def none(engines, prompt):
+        return None
+
+    assert rolled_out(handle, none).header.rejected == 4
+
+
+def test_a_workflow_may_reward_itself_per_sequence(handle):
+    async def own(engines, prompt):
+        engine = engines["solver"]
+        tokens, result = await ask(engine, prompt)
+        return Trajectory(
+            (engine.sequence(tokens, result, 0.5), engine.sequence(tokens, result, -1.0))
+        )
+
+    assert [s.reward for s in rolled_out(handle, own).header.sequences] == [0.5, -1.0] * 4
+
+
+def failing(function):
+    async def workflow(engines, prompt):
+        return function(await once(engines, prompt), engines["solver"])
+
+    return workflow
+
+
+async def raises(engines, prompt):
+    return {}["missing"]
+
+
+async def hangs(engines, prompt):
+    await asyncio.sleep(60)
+
+
+async def bad_reward(view):
+    raise OSError("disk full")
+
+
+async def slow_reward(view):
+    await asyncio.sleep(60)
+
+
+async def nan_reward(view):
+    return float("nan")
+
+
+@pytest.mark.parametrize(
+    ("workflow", "reward", "changes", "message"),
+    [
+        (raises, fixed, {}, r"^workflow 'my_workflow' raised on prompt 'p0': KeyError: 'missing' \(.*test_episodes.py:\d+\)$"),
+        (hangs, fixed, {"deadline_s": 0.1}, r"workflow 'my_workflow': 4 of 4 episodes of prompt 'p0' missed the deadline of 0.1 s"),
+        (once, slow_reward, {"deadline_s": 0.1}, r"4 of 4 episodes .*; 4 of them waited for reward 'my_reward'"),
+        (once, bad_reward, {}, r"^reward 'my_reward' raised on prompt 'p0': OSError: disk full \(.*test_episodes.py:\d+\)$"),
+        (once, nan_reward, {}, r"reward 'my_reward' returned nan for policy 'solver' on prompt 'p0'"),
+        (once, None, {}, r"left the rewards of prompt 'p0' empty and the run names no reward"),
+        (failing(lambda t, e: 3), fixed, {}, r"returned int; expected a Trajectory"),
+        (failing(lambda t, e: Trajectory(())), fixed, {}, r"without sequences"),
+        (
+            failing(lambda t, e: Trajectory(t.sequences, t.completions, {}, {"m": "x"})),
+            fixed, {}, r"metric 'm' = 'x'; expected a number",
+        ),
+        (
+            failing(lambda t, e: Trajectory((e.sequence(np.empty(0, np.int32), _result(2)),))),
+            fixed, {}, r"whose first token is trained",
+        ),
+    ],
+)  # fmt: skip
+def test_failures_are_told_in_one_line(handle, workflow, reward, changes, message):
+    with pytest.raises(TaskFailed, match=message) as caught:
+        rolled_out(handle, workflow, reward, **changes)
+    assert not caught.value.fatal and "\n" not in str(caught.value)
+    assert not handle.engine.host.client.engine.running
+
+
+def _result(count):
+    zeros = np.zeros(count, np.int32)
+    return GenerateResult("r", zeros, zeros.astype(np.float32), zeros, "stop")
+
+
+def test_a_prompt_over_the_context_is_fatal_and_says_the_numbers(handle):
+    changes = {"sampling": SamplingMessage(max_tokens=62)}
+    with pytest.raises(
+        TaskFailed, match=r"prompt of 4 tokens \+ max_tokens 62 = 66 .*'solver', 64 tokens"
+    ) as caught:
+        rolled_out(handle, once, fixed, **changes)
+    assert caught.value.fatal
+
+
+def test_a_lost_host_fails_the_task_for_another_attempt(handle):
+    handle.engine.die()
+    with pytest.raises(TaskFailed, match="engine host is gone") as caught:
+        rolled_out(handle, once, fixed)
+    assert not caught.value.fatal
+
+
+def test_stop_texts_and_pins_reach_the_engine(handle):
+    seen = []
+
+    async def spy(request):
+        seen.append(request)
+        return _result(2)
+
+    handle.engine.generate = spy
+    sampling = SamplingMessage(max_tokens=3, temperature=0.5, stop=["12", "="])
+    rolled_out(handle, once, fixed, sampling=sampling, pinned={"solver": 4})
+    assert seen[0].pinned_version == 4 and seen[0].sampling.temperature == 0.5
+    encode = handle.tokenizer.encode
+    assert seen[0].sampling.stop_sequences == (
+        tuple(encode("12").tolist()),
+        tuple(encode("=").tolist()),
+    )
+    assert len({request.id for request in seen}) == 4
+
+
+class Scripted(LocalEngine):
+    """Returns the given results in turn and keeps the requests."""
+
+    def __init__(self, *parts):
+        super().__init__()
+        self.parts, self.requests = list(parts), []
+
+    async def generate(self, request):
+        self.requests.append(request)
+        tokens, version, reason = self.parts.pop(0)
+        count = len(tokens)
+        return GenerateResult(
+            request.id,
+            np.array(tokens, np.int32),
+            np.full(count, -version, np.float32),
+            np.full(count, version, np.int32),
+            reason,
+        )
+
+
+def continued(model, sampling, *parts):
+    engine = Scripted(*parts)
+    handle = PolicyHandle(engine, FolderTokenizer(model), lambda: 0)
+    return engine, asyncio.run(TaskPolicyEngine(handle, sampling).generate(PROMPT))
+
+
+def test_an_aborted_request_goes_on_with_what_it_has(model):
+    engine, result = continued(
+        model, Sampling(max_tokens=6), ([5, 6], 1, "abort"), ([], 1, "abort"), ([7, 1], 2, "stop")
+    )
+    assert result.tokens.tolist() == [5, 6, 7, 1] and result.finish_reason == "stop"
+    assert result.versions.tolist() == [1, 1, 2, 2] and result.logprobs.tolist() == [-1, -1, -2, -2]
+    assert [r.prompt.tolist() for r in engine.requests] == [
+        [14, 3, 4],
+        [14, 3, 4, 5, 6],
+        [14, 3, 4, 5, 6],
+    ]
+    assert [r.sampling.max_tokens for r in engine.requests] == [6, 4, 4]
+
+
+def test_an_abort_at_the_last_token_is_the_end(model):
+    _, result = continued(model, Sampling(max_tokens=2), ([5, 6], 1, "abort"))
+    assert result.finish_reason == "length" and result.tokens.tolist() == [5, 6]
+
+
+def test_a_stop_sequence_across_the_seam_of_a_continuation_ends_it(model):
+    sampling = Sampling(max_tokens=9, stop_sequences=((6, 7, 8),))
+    _, result = continued(
+        model, sampling, ([5, 6], 1, "abort"), ([7, 8, 9, 9, 9, 9, 9], 2, "length")
+    )
+    assert result.tokens.tolist() == [5, 6, 7, 8] and result.finish_reason == "stop"
+    assert len(result.logprobs) == len(result.versions) == 4
+
+
+def test_an_empty_prompt_is_refused(handle):
+    engine = TaskPolicyEngine(handle, Sampling(max_tokens=2))
+    with pytest.raises(WorkflowError, match="empty prompt"):
+        asyncio.run(engine.generate(np.empty(0, np.int32)))

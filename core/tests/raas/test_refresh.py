@@ -1,0 +1,184 @@
+"""The weight refresh against an engine in this process and a transport of files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+from fake_parts import FakeTransport, TransportConfig
+from local_engine import LocalEngine
+
+from astraflow_core.raas import refresh as module
+from astraflow_core.raas.refresh import WeightRefresh
+from astraflow_core.types import Announcement
+
+pytestmark = pytest.mark.timeout(20)
+
+
+def announce(version):
+    return Announcement("solver", version, "fake", ("x",), "d", 10)
+
+
+@contextlib.asynccontextmanager
+async def refreshing(tmp_path, engine=None, mode="keep", **transport):
+    engine = engine or LocalEngine()
+    receiver = FakeTransport(
+        TransportConfig(**transport), SimpleNamespace(directory=tmp_path / "w")
+    )
+    refresh = WeightRefresh(engine, receiver, mode, deadline_s=5, drain_s=5)
+    engine.changed = refresh.wake
+    task = asyncio.create_task(refresh.run())
+    try:
+        yield refresh, engine
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def until(condition, seconds=5.0):
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def files(tmp_path):
+    return sorted(path.name for path in (tmp_path / "w").iterdir())
+
+
+def test_loads_the_newest_version_and_releases_the_old(tmp_path):
+    async def scenario():
+        async with refreshing(tmp_path) as (refresh, engine):
+            assert refresh.serving is None and refresh.wait() is None
+            refresh.hear(announce(0))
+            await until(lambda: refresh.serving == 0)
+            refresh.hear(announce(1))
+            refresh.hear(announce(2))
+            await until(lambda: refresh.times.swaps == 2)
+            await until(lambda: files(tmp_path) == ["v2"])
+            assert refresh.serving == 2 and refresh.seen == 2
+            assert engine.host.client.calls[-3:] == ["pause keep", "load 2", "resume"]
+            refresh.hear(announce(1))
+            await asyncio.sleep(0.02)
+            assert refresh.serving == 2, "readers only move forward"
+            assert refresh.wait() is None
+
+    asyncio.run(scenario())
+
+
+def test_a_fetch_that_fails_leaves_the_old_version_and_is_tried_again(tmp_path):
+    async def scenario():
+        async with refreshing(tmp_path, broken=1) as (refresh, engine):
+            refresh.hear(announce(0))
+            await until(lambda: refresh.serving == 0)
+            refresh.hear(announce(1))
+            await until(lambda: refresh.times.failures >= 1)
+            assert refresh.serving == 0
+            assert "block 3 does not match" in refresh.wait().what
+            refresh.hear(announce(2))
+            await until(lambda: refresh.serving == 2)
+            assert engine.host.client.calls.count("load 1") == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_refused_load_resumes_the_engine_with_what_it_had(tmp_path):
+    async def scenario():
+        engine = LocalEngine(refuse_version=1)
+        async with refreshing(tmp_path, engine) as (refresh, _):
+            refresh.hear(announce(0))
+            await until(lambda: refresh.serving == 0)
+            refresh.hear(announce(1))
+            await until(lambda: refresh.times.failures >= 1)
+            assert refresh.serving == 0 and engine.host.client.engine.live.is_set()
+            assert engine.host.client.calls[-3:] == ["pause keep", "load 1", "resume"]
+
+    asyncio.run(scenario())
+
+
+def test_a_pin_keeps_its_version_until_it_is_gone(tmp_path):
+    async def scenario():
+        async with refreshing(tmp_path) as (refresh, _):
+            refresh.hear(announce(3))
+            await until(lambda: refresh.serving == 3)
+            refresh.pin(3)
+            refresh.hear(announce(4))
+            await asyncio.sleep(0.05)
+            assert refresh.serving == 3 and refresh.seen == 4
+            with refresh.hold(3):
+                refresh.pin(None)
+                await asyncio.sleep(0.05)
+                assert refresh.serving == 3, "pinned episodes in flight"
+            await until(lambda: refresh.serving == 4)
+
+    asyncio.run(scenario())
+
+
+def test_a_pin_that_arrives_during_a_pull_prevents_the_swap(tmp_path):
+    async def scenario():
+        async with refreshing(tmp_path, fetch_s=0.1) as (refresh, engine):
+            refresh.hear(announce(0))
+            await until(lambda: refresh.serving == 0)
+            refresh.hear(announce(1))
+            await asyncio.sleep(0.03)
+            refresh.pin(0)
+            await asyncio.sleep(0.15)
+            assert refresh.serving == 0 and "load 1" not in engine.host.client.calls
+            refresh.pin(None)
+            await until(lambda: refresh.serving == 1)
+            assert refresh.times.pull_s < 0.25, "what was fetched is used"
+
+    asyncio.run(scenario())
+
+
+def test_a_pin_moves_forward_to_its_own_version_not_to_the_newest(tmp_path):
+    async def scenario():
+        async with refreshing(tmp_path) as (refresh, _):
+            refresh.pin(1)
+            refresh.hear(announce(1))
+            refresh.hear(announce(2))
+            await until(lambda: refresh.serving is not None)
+            await asyncio.sleep(0.05)
+            assert refresh.serving == 1
+            refresh.pin(None)
+            await until(lambda: refresh.serving == 2)
+
+    asyncio.run(scenario())
+
+
+def test_a_restarted_host_gets_its_version_back_without_a_fetch(tmp_path):
+    async def scenario():
+        async with refreshing(tmp_path) as (refresh, engine):
+            refresh.hear(announce(5))
+            await until(lambda: refresh.serving == 5)
+            received = refresh.times.bytes_received
+            engine.die()
+            assert refresh.serving is None
+            await until(lambda: refresh.wait() is not None)
+            engine.start()
+            await until(lambda: refresh.serving == 5)
+            assert refresh.times.bytes_received == received
+
+    asyncio.run(scenario())
+
+
+def test_a_load_over_its_deadline_kills_the_host(tmp_path, monkeypatch):
+    from astraflow_core.errors import DeadlineExceeded
+
+    async def scenario():
+        engine = LocalEngine()
+        async with refreshing(tmp_path, engine) as (refresh, _):
+
+            async def hang(source, deadline_s):
+                raise DeadlineExceeded("the host", "load", deadline_s)
+
+            monkeypatch.setattr(engine.host.client, "load_weights", hang)
+            refresh.hear(announce(0))
+            await until(lambda: engine.host is None)
+            engine.start()
+            await until(lambda: refresh.serving == 0)
+
+    monkeypatch.setattr(module, "LONGEST_PAUSE_S", 0.05)
+    asyncio.run(scenario())
