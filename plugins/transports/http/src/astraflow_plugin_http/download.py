@@ -87,22 +87,27 @@ class Download:
         watchdog = threading.Timer(self._left(), self.cancel, [late])
         watchdog.daemon = True
         watchdog.start()
+        connection = self._connection()
+        helpers: list[threading.Thread] = []
         try:
-            manifest = self._manifest()
+            manifest = self._manifest(connection)
             self._put_back(range(len(manifest.blocks)))
-            workers = [
-                threading.Thread(target=self._work, args=(manifest,), daemon=True)
-                for _ in range(min(self._streams, len(self._pending)))
-            ]
-            for worker in workers:
-                worker.start()
-            for worker in workers:
-                worker.join()
+            for _ in range(min(self._streams, len(self._pending)) - 1):
+                helpers.append(threading.Thread(target=self._help, args=(manifest,), daemon=True))
+                helpers[-1].start()
+            self._work(manifest, connection)
+        except BaseException as error:
+            self.cancel(error)
+            raise
         finally:
+            for helper in helpers:  # none may write to the file after this call
+                helper.join()
             watchdog.cancel()
+            if self._error is None:
+                self._leave(connection)
+            self._close(connection)
         if self._error is not None:
             raise self._error
-        self._leave()
         return manifest
 
     def cancel(self, error: BaseException) -> None:
@@ -114,8 +119,8 @@ class Download:
                 with contextlib.suppress(OSError):
                     connected.shutdown(socket.SHUT_RDWR)
 
-    def _work(self, manifest: Manifest) -> None:
-        connection = self._connection()
+    def _work(self, manifest: Manifest, connection: http.client.HTTPConnection) -> None:
+        """Fetch runs of blocks until none is left; the connection stays open for the caller."""
         buffer = memoryview(bytearray(min(manifest.block_size, manifest.size)))
         try:
             while (run := self._take()) is not None:
@@ -130,8 +135,11 @@ class Download:
                     self._pause_after(failure)
         except Exception as error:  # noqa: BLE001 (raised again by run, in the caller's thread)
             self.cancel(error)
-        finally:
-            self._close(connection)
+
+    def _help(self, manifest: Manifest) -> None:
+        connection = self._connection()
+        self._work(manifest, connection)
+        self._close(connection)
 
     def _take(self) -> range | None:
         with self._lock:
@@ -210,12 +218,8 @@ class Download:
             except OSError as error:
                 raise WeightsError(f"the disk refused a block: {error.strerror}") from error
 
-    def _manifest(self) -> Manifest:
-        connection = self._connection()
-        try:
-            body = self._manifest_body(connection)
-        finally:
-            self._close(connection)
+    def _manifest(self, connection: http.client.HTTPConnection) -> Manifest:
+        body = self._manifest_body(connection)
         try:
             manifest = msgspec.msgpack.decode(body, type=Manifest)
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
@@ -262,7 +266,7 @@ class Download:
     def _get(
         self, connection: http.client.HTTPConnection, what: str, headers: dict[str, str]
     ) -> http.client.HTTPResponse:
-        self._open(connection)
+        self._open(connection, STALL_S)
         connection.request("GET", f"{self._path}/{what}", headers=self._headers | headers)
         response = connection.getresponse()
         if response.status in (200, 206):
@@ -277,9 +281,9 @@ class Download:
         kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         return kind(self._address.hostname or "", self._address.port)
 
-    def _open(self, connection: http.client.HTTPConnection) -> None:
+    def _open(self, connection: http.client.HTTPConnection, patience: float) -> None:
         """Connect if need be, where :meth:`cancel` can reach the socket."""
-        connection.timeout = min(STALL_S, max(self._left(), 0.001))
+        connection.timeout = min(patience, max(self._left(), 0.001))
         if connection.sock is None:
             connection.connect()
         connected: socket.socket = connection.sock
@@ -294,15 +298,13 @@ class Download:
             self._sockets.discard(connection.sock)
         connection.close()
 
-    def _leave(self) -> None:
+    def _leave(self, connection: http.client.HTTPConnection) -> None:
         """Tell the publisher that this reader is done; the lease would end by itself."""
-        connection = self._connection()
-        connection.timeout = min(_LEAVE_S, max(self._left(), 0.001))
         path = f"{self._path}/readers/{self._headers[_READER_HEADER]}"
-        with contextlib.suppress(OSError, http.client.HTTPException):
+        with contextlib.suppress(_Retry, OSError, http.client.HTTPException):
+            self._open(connection, _LEAVE_S)
             connection.request("DELETE", path, headers=self._headers)
             connection.getresponse().read()
-        connection.close()
 
     def _left(self) -> float:
         return max(0.0, self._deadline - time.monotonic())
