@@ -56,6 +56,7 @@ class RaasService:
         self._renew_s = config.run.lease_s / 3
         self._registering = asyncio.Lock()
         self._registrations = 0
+        self._in_contact = True
         self.failure: AstraFlowError | None = None
         self.measurements = Measurements(
             policies, refreshes, runner.counters, lambda: self._running
@@ -72,9 +73,13 @@ class RaasService:
             await self._register(self.config.run.start_deadline_s)
             await self._work_until_one_fails()
         except DeadlineExceeded as error:
-            raise RunFailed(f"{self.name} lost the dataflow: {error}") from error
+            raise self._lost_contact(error) from error
         finally:
             await self._leave()
+
+    def _lost_contact(self, error: DeadlineExceeded) -> RunFailed:
+        self._in_contact = False
+        return RunFailed(f"{self.name} lost the dataflow: {error}")
 
     async def _work_until_one_fails(self) -> None:
         try:
@@ -111,6 +116,8 @@ class RaasService:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+        if not self._in_contact:
+            return
         reason = "failed" if self.failure is not None else "stopped"
         message = messages.LeaveRaas(raas=self.name, reason=reason)
         try:
@@ -242,7 +249,7 @@ class RaasService:
                         holds.enter_context(refresh.hold(version))
                 await self._roll_out(task)
         except DeadlineExceeded as error:
-            self._end(RunFailed(f"{self.name} lost the dataflow: {error}"))
+            self._end(self._lost_contact(error))
         except AstraFlowError as error:
             self._end(error)
         finally:
