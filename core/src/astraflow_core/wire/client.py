@@ -7,10 +7,12 @@ answer and becomes :class:`Refused`.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
+import aiohttp
 import httpx
 
 from astraflow_core.errors import DeadlineExceeded, Refused
@@ -44,23 +46,26 @@ class _Attempts:
             yield max(0.0, min(pause, self.end - time.monotonic()))
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
-    def answer(self, response: httpx.Response) -> bytes | None:
+    def answer(self, status: int, body: bytes) -> bytes | None:
         """The body of a 2xx; ``None`` if the call shall be tried again."""
-        if response.is_success:
-            return response.content
-        reason = _reason(response)
-        if response.status_code < 500:
-            raise Refused(response.status_code, reason)
-        self.trouble = f"{response.status_code} {reason}"
+        if 200 <= status < 300:
+            return body
+        reason = _reason(body)
+        if status < 500:
+            raise Refused(status, reason)
+        self.trouble = f"{status} {reason}"
         return None
 
 
-def _reason(response: httpx.Response) -> str:
-    if response.headers.get("content-type", "").startswith("application/json"):
-        body = response.json()
-        if isinstance(body, dict):
-            return str(body.get("error") or body.get("detail") or body)
-    return response.text[:500] or response.reason_phrase
+def _reason(body: bytes) -> str:
+    text = body[:2000].decode(errors="replace")
+    try:
+        parsed = json.loads(text)
+    except json.JSONDecodeError:
+        return text or "no reason given"
+    if isinstance(parsed, dict):
+        return str(parsed.get("error") or parsed.get("detail") or parsed)
+    return text
 
 
 class SyncClient:
@@ -82,7 +87,7 @@ class SyncClient:
             except httpx.TransportError as error:
                 attempts.trouble = f"{type(error).__name__}: {error}"
             else:
-                if (answer := attempts.answer(response)) is not None:
+                if (answer := attempts.answer(response.status_code, response.content)) is not None:
                     return answer
             time.sleep(next(pauses))
         raise AssertionError("attempts end by raising")
@@ -101,8 +106,6 @@ class SyncClient:
 
     def get_json(self, path: str, *, deadline_s: float) -> Any:
         """What a service says for people."""
-        import json
-
         return json.loads(self._call("GET", path, None, deadline_s))
 
     def close(self) -> None:
@@ -111,25 +114,34 @@ class SyncClient:
 
 
 class Client:
-    """The same for asyncio."""
+    """The same for asyncio, over aiohttp: a RaaS pushes every group through it."""
 
     def __init__(self, base_url: str, token: str) -> None:
         self.base_url = base_url
-        self._http = httpx.AsyncClient(base_url=base_url, headers=bearer(token), trust_env=False)
+        self._headers = bearer(token)
+        self._session: aiohttp.ClientSession | None = None
+
+    def _http(self) -> aiohttp.ClientSession:
+        # A session belongs to the loop that it is made in.
+        if self._session is None:
+            self._session = aiohttp.ClientSession(self.base_url, headers=self._headers)
+        return self._session
 
     async def _call(self, method: str, path: str, body: bytes | None, deadline_s: float) -> bytes:
         attempts = _Attempts(self.base_url, path, deadline_s)
         pauses = attempts.pauses()
+        headers = {"content-type": MSGPACK} if body is not None else {}
         for left in attempts:
+            timeout = aiohttp.ClientTimeout(total=left)
             try:
-                headers = {"content-type": MSGPACK} if body is not None else {}
-                response = await self._http.request(
-                    method, path, content=body, headers=headers, timeout=left
-                )
-            except httpx.TransportError as error:
+                async with self._http().request(
+                    method, path, data=body, headers=headers, timeout=timeout
+                ) as response:
+                    content = await response.read()
+            except (aiohttp.ClientError, TimeoutError) as error:
                 attempts.trouble = f"{type(error).__name__}: {error}"
             else:
-                if (answer := attempts.answer(response)) is not None:
+                if (answer := attempts.answer(response.status, content)) is not None:
                     return answer
             await asyncio.sleep(next(pauses))
         raise AssertionError("attempts end by raising")
@@ -150,10 +162,9 @@ class Client:
 
     async def get_json(self, path: str, *, deadline_s: float) -> Any:
         """What a service says for people."""
-        import json
-
         return json.loads(await self._call("GET", path, None, deadline_s))
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        if self._session is not None:
+            await self._session.close()
