@@ -67,5 +67,5 @@ def test_smollm2_trains_for_a_few_steps(user: User) -> None:
     arguments = [part for override in overrides for part in ("--set", override)]
     ended = user.astraflow("run", EXAMPLES / "smollm2.toml", *arguments, deadline_s=880)
     assert ended.exit_code == 0, ended.text
-    assert ended.summary["steps"] == 2 and ended.summary["versions"] == 3
+    assert ended.summary["steps"] == 2 and ended.summary["versions"] == 2
     assert ended.summary["tokens_trained"] > 0

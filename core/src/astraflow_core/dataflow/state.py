@@ -25,6 +25,8 @@ from astraflow_core.wire.messages import News, RevokedLease
 
 KEPT_SAMPLES = 8
 RENEWALS_PER_LEASE = 3
+FIGURES_EVERY_S = 2.0
+"""Renewals carry the figures that people watch."""
 
 
 class FlowState:
@@ -76,7 +78,7 @@ class FlowState:
     @property
     def renew_s(self) -> float:
         """How often a RaaS renews its leases at least."""
-        return self.config.run.lease_s / RENEWALS_PER_LEASE
+        return min(self.config.run.lease_s / RENEWALS_PER_LEASE, FIGURES_EVERY_S)
 
     def live_streams(self) -> list[PolicyStream]:
         """Streams that need rows and whose trainer is there."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from astraflow_core.dataflow.journal import Acknowledged, Announced, Cut, Released
 from astraflow_core.dataflow.progress import RunState
 from astraflow_core.dataflow.state import FlowState
-from astraflow_core.dataflow.stream import PolicyStream
+from astraflow_core.dataflow.stream import PolicyStream, ServedBatch
 from astraflow_core.errors import Refused
 from astraflow_core.wire.batches import encode_no_batch
 from astraflow_core.wire.messages import (
@@ -132,7 +134,7 @@ class Training:
                     updates=stream.updates,
                 )
             )
-            self._log_step(stream, message)
+            self._log_step(stream, batch, message)
             state.signals.work()
             state.finish_if_done()
         stop = state.progress.ending and state.progress.state is not RunState.FINISHED
@@ -167,7 +169,10 @@ class Training:
         needed += [r.serving[policy] for r in state.fleet.present() if policy in r.serving]
         return state.versions.retain(policy, needed)
 
-    def _log_step(self, stream: PolicyStream, message: AcknowledgeBatch) -> None:
+    def _log_step(
+        self, stream: PolicyStream, batch: ServedBatch, message: AcknowledgeBatch
+    ) -> None:
+        staleness = Counter(batch.version - row.min_version for row in batch.rows)
         self._state.log(
             {
                 "policy": stream.policy,
@@ -177,7 +182,9 @@ class Training:
                 "trained_reward": stream.trained_reward,
                 "buffered": len(stream.buffer),
                 "stale": stream.rows.stale,
-                "max_staleness_seen": stream.staleness.highest_seen,
+                "staleness": {str(lag): rows for lag, rows in sorted(staleness.items())},
+                "staleness_mean": sum(staleness.elements()) / len(batch.rows),
+                "staleness_max": max(staleness),
                 "tokens_trained": stream.tokens_trained,
                 "tokens_generated": self._state.fleet.tokens_generated,
                 "metrics": message.metrics,

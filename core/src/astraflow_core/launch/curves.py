@@ -89,9 +89,14 @@ def _staleness(axis: Any, steps: Sequence[Step], colours: dict[str, str], bound:
         x, y = _series(steps, policy, "staleness_mean")
         if x:
             axis.plot(x, y, color=colour, linewidth=1.5, label=f"{policy}, mean of the batch")
-        x, y = _series(steps, policy, "staleness_max", "max_staleness_seen")
+        x, y = _series(steps, policy, "staleness_max")
         axis.plot(
-            x, y, color=colour, linewidth=1.5, linestyle=":", label=f"{policy}, largest so far"
+            x,
+            y,
+            color=colour,
+            linewidth=1.5,
+            linestyle=":",
+            label=f"{policy}, largest of the batch",
         )
     axis.axhline(bound, color="#555555", linewidth=1, linestyle="--", label=f"bound ({bound})")
     axis.set(

@@ -28,8 +28,8 @@ from astraflow_core.config.load import component_context
 from astraflow_core.protocols.engine import Engine
 from astraflow_core.raas import host_protocol as protocol
 from astraflow_core.raas.failures import as_failure
-from astraflow_core.raas.parent import end_with_parent
 from astraflow_core.raas.spec import TOKEN_VARIABLE, ChildSpec, read_spec
+from astraflow_core.telemetry.parent import end_with
 from astraflow_core.types import GenerateRequest, GenerateResult
 
 log = logging.getLogger("astraflow.engine_host")
@@ -187,7 +187,7 @@ async def run(spec: ChildSpec) -> int:
 def main() -> int:
     """The process's entry point."""
     spec = read_spec(Path(sys.argv[1]))
-    end_with_parent(spec.parent)
+    end_with(spec.parent)
     logging.basicConfig(
         level=logging.INFO,
         format=f"%(asctime)s {spec.raas} engine-{spec.policy} %(levelname)s %(message)s",

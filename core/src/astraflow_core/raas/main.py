@@ -32,6 +32,8 @@ from astraflow_core.raas.supervised_engine import SupervisedEngine
 from astraflow_core.raas.tokenizer import FolderTokenizer
 from astraflow_core.raas.user_objects import load_user_objects
 from astraflow_core.raas.workflows import build_scorer, build_workflow
+from astraflow_core.telemetry.logs import configure_logging
+from astraflow_core.telemetry.parent import end_with_parent
 from astraflow_core.wire.client import Client
 from astraflow_core.wire.server import Server
 
@@ -44,6 +46,8 @@ def serve(config: RunConfig, directory: Path, token: str, dataflow_url: str, nam
 
     What ends it otherwise is logged as one line, and given to the hook ``astraflow_run_ended``.
     """
+    configure_logging(name)
+    end_with_parent()
     try:
         catalog = Catalog.discover(disable=config.plugins.disable, only=config.plugins.only)
         hooks = Hooks.for_run(catalog, config)

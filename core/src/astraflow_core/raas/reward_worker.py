@@ -20,10 +20,10 @@ import msgspec
 import numpy as np
 
 from astraflow_core.raas.failures import describe
-from astraflow_core.raas.parent import end_with_parent
 from astraflow_core.raas.rewards import as_number, build_reward
 from astraflow_core.raas.spec import TOKEN_VARIABLE, read_spec
 from astraflow_core.raas.user_objects import load_user_objects, score_function
+from astraflow_core.telemetry.parent import end_with
 from astraflow_core.types import Completion, Prompt, TrajectoryView
 
 LENGTH = struct.Struct("<I")
@@ -103,7 +103,7 @@ def _send(connection: socket.socket, verdict: Verdict) -> None:
 def main() -> int:
     """The process's entry point."""
     spec = read_spec(Path(sys.argv[1]))
-    end_with_parent(spec.parent)
+    end_with(spec.parent)
     logging.basicConfig(
         level=logging.INFO, format=f"%(asctime)s {spec.raas} reward %(levelname)s %(message)s"
     )

@@ -121,6 +121,8 @@ class RaasService:
         reason = "failed" if self.failure is not None else "stopped"
         message = messages.LeaveRaas(raas=self.name, reason=reason)
         try:
+            # The last figures: a short run ends between two renewals.
+            await self._renew(LEAVE_S)
             await self._client.post("/v1/raas/leave", message, messages.Done, deadline_s=LEAVE_S)
         except (DeadlineExceeded, Refused) as error:
             log.info("%s left without a word to the dataflow: %s", self.name, error)
@@ -304,25 +306,26 @@ class RaasService:
         while True:
             await asyncio.sleep(self._renew_s)
             await self._ask_engines()
-            message = messages.RenewLeases(
+            try:
+                await self._renew(self._lost_contact_s)
+            except Refused as error:
+                await self._refused(error)
+
+    async def _renew(self, deadline_s: float) -> None:
+        answer = await self._client.post(
+            "/v1/tasks/renew",
+            messages.RenewLeases(
                 raas=self.name,
                 tasks=list(self._tasks),
                 serving=self._serving(),
                 seen=self._seen(),
                 metrics=self.measurements.collect(),
                 waits=self.waits(),
-            )
-            try:
-                answer = await self._client.post(
-                    "/v1/tasks/renew",
-                    message,
-                    messages.LeasesRenewed,
-                    deadline_s=self._lost_contact_s,
-                )
-            except Refused as error:
-                await self._refused(error)
-            else:
-                self._take_news(answer.news)
+            ),
+            messages.LeasesRenewed,
+            deadline_s=deadline_s,
+        )
+        self._take_news(answer.news)
 
     async def _ask_engines(self) -> None:
         for policy, handle in self._policies.items():

@@ -23,16 +23,17 @@ def signal_at_parent_death(number: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
-def end_with_parent(grace_s: float = 2.0) -> None:
-    """End this process when the parent that the launcher gave it is gone: SIGTERM, so that it can clean
-    up, and after ``grace_s`` an exit that nothing can hold up.
+def end_with_parent() -> None:
+    """:func:`end_with` the process that started this one, if that was a launcher whose processes shall
+    not outlive it; a service started by hand outlives its shell."""
+    if os.environ.get(LAUNCHER):
+        end_with(os.getppid())
 
-    Without a launcher nothing happens: a service started by hand outlives its shell.
-    """
-    if not os.environ.get(LAUNCHER):
-        return
-    parent = os.getppid()
-    # The launcher asked the kernel for SIGKILL, which is right for programs that do not watch.
+
+def end_with(parent: int, grace_s: float = 2.0) -> None:
+    """End this process when ``parent`` is no longer its parent: SIGTERM, so that it can clean up, and
+    after ``grace_s`` an exit that nothing can hold up, of its own process group too."""
+    # A launcher may have asked the kernel for SIGKILL, which is right for programs that do not watch.
     signal_at_parent_death(signal.SIGTERM)
 
     def watch() -> None:
@@ -40,6 +41,8 @@ def end_with_parent(grace_s: float = 2.0) -> None:
             time.sleep(_LOOK_EVERY_S)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(grace_s)
+        if os.getpgrp() == os.getpid():
+            os.killpg(os.getpid(), signal.SIGKILL)
         os._exit(128 + signal.SIGTERM)
 
     threading.Thread(target=watch, name="end-with-parent", daemon=True).start()

@@ -141,7 +141,9 @@ class User:
 
     def run_table(self, *overrides: str, deadline_s: float = 60, config: str = TABLE_RUN) -> Ended:
         """Run the table config with ``--set`` overrides."""
-        return self.astraflow(*self.table_arguments(*overrides, config=config), deadline_s=deadline_s)
+        return self.astraflow(
+            *self.table_arguments(*overrides, config=config), deadline_s=deadline_s
+        )
 
     def table_arguments(self, *overrides: str, config: str = TABLE_RUN) -> list[str]:
         """The arguments of :meth:`run_table`."""
@@ -172,7 +174,6 @@ class User:
 
         self.wait_for(enough, deadline_s)
         return next(self.directory.glob("runs/*"))
-
 
     def close(self) -> None:
         """End whatever the user's commands left running."""

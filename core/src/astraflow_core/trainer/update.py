@@ -77,7 +77,7 @@ def update(
         for name, value in trainer.step(part, algorithm, step).items():
             collected.setdefault(name, []).append(value)
     metrics = {
-        name: sum(values) if name.endswith("_s") or name == "tokens" else sum(values) / len(values)
+        name: sum(values) if name.endswith(("_s", "tokens")) else sum(values) / len(values)
         for name, values in collected.items()
     }
     metrics["prepare_s"] = prepared - started
