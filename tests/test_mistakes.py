@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from pathlib import Path
 
@@ -62,14 +61,7 @@ def test_a_port_in_use_is_named(user: User) -> None:
         refused(user, user.run_table(f"dataflow.port={port}"), str(port))
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere; see the file variant below")
-def test_an_unwritable_directory_is_named(user: User) -> None:
-    locked = user.directory / "locked"
-    locked.mkdir(mode=0o500)
-    refused(user, user.run_table(f"run.directory='{locked}'"), str(locked))
-
-
-def test_a_run_directory_that_is_a_file_is_named(user: User) -> None:
+def test_a_run_directory_that_cannot_be_written_is_named(user: User) -> None:
     path = user.write("taken", "a file")
     refused(user, user.run_table(f"run.directory='{path}'"), str(path))
 
@@ -87,9 +79,11 @@ def test_an_empty_or_malformed_data_set_is_named_with_its_line(user: User) -> No
     refused(user, user.run_table("prompts.use='jsonl'", "prompts.path='none.jsonl'"), "none.jsonl")
 
 
-def test_a_prompt_over_the_context_is_named(user: User) -> None:
-    ended = user.run_table("sampling.max_tokens=1000", "run.failure_limit=3")
-    refused(user, ended, "1000", "context", exit_code=1)
+def test_prompt_and_max_tokens_over_the_context_are_named(user: User) -> None:
+    refused(user, user.run_table("sampling.max_tokens=1000"), "max_tokens", "1000", "128 tokens")
+    assert not (user.directory / "runs").exists()
+    ended = user.run_table("sampling.max_tokens=126", "run.failure_limit=3")
+    refused(user, ended, "prompt of 4 tokens + max_tokens 126", "context", exit_code=1)
 
 
 def write_component(user: User, text: str) -> None:

@@ -36,7 +36,7 @@ def test_a_run_leaves_what_it_promises(user: User) -> None:
     assert summary["steps"] == 8 and summary["versions"] == 8
     assert summary["lost"] == summary["duplicated"] == summary["failed"] == 0
     assert summary["max_staleness_seen"] <= summary["max_staleness_allowed"] == 2
-    assert summary["tokens_trained"] >= 8 * 32 * 3
+    assert summary["tokens_trained"] >= 8 * 32
     lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "step" in line] == list(range(1, 9))
     evaluated = [line["eval"]["version"] for line in lines if "eval" in line]

@@ -57,6 +57,7 @@ def prepare(
     check_interpreters(config)
     hooks = Hooks.for_run(loaded.catalog, config)
     config = resolve_models(config, hooks)
+    _check_context(config)
     _check_data_and_code(loaded.catalog, config, objects)
     plugins = _plugins(loaded)
     token = new_token()
@@ -69,6 +70,18 @@ def prepare(
         write_private(directory / FILE, frozen)
         environment["PYTHONPATH"] = import_path()
     return Prepared(config, loaded.catalog, hooks, directory, token, plugins, environment)
+
+
+def _check_context(config: RunConfig) -> None:
+    """Refuse a ``max_tokens`` that leaves no room for a prompt; longer prompts show when they come."""
+    for name, policy in config.policies.items():
+        described = json.loads((Path(policy.model) / "config.json").read_text())
+        context = described.get("max_position_embeddings")
+        if isinstance(context, int) and config.sampling.max_tokens >= context:
+            raise PreflightError(
+                f"sampling.max_tokens: {config.sampling.max_tokens} leaves no room for a prompt in the "
+                f"context of policy {name!r}, {context} tokens; lower it"
+            )
 
 
 def _check_data_and_code(catalog: Catalog, config: RunConfig, objects: Mapping[str, Any]) -> None:
