@@ -1,0 +1,282 @@
+"""Whatever RaaS and trainers do, nothing is lost, and no row is ever too stale."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from astraflow_core.errors import Refused
+from astraflow_core.types import Verdict
+from astraflow_core.wire.batches import NoBatch
+from astraflow_core.wire.messages import RegisterTrainer
+
+POLICIES = ("a", "b")
+RAAS = ("r0", "r1", "r2")
+
+
+class DropEqual:
+    def accept(self, group):
+        return Verdict(len(set(group.rewards.tolist())) > 1, "equal")
+
+
+class HalfReplayed:
+    """Draws up to half of a batch from what was served before."""
+
+    def draw(self, count, fresh, kept, version):
+        old = list(kept)[: count // 2]
+        need = count - len(old)
+        return [*fresh[:need], *old] if len(fresh) >= need else None
+
+
+class OldestFirst:
+    def key(self, row):
+        return float(row.min_version)
+
+
+class Play(RuleBasedStateMachine):
+    """Random leases, renewals, silences, pushes, failures, batches, acknowledgements and versions."""
+
+    make_bench = None
+    make_config = None
+
+    @initialize(
+        staleness=st.integers(0, 3),
+        batch=st.integers(1, 7),
+        group=st.integers(1, 4),
+        publish_every=st.integers(1, 2),
+        attempts=st.integers(1, 3),
+        data=st.sampled_from([(), (DropEqual,), (OldestFirst,), (DropEqual, HalfReplayed)]),
+        evals=st.integers(0, 2),
+    )
+    def start(self, staleness, batch, group, publish_every, attempts, data, evals):
+        config = type(self).make_config(
+            policies=POLICIES,
+            run__steps=12,
+            run__max_staleness=staleness,
+            run__group_size=group,
+            run__task_attempts=attempts,
+            run__failure_limit=10**6,
+            run__deadline_s=1e6,
+            run__start_deadline_s=1e6,
+            policy__batch_sequences=batch,
+            policy__publish_every=publish_every,
+            eval__every=2,
+        )
+        self.staleness, self.batch_size = staleness, batch
+        self.b = (
+            type(self)
+            .make_bench(
+                config,
+                prompts=5,
+                data=[make() for make in data],
+                evals={"held": evals} if evals else {},
+            )
+            .begin(*RAAS)
+        )
+        self.held = {}
+        self.batches = {}
+        self.pushed = []
+        self.trained = []
+        self.serving = {raas: dict.fromkeys(POLICIES, 0) for raas in RAAS}
+
+    def come_back(self, raas):
+        record = self.b.state.fleet.get(raas)
+        if record.health in ("gone", "left"):
+            self.b.register_raas(raas)
+
+    @rule(raas=st.sampled_from(RAAS), free=st.integers(1, 12))
+    def lease(self, raas, free):
+        self.come_back(raas)
+        running = self.b.state.train.running
+        under_way = {p: self.under_way(p) for p in POLICIES}
+        tasks, news = self.b.lease(free, raas, self.serving[raas])
+        newest = self.b.state.versions.newest
+        for task in tasks:
+            self.held[task.id] = (task, raas, dict(self.serving[raas]))
+            if task.pinned:
+                assert task.pinned == self.serving[raas]
+            else:
+                lags = [newest[p] - self.serving[raas][p] for p in POLICIES]
+                assert max(lags) <= self.staleness
+        leased = sum(not task.pinned for task in tasks)
+        live = [s for s in self.b.state.streams.values() if not s.done]
+        if leased > (running == 0):
+            for stream in live:
+                assert (
+                    self.under_way(stream.policy) <= max(stream.limit, under_way[stream.policy]) + 4
+                )
+        if news.pins:
+            self.serving[raas] = dict(news.pins)
+
+    def under_way(self, policy):
+        state = self.b.state
+        stream = state.streams[policy]
+        return state.train.in_flight.get(policy, 0) + len(stream.buffer) + stream.being_trained
+
+    @rule(raas=st.sampled_from(RAAS), forget=st.booleans())
+    def renew(self, raas, forget):
+        self.come_back(raas)
+        mine = [name for name, (_, holder, _) in self.held.items() if holder == raas]
+        news = self.b.renew([] if forget else mine, raas)
+        for revoked in news.revoked:
+            task = self.b.state.train.get(revoked.task) or self.b.state.eval.get(revoked.task)
+            assert task is None or task.lease is None or task.lease.raas != raas
+        self.b.state.fleet.get(raas).serving = dict(self.serving[raas])
+
+    @rule(raas=st.sampled_from(RAAS))
+    def refresh(self, raas):
+        pins = self.b.state.evaluations.pins(raas)
+        self.serving[raas] = dict(pins or self.b.state.versions.newest)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def push(self, data):
+        name = data.draw(st.sampled_from(sorted(self.held)))
+        task, raas, began = self.held[name]
+        if data.draw(st.booleans()):
+            raas = data.draw(st.sampled_from(RAAS))  # perhaps one that lost it, or never had it
+        self.deliver(data, task, raas, began)
+
+    @rule(raas=st.sampled_from(RAAS), data=st.data())
+    def work(self, raas, data):
+        """Lease and push at once, as a healthy RaaS does."""
+        self.lease(raas, 12)
+        for task, holder, began in list(self.held.values()):
+            if holder == raas and task.id in self.b.state.train.held_by(raas):
+                self.deliver(data, task, raas, began)
+
+    def deliver(self, data, task, raas, began):
+        name = task.id
+        count = task.group_size - data.draw(st.sampled_from([0, 0, 0, task.group_size]))
+        rewards = data.draw(st.lists(st.sampled_from([0.0, 1.0]), min_size=count, max_size=count))
+        newest = self.b.state.versions.newest
+        each = dict(task.pinned) or {
+            p: data.draw(st.integers(began[p], newest[p])) for p in POLICIES
+        }
+        version = min(each.values()) if not task.pinned else next(iter(each.values()))
+        if task.pinned and len(set(each.values())) > 1:
+            policies = (next(iter(each)),)
+        else:
+            policies = data.draw(st.sampled_from([POLICIES, POLICIES, ("a",), ("a", "b", "b")]))
+        table = self.b.state.eval if task.pinned else self.b.state.train
+        before = table.outcome(name)
+        ended_by = table.ended_by(name)
+        live = table.get(name)
+        holds = live is not None and live.lease is not None and live.lease.raas == raas
+        try:
+            answer = self.b.push(task, raas, rewards=rewards, version=version, policies=policies)
+        except Refused as refused:
+            assert refused.status == 409
+            assert not holds
+            assert before is None or before in ("failed", "set_aside") or ended_by != raas
+        else:
+            if before is not None:
+                assert (answer.status, ended_by) == ("duplicate", raas)
+            else:
+                assert holds
+                assert answer.status in ("accepted", "rejected")
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), fatal=st.booleans())
+    def fail(self, data, fatal):
+        task, raas, _ = self.held[data.draw(st.sampled_from(sorted(self.held)))]
+        self.b.fail(task, "boom", raas, fatal)
+
+    @rule(seconds=st.sampled_from([1, 11, 31]))
+    def wait(self, seconds):
+        self.b.pass_time(seconds)
+
+    @rule(raas=st.sampled_from(RAAS))
+    def leave(self, raas):
+        self.b.leave(raas)
+
+    @rule(policy=st.sampled_from(POLICIES))
+    def take_batch(self, policy):
+        version = self.b.state.versions.newest[policy]
+        batch = self.b.next_batch(version, policy)
+        if batch is None or isinstance(batch, NoBatch):
+            return
+        before = self.batches.get(policy)
+        if before is not None and before.version == batch.version:
+            assert batch.id == before.id
+            assert batch.tokens.tobytes() == before.tokens.tobytes()
+        assert len(batch) == self.batch_size
+        assert batch.version - batch.versions[batch.loss_mask].min() <= self.staleness
+        self.batches[policy] = batch
+
+    @precondition(lambda self: self.batches)
+    @rule(data=st.data(), twice=st.booleans())
+    def train(self, data, twice):
+        policy = data.draw(st.sampled_from(sorted(self.batches)))
+        batch = self.batches.pop(policy)
+        stream = self.b.state.streams[policy]
+        update = stream.updates + 1
+        version = batch.version
+        if update % stream.settings.publish_every == 0 or update == stream.settings.steps:
+            version += 1
+            self.b.announce(version, policy)
+        for _ in range(1 + twice):
+            self.b.acknowledge(batch.id, version, policy)
+        assert stream.updates == update
+        self.trained.append(batch.id)
+
+    @rule(raas=st.sampled_from(RAAS), data=st.data(), rounds=st.integers(1, 4))
+    def run_for_a_while(self, raas, data, rounds):
+        """A healthy stretch, so that what goes wrong goes wrong in the middle of a run."""
+        for _ in range(rounds):
+            self.refresh(raas)
+            self.work(raas, data)
+            for policy in POLICIES:
+                self.take_batch(policy)
+            if self.batches:
+                self.train(data, False)
+
+    @rule(policy=st.sampled_from(POLICIES))
+    def restart_trainer(self, policy):
+        self.b.flow.training.register(RegisterTrainer(policy=policy, pid=9, host="h"))
+        self.b.announce(self.b.state.versions.newest[policy] + 1, policy)
+        self.batches.pop(policy, None)
+
+    @invariant()
+    def nothing_is_lost(self):
+        if hasattr(self, "b"):
+            self.b.check()
+            counts = self.b.flow.balance()["eval_tasks"]
+            assert counts["lost"] == 0
+            assert self.b.state.train.in_flight.keys() <= set(POLICIES)
+            assert all(value >= -1e-6 for value in self.b.state.train.in_flight.values())
+
+    @invariant()
+    def the_staleness_bound_holds(self):
+        if hasattr(self, "b"):
+            for stream in self.b.state.streams.values():
+                assert stream.staleness.highest_seen <= self.staleness
+
+    @invariant()
+    def batches_are_numbered_without_gaps(self):
+        if hasattr(self, "b"):
+            for policy in POLICIES:
+                own = [name for name in self.trained if name.startswith(policy)]
+                assert own == [f"{policy}-{i:06d}" for i in range(len(own))]
+
+
+@pytest.mark.timeout(120)
+def test_nothing_is_lost_and_nothing_is_too_stale(bench, config):
+    Play.make_bench, Play.make_config = staticmethod(bench), staticmethod(config)
+    checks = settings(
+        max_examples=80,
+        stateful_step_count=40,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(Play, settings=checks)
