@@ -131,7 +131,9 @@ def fake_plugin(folder: Path, name: str, manifest: str) -> None:
     """A distribution on the user's path whose entry point is ``manifest``."""
     info = folder / f"astraflow_plugin_{name}-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: astraflow-plugin-{name}\nVersion: 1.0\n")
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: astraflow-plugin-{name}\nVersion: 1.0\n"
+    )
     (info / "entry_points.txt").write_text(f"[astraflow]\n{name} = {name}_manifest\n")
     (folder / f"{name}_manifest.py").write_text(manifest)
 

@@ -14,6 +14,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
+    """``python -m … PARENT_PID COMMAND …``: ask for SIGKILL at the parent's death, become the command."""
     parent, command = int(sys.argv[1]), sys.argv[2:]
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
