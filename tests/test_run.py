@@ -115,6 +115,28 @@ def test_a_raas_may_die_and_another_may_join(user: User) -> None:
     assert all(after == before + 1 for before, after in pairwise(steps))
 
 
+@pytest.mark.slow
+def test_every_evaluation_is_made_whichever_raas_dies(user: User) -> None:
+    """The host of an evaluation may be killed at any moment; another one, or its successor, goes on."""
+    overrides = ["run.steps=60", "run.max_staleness=1", "raas.replicas=2", "eval.every=3"]
+    process = user.start(
+        *user.table_arguments(*overrides, "eval.max_prompts=64", config=EVALUATED)
+    )
+    directory = user.wait_for_steps(1)
+    for count, name in enumerate(["raas-0", "raas-1", "raas-0", "raas-1"]):
+        user.wait_for_steps(4 + 4 * count)
+        for pid in live_processes(user.marker):
+            if _is_raas(pid, name, str(directory)):
+                os.kill(pid, signal.SIGKILL)
+    ended = user.end(process, 90)
+    assert ended.exit_code == 0, ended.text
+    assert ended.summary["steps"] == 60 and ended.summary["lost"] == 0
+    lines = (directory / "metrics.jsonl").read_text().splitlines()
+    evaluations = [line["eval"] for line in map(json.loads, lines) if "eval" in line]
+    assert evaluations[0]["version"] == 0 and evaluations[-1]["version"] == 60
+    assert all(entry["sets"]["held_out"]["failed"] == 0 for entry in evaluations), evaluations
+
+
 def _is_raas(pid: int, name: str, directory: str) -> bool:
     with open(f"/proc/{pid}/cmdline", "rb") as file:
         words = file.read().decode().split("\0")

@@ -177,3 +177,20 @@ def test_numeric_compares_values() -> None:
     assert score(reward, 5) == 0
     with pytest.raises(WorkflowError, match=r"prompt 'q7'.*no number in the answer 'many'"):
         score(reward, "many", "5")
+
+
+# --- several policies ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "reward",
+    [
+        Exact(ExactConfig(each_policy=True), CONTEXT),
+        Numeric(NumericConfig(each_policy=True), CONTEXT),
+    ],
+)
+def test_each_policy_may_be_judged_by_its_own_last_completion(reward: Any) -> None:
+    said = [("a", "7"), ("b", "7"), ("a", "8")]
+    done = tuple(Completion(policy, text, np.zeros(1, np.int32), "stop") for policy, text in said)
+    view = TrajectoryView(Prompt("q", {"answer": "7"}), done)
+    assert asyncio.run(reward.score(view)) == {"a": 0.0, "b": 1.0}

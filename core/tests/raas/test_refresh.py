@@ -148,6 +148,26 @@ def test_a_pin_moves_forward_to_its_own_version_not_to_the_newest(tmp_path):
     asyncio.run(scenario())
 
 
+def test_a_pin_may_lead_back_to_an_older_version(tmp_path):
+    async def scenario():
+        async with refreshing(tmp_path) as (refresh, _):
+            refresh.hear(announce(6))
+            await until(lambda: refresh.serving == 6)
+            refresh.pin(3)
+            await until(lambda: refresh.wait() is not None)
+            assert "pinned version 3" in refresh.wait().what
+            refresh.hear(announce(3))
+            await until(lambda: refresh.serving == 3)
+            assert refresh.seen == 6
+            refresh.hear(announce(7))
+            await asyncio.sleep(0.05)
+            assert refresh.serving == 3
+            refresh.pin(None)
+            await until(lambda: refresh.serving == 7)
+
+    asyncio.run(scenario())
+
+
 def test_a_restarted_host_gets_its_version_back_without_a_fetch(tmp_path):
     async def scenario():
         async with refreshing(tmp_path) as (refresh, engine):

@@ -52,7 +52,7 @@ def family(tmp_path: Path, launched: bool) -> tuple[subprocess.Popen[bytes], int
     """A parent and its child, which ends with the parent if a launcher started it."""
     child = (
         "import signal, time; from astraflow_core.telemetry.parent import end_with_parent; "
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN); end_with_parent(grace_s=0.1); "
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN); end_with_parent(); "
         f"open({str(tmp_path / 'up')!r}, 'w').close(); time.sleep(30)"
     )
     parent = (
@@ -64,7 +64,9 @@ def family(tmp_path: Path, launched: bool) -> tuple[subprocess.Popen[bytes], int
     if launched:
         environment["ASTRAFLOW_LAUNCHER"] = "1"
     process = subprocess.Popen([sys.executable, "-c", parent], env=environment)
+    until = time.monotonic() + 30
     while not (tmp_path / "up").exists():
+        assert time.monotonic() < until
         time.sleep(0.02)
     return process, int((tmp_path / "pid").read_text())
 
@@ -78,7 +80,7 @@ def test_a_launched_service_ends_with_its_parent_even_if_it_ignores_sigterm(tmp_
     parent, child = family(tmp_path, launched=True)
     parent.kill()
     parent.wait()
-    until = time.monotonic() + 5
+    until = time.monotonic() + 15
     while alive(child):
         assert time.monotonic() < until
         time.sleep(0.05)

@@ -9,7 +9,16 @@ from pydantic import Field
 from astraflow_core.config.models import ConfigModel
 
 
-class ExactConfig(ConfigModel):
+class AnswerConfig(ConfigModel):
+    """Keys of every reward that compares with an answer."""
+
+    each_policy: bool = Field(
+        False,
+        description="Judge each policy by its own last completion, not all of them by the last one.",
+    )
+
+
+class ExactConfig(AnswerConfig):
     """``[reward] use = "exact"``"""
 
     partial: Literal["none", "positions"] = Field(
@@ -18,5 +27,5 @@ class ExactConfig(ConfigModel):
     )
 
 
-class NumericConfig(ConfigModel):
-    """``[reward] use = "numeric"``; it has no keys."""
+class NumericConfig(AnswerConfig):
+    """``[reward] use = "numeric"``"""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from astraflow_contrib_rewards.answers import expected_answer
 from astraflow_contrib_rewards.config import ExactConfig
+from astraflow_contrib_rewards.judging import judge
 from astraflow_core.types import Completion, ComponentContext, TrajectoryView
 
 
 class Exact:
-    """1 if the last completion equals ``data["answer"]``, else 0 or, with ``partial = "positions"``, the
+    """1 if a completion equals ``data["answer"]``, else 0 or, with ``partial = "positions"``, the
     share of matching positions.
 
     Plain: text and answer are compared without surrounding white space; an answer may be a list, of which
@@ -17,21 +18,23 @@ class Exact:
     """
 
     def __init__(self, config: ExactConfig, context: ComponentContext) -> None:
-        self._positions = config.partial == "positions"
+        self._each_policy = config.each_policy
+        self._score = matching_positions if config.partial == "positions" else equal
 
-    async def score(self, view: TrajectoryView) -> float:
-        """A reward in [0, 1]."""
+    async def score(self, view: TrajectoryView) -> float | dict[str, float]:
+        """Rewards in [0, 1]."""
         expected = expected_answer(view, "exact")
         answers = [str(a) for a in (expected if isinstance(expected, list) else [expected])]
-        if not view.completions:
-            return 0.0
-        if self._positions:
-            return max(
-                (matching_positions(view.completions[-1], answer) for answer in answers),
-                default=0.0,
-            )
-        text = view.text.strip()
-        return float(any(text == answer.strip() for answer in answers))
+        return judge(
+            view,
+            self._each_policy,
+            lambda completion: max((self._score(completion, a) for a in answers), default=0.0),
+        )
+
+
+def equal(completion: Completion, answer: str) -> float:
+    """1 if text and answer are the same but for surrounding white space, else 0."""
+    return float(completion.text.strip() == answer.strip())
 
 
 def matching_positions(completion: Completion, answer: str) -> float:

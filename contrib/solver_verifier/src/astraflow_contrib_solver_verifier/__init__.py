@@ -1,1 +1,1 @@
-"""Two policies in one episode: a solver answers, a verifier marks the answer."""
+"""Two policies in one episode: a solver answers, a verifier checks the answer."""

@@ -1,4 +1,4 @@
-"""Keys of the workflow and of its reward."""
+"""Keys of the workflow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class WorkflowConfig(ConfigModel):
     """``[workflow] use = "solver_verifier"``"""
 
     solver: str = Field("solver", description="Policy that answers.")
-    verifier: str = Field("verifier", description="Policy that marks the answer.")
+    verifier: str = Field("verifier", description="Policy that checks the answer.")
     template: str = Field("{prompt}{answer}?", description="What the verifier reads.")
 
     @field_validator("template")
@@ -20,12 +20,3 @@ class WorkflowConfig(ConfigModel):
         if "{answer}" not in template:
             raise ValueError("the template must contain {answer}")
         return template
-
-
-class RewardConfig(ConfigModel):
-    """``[reward] use = "solver_verifier"``"""
-
-    solver: str = Field("solver", description="Policy that answers.")
-    verifier: str = Field("verifier", description="Policy that marks the answer.")
-    right: str = Field("y", min_length=1, max_length=1, description="Mark of a right position.")
-    wrong: str = Field("n", min_length=1, max_length=1, description="Mark of a wrong position.")

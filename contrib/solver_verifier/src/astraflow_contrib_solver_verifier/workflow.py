@@ -1,4 +1,4 @@
-"""The episode: an answer, then marks on it."""
+"""The episode: an answer, then a check of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from astraflow_core.types import ComponentContext, Prompt, Trajectory
 
 
 class SolverVerifier:
-    """One sequence per policy: the solver's answer, and the verifier's marks on that answer."""
+    """One sequence per policy: the solver's answer, and the answer that the verifier, who has read it,
+    holds to be right."""
 
     def __init__(self, config: WorkflowConfig, context: ComponentContext) -> None:
         self._config = config
@@ -25,7 +26,7 @@ class SolverVerifier:
     async def run_episode(
         self, engines: Mapping[str, PolicyEngine], prompt: Prompt
     ) -> Trajectory | None:
-        """An empty answer is rejected: there is nothing to mark."""
+        """An empty answer is rejected: there is nothing to check."""
         solver, verifier = engines[self._config.solver], engines[self._config.verifier]
         question = str(prompt.data["prompt"])
         asked = solver.render(question)
@@ -36,8 +37,8 @@ class SolverVerifier:
         shown = verifier.render(
             self._config.template.replace("{prompt}", question).replace("{answer}", answer.text)
         )
-        marked = await verifier.generate(shown)
+        checked = await verifier.generate(shown)
         return Trajectory(
-            sequences=(solver.sequence(asked, answered), verifier.sequence(shown, marked)),
-            completions=(answer, verifier.completion(marked)),
+            sequences=(solver.sequence(asked, answered), verifier.sequence(shown, checked)),
+            completions=(answer, verifier.completion(checked)),
         )

@@ -84,8 +84,9 @@ class Evaluations:
         return True
 
     def advance(self, fleet: Fleet, load: Mapping[str, int], now: float) -> bool:
-        """Start the next evaluation if none runs, and see that the one that runs has a live host, the
-        least loaded of those that serve the versions (or of all). Returns whether anything changed."""
+        """Start the next evaluation if none runs, and see that the one that runs has a live host: one that
+        serves the versions, else one that is not past them, and the least loaded of these. Returns
+        whether anything changed."""
         changed = False
         if self.active is None and self.pending:
             self.active = self.pending.popleft()
@@ -99,7 +100,13 @@ class Evaluations:
                 if live:
                     versions = self.active.versions
                     best = min(
-                        live, key=lambda r: (not r.serves(versions), load.get(r.name, 0), r.name)
+                        live,
+                        key=lambda r: (
+                            not r.serves(versions),
+                            r.is_past(versions),
+                            load.get(r.name, 0),
+                            r.name,
+                        ),
                     )
                     self.active.host = best.name
                     changed = True

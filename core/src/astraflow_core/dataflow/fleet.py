@@ -38,6 +38,10 @@ class RaasRecord:
         """Whether it serves exactly these versions."""
         return all(self.serving.get(policy) == version for policy, version in versions.items())
 
+    def is_past(self, versions: Mapping[str, int]) -> bool:
+        """Whether it serves a newer version than one of these."""
+        return any(self.serving.get(policy, -1) > version for policy, version in versions.items())
+
 
 class Fleet:
     """All RaaS that ever registered."""

@@ -47,7 +47,8 @@ class RefreshTimes:
 
 
 class WeightRefresh:
-    """Brings announced versions into ``engine`` through ``receiver``. Readers only move forward.
+    """Brings announced versions into ``engine`` through ``receiver``. It only moves forward, except to a
+    pinned version: an evaluation whose host died goes on where the newest version is served already.
 
     ``drain_s`` is the longest that a pause may take (mode ``wait`` drains requests), ``deadline_s`` the
     longest for a fetch or a load.
@@ -91,7 +92,7 @@ class WeightRefresh:
     def hear(self, announcement: Announcement) -> None:
         """A version was announced."""
         self._known[announcement.version] = announcement
-        for version in sorted(self._known)[:-REMEMBERED]:
+        for version in sorted(self._known.keys() - {self._pin})[:-REMEMBERED]:
             del self._known[version]
         self.seen = max(self.seen, announcement.version)
         self.wake()
@@ -150,8 +151,16 @@ class WeightRefresh:
                 failures += 1
                 self.times.failures += 1
                 self._trouble = f"version {target}: {error}"
-                log.warning("policy %r stays at %s: %s", self.policy, self.serving, self._trouble)
-                await self._back_off(failures)
+                overtaken = self._target() not in (None, target)
+                log.log(
+                    logging.INFO if overtaken else logging.WARNING,
+                    "policy %r stays at %s: %s",
+                    self.policy,
+                    self.serving,
+                    self._trouble,
+                )
+                if not overtaken:
+                    await self._back_off(failures)
             else:
                 failures = 0
 
@@ -187,7 +196,13 @@ class WeightRefresh:
             wanted = max(self._known, default=None)
         if wanted is None or not self._can_bring(wanted):
             return None
-        return wanted if current is None or wanted > current else None
+        return wanted if self._is_due(wanted) else None
+
+    def _is_due(self, version: int) -> bool:
+        current = self.serving
+        if current is None or version > current:
+            return True
+        return version == self._pin and version != current
 
     def _can_bring(self, version: int) -> bool:
         return version in self._known or self._local(version) is not None
@@ -199,10 +214,9 @@ class WeightRefresh:
         return None
 
     def _may_load(self, version: int) -> bool:
-        current = self.serving
-        if current is None:
+        if self.serving is None:
             return True
-        return not self._held and self._pin in (None, version) and version > current
+        return not self._held and self._pin in (None, version) and self._is_due(version)
 
     async def _bring(self, target: int) -> None:
         source = self._local(target) or await self._fetch(self._known[target])
