@@ -173,6 +173,7 @@ def test_every_distribution_builds_whole(wheelhouse: dict[str, tuple[Path, Path]
         assert {"pyproject.toml", "README.md", "PKG-INFO"} <= members, package.name
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_plugin_from_a_folder_brings_the_core_and_works(
     wheelhouse: dict[str, tuple[Path, Path]], tmp_path: Path

@@ -65,5 +65,5 @@ def test_a_run_without_the_policies_is_refused() -> None:
 
 
 def test_a_template_without_the_answer_is_refused() -> None:
-    with pytest.raises(ValueError, match="must contain {answer}"):
+    with pytest.raises(ValueError, match="must contain"):
         WorkflowConfig(template="{prompt}")

@@ -159,6 +159,10 @@ class Supervisor:
                 raise error_of(state, "while the run went on", self.status.reason)
         raas = {name for name, spec in self.specs.items() if spec.role == "raas"}
         if raas <= self._gone:
+            # They leave when the run ends, which it may have done since it was asked.
+            self._fetch_status(processes)
+            if self.status.ended or self.status.state == "stopping":
+                return
             last = next(state for state in reversed(processes) if state.name in raas)
             raise RunFailed(f"no RaaS is left; {describe_end(last, 'as the last')}")
 
