@@ -60,7 +60,7 @@ class FakeEngine:
             raise WrongVersion(f"pinned to {request.pinned_version}, serving {self.version}")
         if len(request.prompt) + request.sampling.max_tokens > self.context_length:
             raise ValueError("over the context")
-        if request.sampling.max_tokens == 13:
+        if request.id == "poison":
             os._exit(3)
         count = request.sampling.max_tokens
         cut = self.cut

@@ -165,7 +165,7 @@ def test_gives_up_on_a_host_that_keeps_dying(make_config, tmp_path):
 
         def feed_the_poison():
             if engine.host:
-                victims.append(asyncio.create_task(engine.generate(request("poison", 13))))
+                victims.append(asyncio.create_task(engine.generate(request("poison", 3))))
 
         victims = []
         engine.changed = feed_the_poison
