@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 from fastapi import Request
+from msgspec.structs import replace
 
 from astraflow_core.config.models import RunConfig
 from astraflow_core.errors import Refused
@@ -47,6 +48,7 @@ class FakeDataflow:
 
     def __init__(self, token: str = TOKEN) -> None:
         self.news: list[messages.News] = []
+        self.announced: dict[tuple[str, int], messages.AnnouncementMessage] = {}
         self.tasks: list[messages.Task] = []
         self.leases: list[messages.LeaseTasks] = []
         self.renewals: list[messages.RenewLeases] = []
@@ -84,8 +86,17 @@ class FakeDataflow:
         async with self.changed:
             self.changed.notify_all()
 
-    def _take_news(self) -> messages.News:
-        return self.news.pop(0) if self.news else messages.News()
+    def _take_news(self, seen: dict[str, int]) -> messages.News:
+        """The next news, with what was announced before in an answer that did not arrive."""
+        news = self.news.pop(0) if self.news else messages.News()
+        listed = {(entry.policy, entry.version) for entry in news.announcements}
+        missed = [
+            entry
+            for key, entry in self.announced.items()
+            if key not in listed and entry.version > seen.get(entry.policy, -1)
+        ]
+        self.announced |= {(entry.policy, entry.version): entry for entry in news.announcements}
+        return replace(news, announcements=news.announcements + missed)
 
     def _routes(self) -> None:
         def keep(path, expected, store, answer):
@@ -102,7 +113,7 @@ class FakeDataflow:
 
         def registered(message):
             self.known = True
-            return messages.RaasRegistered(run="r", renew_s=self.renew_s, news=self._take_news())
+            return messages.RaasRegistered(run="r", renew_s=self.renew_s, news=self._take_news({}))
 
         done = lambda message: messages.Done()  # noqa: E731
         keep("/v1/raas/register", messages.RegisterRaas, self.registrations, registered)
@@ -139,7 +150,7 @@ class FakeDataflow:
             while self.tasks and free >= self.tasks[0].group_size:
                 given.append(self.tasks.pop(0))
                 free -= given[-1].group_size
-            return reply(messages.TasksLeased(tasks=given, news=self._take_news()))
+            return reply(messages.TasksLeased(tasks=given, news=self._take_news(message.seen)))
 
         @self.app.post("/v1/groups")
         async def push(request: Request):

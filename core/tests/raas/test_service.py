@@ -110,6 +110,23 @@ def test_weights_are_swapped_under_requests_in_flight(make_config, raas_process,
     )
 
 
+def test_tells_at_once_what_it_serves(make_config, raas_process):
+    """The dataflow holds back work from a RaaS that it believes to be too far behind."""
+
+    async def scenario():
+        async with FakeDataflow() as flow:
+            flow.renew_s = 60.0
+            await flow.tell(news(0))
+            async with raas_process(make_config(), flow.server.url):
+                for version in (0, 1):
+                    await flow.until(
+                        lambda v=version: any(r.serving == {"solver": v} for r in flow.renewals)
+                    )
+                    await flow.tell(news(version + 1))
+
+    asyncio.run(scenario())
+
+
 def test_pinned_episodes_keep_their_version_and_revoked_ones_end(make_config, raas_process):
     async def scenario():
         async with FakeDataflow() as flow:

@@ -52,6 +52,7 @@ class RaasService:
         self._running = 0
         self._room = asyncio.Event()
         self._all_served = asyncio.Event()
+        self._serving_changed = asyncio.Event()
         self._lost_contact_s = config.run.deadline_s
         self._renew_s = config.run.lease_s / 3
         self._registering = asyncio.Lock()
@@ -230,6 +231,7 @@ class RaasService:
     def served_changed(self) -> None:
         """A host started or ended, or a version was loaded: there may be room now."""
         self._room.set()
+        self._serving_changed.set()
         if self.ready:
             self._all_served.set()
         else:
@@ -303,9 +305,16 @@ class RaasService:
     # -- renewal ---------------------------------------------------------------------------------
 
     async def _renew_loop(self) -> None:
+        """Renews at fixed times, and at once when another version is served: the dataflow holds back work
+        from a RaaS that it believes to be too far behind."""
+        asked = time.monotonic()
         while True:
-            await asyncio.sleep(self._renew_s)
-            await self._ask_engines()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._serving_changed.wait(), self._renew_s)
+            self._serving_changed.clear()
+            if time.monotonic() - asked >= self._renew_s:
+                await self._ask_engines()
+                asked = time.monotonic()
             try:
                 await self._renew(self._lost_contact_s)
             except Refused as error:

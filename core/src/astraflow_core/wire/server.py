@@ -120,7 +120,8 @@ class Server:
                 f"refusing to bind {host} without a token; only loopback may go without"
             )
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.socket(family, socket.SOCK_STREAM)
+        # asyncio sends small answers at once (TCP_NODELAY) only if the protocol is named.
+        self._socket = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self._socket.bind((host, port))
