@@ -49,6 +49,7 @@ class FakeDataflow:
     def __init__(self, token: str = TOKEN) -> None:
         self.news: list[messages.News] = []
         self.announced: dict[tuple[str, int], messages.AnnouncementMessage] = {}
+        self.revoked: list[messages.RevokedLease] = []
         self.tasks: list[messages.Task] = []
         self.leases: list[messages.LeaseTasks] = []
         self.renewals: list[messages.RenewLeases] = []
@@ -87,7 +88,7 @@ class FakeDataflow:
             self.changed.notify_all()
 
     def _take_news(self, seen: dict[str, int]) -> messages.News:
-        """The next news, with what was announced before in an answer that did not arrive."""
+        """The next news, with what was told before in an answer that may not have arrived."""
         news = self.news.pop(0) if self.news else messages.News()
         listed = {(entry.policy, entry.version) for entry in news.announcements}
         missed = [
@@ -96,7 +97,8 @@ class FakeDataflow:
             if key not in listed and entry.version > seen.get(entry.policy, -1)
         ]
         self.announced |= {(entry.policy, entry.version): entry for entry in news.announcements}
-        return replace(news, announcements=news.announcements + missed)
+        self.revoked += news.revoked
+        return replace(news, announcements=news.announcements + missed, revoked=list(self.revoked))
 
     def _routes(self) -> None:
         def keep(path, expected, store, answer):

@@ -11,6 +11,7 @@ from fake_parts import FakeTransport, TransportConfig
 from local_engine import LocalEngine
 
 from astraflow_core.raas import refresh as module
+from astraflow_core.raas.host_protocol import HostGone
 from astraflow_core.raas.refresh import WeightRefresh
 from astraflow_core.types import Announcement
 
@@ -180,6 +181,28 @@ def test_a_restarted_host_gets_its_version_back_without_a_fetch(tmp_path):
             engine.start()
             await until(lambda: refresh.serving == 5)
             assert refresh.times.bytes_received == received
+
+    asyncio.run(scenario())
+
+
+def test_a_host_that_is_gone_before_its_supervisor_knows_blocks_nobody(tmp_path, monkeypatch):
+    async def scenario():
+        async with refreshing(tmp_path) as (refresh, engine):
+            calls = 0
+
+            async def gone(mode, drain_s):
+                nonlocal calls
+                calls += 1
+                raise HostGone("the host is gone")
+
+            monkeypatch.setattr(engine.host.client, "pause", gone)
+            refresh.hear(announce(0))
+            await until(lambda: calls)
+            await asyncio.sleep(0.05)
+            assert calls <= 2
+            engine.die()
+            engine.start()
+            await until(lambda: refresh.serving == 0)
 
     asyncio.run(scenario())
 

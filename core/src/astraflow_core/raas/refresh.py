@@ -145,8 +145,8 @@ class WeightRefresh:
             try:
                 await self._bring(target)
             except HostGone:
-                # The supervisor starts another one, which wakes us.
-                continue
+                # The supervisor notices it too and starts another one, which wakes us.
+                await self._wake.wait()
             except (AstraFlowError, ValueError, OSError) as error:
                 failures += 1
                 self.times.failures += 1

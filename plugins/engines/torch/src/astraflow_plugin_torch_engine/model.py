@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache
+from transformers.utils import logging as transformers_logging
 
 from astraflow_core.errors import UserError
 from astraflow_plugin_torch_engine.cache import TILE, Entries, KVPool
@@ -34,6 +35,7 @@ class CausalModel:
     def __init__(self, folder: Path, config: TorchEngineConfig) -> None:
         """Load ``folder``; raises :class:`UserError` if it cannot be served."""
         self.device = torch.device(_device(config.device))
+        transformers_logging.disable_progress_bar()  # this is a service with a log, not a terminal
         try:
             hf = AutoConfig.from_pretrained(folder)
             module: Any = AutoModelForCausalLM.from_pretrained(
