@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-EXAMPLE = Path(__file__).parent.parent / "examples" / "quickstart.toml"
+EXAMPLES = Path(__file__).parent.parent / "examples"
 FIELDS = (
     "setup_s", "wall_s", "cpu_s", "reward_first", "reward_last", "eval_first", "eval_last",
     "tokens_generated", "tokens_trained", "max_staleness_seen", "trainer_wait_fraction",
@@ -17,7 +17,10 @@ FIELDS = (
 
 def measure(quick: bool) -> dict[str, float]:
     """Seeds 0, 1 and 2 (only 0 if ``quick``); the worst of them in each field that has a bound."""
-    summaries = [_run(seed) for seed in ([0] if quick else [0, 1, 2])]
+    summaries = [
+        summary_of(EXAMPLES / "quickstart.toml", f"run.seed={seed}", timeout_s=600)
+        for seed in ([0] if quick else [0, 1, 2])
+    ]
     result = {field: float(summaries[0][field]) for field in FIELDS}
     result["cpu_s"] = max(summary["cpu_s"] for summary in summaries)
     result["wall_s"] = max(summary["wall_s"] for summary in summaries)
@@ -27,10 +30,12 @@ def measure(quick: bool) -> dict[str, float]:
     return result
 
 
-def _run(seed: int) -> dict[str, float]:
+def summary_of(config: Path, *overrides: str, timeout_s: float) -> dict[str, float]:
+    """``summary.json`` of a run of ``config`` that must not fail; its output goes to stderr."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "astraflow_core", "run", str(EXAMPLE), "--no-live"]
-        overrides = ["--set", f"run.seed={seed}", "--set", f"run.directory='{folder}'"]
-        subprocess.run([*command, *overrides], check=True, stdout=sys.stderr, timeout=600)
+        command = [sys.executable, "-m", "astraflow_core", "run", str(config), "--no-live"]
+        for override in (*overrides, f"run.directory='{folder}'"):
+            command += ["--set", override]
+        subprocess.run(command, check=True, stdout=sys.stderr, timeout=timeout_s)
         (summary,) = Path(folder).glob("*/summary.json")
         return dict(json.loads(summary.read_text()))

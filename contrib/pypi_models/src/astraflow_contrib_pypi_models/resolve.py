@@ -20,7 +20,7 @@ from astraflow_core.errors import DeadlineExceeded, PreflightError
 LOCK_S = 3600.0
 """Longest wait for another process that makes the same model."""
 CONVERT_S = 1800.0
-_NEEDS = ("torch", "transformers", "gguf")
+_NEEDS = ("torch", "transformers", "gguf", "accelerate")
 
 
 def resolve(reference: str, cache: Path) -> Path:
