@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from astraflow_core.dataflow.stream import PolicyStream
 from astraflow_core.dataflow.tasks import TaskTable
@@ -20,9 +20,17 @@ def under_way(stream: PolicyStream, tasks: TaskTable) -> float:
     return tasks.in_flight.get(stream.policy, 0.0) + len(stream.buffer) + stream.being_trained
 
 
-def has_room(live: Collection[PolicyStream], tasks: TaskTable, group_size: int) -> bool:
+def has_room(
+    live: Collection[PolicyStream],
+    tasks: TaskTable,
+    group_size: int,
+    behind: Mapping[str, int] | None = None,
+) -> bool:
     """Whether one more task may be leased: for each ``live`` stream (one whose trainer is there), what is
     under way and the task's own sequences stay within ``(max_staleness + 1) × batch_sequences``.
+
+    ``behind`` (policy → versions) says how far the RaaS that asks is behind the newest ones. Each takes a
+    batch off the limit: sequences that would have their turn only when they are too stale are not begun.
 
     If nothing runs and no trainer has a batch or could take one, one task is let through all the same:
     a group may bring more sequences than a batch has left to fill.
@@ -30,7 +38,13 @@ def has_room(live: Collection[PolicyStream], tasks: TaskTable, group_size: int) 
     if not live:
         return False
     own = expected_sequences(live, group_size)
-    if all(under_way(s, tasks) + own[s.policy] <= s.limit + _ROUNDING for s in live):
+
+    def fits(stream: PolicyStream) -> bool:
+        lag = behind.get(stream.policy, 0) if behind else 0
+        limit = stream.limit - lag * stream.settings.batch_sequences
+        return under_way(stream, tasks) + own[stream.policy] <= limit + _ROUNDING
+
+    if all(fits(stream) for stream in live):
         return True
     return tasks.running == 0 and all(_starves(stream) for stream in live)
 

@@ -38,6 +38,13 @@ class RaasRecord:
         """Whether it serves exactly these versions."""
         return all(self.serving.get(policy) == version for policy, version in versions.items())
 
+    def behind(self, newest: Mapping[str, int]) -> dict[str, int] | None:
+        """Policy → how many versions what it serves is behind ``newest``; ``None`` if it does not serve
+        every policy."""
+        if not newest.keys() <= self.serving.keys():
+            return None
+        return {policy: version - self.serving[policy] for policy, version in newest.items()}
+
     def is_past(self, versions: Mapping[str, int]) -> bool:
         """Whether it serves a newer version than one of these."""
         return any(self.serving.get(policy, -1) > version for policy, version in versions.items())

@@ -169,21 +169,16 @@ class Leasing:
         if (
             state.progress.state is not RunState.RUNNING
             or not self._fits(record, free, group_size)
-            or not self._serves_fresh_enough(record)
-            or not has_room(state.live_streams(), state.train, group_size)
+            or not record.caught_up
+            or (behind := record.behind(state.versions.newest)) is None
+            or max(behind.values()) > state.config.run.max_staleness
+            or not has_room(state.live_streams(), state.train, group_size, behind)
         ):
             return None
         if state.train.first() is None and not self._admit(group_size):
             return None
         expected = expected_sequences(state.streams.values(), group_size)
         return state.train.lease(record.name, record.capacity, state.clock(), expected)
-
-    def _serves_fresh_enough(self, record: RaasRecord) -> bool:
-        limit = self._state.config.run.max_staleness
-        return record.caught_up and all(
-            policy in record.serving and newest - record.serving[policy] <= limit
-            for policy, newest in self._state.versions.newest.items()
-        )
 
     def _admit(self, group_size: int) -> bool:
         """Admit the next prompt that the policies want. After a whole epoch of refusals the next prompt
