@@ -17,6 +17,7 @@ ANSWERS = {
         "state": "running",
         "policies": {"solver": {"version": 3, "reward": 0.123456}},
         "raas": [{"name": "raas-0", "serving": {"solver": 3}}],
+        "eval": {"history": [{"version": version} for version in range(6)], "waiting": [1, 0.25]},
     },
     "/v1/waits": [],
     "/v1/balance": {"tasks": {"admitted": 5}},
@@ -67,6 +68,12 @@ def test_by_run_directory(run_directory: Path, capsys: pytest.CaptureFixture[str
         "    reward: 0.1235",
         "raas:",
         "  - name raas-0, serving solver=3",
+        "eval:",
+        "  history, last 4 of 6:",
+        *(f"    - version {version}" for version in range(2, 6)),
+        "  waiting:",
+        "    - 1",
+        "    - 0.25",
     ]
     assert main(["waits", "--run", str(run_directory)]) == 0
     assert capsys.readouterr().out == "no waits\n"

@@ -55,4 +55,6 @@ def _scalar(value: Any) -> str:
         return f"{value:.4g}"
     if isinstance(value, Mapping):
         return " ".join(f"{key}={_scalar(item)}" for key, item in value.items())
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_scalar, value)) + "]"
     return str(value)

@@ -10,6 +10,7 @@ from astraflow_core.cli.output import print_json, print_tree
 from astraflow_core.cli.secrets import DATAFLOW, TOKEN, running_dataflow
 
 _DEADLINE_S = 10.0
+_NEWEST = 4
 _VIEWS = {
     "status": "state, policies, tasks and RaaS of a running run",
     "waits": "who waits for whom, since when and until when, in a running run",
@@ -37,10 +38,19 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(answer)
     elif answer:
-        print_tree(answer)
+        print_tree(_shortened(answer))
     else:
         print(f"no {arguments.view}")
     return 0
+
+
+def _shortened(answer: Any) -> Any:
+    """For people: the newest evaluations only, which a long run has many of."""
+    match answer:
+        case {"eval": {"history": list(history), **others}} if len(history) > _NEWEST:
+            some = {f"history, last {_NEWEST} of {len(history)}": history[-_NEWEST:]}
+            return answer | {"eval": some | others}
+    return answer
 
 
 def ask(arguments: argparse.Namespace) -> Any:
