@@ -31,6 +31,12 @@ def test_a_valid_run_loads(site: Any, run_file: Path) -> None:
     assert "run.group_size" not in loaded.origins
 
 
+def test_keys_of_the_launcher_need_no_name(site: Any, run_file: Path) -> None:
+    loaded = load_config(run_file, ["launcher.restarts=7"], site.catalog())
+    assert loaded.config.launcher.use == "local"
+    assert loaded.config.launcher.options == {"restarts": 7}
+
+
 def test_every_problem_of_a_run_at_once(site: Any, run_file: Path) -> None:
     run_file.write_text(
         """

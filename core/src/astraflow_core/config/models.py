@@ -41,6 +41,14 @@ class EngineTable(ComponentTable):
     )
 
 
+class LauncherTable(ComponentTable):
+    """What starts the processes of a run."""
+
+    use: Annotated[
+        str, Field(min_length=1, description="Component name, 'plugin/name' or 'module:attr'.")
+    ] = "local"
+
+
 class TrainerTable(ComponentTable):
     """The trainer of a policy."""
 
@@ -224,4 +232,4 @@ class RunConfig(ConfigModel):
     journal: JournalTable = JournalTable()
     dataflow: DataflowTable = DataflowTable()
     plugins: PluginsTable = PluginsTable()
-    launcher: ComponentTable = ComponentTable(use="local")
+    launcher: LauncherTable = LauncherTable()

@@ -10,6 +10,7 @@ from astraflow_core.component import Kind
 from astraflow_core.config.models import (
     ComponentTable,
     EngineTable,
+    LauncherTable,
     PromptsTable,
     RunConfig,
     TrainerTable,
@@ -55,7 +56,7 @@ def component_tables(config: RunConfig | Mapping[str, Any]) -> Iterator[Place]:
         yield from _list(f"policies.{name}.data", policy)
     for name, table in _items(_get(_get(config, "eval"), "sets")):
         yield from _place(f"eval.sets.{name}", Kind.PROMPT_SOURCE, ComponentTable, table)
-    yield from _place("launcher", Kind.LAUNCHER, ComponentTable, _get(config, "launcher"))
+    yield from _place("launcher", Kind.LAUNCHER, LauncherTable, _get(config, "launcher"))
 
 
 def _place(path: str, kind: Kind, model: type[ComponentTable], table: Any) -> Iterator[Place]:
