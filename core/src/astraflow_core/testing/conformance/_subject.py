@@ -1,0 +1,81 @@
+"""What a suite is run on, and what the suites have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn
+
+import pytest
+
+from astraflow_core.catalog import Catalog
+from astraflow_core.component import Kind
+from astraflow_core.types import ComponentContext, RunInfo
+
+Factory = Callable[[ComponentContext], Any]
+"""Builds a fresh, configured component."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A component to be examined: ``variants`` maps a label to a factory of the component with some
+    keys; ``capabilities`` are the flags that its manifest declares."""
+
+    variants: Mapping[str, Factory]
+    capabilities: frozenset[str]
+
+
+def installed(kind: Kind | str, use: str, *variants: Mapping[str, Any]) -> Subject:
+    """The component that ``use`` names, chosen, validated and built as a run would.
+
+    Each of ``variants`` holds the keys of one configuration (none: the defaults alone); between them
+    they should open every capability that the manifest declares.
+    """
+    catalog = Catalog.discover()
+    factories: dict[str, Factory] = {}
+    for keys in variants or ({},):
+        selected, config = catalog.validate_options(kind, use, keys, str(kind))
+
+        def build(context: ComponentContext, selected: Any = selected, config: Any = config) -> Any:
+            return selected.build(config, context)
+
+        label = ", ".join(f"{key} = {value!r}" for key, value in keys.items())
+        factories[f"{use} ({label or 'defaults'})"] = build
+    return Subject(factories, catalog.flags(kind, use))
+
+
+def context(role: str, directory: Path, seed: int = 0) -> ComponentContext:
+    """What a component of policy ``"solver"`` in a process of ``role`` is told of its run."""
+    run = RunInfo("conformance", seed, 100, 4, ("solver",), directory)
+    return ComponentContext(
+        run=run, role=role, policy="solver", seed=seed, directory=directory / "state"
+    )
+
+
+def violated(protocol: str, did: str, demands: str) -> NoReturn:
+    """Fail: what the component ``did``, what the protocol ``demands``, and where that is written."""
+    pytest.fail(f"{did}\n{protocol}.py demands: {demands}")
+
+
+class Conformance:
+    """Base of the suites.
+
+    A test that a component cannot pass for a reason is named in ``expected_failures`` with that reason;
+    it is an error if it passes after all.
+    """
+
+    expected_failures: ClassVar[Mapping[str, str]] = {}
+
+    @pytest.fixture(autouse=True)
+    def _expected_failure(self, request: pytest.FixtureRequest) -> None:
+        name = getattr(request.node, "originalname", request.node.name)
+        reason = self.expected_failures.get(name)
+        if reason is not None:
+            request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+
+    def test_expected_failures_name_tests_of_the_suite(self) -> None:
+        """A reason that belongs to no test would hide nothing, or a renamed test."""
+        unknown = [name for name in self.expected_failures if not hasattr(self, name)]
+        assert not unknown, f"expected_failures names {unknown}, which the suite has not"
+        assert all(self.expected_failures.values()), "each expected failure needs its reason"

@@ -1,0 +1,112 @@
+"""The conformance suites can tell right from wrong.
+
+Each file ``mutants_<kind>.py`` beside this one holds ``TestHealthy``, which passes its suite, and at least
+four components with one realistic mistake each (``wrong`` says which): every one of them must fail.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+FILES = sorted(HERE.glob("mutants_*.py"))
+FEWEST = 4
+DEADLINE_S = 300.0
+HEALTHY = "TestHealthy"
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(DEADLINE_S + 30)]
+
+
+@dataclass
+class Outcome:
+    """What the tests of one class came to: names of tests, and messages of those that did not pass."""
+
+    passed: list[str] = field(default_factory=list)
+    asserted: dict[str, str] = field(default_factory=dict)
+    broken: dict[str, str] = field(default_factory=dict)
+
+
+def classes(file: Path) -> dict[str, str | None]:
+    """The test classes of a file with the mistake that each says it has."""
+    found: dict[str, str | None] = {}
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
+            found[node.name] = None
+            for entry in node.body:
+                if isinstance(entry, ast.Assign | ast.AnnAssign) and entry.value is not None:
+                    targets = entry.targets if isinstance(entry, ast.Assign) else [entry.target]
+                    if ast.unparse(targets[0]) == "wrong":
+                        found[node.name] = str(ast.literal_eval(entry.value))
+    return found
+
+
+def run(file: Path, report: Path) -> dict[str, Outcome]:
+    """Run the file in a pytest of its own: class → outcome."""
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short",
+            f"--junitxml={report}", str(file),
+        ],
+        cwd=HERE.parent.parent,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode in (0, 1), f"pytest did not run:\n{done.stdout[-4000:]}{done.stderr}"
+    outcomes: dict[str, Outcome] = defaultdict(Outcome)
+    for case in ElementTree.parse(report).iter("testcase"):
+        outcome = outcomes[case.attrib["classname"].rpartition(".")[2]]
+        name = case.attrib["name"]
+        failure, error = case.find("failure"), case.find("error")
+        if failure is not None and is_assertion(failure.attrib["message"]):
+            outcome.asserted[name] = failure.attrib["message"]
+        elif failure is not None or error is not None:
+            found = failure if failure is not None else error
+            outcome.broken[name] = found.attrib["message"]
+        elif case.find("skipped") is None:
+            outcome.passed.append(name)
+    return outcomes
+
+
+def is_assertion(message: str) -> bool:
+    """Whether a test judged what it saw; a crash or the test's own timeout is no judgement."""
+    if message.startswith("Failed: Timeout"):
+        return False
+    return message.startswith(("AssertionError", "Failed", "assert "))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_every_mutant_fails_and_the_healthy_passes(file: Path, tmp_path: Path) -> None:
+    mutants = classes(file)
+    assert HEALTHY in mutants, f"{file.name} has no {HEALTHY}"
+    mutants.pop(HEALTHY)
+    assert len(mutants) >= FEWEST, f"{file.name} has {len(mutants)} mutants; at least {FEWEST}"
+    silent = [name for name, wrong in mutants.items() if not wrong]
+    assert not silent, f"{file.name}: say in `wrong` what is wrong with {silent}"
+
+    outcomes = run(file, tmp_path / "report.xml")
+
+    healthy = outcomes[HEALTHY]
+    assert healthy.passed, f"{file.name}: {HEALTHY} ran no test"
+    assert not healthy.asserted, f"{file.name}: {HEALTHY} fails {healthy.asserted}"
+    assert not healthy.broken, f"{file.name}: {HEALTHY} breaks {healthy.broken}"
+    survivors = [
+        f"{name} ({wrong}): {len(outcomes[name].passed)} passed, errors {outcomes[name].broken}"
+        for name, wrong in mutants.items()
+        if not outcomes[name].asserted
+    ]
+    assert not survivors, f"{file.name}: the suite lets these pass:\n" + "\n".join(survivors)
+
+
+def test_there_are_mutants() -> None:
+    assert FILES, f"no mutants_*.py in {HERE}"
