@@ -16,7 +16,7 @@ import dev
 import msgspec
 import workspace
 from fastapi import FastAPI
-from fastapi.routing import APIRoute
+from starlette.routing import Route
 
 from astraflow_core.dataflow.service import DataflowService
 from astraflow_core.raas.monitor import monitor_app
@@ -108,16 +108,16 @@ def endpoints(app: FastAPI) -> Iterator[Endpoint]:
         )
 
 
-def _routes(routes: Iterable[Any]) -> Iterator[tuple[str, APIRoute]]:
-    """Method and route, flat, however FastAPI keeps the routers that an app includes."""
+def _routes(routes: Iterable[Any]) -> Iterator[tuple[str, Route]]:
+    """Method and route, flat, plain or of FastAPI, however it keeps the routers that an app includes."""
     for route in routes:
-        if isinstance(route, APIRoute):
+        if isinstance(route, Route):
             yield from ((method, route) for method in sorted(route.methods or ()))
         elif (router := getattr(route, "original_router", None)) is not None:
             yield from _routes(router.routes)
 
 
-def _body(route: APIRoute) -> tuple[type, ...]:
+def _body(route: Route) -> tuple[type, ...]:
     """The message that the handler of a route reads."""
     names = inspect.getclosurevars(inspect.unwrap(route.endpoint))
     for scope in (names.nonlocals, names.globals):

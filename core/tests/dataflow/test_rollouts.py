@@ -365,3 +365,17 @@ def test_rows_drawn_again_are_counted_once(bench, config):
     assert (rows["trained"], b.state.streams["solver"].rows.replayed) == (6, 2)
     assert b.next_batch(2) is None  # what is kept is too stale by now
     b.check()
+
+
+def test_a_call_of_one_raas_looks_at_no_other(bench, monkeypatch):
+    """The cost of a lease, a renewal and a push must not grow with the number of RaaS."""
+    made = bench().begin("r0", "r1")
+
+    def everyone():
+        raise AssertionError("all RaaS were looked at")
+
+    for look in ("all", "live", "present"):
+        monkeypatch.setattr(made.state.fleet, look, everyone)
+    tasks, _ = made.lease()
+    made.renew([task.id for task in tasks])
+    assert made.push(tasks[0]).status == "accepted"

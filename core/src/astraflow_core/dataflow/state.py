@@ -185,6 +185,8 @@ class FlowState:
             self._move(RunState.FINISHED, "all updates are made")
 
     def _start_next(self, now: float) -> bool:
+        if self.evaluations.idle:
+            return False
         load = {r.name: len(self.train.held_by(r.name)) for r in self.fleet.live()}
         return self.evaluations.advance(self.fleet, load, now)
 

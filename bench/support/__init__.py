@@ -1,0 +1,1 @@
+"""What the benchmarks share: clocks, processes, load. No benchmark itself."""

@@ -1,0 +1,20 @@
+"""Components that the benchmarks name in configs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from astraflow_core.types import ComponentContext, Prompt
+
+
+class Prompts:
+    """Short prompts, numbered; a source of 4096."""
+
+    def __init__(self, config: Any, context: ComponentContext) -> None:
+        del config, context
+
+    def __len__(self) -> int:
+        return 4096
+
+    def __getitem__(self, index: int) -> Prompt:
+        return Prompt(f"p{index}", {"prompt": str(index)})

@@ -1,0 +1,98 @@
+"""Services under measurement, each a process of its own, ended with the ``with`` block."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from astraflow_core.config.models import RunConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+START_S = 60.0
+STOP_S = 2.0
+TOKEN = "bench"
+
+
+@dataclass(frozen=True)
+class Service:
+    """A process that listens at ``url`` (``host:port`` if it speaks no HTTP)."""
+
+    url: str
+    pid: int
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        host, _, port = self.url.rpartition("/")[2].rpartition(":")
+        return host, int(port)
+
+
+@contextlib.contextmanager
+def started(module: str, *arguments: str) -> Iterator[Service]:
+    """``python -m MODULE FILE ARGUMENTS``, which writes ``{"url", "pid"}`` to FILE once it listens."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "service.json"
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, str(file), *arguments],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,
+        )
+        try:
+            end = time.monotonic() + START_S
+            while not file.exists():
+                if process.poll() is not None or time.monotonic() > end:
+                    raise RuntimeError(f"{module} did not start (exit code {process.poll()})")
+                time.sleep(0.01)
+            facts = json.loads(file.read_text())
+            yield Service(facts["url"], facts["pid"])
+        finally:
+            end_of(process)
+
+
+def end_of(process: subprocess.Popen[bytes]) -> None:
+    """Two SIGTERM, as the dataflow wants them to leave without farewells; SIGKILL if they do not help."""
+    for end in (process.terminate, process.terminate, process.kill):
+        end()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_S)
+            return
+
+
+def announce(file: Path, url: str) -> None:
+    """Called by a service: write FILE whole, or not at all."""
+    partial = file.with_suffix(".partial")
+    partial.write_text(json.dumps({"url": url, "pid": os.getpid()}))
+    partial.rename(file)
+
+
+def dataflow(**changes: dict[str, object]) -> contextlib.AbstractContextManager[Service]:
+    """The dataflow of a run with one policy ``solver``; ``changes`` are tables of the config."""
+    return started("bench.support.dataflow", dataflow_config(**changes).model_dump_json())
+
+
+def dataflow_config(**changes: dict[str, object]) -> RunConfig:
+    """A config whose other components are named and never built."""
+    unused = {"use": "bench.support.parts:Prompts"}
+    policy: dict[str, object] = {
+        "model": "none", "trainer": unused, "algorithm": unused, "engine": unused,
+        "transport": unused, "batch_sequences": 128,
+    }  # fmt: skip
+    raw: dict[str, dict[str, object]] = {
+        "run": {"steps": 1_000_000, "max_staleness": 1, "group_size": 8, "lease_s": 600.0,
+                "start_deadline_s": 600.0, "deadline_s": 600.0, "episode_deadline_s": 600.0},
+        "prompts": {"use": "bench.support.parts:Prompts"},
+    }  # fmt: skip
+    for table, keys in changes.items():
+        (policy if table == "policy" else raw.setdefault(table, {})).update(keys)
+    return RunConfig.model_validate({**raw, "policies": {"solver": policy}})
