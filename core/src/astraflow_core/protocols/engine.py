@@ -33,8 +33,9 @@ class Engine(Protocol):
     async def generate(self, request: GenerateRequest) -> GenerateResult:
         """Sample one sequence; many calls run at once. Each token carries the version that sampled it.
 
-        Raises :class:`ValueError` if prompt + ``max_tokens`` exceed :attr:`context_length`, and
-        :class:`astraflow_core.errors.WrongVersion` if a pinned request cannot be met exactly.
+        Raises :class:`ValueError` if the prompt is empty or prompt + ``max_tokens`` exceed
+        :attr:`context_length`, and :class:`astraflow_core.errors.WrongVersion` if a pinned request cannot
+        be met exactly. A request ends when its caller is cancelled.
         """
 
     async def score(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:

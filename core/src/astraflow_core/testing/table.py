@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from astraflow_core.config.models import ConfigModel
@@ -32,6 +34,7 @@ from astraflow_core.types import (
     LogprobSemantics,
     Loss,
     LossInputs,
+    Sampling,
     WeightSource,
 )
 from astraflow_core.types.generation import FinishReason
@@ -50,9 +53,33 @@ def _end(model: Path) -> int:
     return int(json.loads((model / "config.json").read_text())["eos_token_id"])
 
 
+def _table(model: Path) -> Floats:
+    """The table of a folder that :meth:`TableTrainer.save_model` wrote; of any other model zeros over its
+    vocabulary: uniform."""
+    file = model / "model.safetensors"
+    if file.exists():
+        with safe_open(file, framework="np") as tensors:
+            if "logits" in tensors.keys():  # noqa: SIM118 (not a mapping)
+                return np.asarray(tensors.get_tensor("logits"), dtype=np.float64)
+    return np.zeros((POSITIONS, _vocabulary(model)))
+
+
 def _log_softmax(logits: Floats) -> Floats:
     shifted = logits - logits.max(-1, keepdims=True)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)), dtype=np.float64)
+
+
+def _truncated(probs: Floats, sampling: Sampling) -> Floats:
+    """``probs`` ``[V]`` with zeros where top-k, then top-p, then min-p drop a token; sums to 1."""
+    order = np.argsort(-probs, kind="stable")
+    kept = np.where(np.arange(len(probs)) < (sampling.top_k or len(probs)), probs[order], 0.0)
+    before = np.cumsum(kept) - kept
+    if sampling.top_p < 1:
+        kept[1:][before[1:] >= sampling.top_p * kept.sum()] = 0.0
+    kept[kept < sampling.min_p * kept[0]] = 0.0
+    result = np.zeros_like(probs)
+    result[order] = kept / kept.sum()
+    return result
 
 
 class TableEngineConfig(ConfigModel):
@@ -63,12 +90,12 @@ class TableEngineConfig(ConfigModel):
 
 
 class TableEngine:
-    """Samples from the table, one token of every running request per decoding step. Truncation
-    (top-p, top-k, min-p) is not offered."""
+    """Samples from the table, one token of every running request per decoding step. A table has no
+    prompt, so it cannot say where in given tokens the sampled part begins: it offers no ``score``."""
 
     Config = TableEngineConfig
     capabilities = frozenset(
-        {"score", "pause.keep", "pause.wait", "pause.abort", "weights.path", "weights.inflight"}
+        {"pause.keep", "pause.wait", "pause.abort", "weights.path", "weights.inflight"}
     )
 
     def __init__(self, config: TableEngineConfig, context: ComponentContext) -> None:
@@ -77,10 +104,10 @@ class TableEngine:
         self._logits: Floats = np.zeros((POSITIONS, 1))
         self._eos, self._version = -1, -1
         self._running: dict[str, _Running] = {}
+        self._waiting: dict[str, _Running] = {}
+        self._paused = self._closed = False
         self._go = asyncio.Event()
         self._go.set()
-        self._admit = asyncio.Event()
-        self._admit.set()
         self._stepping: asyncio.Task[None] | None = None
         self._tokens = self._prompt_tokens = 0
 
@@ -95,27 +122,49 @@ class TableEngine:
         return 128
 
     async def start(self, model: Path) -> None:
-        """A table of zeros over the model's vocabulary: uniform."""
+        """The table that the folder holds, or one of zeros over the model's vocabulary: uniform."""
         await asyncio.sleep(self._config.start_s)
-        self._logits = np.zeros((POSITIONS, _vocabulary(model)))
+        self._logits = _table(model)
         self._eos = _end(model)
         self._version = 0
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
         """See :class:`astraflow_core.protocols.engine.Engine`."""
+        if self._closed:
+            raise RuntimeError("the table engine was closed")
+        if not len(request.prompt):
+            raise ValueError(f"request {request.id!r} has no prompt tokens; at least one is needed")
         if len(request.prompt) + request.sampling.max_tokens > self.context_length:
             raise ValueError(
                 f"{len(request.prompt)} prompt tokens + {request.sampling.max_tokens} are over the "
                 f"context of {self.context_length}"
             )
-        await self._admit.wait()
-        if request.pinned_version not in (None, self._version):
-            raise WrongVersion(f"pinned to {request.pinned_version}, serving {self._version}")
-        running = self._running[request.id] = _Running(request)
-        self._prompt_tokens += len(request.prompt)
+        running = self._waiting[request.id] = _Running(request)
+        if not self._paused:
+            self._admit()
+        try:
+            return await running.future
+        except asyncio.CancelledError:
+            self._waiting.pop(request.id, None)
+            self._running.pop(request.id, None)
+            raise
+
+    def _admit(self) -> None:
+        """Let all that wait run, but those that are pinned to another version."""
+        waiting, self._waiting = self._waiting, {}
+        self._running.update(waiting)
+        self._prompt_tokens += sum(len(running.request.prompt) for running in waiting.values())
+        self._refuse_other_versions()
         if self._stepping is None or self._stepping.done():
             self._stepping = asyncio.create_task(self._step_until_idle())
-        return await running.future
+
+    def _refuse_other_versions(self) -> None:
+        for running in list(self._running.values()):
+            pinned = running.request.pinned_version
+            if pinned not in (None, self._version):
+                del self._running[running.request.id]
+                error = WrongVersion(f"pinned to {pinned}, serving {self._version}")
+                running.future.set_exception(error)
 
     async def _step_until_idle(self) -> None:
         while self._running:
@@ -134,30 +183,30 @@ class TableEngine:
             logprob = float(_log_softmax(row)[token])
         else:
             logprobs = _log_softmax(row / sampling.temperature)
-            token = int(self._rng.choice(len(row), p=np.exp(logprobs) / np.exp(logprobs).sum()))
+            probs = _truncated(np.exp(logprobs), sampling)
+            token = int(self._rng.choice(len(row), p=probs))
             logprob = float(logprobs[token])
         running.tokens.append(token)
         running.logprobs.append(logprob)
         running.versions.append(self._version)
         self._tokens += 1
-        stops = token in sampling.stop_token_ids or (token == self._eos and not sampling.ignore_eos)
+        stops = running.stopped(self._eos)
         if stops or len(running.tokens) == sampling.max_tokens:
             self._finish(running, "stop" if stops else "length")
 
     def _finish(self, running: _Running, reason: FinishReason) -> None:
-        del self._running[running.request.id]
+        self._running.pop(running.request.id, None)
+        self._waiting.pop(running.request.id, None)
         if not running.future.done():
             running.future.set_result(running.result(reason))
 
     async def score(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
-        """The table has no prompt: position ``t`` is scored by row ``t - 1``."""
-        rows = np.minimum(np.arange(len(tokens) - 1), POSITIONS - 1)
-        scored = _log_softmax(self._logits)[rows, tokens[1:]]
-        return np.concatenate([[0.0], scored]).astype(np.float32)
+        """Not declared among the capabilities."""
+        raise RuntimeError("the table engine lacks the capability 'score'")
 
     async def pause(self, mode: PauseMode) -> None:
         """See :class:`astraflow_core.protocols.engine.Engine`."""
-        self._admit.clear()
+        self._paused = True
         if mode == "wait":
             while self._running and self._go.is_set():
                 await asyncio.sleep(0.001)
@@ -167,25 +216,34 @@ class TableEngine:
 
     async def resume(self) -> None:
         """Go on."""
+        self._paused = False
         self._go.set()
-        self._admit.set()
+        self._admit()
 
     async def abort(self, ids: list[str]) -> None:
         """End the named requests with what they have."""
         for identifier in ids:
-            if identifier in self._running:
-                self._finish(self._running[identifier], "abort")
+            running = self._running.get(identifier) or self._waiting.get(identifier)
+            if running is not None:
+                self._finish(running, "abort")
 
     async def load_weights(self, source: WeightSource) -> None:
-        """A version is one tensor ``logits``."""
-        tensors = load_file(source.path)
-        if set(tensors) != {"logits"} or tensors["logits"].shape != self._logits.shape:
+        """A version is one tensor ``logits``; requests pinned to another version end."""
+        try:
+            tensors = load_file(source.path)
+        except (OSError, SafetensorError) as error:
             raise WeightsError(
-                f"version {source.version}: expected one tensor 'logits' {self._logits.shape}, got "
-                f"{ {name: tensor.shape for name, tensor in tensors.items()} }"
+                f"version {source.version}: cannot read the file: {error}"
+            ) from error
+        got = {name: (str(tensor.dtype), tensor.shape) for name, tensor in tensors.items()}
+        if got not in ({"logits": (kind, self._logits.shape)} for kind in ("float32", "float64")):
+            raise WeightsError(
+                f"version {source.version}: expected one float tensor 'logits' {self._logits.shape}, "
+                f"got {got}"
             )
         self._logits = tensors["logits"].astype(np.float64)
         self._version = source.version
+        self._refuse_other_versions()
 
     async def sleep(self, level: int) -> None:
         """Nothing to give back."""
@@ -197,7 +255,7 @@ class TableEngine:
         """Gauges and counters."""
         return {
             "running": len(self._running),
-            "waiting": 0,
+            "waiting": len(self._waiting),
             "version": self._version,
             "tokens_generated": self._tokens,
             "prompt_tokens": self._prompt_tokens,
@@ -206,7 +264,8 @@ class TableEngine:
 
     async def close(self) -> None:
         """End everything."""
-        await self.abort(list(self._running))
+        self._closed = True
+        await self.abort([*self._running, *self._waiting])
         if self._stepping is not None:
             self._stepping.cancel()
 
@@ -220,6 +279,15 @@ class _Running:
         self.logprobs: list[float] = []
         self.versions: list[int] = []
         self.future: asyncio.Future[GenerateResult] = asyncio.get_running_loop().create_future()
+
+    def stopped(self, eos: int) -> bool:
+        """Whether the last token ends it, or completes a sequence that does."""
+        sampling, last = self.request.sampling, self.tokens[-1]
+        if last in sampling.stop_token_ids or (last == eos and not sampling.ignore_eos):
+            return True
+        return any(
+            stop and tuple(self.tokens[-len(stop) :]) == stop for stop in sampling.stop_sequences
+        )
 
     def result(self, reason: FinishReason) -> GenerateResult:
         return GenerateResult(
@@ -254,9 +322,9 @@ class TableTrainer:
         self._model = Path()
 
     def setup(self, model: Path, total_steps: int, needs: frozenset[str]) -> None:
-        """A table of zeros over the model's vocabulary."""
+        """The table that the folder holds, or one of zeros over the model's vocabulary."""
         self._model = model
-        self._logits = np.zeros((POSITIONS, _vocabulary(model)))
+        self._logits = _table(model)
 
     def _positions(self, batch: Batch) -> npt.NDArray[np.int64]:
         """Row of the table behind each token: how many trained tokens precede it in its sequence."""
@@ -270,7 +338,9 @@ class TableTrainer:
     ) -> npt.NDArray[np.float32]:
         """Log-probs under the table."""
         table = _log_softmax(self._logits / batch.temperature)
-        return table[self._positions(batch), batch.tokens].astype(np.float32)
+        result = table[self._positions(batch), batch.tokens].astype(np.float32)
+        result[batch.offsets[:-1]] = 0.0
+        return result
 
     def values(self, batch: Batch) -> npt.NDArray[np.float32]:
         """A table has no critic: zero."""
@@ -284,16 +354,19 @@ class TableTrainer:
         if step == self._config.crash_at:
             raise SystemExit("the trainer was told to crash")
         assert batch.advantages is not None
-        share = batch.weights["policy"] * batch.advantages * batch.loss_mask
+        share = np.where(batch.loss_mask, batch.weights["policy"] * batch.advantages, 0.0)
+        loss = -float((share * self.logprobs(batch, "current")).sum())
+        if not math.isfinite(loss):
+            raise NonFiniteLoss(f"the loss is {loss}; the table stays as it was")
         positions = self._positions(batch)
         gradient = np.zeros_like(self._logits)
         np.add.at(gradient, (positions, batch.tokens), share)
         pulled = np.bincount(positions, weights=share, minlength=POSITIONS)
-        gradient -= pulled[:, None] * np.exp(_log_softmax(self._logits))
+        gradient -= pulled[:, None] * np.exp(_log_softmax(self._logits / batch.temperature))
+        gradient /= batch.temperature
         self._logits += self._config.lr * gradient
-        logprobs = self.logprobs(batch, "current")
         return {
-            "loss": -float((share * logprobs).sum()),
+            "loss": loss,
             "grad_norm": float(np.linalg.norm(gradient)),
             "lr": self._config.lr,
             "tokens": float(len(batch.tokens)),

@@ -1,0 +1,227 @@
+"""Engines that each do one thing wrong; the suite for engines has to fail them all.
+
+All are the table engine, which needs no framework, with one realistic mistake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from astraflow_core.errors import WeightsError
+from astraflow_core.protocols.engine import PauseMode
+from astraflow_core.testing.conformance.engine import (
+    EngineConformance,
+    EngineSubject,
+    Reference,
+)
+from astraflow_core.testing.table import POSITIONS, TableEngine, TableEngineConfig
+from astraflow_core.testing.tiny_model import write_tiny_model
+from astraflow_core.types import GenerateRequest, GenerateResult, WeightSource
+
+
+def write_table(file: Path, seed: int) -> Path:
+    logits = np.random.default_rng(seed).normal(0, 1.5, (POSITIONS, 27))
+    save_file({"logits": logits.astype(np.float32)}, file)
+    return file
+
+
+class Examination(EngineConformance):
+    """The suite on the table engine, or on what ``engine`` names instead."""
+
+    __test__ = False
+    deadline_s = 4.0
+    wrong = ""
+    engine: type[TableEngine] = TableEngine
+
+    def __init_subclass__(cls) -> None:
+        cls.__test__ = True
+
+    @pytest.fixture
+    def subject(self) -> EngineSubject:
+        return EngineSubject(
+            self.engine, TableEngineConfig(token_s=0.001), TableEngine.capabilities
+        )
+
+    @pytest.fixture
+    def model(self, tmp_path: Path) -> Path:
+        folder = write_tiny_model(tmp_path / "table", hidden=8, layers=1, heads=1, kv_heads=1)
+        write_table(folder / "model.safetensors", 0)
+        return folder
+
+    @pytest.fixture
+    def other(self, tmp_path: Path) -> Path:
+        return write_table(tmp_path / "other.safetensors", 1)
+
+    @pytest.fixture
+    def reference(self) -> Reference:
+        def logits(prompt: np.ndarray, tokens: np.ndarray, files: Sequence[Path]) -> np.ndarray:
+            tables = {file: load_file(file)["logits"].astype(np.float64) for file in set(files)}
+            return np.array([tables[file][min(i, POSITIONS - 1)] for i, file in enumerate(files)])
+
+        return logits
+
+
+class TestHealthy(Examination):
+    pass
+
+
+class ShiftedLogprobs(TableEngine):
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        result = await super().generate(request)
+        return replace(result, logprobs=np.roll(result.logprobs, 1))
+
+
+class TestShiftedLogprobs(Examination):
+    wrong = "log-probs are off by one against the tokens"
+    engine = ShiftedLogprobs
+
+
+class LateVersions(TableEngine):
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        result = await super().generate(request)
+        return replace(result, versions=np.full_like(result.versions, self._version))
+
+
+class TestLateVersions(Examination):
+    wrong = "the version is stamped when the result is returned, not when a token is sampled"
+    engine = LateVersions
+
+
+class RawLogprobs(TableEngine):
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        result = await super().generate(request)
+        rows = self._logits[np.minimum(np.arange(len(result.tokens)), POSITIONS - 1)]
+        raw = rows - np.log(np.exp(rows).sum(-1, keepdims=True))
+        picked = raw[np.arange(len(rows)), result.tokens].astype(np.float32)
+        return replace(result, logprobs=picked)
+
+
+class TestRawLogprobs(Examination):
+    wrong = "log-probs leave the temperature out although the semantics include it"
+    engine = RawLogprobs
+
+
+class NoTruncation(TableEngine):
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        sampling = replace(request.sampling, top_p=1.0)
+        return await super().generate(replace(request, sampling=sampling))
+
+
+class TestNoTruncation(Examination):
+    wrong = "top_p is accepted and ignored"
+    engine = NoTruncation
+
+
+class WarmedSamples(TableEngine):
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        sampling = replace(request.sampling, temperature=1.0)
+        if request.sampling.temperature == 0:
+            sampling = request.sampling
+        result = await super().generate(replace(request, sampling=sampling))
+        rows = self._logits[np.minimum(np.arange(len(result.tokens)), POSITIONS - 1)]
+        scaled = rows / (request.sampling.temperature or 1.0)
+        logprobs = scaled - np.log(np.exp(scaled).sum(-1, keepdims=True))
+        picked = logprobs[np.arange(len(rows)), result.tokens].astype(np.float32)
+        return replace(result, logprobs=picked)
+
+
+class TestWarmedSamples(Examination):
+    wrong = "samples at temperature 1 whatever was asked, and reports log-probs at the temperature asked"
+    engine = WarmedSamples
+
+
+class DroppedStopToken(TableEngine):
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        result = await super().generate(request)
+        if result.finish_reason != "stop":
+            return result
+        return replace(
+            result,
+            tokens=result.tokens[:-1],
+            logprobs=result.logprobs[:-1],
+            versions=result.versions[:-1],
+        )
+
+
+class TestDroppedStopToken(Examination):
+    wrong = "the stop token is cut off, as text servers do, so that the policy never learns to stop"
+    engine = DroppedStopToken
+
+
+class KeepThatGoesOn(TableEngine):
+    async def pause(self, mode: PauseMode) -> None:
+        if mode != "keep":
+            await super().pause(mode)
+        self._paused = True
+
+
+class TestKeepThatGoesOn(Examination):
+    wrong = "pause('keep') holds back new requests but lets the running ones sample on"
+    engine = KeepThatGoesOn
+
+
+class HastyVersion(TableEngine):
+    async def load_weights(self, source: WeightSource) -> None:
+        self._version = source.version
+        await super().load_weights(source)
+
+
+class TestHastyVersion(Examination):
+    wrong = "the version number changes before the weights were checked"
+    engine = HastyVersion
+
+
+class TornLoad(TableEngine):
+    async def load_weights(self, source: WeightSource) -> None:
+        before = self._logits
+        try:
+            await super().load_weights(source)
+        except WeightsError:
+            self._logits = before[::-1].copy()
+            raise
+
+
+class TestTornLoad(Examination):
+    wrong = "a refused load leaves a part of the new weights behind"
+    engine = TornLoad
+
+
+class UnpinnedRequests(TableEngine):
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        return await super().generate(replace(request, pinned_version=None))
+
+
+class TestUnpinnedRequests(Examination):
+    wrong = "pinned_version is ignored"
+    engine = UnpinnedRequests
+
+
+class LeakingCancel(TableEngine):
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        return await asyncio.shield(super().generate(request))
+
+
+class TestLeakingCancel(Examination):
+    wrong = "a cancelled request goes on sampling"
+    engine = LeakingCancel
+
+
+class ShortContext(TableEngine):
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        room = self.context_length - len(request.prompt)
+        sampling = request.sampling
+        if sampling.max_tokens > room:
+            sampling = replace(sampling, max_tokens=room)
+        return await super().generate(replace(request, sampling=sampling))
+
+
+class TestShortContext(Examination):
+    wrong = "a request over the context is silently cut instead of refused"
+    engine = ShortContext
