@@ -1,0 +1,196 @@
+"""Builds both halves of a transport for the suite, here and in processes that can be killed.
+
+As a program: ``python -m … JSON`` plays one half until its standard input ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from astraflow_core.catalog import Catalog
+from astraflow_core.config.models import ComponentTable
+from astraflow_core.protocols.transport import Publisher, Receiver, Transport
+from astraflow_core.testing.conformance._tensors import model
+from astraflow_core.types import Announcement, ComponentContext, Manifest, RunInfo
+
+TOKEN = "the-token-of-the-run"
+POLICY = "solver"
+
+
+def build(table: Mapping[str, Any], directory: Path, role: str, token: str = TOKEN) -> Transport:
+    """The transport that the table names, as a process of ``role`` with that run directory has it."""
+    run = RunInfo("conformance", 0, 10, 2, (POLICY,), directory)
+    context = ComponentContext(run, role, POLICY, 0, directory / "state" / role, token)
+    transport: Transport = Catalog.discover().build("transport", ComponentTable(**table), context)
+    return transport
+
+
+def announcement(manifest: Manifest, endpoints: tuple[str, ...], **changes: object) -> Announcement:
+    """What a trainer would announce."""
+    told: dict[str, Any] = {
+        "policy": manifest.policy,
+        "version": manifest.version,
+        "transport": "conformance",
+        "endpoints": endpoints,
+        "digest": manifest.digest,
+        "size": manifest.size,
+    }
+    return Announcement(**(told | changes))
+
+
+class Peer:
+    """One half of a transport in a process of its own."""
+
+    def __init__(self, **order: object) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", __name__, json.dumps({"path": sys.path, **order})],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+
+    def told(self, deadline_s: float = 30) -> dict[str, Any]:
+        """The next line of its output."""
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], deadline_s)
+        line = self.process.stdout.readline() if ready else b""
+        if not line:
+            raise TimeoutError(f"the other process said nothing in {deadline_s} s")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def kill(self) -> None:
+        """End it as a crash does."""
+        self.process.kill()
+        self.process.wait(10)
+
+    def close(self) -> None:
+        """End it and its pipes."""
+        self.process.kill()
+        self.process.communicate(timeout=10)
+
+
+class Rig:
+    """Publishers, receivers and peers of one test, closed when it ends."""
+
+    def __init__(self, table: Mapping[str, Any], folder: Path, stack: ExitStack) -> None:
+        self.table, self.folder, self._stack = dict(table), folder, stack
+
+    def publisher(self) -> Publisher:
+        """A publisher."""
+        made = build(self.table, self.folder, "trainer").publisher()
+        return self._stack.enter_context(closing(made))
+
+    def receiver(self, role: str = "raas", token: str = TOKEN) -> Receiver:
+        """A receiver; those of one role share a folder."""
+        made = build(self.table, self.folder, role, token).receiver()
+        return self._stack.enter_context(closing(made))
+
+    def publishing_peer(self) -> tuple[Peer, Announcement]:
+        """A process that serves ``model(1)`` as version 1."""
+        peer = self._peer(half="publisher", directory=str(self.folder))
+        told = peer.told()
+        return peer, Announcement(**(told | {"endpoints": tuple(told["endpoints"])}))
+
+    def receiving_peer(self, directory: Path, wanted: Announcement, deadline_s: float) -> Peer:
+        """A process that says ``{"fetching": true}``, fetches, and says what came of it."""
+        return self._peer(
+            half="receiver", directory=str(directory), wanted=asdict(wanted), deadline_s=deadline_s
+        )
+
+    def _peer(self, **order: object) -> Peer:
+        return self._stack.enter_context(closing(Peer(table=self.table, **order)))
+
+
+class Footprint:
+    """Files, shared memory, descriptors and threads that belong to this process now."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.files = {str(path) for path in folder.rglob("*") if not path.is_dir()}
+        shared = Path("/dev/shm")  # noqa: S108 (looked at, not written)
+        self.shared = (
+            {str(p) for p in shared.iterdir() if _is_ours(p)} if shared.is_dir() else set()
+        )
+        self.descriptors = _descriptors()
+        self.threads = {thread.name for thread in threading.enumerate()}
+
+    def left_over(self, patience_s: float = 3) -> list[str]:
+        """What is there now and was not when this was taken, once it has had time to go."""
+        end = time.monotonic() + patience_s
+        while True:
+            now = Footprint(self._folder)
+            found = [
+                *(f"file {name}" for name in now.files - self.files),
+                *(f"shared memory {name}" for name in now.shared - self.shared),
+                *(f"open {target}" for target in now.descriptors - self.descriptors),
+                *(f"thread {name}" for name in now.threads - self.threads),
+            ]
+            if not found or time.monotonic() > end:
+                return sorted(found)
+            time.sleep(0.05)
+
+
+def memory_in_use(folder: Path) -> int:
+    """Bytes that this process keeps in memory, in shared memory and in files of ``folder``."""
+    rollup = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
+    resident = next(int(line.split()[1]) << 10 for line in rollup if line.startswith("Rss:"))
+    places = [path for path in folder.rglob("*") if path.is_file()]
+    return resident + sum(path.stat().st_size for path in places)
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        return path.stat().st_uid == os.getuid()
+    except FileNotFoundError:
+        return False
+
+
+def _descriptors() -> set[str]:
+    """Sockets, files and mappings that are open, by what they lead to."""
+    found = set()
+    listing = Path("/proc/self/fd")
+    for entry in listing.iterdir() if listing.is_dir() else ():
+        try:
+            found.add(os.readlink(entry))
+        except FileNotFoundError:  # the descriptor of this very listing
+            continue
+    return found
+
+
+def _play(order: dict[str, Any]) -> None:
+    transport = build(order["table"], Path(order["directory"]), order["half"])
+    if order["half"] == "publisher":
+        with closing(transport.publisher()) as publisher:
+            manifest = publisher.publish(1, model(1))
+            _tell(asdict(announcement(manifest, publisher.endpoints)))
+            sys.stdin.read()
+        return
+    wanted = order["wanted"]
+    wanted["endpoints"] = tuple(wanted["endpoints"])
+    with closing(transport.receiver()) as receiver:
+        _tell({"fetching": True})
+        source = receiver.fetch(Announcement(**wanted), order["deadline_s"])
+        _tell({"path": str(source.path), "version": source.version, "digest": source.digest})
+        sys.stdin.read()
+
+
+def _tell(message: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    _order = json.loads(sys.argv[1])
+    sys.path[:] = _order["path"]
+    _play(_order)

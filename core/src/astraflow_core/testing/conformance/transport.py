@@ -1,0 +1,449 @@
+"""What every weight transport promises: versions arrive whole, bit by bit as published, or not at all.
+
+A transport's tests inherit :class:`TransportConformance`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import xxhash
+
+from astraflow_core.catalog import Catalog
+from astraflow_core.errors import AstraFlowError, WeightsError
+from astraflow_core.protocols.transport import Publisher, Receiver
+from astraflow_core.testing.conformance import _tensors as tensors
+from astraflow_core.testing.conformance._link import Link, TcpLink
+from astraflow_core.testing.conformance._transport_checks import (
+    DEADLINE_S,
+    GRACE_S,
+    arrives,
+    compare,
+    demand,
+    fetch,
+    holding,
+    outcome,
+    publish,
+    refused,
+    refused_or_right,
+)
+from astraflow_core.testing.conformance._transport_rig import (
+    POLICY,
+    Footprint,
+    Rig,
+    announcement,
+    memory_in_use,
+)
+from astraflow_core.testing.conformance.subject import Conformance
+from astraflow_core.types import ExportedTensor
+from astraflow_core.wire.tensor_file import read_specs
+
+__all__ = ["Link", "TcpLink", "TransportConformance"]
+
+HELD_AT = 1 << 16
+"""Bytes after which a slow fetch stands still: the manifest is there, most of the data is not."""
+
+
+class TransportConformance(Conformance):
+    """Inherit it and return from the fixture ``table`` the table that a run would have for your
+    transport::
+
+        class TestHttp(TransportConformance):
+            @pytest.fixture
+            def table(self):
+                return {"use": "http", "streams": 2}
+
+    ``use`` may be ``"module:attr"``. Flags are those that the manifest declares. A transport whose
+    endpoints are not ``scheme://host:port`` overrides the fixture ``link`` too. ``own_tests`` names,
+    for a declared flag that this suite cannot show (a collective's receiving half runs in an engine),
+    the test method of the subclass that does.
+    """
+
+    own_tests: ClassVar[dict[str, str]] = {}
+    _shown: ClassVar[dict[str, str]] = {
+        "full": "test_every_dtype_and_shape_arrives_bit_by_bit",
+        "delta": "test_a_delta_is_smaller_than_the_whole",
+        "same_host": "test_another_process_fetches_and_opens_it",
+        "cross_host": "test_a_wrong_token_is_refused",
+    }
+
+    @pytest.fixture
+    def table(self) -> Mapping[str, Any]:
+        """The one fixture to write."""
+        pytest.fail(
+            "override the fixture `table`: return the transport's table of a config, "
+            'such as {"use": "http", "streams": 2}'
+        )
+
+    @pytest.fixture
+    def link(self) -> Iterator[Callable[[Publisher], Link]]:
+        """Puts a link before a publisher; see :class:`Link`."""
+        with ExitStack() as stack:
+            yield lambda publisher: stack.enter_context(closing(TcpLink(publisher.endpoints)))
+
+    @pytest.fixture
+    def rig(self, table: Mapping[str, Any], tmp_path: Path) -> Iterator[Rig]:
+        """Halves of the transport that are closed when the test ends."""
+        with ExitStack() as stack:
+            yield Rig(table, tmp_path, stack)
+
+    @pytest.fixture
+    def flags(self, table: Mapping[str, Any]) -> frozenset[str]:
+        """What the transport's manifest promises."""
+        return Catalog.discover().flags("transport", table["use"])
+
+    # --- what arrives --------------------------------------------------------------------------
+
+    def test_every_dtype_and_shape_arrives_bit_by_bit(self, rig: Rig) -> None:
+        publisher, receiver = rig.publisher(), rig.receiver()
+        for version in (1, 2):
+            published = tensors.every_dtype(version)
+            arrives(receiver, publish(publisher, version, published), published)
+
+    def test_large_tensors_arrive_whatever_the_order_of_export(self, rig: Rig) -> None:
+        publisher, receiver = rig.publisher(), rig.receiver()
+        for version in (1, 2):
+            published = tensors.model(version)
+            order = published if version == 1 else published[::-1]
+            arrives(receiver, publish(publisher, version, order), published)
+
+    def test_the_snapshot_is_taken_while_tensors_are_valid(self, rig: Rig) -> None:
+        publisher, receiver = rig.publisher(), rig.receiver()
+        for version in (1, 2, 3):
+            published = tensors.model(version, 1)
+            told = publish(publisher, version, tensors.through_one_buffer(published))
+            arrives(receiver, told, published)
+
+    def test_small_changes_arrive_over_versions_that_were_skipped(self, rig: Rig) -> None:
+        publisher, steady, late = rig.publisher(), rig.receiver(), rig.receiver("raas-late")
+        published = tensors.model(1, 1)
+        for version in range(1, 7):
+            told = publish(publisher, version, published, derives_from=version - 1 or None)
+            publisher.retain(frozenset({version - 1}))
+            arrives(steady, told, published)
+            if version in (2, 6):
+                arrives(late, told, published)
+            published = tensors.changed(published, version)
+
+    def test_a_delta_is_smaller_than_the_whole(self, rig: Rig, flags: frozenset[str]) -> None:
+        if "delta" not in flags:
+            pytest.skip("the transport does not promise 'delta'")
+        publisher, receiver = rig.publisher(), rig.receiver()
+        published = tensors.model(1)
+        whole = fetch(receiver, publish(publisher, 1, published))
+        update = tensors.changed(published, 1)
+        told = publish(publisher, 2, update, derives_from=1)
+        part = arrives(receiver, told, update)
+        demand(
+            part.bytes_received < whole.bytes_received / 4,
+            f"moved {part.bytes_received} bytes for a change of 0.1 % of {told.size}",
+            "less than a quarter of the whole from a transport that promises 'delta'",
+        )
+
+    def test_the_manifest_describes_what_arrives(self, rig: Rig) -> None:
+        publisher, receiver = rig.publisher(), rig.receiver()
+        manifest = publisher.publish(4, tensors.model(4), derives_from=3)
+        source = fetch(receiver, announcement(manifest, publisher.endpoints))
+        data = source.path.read_bytes()
+        size = manifest.block_size
+        blocks = tuple(
+            xxhash.xxh3_128_digest(data[at : at + size]) for at in range(0, len(data), size)
+        )
+        facts: dict[str, tuple[object, object]] = {
+            "policy": (manifest.policy, POLICY),
+            "version": (manifest.version, 4),
+            "kind": (manifest.kind, "full"),
+            "derives_from": (manifest.derives_from, 3),
+            "size": (manifest.size, len(data)),
+            "tensors": (manifest.tensors, read_specs(memoryview(data))),
+            "blocks": (manifest.blocks, blocks),
+            "digest": (manifest.digest, xxhash.xxh3_128_hexdigest(b"".join(blocks))),
+            "source": (
+                (source.policy, source.version, source.digest),
+                (POLICY, 4, manifest.digest),
+            ),
+        }
+        for name, (found, expected) in facts.items():
+            demand(
+                found == expected,
+                f"says {name} = {str(found)[:200]}",
+                f"{str(expected)[:200]}, which the received file shows",
+            )
+
+    def test_another_process_fetches_and_opens_it(
+        self, rig: Rig, flags: frozenset[str], tmp_path: Path
+    ) -> None:
+        publisher, receiver = rig.publisher(), rig.receiver()
+        told = publish(publisher, 1, tensors.model(1))
+        source = fetch(receiver, told)
+        home = tmp_path / "another-host" if "cross_host" in flags else rig.folder
+        peer = rig.receiving_peer(home, told, DEADLINE_S)
+        peer.told()
+        there = peer.told(DEADLINE_S + GRACE_S)
+        demand(
+            tensors.read_elsewhere(Path(there["path"])) == tensors.read_elsewhere(source.path),
+            "gave two processes different files",
+            "a safetensors file that any process of the host can open",
+        )
+
+    # --- versions ------------------------------------------------------------------------------
+
+    def test_numbers_only_grow_and_a_version_never_changes(self, rig: Rig) -> None:
+        publisher, receiver = rig.publisher(), rig.receiver()
+        published = tensors.model(1, 1)
+        told = publish(publisher, 5, published)
+        for version in (5, 4, 0):
+            with refused(AstraFlowError, f"version {version} was published after 5"):
+                publisher.publish(version, tensors.model(9, 1))
+        arrives(receiver, told, published)
+
+    def test_a_failed_export_leaves_what_was(self, rig: Rig) -> None:
+        publisher, receiver = rig.publisher(), rig.receiver()
+        published = tensors.model(1, 1)
+        told = publish(publisher, 1, published)
+
+        def broken() -> Iterator[ExportedTensor]:
+            yield tensors.model(2, 1)[0]
+            raise ArithmeticError("the export failed")
+
+        with suppress(ArithmeticError, AstraFlowError):
+            publisher.publish(2, broken())
+            demand(False, "published an export that failed", "an error and nothing published")
+        arrives(receiver, told, published)
+        with refused(WeightsError, "a version whose export failed was fetched"):
+            receiver.fetch(replace(told, version=2), DEADLINE_S)
+        arrives(receiver, publish(publisher, 3, published), published)
+
+    def test_retained_versions_stay_and_others_are_refused_or_right(self, rig: Rig) -> None:
+        publisher, receiver = rig.publisher(), rig.receiver()
+        published = {version: tensors.model(version, 1) for version in range(1, 5)}
+        told = {v: publish(publisher, v, published[v]) for v in (1, 2, 3)}
+        publisher.retain(frozenset({1}))
+        told[4] = publish(publisher, 4, published[4])
+        publisher.retain(frozenset({1, 4}))
+        for version in (1, 4):
+            arrives(receiver, told[version], published[version])
+        publisher.retain(frozenset())
+        arrives(receiver, told[4], published[4])
+        for version in (1, 2, 3):
+            with refused_or_right(told[version], published[version]) as got:
+                got.append(receiver.fetch(told[version], DEADLINE_S))
+        with refused(WeightsError, "a version was fetched that nobody published", naming="77"):
+            receiver.fetch(replace(told[4], version=77), DEADLINE_S)
+
+    def test_versions_published_during_a_slow_fetch_do_not_touch_it(
+        self, rig: Rig, link: Callable[[Publisher], Link], flags: frozenset[str]
+    ) -> None:
+        publisher, receiver = rig.publisher(), rig.receiver()
+        published, newer = tensors.model(1), tensors.model(2)
+        manifest = publisher.publish(1, published)
+        slow = holding(link(publisher), flags)
+        with ThreadPoolExecutor(1) as pool, closing(slow):
+            held = slow.hold(HELD_AT)
+            told = announcement(manifest, slow.endpoints)
+            fetched = pool.submit(receiver.fetch, told, DEADLINE_S)
+            demand(held.wait(10), "fetched nothing through the link", "use of the endpoints")
+            began = time.monotonic()
+            for version in range(2, 22):
+                publisher.publish(version, newer)
+                publisher.retain(frozenset())
+            demand(
+                time.monotonic() - began < 10,
+                "let publishing wait for a slow receiver",
+                "waiting for the snapshot only",
+            )
+            slow.release()
+            compare(outcome(fetched), told, published)
+
+    def test_fetching_while_publishing_gives_whole_versions(self, rig: Rig) -> None:
+        publisher = rig.publisher()
+        published = {version: tensors.model(version, 1) for version in range(1, 13)}
+        newest = [publish(publisher, 1, published[1])]
+        over = threading.Event()
+
+        def follow(receiver: Receiver) -> int:
+            count = 0
+            while not over.is_set():
+                told = newest[0]
+                with refused_or_right(told, published[told.version]) as got:
+                    got.append(receiver.fetch(told, DEADLINE_S))
+                count += len(got)
+                for source in got:
+                    receiver.release(source)
+            return count
+
+        with ThreadPoolExecutor(3) as pool:
+            following = [pool.submit(follow, rig.receiver(f"raas-{n}")) for n in range(3)]
+            for version in range(2, 13):
+                newest[0] = publish(publisher, version, published[version])
+                publisher.retain(frozenset())
+                time.sleep(0.02)
+            over.set()
+            counts = [each.result(DEADLINE_S) for each in following]
+        demand(min(counts) > 0, f"served receivers {counts} versions", "several readers at once")
+
+    def test_memory_of_dropped_versions_comes_back(self, rig: Rig) -> None:
+        publisher = rig.publisher()
+        published = tensors.model(1, 8)
+        before = size = 0
+        for version in range(1, 12):
+            size = publisher.publish(version, published).size
+            publisher.retain(frozenset())
+            if version == 3:
+                before = memory_in_use(rig.folder)
+        grown = memory_in_use(rig.folder) - before
+        demand(
+            grown < 4 * size,
+            f"holds {grown / size:.1f} models more after 8 more versions",
+            "that versions are dropped once they are neither retained nor read",
+        )
+
+    # --- faults --------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("times", [1, 1_000_000], ids=["once", "always"])
+    def test_a_flipped_byte_never_arrives(
+        self, rig: Rig, link: Callable[[Publisher], Link], times: int
+    ) -> None:
+        publisher, receiver = rig.publisher(), rig.receiver()
+        published = tensors.model(1)
+        manifest = publisher.publish(1, published)
+        with closing(link(publisher)) as bad:
+            bad.flip(tensors.marker_of(published), times)
+            told = announcement(manifest, bad.endpoints)
+            with refused_or_right(told, published) as got:
+                got.append(receiver.fetch(told, DEADLINE_S))
+            demand(
+                bad.flipped > 0,
+                "sent the weights so that the suite's link found no byte of theirs to flip",
+                "a fixture `link` that flips one",
+            )
+            demand(times == 1 or not got, "took a byte that was always flipped", "an error")
+
+    def test_the_announced_digest_is_checked(self, rig: Rig) -> None:
+        publisher, receiver = rig.publisher(), rig.receiver()
+        told = publish(publisher, 1, tensors.model(1, 1))
+        other = tensors.model(2, 1)
+        with ExitStack() as stack:
+            stranger = Rig(rig.table, rig.folder / "stranger", stack).publisher()
+            wrong = [
+                replace(told, digest="0" * 32),
+                replace(told, endpoints=publish(stranger, 1, other).endpoints),
+            ]
+            for each in wrong:
+                with refused(WeightsError, "other weights than the announced digest names came"):
+                    receiver.fetch(each, DEADLINE_S)
+
+    def test_a_publisher_that_stalls_meets_the_deadline(
+        self, rig: Rig, link: Callable[[Publisher], Link], flags: frozenset[str]
+    ) -> None:
+        publisher, receiver = rig.publisher(), rig.receiver()
+        manifest = publisher.publish(1, tensors.model(1))
+        with closing(holding(link(publisher), flags)) as stalled:
+            stalled.hold(HELD_AT)
+            with refused(WeightsError, "a stalled publisher delivered", within_s=1.0):
+                receiver.fetch(announcement(manifest, stalled.endpoints), 1.0)
+
+    def test_a_killed_publisher_is_an_error_in_time(self, rig: Rig) -> None:
+        receiver = rig.receiver()
+        peer, told = rig.publishing_peer()
+        arrives(receiver, told, tensors.model(1))
+        peer.kill()
+        with refused(WeightsError, "a killed publisher delivered", within_s=1.5):
+            rig.receiver("raas-late").fetch(told, 1.5)
+
+    def test_a_killed_receiver_disturbs_nobody(
+        self, rig: Rig, link: Callable[[Publisher], Link], flags: frozenset[str], tmp_path: Path
+    ) -> None:
+        publisher = rig.publisher()
+        published = tensors.model(1)
+        manifest = publisher.publish(1, published)
+        home = tmp_path / "killed"
+        with closing(holding(link(publisher), flags)) as slow:
+            held = slow.hold(HELD_AT)
+            peer = rig.receiving_peer(home, announcement(manifest, slow.endpoints), DEADLINE_S)
+            peer.told()
+            demand(held.wait(10), "fetched nothing through the link", "use of the endpoints")
+            peer.kill()
+        update = tensors.model(2)
+        told = publish(publisher, 2, update)
+        arrives(rig.receiver(), told, update)
+        with ExitStack() as stack:  # the next in its place clears what it left
+            arrives(Rig(rig.table, home, stack).receiver("receiver"), told, update)
+        demand(
+            not (left := [p for p in home.rglob("*") if p.is_file()]),
+            f"left {', '.join(p.name for p in left)} of a killed receiver",
+            "that the next receiver in the same place removes what a killed one left",
+        )
+
+    def test_a_wrong_token_is_refused(self, rig: Rig, flags: frozenset[str]) -> None:
+        if "cross_host" not in flags:
+            pytest.skip("the transport does not promise 'cross_host'")
+        publisher = rig.publisher()
+        told = publish(publisher, 1, tensors.model(1, 1))
+        for token in ("another", ""):
+            with refused(WeightsError, f"a receiver with the token {token!r} was served"):
+                rig.receiver(f"stranger{token}", token).fetch(told, DEADLINE_S)
+
+    # --- sources and the end -------------------------------------------------------------------
+
+    def test_a_source_stays_as_it_is_until_it_is_released(self, rig: Rig) -> None:
+        publisher, receiver = rig.publisher(), rig.receiver()
+        published = {version: tensors.model(version, 1) for version in (1, 2)}
+        first_told = publish(publisher, 1, published[1])
+        first, twin = fetch(receiver, first_told), fetch(receiver, first_told)
+        told = publish(publisher, 2, published[2])
+        second = fetch(receiver, told)
+        receiver.release(twin)
+        publisher.close()
+        compare(first, first_told, published[1])
+        compare(second, told, published[2])
+        receiver.release(second)
+        compare(first, first_told, published[1])
+
+    def test_release_and_close_leave_nothing_behind(self, rig: Rig) -> None:
+        def cycle() -> None:
+            with ExitStack() as stack:
+                one = Rig(rig.table, rig.folder, stack)
+                publisher, receiver = one.publisher(), one.receiver()
+                for version in (1, 2):
+                    told = publish(publisher, version, tensors.model(version, 1))
+                    source = fetch(receiver, told)
+                    if version == 1:
+                        receiver.release(source)
+                receiver.close()
+                publisher.close()
+
+        cycle()  # what libraries keep open from their first use on is not the transport's
+        before = Footprint(rig.folder)
+        cycle()
+        left = before.left_over()
+        demand(not left, f"left behind: {'; '.join(left)}", "that close removes everything")
+
+    def test_after_close_nothing_is_handed_out(self, rig: Rig) -> None:
+        publisher, receiver, other = rig.publisher(), rig.receiver(), rig.receiver("raas-other")
+        told = publish(publisher, 1, tensors.model(1, 1))
+        receiver.close()
+        with refused(WeightsError, "a closed receiver fetched"):
+            receiver.fetch(told, DEADLINE_S)
+        publisher.close()
+        with refused(WeightsError, "a closed publisher served", within_s=1.5):
+            other.fetch(told, 1.5)
+
+    # --- flags ---------------------------------------------------------------------------------
+
+    def test_every_promised_flag_is_shown(self, flags: frozenset[str]) -> None:
+        shown = self._shown | self.own_tests
+        missing = [f for f in sorted(flags) if not callable(getattr(self, shown.get(f, ""), None))]
+        demand(
+            not missing,
+            f"promises {', '.join(missing)}, which no test here shows",
+            "a test for each: write one in the subclass and name it in `own_tests`",
+        )
