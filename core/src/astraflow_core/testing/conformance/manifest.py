@@ -17,7 +17,7 @@ from astraflow_core.component import Component, Kind, load_attribute
 from astraflow_core.discovery import BadManifest, read_api, read_manifest
 from astraflow_core.errors import PluginError
 from astraflow_core.testing.conformance._manifest_probe import probe
-from astraflow_core.testing.conformance._subject import Conformance, violated
+from astraflow_core.testing.conformance.subject import Conformance, violated
 
 BACKENDS = frozenset(
     {
