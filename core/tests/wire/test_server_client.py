@@ -11,9 +11,9 @@ import pytest
 from fastapi import FastAPI, Request, Response
 
 from astraflow_core.errors import DeadlineExceeded, Refused, UserError
-from astraflow_core.wire.client import Client
-from astraflow_core.wire.messages import Done, LeaveRaas
-from astraflow_core.wire.server import Server, create_app, read_message, reply
+from astraflow_core.wire.client import Client, SyncClient
+from astraflow_core.wire.messages import Done, LeaveRaas, encode
+from astraflow_core.wire.server import PIECE_BYTES, Server, create_app, frame, read_message, reply
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -139,3 +139,86 @@ def test_a_port_in_use_and_an_open_address_without_token_are_the_users_mistakes(
             Server(make_app(), "127.0.0.1", taken.getsockname()[1])
     with pytest.raises(UserError, match="without a token"):
         Server(make_app(token=""), "0.0.0.0", 0)
+
+
+def echo_app() -> FastAPI:
+    app = create_app("test", "secret", max_body_bytes=32 << 20)
+
+    @app.post("/v1/echo")
+    async def echo(request: Request) -> Response:
+        return frame(await request.body())
+
+    return app
+
+
+@pytest.mark.parametrize("size", [1, PIECE_BYTES, PIECE_BYTES + 1, 7_000_003])
+def test_a_frame_of_any_size_arrives_whole_at_both_clients(size: int) -> None:
+    sent = LeaveRaas(raas="r", reason="x" * size)
+
+    async def scenario(url: str) -> None:
+        client, blocking = Client(url, "secret"), SyncClient(url, "secret")
+        for _ in range(2):  # over one connection
+            assert await client.post_for_bytes("/v1/echo", sent, deadline_s=10) == encode(sent)
+            came = await asyncio.to_thread(
+                blocking.post_for_bytes, "/v1/echo", sent, deadline_s=10.0
+            )
+            assert came == encode(sent)
+        await client.aclose()
+        blocking.close()
+
+    run(scenario, echo_app())
+
+
+def test_the_blocking_client_tries_again_gives_up_and_takes_refusals() -> None:
+    async def scenario(url: str) -> None:
+        client = SyncClient(url, "secret")
+
+        def post(raas: str) -> Done:
+            return client.post("/v1/leave", LeaveRaas(raas=raas, reason=""), Done, deadline_s=5)
+
+        assert await asyncio.to_thread(post, "flaky") == Done()
+        with pytest.raises(Refused, match="no such RaaS") as caught:
+            await asyncio.to_thread(post, "unknown")
+        assert caught.value.status == 404
+        client.close()
+
+    run(scenario)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = SyncClient(f"http://127.0.0.1:{silent.getsockname()[1]}", "secret")
+        with pytest.raises(DeadlineExceeded, match="/v1/status"):
+            client.get_json("/v1/status", deadline_s=0.3)
+        client.close()
+
+
+def test_the_blocking_client_outlives_a_server_that_closed_its_connection() -> None:
+    async def call(client: SyncClient) -> Done:
+        message = LeaveRaas(raas="r", reason="")
+        return await asyncio.to_thread(client.post, "/v1/leave", message, Done, deadline_s=5.0)
+
+    async def main() -> None:
+        first = Server(make_app(), "127.0.0.1", 0)
+        await first.start()
+        client = SyncClient(first.url, "secret")
+        assert await call(client) == Done()
+        await first.stop()
+        second = Server(make_app(), "127.0.0.1", int(first.url.rpartition(":")[2]))
+        await second.start()
+        assert await call(client) == Done()
+        await second.stop()
+        client.close()
+
+    asyncio.run(main())
+
+
+def test_the_blocking_client_serves_threads_at_once() -> None:
+    async def scenario(url: str) -> None:
+        client = SyncClient(url, "secret")
+        message = LeaveRaas(raas="r", reason="x" * 100_000)
+        calls = [
+            asyncio.to_thread(client.post_for_bytes, "/v1/echo", message, deadline_s=10.0)
+            for _ in range(16)
+        ]
+        assert set(await asyncio.gather(*calls)) == {encode(message)}
+        client.close()
+
+    run(scenario, echo_app())

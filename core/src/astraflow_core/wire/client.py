@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import deque
 from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import aiohttp
-import httpx
 
 from astraflow_core.errors import DeadlineExceeded, Refused
 from astraflow_core.wire.auth import bearer
@@ -69,25 +71,53 @@ def _reason(body: bytes) -> str:
 
 
 class SyncClient:
-    """Blocking client, for trainers and the launcher; one keep-alive connection pool."""
+    """Blocking client, for trainers and the launcher: keep-alive connections, one per call under way.
+
+    On :mod:`http.client`, which reads a body of known length straight into one buffer.
+    """
 
     def __init__(self, base_url: str, token: str) -> None:
         self.base_url = base_url
-        self._http = httpx.Client(base_url=base_url, headers=bearer(token), trust_env=False)
+        self._url = urlsplit(base_url)
+        self._headers = bearer(token)
+        self._idle: deque[HTTPConnection] = deque()
+
+    def _connection(self, timeout_s: float) -> HTTPConnection:
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            kind = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
+            connection = kind(self._url.hostname or "", self._url.port, timeout=timeout_s)
+        connection.timeout = timeout_s
+        if connection.sock is not None:
+            connection.sock.settimeout(timeout_s)
+        return connection
+
+    def _request(
+        self, method: str, path: str, body: bytes | None, timeout_s: float
+    ) -> tuple[int, bytes]:
+        headers = {**self._headers, "content-type": MSGPACK} if body is not None else self._headers
+        connection = self._connection(timeout_s)
+        try:
+            connection.request(method, self._url.path.rstrip("/") + path, body, headers)
+            response = connection.getresponse()
+            content = response.read()
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.append(connection)
+        return response.status, content
 
     def _call(self, method: str, path: str, body: bytes | None, deadline_s: float) -> bytes:
         attempts = _Attempts(self.base_url, path, deadline_s)
         pauses = attempts.pauses()
         for left in attempts:
             try:
-                headers = {"content-type": MSGPACK} if body is not None else {}
-                response = self._http.request(
-                    method, path, content=body, headers=headers, timeout=left
-                )
-            except httpx.TransportError as error:
+                status, content = self._request(method, path, body, left)
+            except (OSError, HTTPException) as error:
                 attempts.trouble = f"{type(error).__name__}: {error}"
             else:
-                if (answer := attempts.answer(response.status_code, response.content)) is not None:
+                if (answer := attempts.answer(status, content)) is not None:
                     return answer
             time.sleep(next(pauses))
         raise AssertionError("attempts end by raising")
@@ -110,7 +140,8 @@ class SyncClient:
 
     def close(self) -> None:
         """Close the connections."""
-        self._http.close()
+        while self._idle:
+            self._idle.pop().close()
 
 
 class Client:

@@ -23,6 +23,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 STOP_DEADLINE_S = 5
+PIECE_BYTES = 1 << 18
 
 
 class BodyTooLarge(Refused):
@@ -97,9 +98,31 @@ def reply(message: Message) -> Response:
     return Response(encode(message), media_type="application/msgpack")
 
 
+class FrameResponse(Response):
+    """A frame, handed to the server in pieces as the socket takes them. What a socket does not take at once
+    is copied by the event loop, and all of it moved for every further send."""
+
+    media_type = "application/octet-stream"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI entry point."""
+        await send(
+            {
+                "type": "http.response.start",
+                "status": self.status_code,
+                "headers": self.raw_headers,
+            }
+        )
+        body = memoryview(self.body)
+        for start in range(0, len(body), PIECE_BYTES):
+            piece = body[start : start + PIECE_BYTES]
+            more = start + len(piece) < len(body)
+            await send({"type": "http.response.body", "body": piece, "more_body": more})
+
+
 def frame(body: bytes) -> Response:
     """A frame as a response."""
-    return Response(body, media_type="application/octet-stream")
+    return FrameResponse(body)
 
 
 def _is_loopback(host: str) -> bool:
