@@ -138,10 +138,44 @@ def test_every_evaluation_is_made_whichever_raas_dies(user: User) -> None:
     assert all(entry["sets"]["held_out"]["failed"] == 0 for entry in evaluations), evaluations
 
 
+@pytest.mark.slow
+def test_a_killed_trainer_goes_on_from_its_checkpoint(user: User) -> None:
+    """Every update is made, once more if no checkpoint holds it, and version numbers only grow."""
+    process = user.start(
+        *user.table_arguments(
+            "run.steps=40", "checkpoint.every=5", "policies.solver.trainer.step_s=0.1",
+            "eval.every=10", config=EVALUATED,
+        )
+    )  # fmt: skip
+    directory = user.wait_for_steps(1)
+    for steps in (8, 22):
+        user.wait_for_steps(steps)
+        for pid in live_processes(user.marker):
+            if _is_role(pid, "trainer", "solver", str(directory)):
+                os.kill(pid, signal.SIGKILL)
+    ended = user.end(process, 90)
+    assert ended.exit_code == 0, ended.text
+    assert ended.summary["steps"] == 40 and ended.summary["restarts"] == 2
+    assert ended.summary["lost"] == ended.summary["duplicated"] == 0
+    lines = (directory / "metrics.jsonl").read_text().splitlines()
+    steps = [line for line in map(json.loads, lines) if "step" in line]
+    assert [line["step"] for line in steps if not line["again"]] == list(range(1, 41))
+    repeated = [line["step"] for line in steps if line["again"]]
+    assert repeated and all(step not in (5, 10, 15, 20) for step in repeated)
+    versions = [line["version"] for line in steps]
+    assert all(later > earlier for earlier, later in pairwise(versions))
+    log = (directory / "logs" / "trainer-solver.log").read_text()
+    assert log.count("going on from") == 2
+
+
 def _is_raas(pid: int, name: str, directory: str) -> bool:
+    return _is_role(pid, "raas", name, directory)
+
+
+def _is_role(pid: int, role: str, name: str, directory: str) -> bool:
     with open(f"/proc/{pid}/cmdline", "rb") as file:
         words = file.read().decode().split("\0")
-    return "raas" in words and name in words and any(directory in word for word in words)
+    return role in words and name in words and any(directory in word for word in words)
 
 
 def test_ctrl_c_once_ends_cleanly_and_leaves_a_checkpoint(user: User) -> None:

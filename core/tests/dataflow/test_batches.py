@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from astraflow_core.errors import Refused
+from astraflow_core.wire.batches import encode_batch
 from astraflow_core.wire.messages import RegisterTrainer, ReleaseBatches, TrainerFailed
 
 
@@ -29,17 +30,83 @@ def test_an_unacknowledged_batch_is_served_again_verbatim(bench):
     b.check()
 
 
-def test_a_trainer_that_comes_back_gets_the_rows_that_it_lost(bench):
+def come_back(b, updates):
+    return b.flow.training.register(
+        RegisterTrainer(policy="solver", pid=3, host="h", updates=updates)
+    )
+
+
+def same(left, right):
+    return encode_batch(left) == encode_batch(right)
+
+
+def test_a_trainer_that_comes_back_gets_the_batch_that_it_lost(bench):
     b = bench().begin()
     fill(b)
     lost = b.next_batch(0)
-    answer = b.flow.training.register(RegisterTrainer(policy="solver", pid=3, host="h"))
+    answer = come_back(b, 0)
     assert (answer.highest_version, answer.updates) == (0, 0)
     b.announce(1)
-    batch = b.next_batch(1)
-    assert batch.rewards.tolist() == lost.rewards.tolist()
-    assert (batch.id, batch.version) == (lost.id, 1)
-    assert b.state.streams["solver"].staleness.seen == {1: 4}
+    assert same(b.next_batch(1), lost)
+    assert same(b.next_batch(1), lost)
+    assert b.state.streams["solver"].staleness.seen == {0: 4}
+    b.check()
+
+
+def trained(b, count, first_version=0):
+    """Make ``count`` updates; returns their batches."""
+    batches = []
+    for version in range(first_version, first_version + count):
+        fill(b, version)
+        batches.append(b.next_batch(version))
+        b.announce(version + 1)
+        b.acknowledge(batches[-1].id, version + 1)
+    return batches
+
+
+def test_batches_that_no_checkpoint_holds_are_served_again_in_order(bench, config):
+    b = bench(config(checkpoint__every=3)).begin()
+    batches = trained(b, 5)
+    b.flow.training.release(ReleaseBatches(policy="solver", updates=3))
+    fill(b, 5)
+    batches.append(b.next_batch(5))
+    stream = b.state.streams["solver"]
+    tokens, staleness = stream.tokens_trained, dict(stream.staleness.seen)
+    answer = come_back(b, 3)
+    assert (answer.highest_version, answer.updates) == (5, 3)
+    b.check()
+    version = 6
+    b.announce(version)
+    for number, lost in enumerate(batches[3:]):
+        assert same(b.next_batch(version), lost)
+        if number == 1:  # killed once more, in the middle
+            come_back(b, 4)
+            version += 1
+            b.announce(version)
+            assert same(b.next_batch(version), lost)
+        version += 1
+        b.announce(version)
+        b.acknowledge(lost.id, version)
+    assert (stream.updates, stream.outstanding) == (6, None)
+    assert stream.tokens_trained == tokens + 12
+    assert stream.staleness.seen == staleness
+    b.check()
+
+
+def test_a_trainer_whose_batches_are_gone_is_refused(bench, config):
+    b = bench().begin()
+    trained(b, 1)
+    with pytest.raises(
+        Refused, match=r"came back with 0 updates, and 1 are made.*checkpoint.* every"
+    ):
+        come_back(b, 0)
+    b = bench(config(checkpoint__every=1)).begin()
+    trained(b, 2)
+    b.flow.training.release(ReleaseBatches(policy="solver", updates=2))
+    with pytest.raises(Refused, match="batches are kept from update 2 on"):
+        come_back(b, 1)
+    with pytest.raises(Refused, match="came back with 3 updates"):
+        come_back(b, 3)
     b.check()
 
 
@@ -157,7 +224,7 @@ def test_a_silent_trainer_is_left_out_and_its_oldest_rows_go(bench, config):
     for _ in range(13):
         b.pass_time(10)
         b.renew([])
-    b.flow.training.register(RegisterTrainer(policy="a", pid=2, host="h"))
+    b.flow.training.register(RegisterTrainer(policy="a", pid=2, host="h", updates=1))
     tasks, _ = b.lease(serving=serving)
     assert len(tasks) == 2
     for task in tasks:

@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from astraflow_core.dataflow.scores import pass_at_k
+from astraflow_core.wire.messages import RegisterTrainer
 
 
 def entry(b, index=-1):
@@ -112,6 +113,21 @@ def test_a_host_that_goes_away_is_replaced(bench):
     assert roll(b, raas="r1") == 2
     assert entry(b)["sets"]["held"]["n"] == 2
     assert task.id == "eval-0"
+
+
+def test_an_evaluation_whose_weights_went_with_the_trainer_fails_and_blocks_nobody(bench, config):
+    b = bench(config(eval__every=1), evals={"held": 2}).begin()
+    tasks, _ = b.lease(free=1)
+    b.leave("r0")  # it was the only one that served version 0
+    b.register_raas("r1")
+    b.flow.training.register(RegisterTrainer(policy="solver", pid=3, host="h"))
+    b.announce(1)
+    assert tasks[0].eval_set
+    b.pass_time(1)
+    assert entry(b)["versions"] == {"solver": 0} and entry(b)["sets"]["held"]["failed"] == 2
+    roll(b, "r1", serving=1)
+    assert entry(b)["versions"] == {"solver": 1} and entry(b)["sets"]["held"]["failed"] == 0
+    b.check()
 
 
 def test_prompts_that_fail_are_named_in_the_result(bench, config):

@@ -16,8 +16,8 @@ from hypothesis.stateful import (
 
 from astraflow_core.errors import Refused
 from astraflow_core.types import Verdict
-from astraflow_core.wire.batches import NoBatch
-from astraflow_core.wire.messages import RegisterTrainer
+from astraflow_core.wire.batches import NoBatch, encode_batch
+from astraflow_core.wire.messages import RegisterTrainer, ReleaseBatches
 
 POLICIES = ("a", "b")
 RAAS = ("r0", "r1", "r2")
@@ -56,8 +56,9 @@ class Play(RuleBasedStateMachine):
         attempts=st.integers(1, 3),
         data=st.sampled_from([(), (DropEqual,), (OldestFirst,), (DropEqual, HalfReplayed)]),
         evals=st.integers(0, 2),
+        checkpoints=st.booleans(),
     )
-    def start(self, staleness, batch, group, publish_every, attempts, data, evals):
+    def start(self, staleness, batch, group, publish_every, attempts, data, evals, checkpoints):
         config = type(self).make_config(
             policies=POLICIES,
             run__steps=12,
@@ -70,7 +71,9 @@ class Play(RuleBasedStateMachine):
             policy__batch_sequences=batch,
             policy__publish_every=publish_every,
             eval__every=2,
+            checkpoint__every=3 * checkpoints,
         )
+        self.checkpoints, self.first_served = checkpoints, {}
         self.staleness, self.batch_size = staleness, batch
         self.b = (
             type(self)
@@ -205,10 +208,7 @@ class Play(RuleBasedStateMachine):
         batch = self.b.next_batch(version, policy)
         if batch is None or isinstance(batch, NoBatch):
             return
-        before = self.batches.get(policy)
-        if before is not None and before.version == batch.version:
-            assert batch.id == before.id
-            assert batch.tokens.tobytes() == before.tokens.tobytes()
+        assert encode_batch(batch) == self.first_served.setdefault(batch.id, encode_batch(batch))
         assert len(batch) == self.batch_size
         assert batch.version - batch.versions[batch.loss_mask].min() <= self.staleness
         self.batches[policy] = batch
@@ -220,7 +220,7 @@ class Play(RuleBasedStateMachine):
         batch = self.batches.pop(policy)
         stream = self.b.state.streams[policy]
         update = stream.updates + 1
-        version = batch.version
+        version = self.b.state.versions.newest[policy]
         if update % stream.settings.publish_every == 0 or update == stream.settings.steps:
             version += 1
             self.b.announce(version, policy)
@@ -241,8 +241,21 @@ class Play(RuleBasedStateMachine):
                 self.train(data, False)
 
     @rule(policy=st.sampled_from(POLICIES))
-    def restart_trainer(self, policy):
-        self.b.flow.training.register(RegisterTrainer(policy=policy, pid=9, host="h"))
+    def save_checkpoint(self, policy):
+        updates = self.b.state.streams[policy].updates
+        self.b.flow.training.release(ReleaseBatches(policy=policy, updates=updates))
+
+    @rule(policy=st.sampled_from(POLICIES), data=st.data())
+    def restart_trainer(self, policy, data):
+        """It comes back with what its last checkpoint holds, or with all of it if it was just saved."""
+        stream = self.b.state.streams[policy]
+        oldest = stream.released if self.checkpoints else stream.updates
+        updates = data.draw(st.integers(oldest, stream.updates))
+        self.b.flow.training.register(
+            RegisterTrainer(policy=policy, pid=9, host="h", updates=updates)
+        )
+        again = {f"{policy}-{number:06d}" for number in range(updates, updates + 100)}
+        self.trained = [name for name in self.trained if name not in again]
         self.b.announce(self.b.state.versions.newest[policy] + 1, policy)
         self.batches.pop(policy, None)
 

@@ -180,7 +180,9 @@ class CheckpointTable(ConfigModel):
     """``[checkpoint]``"""
 
     every: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="Updates between checkpoints; 0: at the end."
+        default=0,
+        description="Updates between checkpoints; 0: at the end. Above 0 a trainer that is killed goes on "
+        "from the last one.",
     )
     keep: PositiveInt = Field(
         default=2, description="Checkpoints kept; the best and the last always."

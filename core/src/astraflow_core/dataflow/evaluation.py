@@ -83,16 +83,25 @@ class Evaluations:
         self.pending.append(Evaluation(dict(newest), now))
         return True
 
-    def advance(self, fleet: Fleet, load: Mapping[str, int], now: float) -> bool:
+    def advance(
+        self, fleet: Fleet, load: Mapping[str, int], now: float, available: bool = True
+    ) -> bool:
         """Start the next evaluation if none runs, and see that the one that runs has a live host: one that
-        serves the versions, else one that is not past them, and the least loaded of these. Returns
-        whether anything changed."""
+        serves the versions, else one that is not past them, and the least loaded of these. Without a host
+        that serves them and not ``available`` its tasks fail. Returns whether anything changed."""
         changed = False
         if self.active is None and self.pending:
             self.active = self.pending.popleft()
             self.active.started_at = now
             self._queue(self.active)
             changed = True
+        if self.active is not None and not available:
+            versions = self.active.versions
+            if not any(record.serves(versions) for record in fleet.present()):
+                return (
+                    self._give_up("its weights went with the trainer that published them")
+                    or changed
+                )
         if self.active is not None:
             host = fleet.get(self.active.host)
             if host is None or host.health not in ("alive", "suspect"):
@@ -158,6 +167,14 @@ class Evaluations:
                 self.best = {"version": active.version, "versions": active.versions, "avg": mean}
         self.active = None
         return entry
+
+    def _give_up(self, reason: str) -> bool:
+        """Fail the queued tasks of the running evaluation; returns whether there were any."""
+        given_up = self.tasks.queued > 0
+        while (task := self.tasks.first()) is not None:
+            self.tasks.end(task, "failed")
+            self.fail(task, reason)
+        return given_up
 
     def needed_versions(self, policy: str) -> list[int]:
         """Versions of a policy that waiting or running evaluations need, and the best one."""

@@ -6,7 +6,8 @@ from enum import StrEnum
 
 
 class RunState(StrEnum):
-    """``finishing``: all updates are made, the last evaluation runs. ``stopping``: somebody asked for the
+    """``finishing``: all updates are made, the last evaluation runs; back to ``running`` if a trainer must
+    repeat some. ``stopping``: somebody asked for the
     end, trainers finish their step."""
 
     STARTING = "starting"
@@ -21,7 +22,7 @@ class RunState(StrEnum):
 _NEXT = {
     RunState.STARTING: {RunState.RUNNING, RunState.STOPPING, RunState.FAILED},
     RunState.RUNNING: {RunState.FINISHING, RunState.STOPPING, RunState.FAILED},
-    RunState.FINISHING: {RunState.FINISHED, RunState.STOPPING, RunState.FAILED},
+    RunState.FINISHING: {RunState.RUNNING, RunState.FINISHED, RunState.STOPPING, RunState.FAILED},
     RunState.STOPPING: {RunState.STOPPED, RunState.FAILED},
     RunState.FINISHED: set(),
     RunState.STOPPED: set(),

@@ -20,6 +20,9 @@ class Signals(Protocol):
     def trainer(self, policy: str) -> None:
         """The trainer of ``policy`` may get a batch, or the end."""
 
+    def new_trainer(self, policy: str) -> None:
+        """A trainer of ``policy`` arrived; whatever the one before it waits for is void."""
+
     def state(self) -> None:
         """The state of the run changed."""
 
@@ -37,6 +40,9 @@ class NoSignals:
         """Nobody waits."""
 
     def trainer(self, policy: str) -> None:
+        """Nobody waits."""
+
+    def new_trainer(self, policy: str) -> None:
         """Nobody waits."""
 
     def state(self) -> None:

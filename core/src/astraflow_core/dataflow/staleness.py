@@ -23,12 +23,6 @@ class StalenessBound:
         """A row was served in a batch that updates ``updated``."""
         self.seen[updated - min_version] += 1
 
-    def forget(self, min_version: int, updated: int) -> None:
-        """A row served in a batch that updates ``updated`` was taken back before it was trained."""
-        self.seen[updated - min_version] -= 1
-        if not self.seen[updated - min_version]:
-            del self.seen[updated - min_version]
-
     @property
     def highest_seen(self) -> int:
         """Largest staleness ever served, 0 before the first row."""

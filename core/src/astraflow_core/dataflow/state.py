@@ -188,11 +188,19 @@ class FlowState:
         if self.evaluations.idle:
             return False
         load = {r.name: len(self.train.held_by(r.name)) for r in self.fleet.live()}
-        return self.evaluations.advance(self.fleet, load, now)
+        waiting = self.evaluations.all_waiting
+        available = not waiting or self.versions.available(waiting[0].versions)
+        return self.evaluations.advance(self.fleet, load, now, available)
 
     def run_on(self) -> None:
         """Every policy has a version: rollouts may begin."""
         self._move(RunState.RUNNING, "rolling out and training")
+
+    def repeat(self, policy: str) -> None:
+        """A trainer that came back makes updates again."""
+        if self.progress.state is RunState.FINISHING:
+            self._move(RunState.RUNNING, f"the trainer of {policy!r} repeats updates")
+        self.signals.trainer(policy)
 
     def finish_if_done(self) -> None:
         """Go to the last evaluation once every policy has made its updates."""
@@ -264,4 +272,5 @@ def _stream_settings(config: RunConfig, policy: str) -> StreamSettings:
         steps=config.run.steps,
         max_staleness=config.run.max_staleness,
         temperature=temperature if temperature > 0 else 1.0,
+        keeps_batches=config.checkpoint.every > 0,
     )

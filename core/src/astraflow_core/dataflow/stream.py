@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from astraflow_core.dataflow.buffer import RowBuffer
 from astraflow_core.dataflow.chains import DataChain
@@ -34,24 +34,29 @@ class RowCounts:
 @dataclass(frozen=True, slots=True)
 class ServedBatch:
     """A batch in the hands of the trainer, until it is acknowledged. ``first_served``: rows of it that
-    were never served before."""
+    were never served before. ``version``: the one that it updated when it was cut; ``asked``: the one that
+    it was asked for, another if the batch is served ``again`` to a trainer that came back."""
 
     id: str
     version: int
     rows: tuple[Row, ...]
     first_served: int
     body: bytes
+    asked: int
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """What the config says about a policy's batches."""
+    """What the config says about a policy's batches. ``keeps_batches``: those that no checkpoint holds yet
+    are kept for a trainer that comes back."""
 
     batch_sequences: int
     publish_every: int
     steps: int
     max_staleness: int
     temperature: float
+    keeps_batches: bool = False
 
 
 class PolicyStream:
@@ -67,6 +72,8 @@ class PolicyStream:
         self.updates = 0
         self.released = 0
         self.outstanding: ServedBatch | None = None
+        self._unreleased: deque[ServedBatch] = deque()
+        self._to_repeat: deque[ServedBatch] = deque()
         self.last_acknowledged = ""
         self.trainer_is_new = False
         self.starved = False
@@ -86,8 +93,10 @@ class PolicyStream:
 
     @property
     def being_trained(self) -> int:
-        """Rows in the outstanding batch that were served for the first time."""
-        return self.outstanding.first_served if self.outstanding else 0
+        """Rows in the outstanding batch that were served for the first time, and those of batches that a
+        trainer which came back has still to train on again."""
+        first = sum(batch.first_served for batch in self._to_repeat)
+        return first + (self.outstanding.first_served if self.outstanding else 0)
 
     @property
     def limit(self) -> int:
@@ -107,7 +116,7 @@ class PolicyStream:
     def next_version(self, newest: int) -> int:
         """The version that the next batch to be cut will update, as far as that is known."""
         batch = self.outstanding
-        if batch is None or newest > batch.version:
+        if batch is None or newest > batch.asked:
             return newest
         update = self.updates + 1
         published = update % self.settings.publish_every == 0 or update >= self.settings.steps
@@ -182,18 +191,23 @@ class PolicyStream:
         return self.chain.accept(share.summary)
 
     def cut(self, version: int) -> ServedBatch | None:
-        """The batch that updates ``version``: the unacknowledged one again, or a new one if enough rows
-        are there. Rows too stale for it are dropped and counted first. A trainer that came back under
-        another version gets the rows of the unacknowledged batch as far as they are fresh enough."""
+        """The batch that updates ``version``: the unacknowledged one again, the next of those that a trainer
+        which came back must repeat, or a new one if enough rows are there. Rows too stale for a new one are
+        dropped and counted first. What is served again is the same to the bit: the weights that such a
+        trainer published under a new number are those that the batch was cut for."""
         if (batch := self.outstanding) is not None:
-            if batch.version == version:
-                return batch
-            if not self.trainer_is_new:
+            if batch.asked != version and not self.trainer_is_new:
                 raise Refused(
                     409,
-                    f"batch {batch.id!r}, which updates version {batch.version}, is not acknowledged",
+                    f"batch {batch.id!r}, which updates version {batch.asked}, is not acknowledged",
                 )
-            self._put_back(batch)
+            self.trainer_is_new = False
+            self.outstanding = replace(batch, asked=version)
+            return self.outstanding
+        if self._to_repeat:
+            self.trainer_is_new = False
+            self.outstanding = replace(self._to_repeat.popleft(), asked=version)
+            return self.outstanding
         if self.done:
             return None
         stale, _ = self.buffer.drop(lambda row: self.staleness.too_stale(row.min_version, version))
@@ -209,18 +223,8 @@ class PolicyStream:
         self.trainer_is_new = False
         name = f"{self.policy}-{self.updates:06d}"
         body = pack(name, self.policy, version, self.settings.temperature, rows)
-        self.outstanding = ServedBatch(name, version, tuple(rows), first, body)
+        self.outstanding = ServedBatch(name, version, tuple(rows), first, body, version)
         return self.outstanding
-
-    def _put_back(self, batch: ServedBatch) -> None:
-        for row in batch.rows:
-            self.staleness.forget(row.min_version, batch.version)
-            if row.item.times_served:
-                self.buffer.kept.append(row)
-            else:
-                self.buffer.add(row)
-        self.rows.replayed -= len(batch.rows) - batch.first_served
-        self.outstanding = None
 
     def _choose(self, version: int) -> list[Row] | None:
         count = self.settings.batch_sequences
@@ -247,12 +251,50 @@ class PolicyStream:
         if self._since_update:
             self.step_reward = sum(self._since_update) / len(self._since_update)
             self._since_update.clear()
-        self.buffer.served(list(batch.rows))
+        if not batch.again:
+            self.buffer.served(list(batch.rows))
         self.updates += 1
+        if self.settings.keeps_batches:
+            self._unreleased.append(batch)
         self.outstanding, self.last_acknowledged = None, batch_id
         if self.done:
             self.rows.evicted += self.buffer.evict_oldest(len(self.buffer))
         return batch
+
+    def release(self, updates: int) -> None:
+        """A checkpoint holds the updates up to ``updates``: their batches are not needed again."""
+        self.released = max(self.released, updates)
+        while len(self._unreleased) > self.updates - self.released:
+            self._unreleased.popleft()
+
+    def rewind(self, updates: int) -> bool:
+        """Go back to where the trainer's checkpoint is: the batches of later updates will be served again
+        in order, before any other. Returns whether there are any; 409 if they are not kept any more."""
+        missing = self.updates - updates
+        if missing < 0 or missing > len(self._unreleased):
+            first = self.updates - len(self._unreleased)
+            raise Refused(
+                409,
+                f"a trainer of {self.policy!r} came back with {updates} updates, and {self.updates} are "
+                f"made; batches are kept from update {first} on. A trainer that dies goes on from its last "
+                "checkpoint if [checkpoint] every is set",
+            )
+        again = [self._unreleased.pop() for _ in range(missing)][::-1]
+        for batch in again:
+            self.rows.trained -= batch.first_served
+            self.tokens_trained -= sum(row.trained for row in batch.rows)
+        if self.outstanding is not None and (again or self._to_repeat):
+            # Its turn comes after the batches that precede it.
+            again.append(self.outstanding)
+            self.outstanding = None
+        repeated = {batch.id for batch in again[:missing]}
+        self._to_repeat.extendleft(
+            replace(batch, again=batch.again or batch.id in repeated) for batch in reversed(again)
+        )
+        self.updates = updates
+        if missing:
+            self.last_acknowledged = ""
+        return missing > 0
 
     def evict_beyond_limit(self) -> int:
         """Drop the oldest rows over the limit, for a policy whose trainer is silent."""

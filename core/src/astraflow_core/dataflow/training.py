@@ -33,7 +33,13 @@ class Training:
         """A trainer arrives, or comes back: an unacknowledged batch will be served to it again."""
         state = self._state
         stream, trainer = state.stream(message.policy), state.trainers[message.policy]
+        if stream.rewind(message.updates):
+            state.repeat(message.policy)
+        if trainer.registered:
+            state.versions.withdraw(message.policy)
+            state.advance_evaluations()
         stream.trainer_is_new = True
+        state.signals.new_trainer(message.policy)
         trainer.registered, trainer.failed, trainer.told_end = True, False, False
         trainer.pid, trainer.host = message.pid, message.host
         trainer.heard(state.clock())
@@ -72,11 +78,12 @@ class Training:
             trainer.told_end = True
             state.settle()
             best = state.evaluations.best
-            best_version = best["versions"][message.policy] if best else -1
+            kept = best is not None and state.versions.available(best["versions"])
+            best_version = best["versions"][message.policy] if best and kept else -1
             return encode_no_batch(True, state.progress.reason, best_version)
         newest = state.versions.newest[message.policy]
         batch = stream.outstanding
-        if message.version != newest and (batch is None or batch.version != message.version):
+        if message.version != newest and (batch is None or batch.asked != message.version):
             raise Refused(
                 409,
                 f"a batch for version {message.version} of {message.policy!r} was asked for; "
@@ -84,7 +91,7 @@ class Training:
             )
         before, stale = stream.outstanding, stream.rows.stale
         batch = stream.cut(message.version)
-        if batch is not None and before is None:
+        if batch is not None and before is None and not batch.again:
             state.last_progress = state.clock()
             arrivals = [row.item.arrival for row in batch.rows]
             state.journal(
@@ -150,7 +157,7 @@ class Training:
             raise Refused(
                 409, f"{message.updates} updates are released; {stream.updates} are acknowledged"
             )
-        stream.released = max(stream.released, message.updates)
+        stream.release(message.updates)
         state.trainers[message.policy].heard(state.clock())
         state.journal(Released(policy=message.policy, updates=message.updates))
         state.signals.state()
@@ -177,6 +184,7 @@ class Training:
             {
                 "policy": stream.policy,
                 "step": stream.updates,
+                "again": batch.again,
                 "version": message.version,
                 "reward": stream.step_reward,
                 "trained_reward": stream.trained_reward,

@@ -14,6 +14,7 @@ class VersionTable:
     def __init__(self, policies: Iterable[str]) -> None:
         self._known: dict[str, dict[int, AnnouncementMessage]] = {name: {} for name in policies}
         self._newest: dict[str, int] = dict.fromkeys(self._known, -1)
+        self._withdrawn: dict[str, int] = dict.fromkeys(self._known, -1)
         self.first_vector: dict[str, int] | None = None
 
     @property
@@ -51,6 +52,14 @@ class VersionTable:
         self._newest[message.policy] = message.version
         return True
 
+    def withdraw(self, policy: str) -> None:
+        """The publisher of all versions so far is gone: nobody can fetch them any more."""
+        self._withdrawn[policy] = self._newest[policy]
+
+    def available(self, versions: Mapping[str, int]) -> bool:
+        """Whether these versions can be fetched, as far as is known."""
+        return all(version > self._withdrawn[policy] for policy, version in versions.items())
+
     def get(self, policy: str, version: int) -> AnnouncementMessage | None:
         """An announcement that is still known."""
         return self._known[policy].get(version)
@@ -66,7 +75,7 @@ class VersionTable:
     def retain(self, policy: str, needed: Iterable[int]) -> list[int]:
         """Forget all but the newest and the ``needed`` versions; returns those kept beside the newest."""
         known, newest = self._known[policy], self._newest[policy]
-        kept = set(needed) & known.keys()
+        kept = {v for v in needed if v in known and v > self._withdrawn[policy]}
         for version in [v for v in known if v != newest and v not in kept]:
             del known[version]
         return sorted(kept - {newest})

@@ -69,6 +69,10 @@ class Wakeups:
         if (waiter := self._trainers.get(policy)) is not None:
             waiter.wake()
 
+    def new_trainer(self, policy: str) -> None:
+        """A trainer arrived: a request of the one before it ends empty."""
+        self._supersede(self._trainers, policy)
+
     def state(self) -> None:
         """The state of the run changed."""
         self.changed.set()
@@ -92,9 +96,12 @@ class Wakeups:
                 del waiters[name]
 
     @staticmethod
-    def _replace(waiters: dict[str, Waiter], name: str) -> Waiter:
+    def _supersede(waiters: dict[str, Waiter], name: str) -> None:
         if (older := waiters.pop(name, None)) is not None:
             older.superseded = True
             older.wake()
+
+    def _replace(self, waiters: dict[str, Waiter], name: str) -> Waiter:
+        self._supersede(waiters, name)
         waiter = waiters[name] = Waiter()
         return waiter

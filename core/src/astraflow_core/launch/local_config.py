@@ -20,5 +20,9 @@ class LocalLauncherConfig(ConfigModel):
         ),
     ] = "auto"
     restarts: Annotated[
-        int, Field(ge=0, description="How often a RaaS that died is started anew.")
+        int,
+        Field(
+            ge=0,
+            description="How often a RaaS, or a trainer that has checkpoints, is started anew.",
+        ),
     ] = 3

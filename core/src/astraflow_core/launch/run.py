@@ -111,7 +111,14 @@ def execute(prepared: Prepared, live: bool | None, stream: TextIO, clock: _Clock
     view = make_view(config, live, stream)
     interrupts = Interrupts()
     supervisor = Supervisor(
-        config.run, specs, launcher, directory, prepared.token, view, interrupts
+        config.run,
+        specs,
+        launcher,
+        directory,
+        prepared.token,
+        view,
+        interrupts,
+        trainers_resume=config.checkpoint.every > 0,
     )
     info = run_info(config, directory)
     error: AstraFlowError | None = None

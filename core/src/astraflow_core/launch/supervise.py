@@ -1,4 +1,4 @@
-"""Starts the processes of a run, watches them, restarts a RaaS that died, and ends them all."""
+"""Starts the processes of a run, watches them, restarts RaaS and trainers that died, and ends them all."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ BLAME_S = 3.0
 
 
 class Supervisor:
-    """The life of a run's processes. ``status`` is the newest that the dataflow gave."""
+    """The life of a run's processes. ``status`` is the newest that the dataflow gave. With
+    ``trainers_resume`` a trainer that was killed is started anew, to go on from its last checkpoint."""
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class Supervisor:
         token: str,
         view: View,
         interrupts: Interrupts,
+        trainers_resume: bool,
     ) -> None:
         self.run, self.specs, self.launcher = run, {spec.name: spec for spec in specs}, launcher
         self.directory, self.token, self.view, self.interrupts = directory, token, view, interrupts
@@ -48,6 +50,7 @@ class Supervisor:
         self.status = Status()
         self._client: SyncClient | None = None
         self._logs = LogWatch(spec.log for spec in specs)
+        self._trainers_resume = trainers_resume
         self._gone: set[str] = set()
         self._answered = self._progressed = time.monotonic()
         self._warned = False
@@ -151,6 +154,8 @@ class Supervisor:
                 self._gone.add(state.name)
             elif role == "raas" and state.exit_code != 2:
                 self._replace(state)
+            elif role == "trainer" and state.exit_code < 0 and self._trainers_resume:
+                self._start_anew(state)
             else:
                 # Before it ended it may have told the dataflow why.
                 self._fetch_status(processes)
@@ -171,13 +176,16 @@ class Supervisor:
             self._gone.add(state.name)
             self.view.say(f"{state.name} left the run")
         elif state.restarts < self.launcher.restarts:
-            assert self._client is not None
-            count = f"{state.restarts + 1} of {self.launcher.restarts}"
-            self.view.say(f"{describe_end(state, 'and is started anew')} (restart {count})")
-            self.launcher.start(reaching(self.specs[state.name], self._client.base_url))
+            self._start_anew(state)
         else:
             self._gone.add(state.name)
             self.view.say(f"{describe_end(state, 'and is not started again')}")
+
+    def _start_anew(self, state: ProcessState) -> None:
+        assert self._client is not None
+        count = f"{state.restarts + 1} of {self.launcher.restarts}"
+        self.view.say(f"{describe_end(state, 'and is started anew')} (restart {count})")
+        self.launcher.start(reaching(self.specs[state.name], self._client.base_url))
 
     def _check_progress(self) -> None:
         """A run that stands still must not do so for ever: say who waits for what, or end it."""

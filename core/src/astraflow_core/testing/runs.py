@@ -104,7 +104,9 @@ class User:
             **os.environ,
             "XDG_CACHE_HOME": str(directory / "cache"),
             "ASTRAFLOW_TEST_MARKER": self.marker,
-            "PYTHONPATH": str(directory),
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, [str(directory), os.environ.get("PYTHONPATH")])
+            ),
         }
         self.started: list[subprocess.Popen[str]] = []
 

@@ -32,6 +32,10 @@ class Checkpoints:
                 found.append((int(matched.group(1)), folder))
         return sorted(found)
 
+    def newest(self) -> tuple[int, Path] | None:
+        """(updates, folder) of the last complete checkpoint."""
+        return self.saved()[-1] if self.saved() else None
+
     def save(self, trainer: Trainer, updates: int, version: int) -> Path:
         """Write a checkpoint beside its place, flush it to disk, then move it there."""
         final = self._directory / f"update-{updates:08d}"

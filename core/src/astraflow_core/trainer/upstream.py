@@ -32,9 +32,12 @@ class Dataflow:
     def __init__(self, client: SyncClient, policy: str, deadline_s: float) -> None:
         self._client, self.policy, self._deadline_s = client, policy, deadline_s
 
-    def register(self, start_deadline_s: float) -> TrainerRegistered:
-        """Say hello; waits for a dataflow that is still starting."""
-        hello = RegisterTrainer(policy=self.policy, pid=os.getpid(), host=socket.gethostname())
+    def register(self, updates: int, start_deadline_s: float) -> TrainerRegistered:
+        """Say hello, with the updates that the restored checkpoint holds; waits for a dataflow that is
+        still starting."""
+        hello = RegisterTrainer(
+            policy=self.policy, pid=os.getpid(), host=socket.gethostname(), updates=updates
+        )
         return self._client.post(
             "/v1/trainers/register", hello, TrainerRegistered, deadline_s=start_deadline_s
         )

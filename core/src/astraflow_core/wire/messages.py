@@ -167,11 +167,13 @@ class LeaveRaas(Message, frozen=True):
 
 
 class RegisterTrainer(Message, frozen=True):
-    """``POST /v1/trainers/register``: the trainer of a policy arrives, or comes back."""
+    """``POST /v1/trainers/register``: the trainer of a policy arrives, or comes back with the ``updates``
+    that its checkpoint holds; those made since are made again, from the same batches in the same order."""
 
     policy: str
     pid: int
     host: str
+    updates: int = 0
 
 
 class TrainerRegistered(Message, frozen=True):
