@@ -1,0 +1,371 @@
+"""Conformance of a data policy: what it decides is typed, repeatable, restorable and starves nobody."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+
+from astraflow_core.protocols.data_policy import (
+    Accept,
+    Admit,
+    Draw,
+    Key,
+    Metrics,
+    Stateful,
+)
+from astraflow_core.testing.conformance import _data_world as worlds
+from astraflow_core.testing.conformance._data_world import COUNT, World
+from astraflow_core.testing.conformance.subject import Conformance, Subject, context, violated
+from astraflow_core.types import GroupSummary, Prompt, Verdict
+
+POINTS: dict[str, Any] = {"admit": Admit, "accept": Accept, "key": Key, "draw": Draw}
+STEPS = 120
+SEEDS = range(1, 9)
+PATIENCE = 64
+"""Offers in a row of which at least one is taken."""
+LONGEST_REASON = 80
+MOST_REASONS = 8
+
+
+class DataPolicyConformance(Conformance):
+    """What every data policy keeps, in a world that offers prompts, finishes groups and takes batches.
+
+    Required fixture ``component``: the policy under test, in the configurations worth testing::
+
+        class TestMine(DataPolicyConformance):
+            @pytest.fixture
+            def component(self) -> Subject:
+                return installed("data_policy", "mine", {}, {"tolerance": 0.1})
+
+    A policy that reads ``prompt.data`` also overrides the fixture ``prompts``.
+    """
+
+    @pytest.fixture
+    def component(self) -> Subject:
+        """Required: the policy, its configurations and its capabilities."""
+        pytest.fail(
+            "define the fixture `component`: return installed('data_policy', NAME, keys, more_keys …) "
+            "or a Subject of your own"
+        )
+
+    @pytest.fixture
+    def prompts(self) -> list[Prompt]:
+        """A small set of prompts, offered in turn."""
+        return [
+            Prompt(f"prompt-{n}", {"prompt": f"What is {n} + {n}?", "answer": str(2 * n)})
+            for n in range(12)
+        ]
+
+    @pytest.fixture
+    def build(self, component: Subject, tmp_path: Path) -> Any:
+        """``build(seed=0)``: (label, fresh instance) of each configuration."""
+
+        def made(seed: int = 0) -> Iterator[tuple[str, Any]]:
+            for name, factory in component.variants.items():
+                yield name, factory(context("dataflow", tmp_path, seed))
+
+        return made
+
+    # --- what it is ----------------------------------------------------------------------------
+
+    def test_capabilities_are_what_it_does(self, component: Subject, build: Any) -> None:
+        """Flags name the points that it implements, and whether it has state."""
+        declared = component.capabilities
+        for name, policy in build():
+            done = {flag for flag, protocol in POINTS.items() if isinstance(policy, protocol)}
+            if not done:
+                _violated(f"{name} decides nothing", f"any of {', '.join(POINTS)}")
+            if isinstance(policy, Stateful):
+                done.add("stateful")
+            elif hasattr(policy, "state_dict") or hasattr(policy, "load_state_dict"):
+                _violated(f"{name} has half a state", "state_dict and load_state_dict")
+            for flag in sorted(declared ^ (done | (declared & {"random"}))):
+                has = "declares" if flag in declared else "does not declare"
+                does = "implements" if flag in done else "does not implement"
+                _violated(f"{name} {has} {flag!r} and {does} it", "flags of what it does")
+
+    # --- types ---------------------------------------------------------------------------------
+
+    def test_admit_answers_yes_or_no(
+        self, component: Subject, build: Any, prompts: list[Prompt]
+    ) -> None:
+        """``admit`` returns a bool."""
+        _opened(component, "admit")
+        for name, policy in build():
+            for kind, answer in World(prompts).advance(policy, STEPS):
+                if kind == "admit" and not isinstance(answer, bool):
+                    _violated(f"{name}: admit returned {answer!r}", "a bool")
+
+    def test_accept_gives_verdicts(
+        self, component: Subject, build: Any, prompts: list[Prompt]
+    ) -> None:
+        """``accept`` returns a Verdict for any group; reasons are few short phrases."""
+        _opened(component, "accept")
+        for name, policy in build():
+            answers = [a for k, a in World(prompts).advance(policy, STEPS) if k == "accept"]
+            for rewards in ([0.5], [1e9, -1e9], [-0.0, 0.0], [1e-300, 0.0], list(range(64))):
+                for cut in (False, True):
+                    group = worlds.summary(prompts[0], rewards, 1000, truncated=cut)
+                    untrained = replace(group, trained=np.zeros_like(group.trained))
+                    answers += [policy.accept(group), policy.accept(untrained)]
+            reasons = set()
+            for answer in answers:
+                if not isinstance(answer, Verdict) or not isinstance(answer.accepted, bool):
+                    _violated(f"{name}: accept returned {answer!r}", "a Verdict with a bool")
+                if not answer.accepted:
+                    reason: object = answer.reason
+                    if not (isinstance(reason, str) and 0 < len(reason.strip()) <= LONGEST_REASON):
+                        _violated(f"{name}: refused for {reason!r}", "the reason, a short phrase")
+                    reasons.add(answer.reason)
+            if len(reasons) > MOST_REASONS:
+                _violated(
+                    f"{name} gave {len(reasons)} reasons, such as {sorted(reasons)[:3]}",
+                    "a phrase that can be counted: no numbers or ids in it",
+                )
+
+    def test_key_gives_finite_numbers(
+        self, component: Subject, build: Any, prompts: list[Prompt]
+    ) -> None:
+        """``key`` returns a float that can be compared."""
+        _opened(component, "key")
+        for name, policy in build():
+            for kind, answer in World(prompts).advance(policy, STEPS):
+                if kind == "key" and not (isinstance(answer, float) and math.isfinite(answer)):
+                    _violated(f"{name}: key returned {answer!r}", "a finite float")
+
+    def test_draw_gives_rows_on_offer(
+        self, component: Subject, build: Any, prompts: list[Prompt]
+    ) -> None:
+        """``draw`` returns exactly as many different rows as asked for, of those offered, or None."""
+        _opened(component, "draw")
+        for name, policy in build():
+            World(prompts).advance(policy, STEPS)
+            rows = [replace(row, arrival=row.arrival + 1000) for row in worlds.rows_of(24)]
+            served = [replace(row, times_served=1) for row in rows]
+            for split in range(0, 24, 3):
+                for count in (1, COUNT, 12, 25):
+                    fresh, kept = rows[split:], served[:split]
+                    drawn = policy.draw(count, fresh, kept, 1000)
+                    if drawn is None:
+                        continue
+                    got = [row.arrival for row in drawn]
+                    offered = {row.arrival for row in (*fresh, *kept)}
+                    if len(got) != count or len({*got}) != count or not offered.issuperset(got):
+                        _violated(
+                            f"{name}: of {len(fresh)} fresh and {len(kept)} kept rows it drew {got} "
+                            f"when asked for {count}",
+                            "as many different rows as asked for, of those offered, or None",
+                        )
+
+    def test_metrics_are_plain_numbers(
+        self, build: Any, component: Subject, prompts: list[Prompt]
+    ) -> None:
+        """Finite floats under names without a prefix, from the start."""
+        for name, policy in build():
+            if isinstance(policy, Metrics):
+                for steps in (0, STEPS):
+                    World(prompts).advance(policy, steps)
+                    for key, value in policy.metrics().items():
+                        number: object = value
+                        if not (isinstance(number, int | float) and math.isfinite(number)):
+                            _violated(f"{name}: metric {key!r} is {value!r}", "a finite float")
+                        if not key or "/" in key:
+                            _violated(
+                                f"{name}: a metric is called {key!r}", "a name without prefix"
+                            )
+
+    # --- chance and memory ---------------------------------------------------------------------
+
+    def test_the_same_seed_makes_the_same_choices(self, build: Any, prompts: list[Prompt]) -> None:
+        """Two instances of one seed agree, each in its own copy of the world, step by step in turn;
+        asking one for its metrics and its state changes nothing."""
+        for (name, one), (_, other) in zip(build(), build(), strict=True):
+            here, there = World(prompts), World(prompts)
+            left, right = [], []
+            for _ in range(STEPS):
+                left += here.advance(one, 1)
+                right += there.advance(other, 1)
+                if isinstance(other, Metrics):
+                    other.metrics()
+                if isinstance(other, Stateful):
+                    other.state_dict()
+            if difference := worlds.first_difference(left, right):
+                _violated(
+                    f"{name}: two instances of one seed differ at {difference}",
+                    "choices that depend on context.seed and on what it was told, on nothing else",
+                )
+
+    def test_other_seeds_make_other_choices_if_it_is_random(
+        self, component: Subject, build: Any, prompts: list[Prompt]
+    ) -> None:
+        """The flag ``random`` says whether the seed has an influence."""
+        varies = dict.fromkeys(component.variants, False)
+        histories = {name: World(prompts).advance(p, STEPS) for name, p in build(0)}
+        for seed in SEEDS:
+            for name, policy in build(seed):
+                varies[name] |= World(prompts).advance(policy, STEPS) != histories[name]
+        if "random" in component.capabilities and not any(varies.values()):
+            _violated(
+                f"declares 'random', but {len(SEEDS) + 1} seeds make the same choices",
+                "a generator made from context.seed",
+            )
+        if "random" not in component.capabilities and any(varies.values()):
+            moved = ", ".join(name for name, differs in varies.items() if differs)
+            _violated(f"{moved}: the seed has an influence", "the capability 'random'")
+
+    @pytest.mark.parametrize("point", [1, 37, 80])
+    def test_a_restored_policy_goes_on_as_if_nothing_happened(
+        self, component: Subject, build: Any, prompts: list[Prompt], point: int
+    ) -> None:
+        """Mid-stream, through JSON, into a new instance and into one that has seen other things. A policy
+        without state is replaced by a new one: it must not have remembered anything."""
+        stateful = "stateful" in component.capabilities
+        others = [Prompt(f"other-{prompt.id}", prompt.data) for prompt in prompts]
+        for (name, first), (_, fresh), (_, used) in zip(build(), build(), build(), strict=True):
+            world = World(prompts)
+            world.advance(first, point)
+            state = saved = None
+            if stateful:
+                state = first.state_dict()
+                try:
+                    saved = worlds.through_json(state)
+                except (TypeError, ValueError) as error:
+                    _violated(f"{name}: its state is not JSON-like: {error}", "JSON-like state")
+            copies = [world.copy(), world.copy()]
+            expected = world.advance(first, STEPS)
+            if stateful and worlds.through_json(state) != saved:
+                _violated(
+                    f"{name}: the state that it gave away changed while it went on",
+                    "a state_dict that a checkpoint can hold",
+                )
+            heirs = {"a new instance": fresh}
+            if stateful:
+                World(others, seed=9).advance(used, 25)
+                heirs["an instance that has seen other things"] = used
+            for (what, heir), copy in zip(heirs.items(), copies, strict=False):
+                if stateful:
+                    heir.load_state_dict(deepcopy(saved))
+                if difference := worlds.first_difference(expected, copy.advance(heir, STEPS)):
+                    _violated(
+                        f"{name}: {what} in its place after {point} steps differs at {difference}",
+                        "all that later decisions depend on, generators included, in its state"
+                        if stateful
+                        else "state_dict, load_state_dict and the capability 'stateful'",
+                    )
+
+    # --- manners -------------------------------------------------------------------------------
+
+    def test_what_it_is_shown_is_not_changed(self, build: Any, prompts: list[Prompt]) -> None:
+        """Other policies see the same prompts, statistics and lists of rows."""
+        demands = "that frozen data stays as it is"
+        for name, policy in build():
+            for step in range(0, STEPS, 5):
+                prompt = deepcopy(prompts[step % len(prompts)])
+                if isinstance(policy, Admit):
+                    policy.admit(prompt)
+                group = World(prompts, step=step).group(prompt)
+                before = _arrays(group)
+                if isinstance(policy, Accept):
+                    policy.accept(group)
+                if changed := [k for k, v in before.items() if v != _arrays(group)[k]]:
+                    _violated(f"{name}: accept changed {changed} of its group", demands)
+                if prompt != prompts[step % len(prompts)]:
+                    _violated(f"{name} changed the data of a prompt", demands)
+            if isinstance(policy, Draw):
+                fresh, kept = worlds.rows_of(12), worlds.rows_of(6)
+                policy.draw(COUNT, fresh, kept, 4)
+                if (fresh, kept) != (worlds.rows_of(12), worlds.rows_of(6)):
+                    _violated(f"{name}: draw changed the lists that it was offered", demands)
+
+    # --- no starvation -------------------------------------------------------------------------
+
+    def test_unseen_prompts_are_admitted(
+        self, component: Subject, build: Any, prompts: list[Prompt]
+    ) -> None:
+        """Of prompts that it never saw it admits some, or no run could begin."""
+        _opened(component, "admit")
+        for name, policy in build():
+            unseen = (Prompt(f"{p.id}-{n}", p.data) for n in range(PATIENCE) for p in prompts)
+            offers = [
+                policy.admit(prompt) for prompt, _ in zip(unseen, range(PATIENCE), strict=False)
+            ]
+            if not any(offers):
+                _violated(
+                    f"{name} admitted none of {PATIENCE} prompts that it had never seen",
+                    "that a run can begin",
+                )
+
+    def test_prompts_of_mixed_success_keep_being_admitted(
+        self, component: Subject, build: Any, prompts: list[Prompt]
+    ) -> None:
+        """While groups still differ now and then, something is admitted in every stretch of offers."""
+        _opened(component, "admit")
+        for name, policy in build():
+            made = World(prompts).advance(policy, 10 * PATIENCE)
+            offers = [answer for kind, answer in made if kind == "admit"]
+            for start in range(0, len(offers), PATIENCE):
+                if not any(offers[start : start + PATIENCE]):
+                    _violated(
+                        f"{name} admitted none of the offers {start} to {start + PATIENCE}",
+                        "that nothing starves while prompts still teach something",
+                    )
+
+    def test_groups_that_differ_keep_being_accepted(
+        self, component: Subject, build: Any, prompts: list[Prompt]
+    ) -> None:
+        """A steady stream of fresh groups with different rewards feeds the trainer."""
+        _opened(component, "accept")
+        for name, policy in build():
+            rng = np.random.default_rng(1)
+            for stretch in range(4):
+                taken = 0
+                for n in range(PATIENCE):
+                    rewards = rng.permutation([0.0, 1.0, *rng.integers(0, 2, 6)])
+                    group = worlds.summary(prompts[n % len(prompts)], rewards, stretch * 4)
+                    taken += policy.accept(group).accepted
+                if not taken:
+                    _violated(
+                        f"{name} accepted none of the groups {stretch * PATIENCE} to "
+                        f"{(stretch + 1) * PATIENCE}, whose rewards differ",
+                        "that the trainer is fed",
+                    )
+
+    def test_fresh_rows_are_used_up(self, component: Subject, build: Any) -> None:
+        """With rows enough ``draw`` gives a batch, at the start too, and fresh rows get their turn."""
+        _opened(component, "draw")
+        for name, policy in build():
+            total = 12 * COUNT
+            world = World([], fresh=[(0.0, row) for row in worlds.rows_of(total)])
+            for _ in range(PATIENCE):
+                fresh = [row for _, row in world.fresh]
+                if len(fresh) < COUNT:
+                    break
+                world.served(policy.draw(COUNT, fresh, list(world.kept), 3) or [])
+            else:
+                _violated(
+                    f"{name}: after {PATIENCE} draws of {COUNT} rows {len(world.fresh)} of {total} "
+                    "fresh rows still wait",
+                    "batches while there are rows, and that no fresh row waits for ever",
+                )
+
+
+def _violated(did: str, demands: str) -> NoReturn:
+    violated("protocols/data_policy", did, demands)
+
+
+def _opened(component: Subject, flag: str) -> None:
+    """Go on only if the capability is declared; that it is implemented has a test of its own."""
+    if flag not in component.capabilities:
+        pytest.skip(f"does not declare {flag!r}")
+
+
+def _arrays(group: GroupSummary) -> dict[str, list[Any]]:
+    names = ("rewards", "lengths", "trained", "min_versions", "truncated")
+    return {name: getattr(group, name).tolist() for name in names}

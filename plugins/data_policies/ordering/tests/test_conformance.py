@@ -1,0 +1,12 @@
+from __future__ import annotations
+
+import pytest
+
+from astraflow_core.testing.conformance.data_policy import DataPolicyConformance
+from astraflow_core.testing.conformance.subject import Subject, installed
+
+
+class TestOrdering(DataPolicyConformance):
+    @pytest.fixture
+    def component(self) -> Subject:
+        return installed("data_policy", "ordering", {"by": "edf"}, {"by": "fifo"})
