@@ -17,4 +17,4 @@ class Prompts:
         return 4096
 
     def __getitem__(self, index: int) -> Prompt:
-        return Prompt(f"p{index}", {"prompt": str(index)})
+        return Prompt(f"p{index}", {"prompt": str(index), "answer": str(index)})
