@@ -1,6 +1,7 @@
 """Engines that each do one thing wrong; the suite for engines has to fail them all.
 
-All are the table engine, which needs no framework, with one realistic mistake.
+All but one are the table engine, which needs no framework, with one realistic mistake; since a table
+cannot score, that one is the engine ``torch``.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from astraflow_core.errors import WeightsError
 from astraflow_core.protocols.engine import PauseMode
 from astraflow_core.testing.conformance.engine import (
     EngineConformance,
-    EngineSubject,
     Reference,
+    Subject,
 )
 from astraflow_core.testing.table import POSITIONS, TableEngine, TableEngineConfig
 from astraflow_core.testing.tiny_model import write_tiny_model
-from astraflow_core.types import GenerateRequest, GenerateResult, WeightSource
+from astraflow_core.types import ComponentContext, GenerateRequest, GenerateResult, WeightSource
+from astraflow_plugin_torch_engine import manifest
+from astraflow_plugin_torch_engine.config import TorchEngineConfig
+from astraflow_plugin_torch_engine.engine import TorchEngine
 
 
 def write_table(file: Path, seed: int) -> Path:
@@ -44,10 +48,11 @@ class Examination(EngineConformance):
         cls.__test__ = True
 
     @pytest.fixture
-    def subject(self) -> EngineSubject:
-        return EngineSubject(
-            self.engine, TableEngineConfig(token_s=0.001), TableEngine.capabilities
-        )
+    def component(self) -> Subject:
+        def build(context: ComponentContext) -> TableEngine:
+            return self.engine(TableEngineConfig(token_s=0.001), context)
+
+        return Subject({self.engine.__name__: build}, TableEngine.capabilities)
 
     @pytest.fixture
     def model(self, tmp_path: Path) -> Path:
@@ -225,3 +230,21 @@ class ShortContext(TableEngine):
 class TestShortContext(Examination):
     wrong = "a request over the context is silently cut instead of refused"
     engine = ShortContext
+
+
+class ShiftedScore(TorchEngine):
+    async def score(self, tokens: np.ndarray) -> np.ndarray:
+        return np.append((await super().score(tokens))[1:], np.float32(0))
+
+
+class TestShiftedScore(EngineConformance):
+    wrong = "score() gives each token the log-prob of the next one"
+
+    @pytest.fixture
+    def component(self) -> Subject:
+        (declared,) = manifest.astraflow_engines()
+
+        def build(context: ComponentContext) -> ShiftedScore:
+            return ShiftedScore(TorchEngineConfig(device="cpu"), context)
+
+        return Subject({"ShiftedScore": build}, declared.capabilities)

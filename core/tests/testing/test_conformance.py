@@ -9,17 +9,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from astraflow_core.testing.conformance.engine import (
-    EngineConformance,
-    EngineSubject,
-    Reference,
-)
-from astraflow_core.testing.table import (
-    POSITIONS,
-    TableEngine,
-    TableEngineConfig,
-)
+from astraflow_core.testing.conformance.engine import EngineConformance, Subject, installed
+from astraflow_core.testing.conformance.engine import Reference as EngineReference
+from astraflow_core.testing.conformance.trainer import Reference as TrainerReference
+from astraflow_core.testing.conformance.trainer import TrainerConformance
+from astraflow_core.testing.table import POSITIONS
 from astraflow_core.testing.tiny_model import write_tiny_model
+from astraflow_core.types import Batch
+
+TABLE = "astraflow_core.testing.table"
 
 
 def write_table(file: Path, seed: int) -> Path:
@@ -38,9 +36,8 @@ def table(tmp_path: Path) -> Path:
 
 class TestTableEngine(EngineConformance):
     @pytest.fixture
-    def subject(self) -> EngineSubject:
-        config = TableEngineConfig(token_s=0.001)
-        return EngineSubject(TableEngine, config, TableEngine.capabilities)
+    def component(self) -> Subject:
+        return installed("engine", f"{TABLE}:TableEngine", {"token_s": 0.001})
 
     @pytest.fixture
     def model(self, table: Path) -> Path:
@@ -51,10 +48,34 @@ class TestTableEngine(EngineConformance):
         return write_table(tmp_path / "other.safetensors", 1)
 
     @pytest.fixture
-    def reference(self) -> Reference:
+    def reference(self) -> EngineReference:
         def logits(prompt: np.ndarray, tokens: np.ndarray, files: Sequence[Path]) -> np.ndarray:
             tables = {file: load_file(file)["logits"].astype(np.float64) for file in set(files)}
             rows = [tables[file][min(i, POSITIONS - 1)] for i, file in enumerate(files)]
             return np.array(rows)
+
+        return logits
+
+
+class TestTableTrainer(TrainerConformance):
+    calls_loss = False
+
+    @pytest.fixture
+    def component(self) -> Subject:
+        return installed("trainer", f"{TABLE}:TableTrainer", {"lr": 1.0})
+
+    @pytest.fixture
+    def model(self, table: Path) -> Path:
+        return table
+
+    @pytest.fixture
+    def reference(self) -> TrainerReference:
+        def logits(file: Path, batch: Batch) -> np.ndarray:
+            rows = load_file(file)["logits"].astype(np.float64)
+            places = []
+            for start, end in zip(batch.offsets[:-1], batch.offsets[1:], strict=True):
+                trained = batch.loss_mask[start:end]
+                places += [min(int(trained[:t].sum()), POSITIONS - 1) for t in range(len(trained))]
+            return rows[places]
 
         return logits

@@ -8,12 +8,15 @@ from typing import Any, NoReturn
 
 import pytest
 
+from astraflow_core.capabilities import unknown_flags
+from astraflow_core.testing.conformance.subject import Subject, violated
+
 
 class Demands:
-    """Says what a component did and what the protocol in ``file`` demands instead."""
+    """Says what a component did and what the protocol called ``protocol`` demands instead."""
 
-    def __init__(self, file: str) -> None:
-        self._file = file
+    def __init__(self, protocol: str) -> None:
+        self._protocol = protocol
 
     def that(self, kept: bool, did: str, demanded: str) -> None:
         """Fail the test unless ``kept``."""
@@ -22,16 +25,16 @@ class Demands:
 
     def broken(self, did: str, demanded: str) -> NoReturn:
         """Fail the test."""
-        pytest.fail(f"{did}\nThe protocol demands: {demanded}\nSee {self._file}", pytrace=False)
+        violated(self._protocol, did, demanded)
 
 
 def capability(*flags: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A test that runs if its ``subject`` claims all ``flags``; once claimed, a skip in it fails."""
+    """A test that runs if its ``component`` claims all ``flags``; once claimed, a skip in it fails."""
 
     def wrap(test: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(test)
         def run(*args: Any, **fixtures: Any) -> None:
-            missing = sorted(set(flags) - fixtures["subject"].capabilities)
+            missing = sorted(set(flags) - fixtures["component"].capabilities)
             if missing:
                 pytest.skip(f"does not claim {', '.join(missing)}")
             try:
@@ -49,17 +52,17 @@ def capability(*flags: str) -> Callable[[Callable[..., None]], Callable[..., Non
 
 
 def replaced_tests(suite: type, inheritor: type) -> list[str]:
-    """Tests of ``suite`` that ``inheritor`` replaces or takes away, and does not mark as an expected
-    failure with a reason (``pytest.mark.xfail(reason=…)``)."""
+    """Tests of ``suite`` that ``inheritor`` replaces or takes away."""
     return [
         name
         for name in dir(suite)
-        if name.startswith("test_")
-        and getattr(inheritor, name, None) is not getattr(suite, name)
-        and not _expected_failure(getattr(inheritor, name, None))
+        if name.startswith("test_") and getattr(inheritor, name, None) is not getattr(suite, name)
     ]
 
 
-def _expected_failure(test: object) -> bool:
-    marks = getattr(test, "pytestmark", [])
-    return any(mark.name == "xfail" and mark.kwargs.get("reason") for mark in marks)
+def assert_whole(kind: str, component: Subject, suite: type, inheritor: type) -> None:
+    """The capabilities are known, and no test was taken out of the suite."""
+    unknown = unknown_flags(kind, component.capabilities)
+    assert not unknown, f"unknown capabilities {unknown}; see astraflow_core/capabilities.py"
+    replaced = replaced_tests(suite, inheritor)
+    assert not replaced, f"name {replaced} in expected_failures with a reason; do not replace them"

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,18 +13,17 @@ import numpy.typing as npt
 from astraflow_core.protocols.engine import Engine
 from astraflow_core.testing.conformance._checks import Demands
 from astraflow_core.testing.conformance._qwen3 import Floats, log_softmax
+from astraflow_core.testing.conformance.subject import Subject, context
 from astraflow_core.types import (
-    ComponentContext,
     GenerateRequest,
     GenerateResult,
     LogprobSemantics,
-    RunInfo,
     Sampling,
     WeightSource,
 )
 from astraflow_core.types.generation import FinishReason
 
-DEMANDS = Demands("astraflow_core/protocols/engine.py and types/generation.py")
+DEMANDS = Demands("astraflow_core/protocols/engine")
 PROMPT = (5, 9, 3, 7)
 GREEDY = Sampling(24, temperature=0, ignore_eos=True)
 
@@ -33,17 +31,6 @@ Reference = Callable[[npt.NDArray[np.int32], npt.NDArray[np.int32], Sequence[Pat
 """``(prompt [P], completion [T], files)`` → logits float64 ``[T, V]`` from which each token of the
 completion was sampled, token ``i`` with the weights of ``files[i]``; the keys and values of what came
 before are those of the weights that computed it."""
-
-
-@dataclass(frozen=True)
-class EngineSubject:
-    """The engine that a suite examines: ``factory(config, context)`` builds it, ``capabilities`` is what
-    its manifest claims, ``tolerance`` bounds the error of its log-probs (raise it for 16-bit weights)."""
-
-    factory: Callable[[Any, ComponentContext], Engine]
-    config: Any
-    capabilities: frozenset[str]
-    tolerance: float = 1e-4
 
 
 class Served:
@@ -139,14 +126,13 @@ Scenario = Callable[[Served], Awaitable[None]]
 
 
 def serve(
-    subject: EngineSubject, model: Path, directory: Path, deadline_s: float, scenario: Scenario
+    component: Subject, model: Path, directory: Path, deadline_s: float, scenario: Scenario
 ) -> None:
     """Run ``scenario`` with a started engine, which is closed afterwards; nothing outlives the deadline."""
-    run = RunInfo("conformance", 0, 1, 1, ("p",), directory)
-    context = ComponentContext(run, "engine", "p", 11, directory / "state")
+    (factory,) = component.variants.values()
 
     async def main() -> None:
-        served = Served(subject.factory(subject.config, context), deadline_s)
+        served = Served(factory(context("engine", directory, seed=11)), deadline_s)
         await served.engine.start(model)
         try:
             async with asyncio.timeout(deadline_s):

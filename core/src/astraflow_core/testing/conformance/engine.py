@@ -13,16 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from astraflow_core.capabilities import unknown_flags
 from astraflow_core.errors import AstraFlowError
 from astraflow_core.testing.conformance import _qwen3
-from astraflow_core.testing.conformance._checks import replaced_tests
+from astraflow_core.testing.conformance._checks import assert_whole
 from astraflow_core.testing.conformance._engine_control import ControlTests, Examine, Run
 from astraflow_core.testing.conformance._engine_rig import (
     DEMANDS,
     GREEDY,
     PROMPT,
-    EngineSubject,
     Examiner,
     Reference,
     Served,
@@ -31,10 +29,11 @@ from astraflow_core.testing.conformance._engine_rig import (
     serve,
     surprise,
 )
+from astraflow_core.testing.conformance.subject import Conformance, Subject, installed
 from astraflow_core.testing.tiny_model import write_tiny_model
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling
 
-__all__ = ["EngineConformance", "EngineSubject", "Reference"]
+__all__ = ["EngineConformance", "Reference", "Subject", "installed"]
 
 SAMPLINGS = {
     "temperature-1": Sampling(24, ignore_eos=True),
@@ -48,29 +47,28 @@ SAMPLINGS = {
 HEALTH = ("running", "waiting", "version", "tokens_generated", "prompt_tokens", "decode_seconds")
 
 
-class EngineConformance(ControlTests):
-    """Inherit this and give the fixture ``subject``::
+class EngineConformance(Conformance, ControlTests):
+    """Inherit this and give the fixture ``component``::
 
         class TestMyEngine(EngineConformance):
             @pytest.fixture
-            def subject(self) -> EngineSubject:
-                (component,) = manifest.astraflow_engines()
-                return EngineSubject(MyEngine, MyConfig(device="cpu"), component.capabilities)
+            def component(self) -> Subject:
+                return installed("engine", "mine", {"device": "cpu"})
 
-    The engine is started on a model of 27 tokens and about 40 000 float32 parameters in the Qwen3
+    The engine is started on a model of 27 tokens and about 25 000 float32 parameters in the Qwen3
     architecture, and compared with a forward pass in float64. An engine that cannot serve it overrides the
     fixtures ``model`` (a folder with ``config.json``), ``other`` (a safetensors file of other weights for
-    it) and ``reference``. Tests may not be replaced, only marked ``xfail`` with a reason.
+    it) and ``reference``. Tests may not be replaced, only named in ``expected_failures``.
     """
 
     deadline_s = 20.0
     """Most seconds of one test."""
 
     @pytest.fixture
-    def subject(self) -> EngineSubject:
-        """The engine to examine; required."""
+    def component(self) -> Subject:
+        """The engine, in one configuration; required."""
         pytest.fail(
-            "define the fixture `subject` and return EngineSubject(factory, config, capabilities)",
+            "define the fixture `component`; return installed('engine', NAME, {…keys…}) or a Subject",
             pytrace=False,
         )
 
@@ -103,25 +101,20 @@ class EngineConformance(ControlTests):
         return logits
 
     @pytest.fixture
-    def run(self, subject: EngineSubject, model: Path, tmp_path: Path) -> Run:
+    def run(self, component: Subject, model: Path, tmp_path: Path) -> Run:
         """``run(scenario)`` runs a coroutine function on a started engine."""
-        return lambda scenario: serve(subject, model, tmp_path, self.deadline_s, scenario)
+        return lambda scenario: serve(component, model, tmp_path, self.deadline_s, scenario)
 
     @pytest.fixture
-    def examiner(
-        self, subject: EngineSubject, model: Path, other: Path, reference: Reference
-    ) -> Examine:
+    def examiner(self, model: Path, other: Path, reference: Reference) -> Examine:
         """``examiner(served)`` compares results; version 0 is ``model``, 1 is ``other``."""
         files = {0: model / "model.safetensors", 1: other}
         return lambda served: Examiner(
-            reference, served.engine.logprob_semantics, subject.tolerance, files
+            reference, served.engine.logprob_semantics, self.tolerance, files
         )
 
-    def test_the_suite_is_whole(self, subject: EngineSubject) -> None:
-        unknown = unknown_flags("engine", subject.capabilities)
-        assert not unknown, f"unknown capabilities {unknown}; see astraflow_core/capabilities.py"
-        replaced = replaced_tests(EngineConformance, type(self))
-        assert not replaced, f"mark {replaced} as xfail with a reason instead of replacing them"
+    def test_the_suite_is_whole(self, component: Subject) -> None:
+        assert_whole("engine", component, EngineConformance, type(self))
 
     @pytest.mark.parametrize("name", SAMPLINGS)
     def test_tokens_and_logprobs_follow_the_declared_semantics(

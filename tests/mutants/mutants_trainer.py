@@ -1,0 +1,247 @@
+"""Trainers that each do one thing wrong; the suite for trainers has to fail them all.
+
+All are the trainer ``torch`` with one realistic mistake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+
+from astraflow_core.errors import NonFiniteLoss
+from astraflow_core.protocols.algorithm import Algorithm
+from astraflow_core.testing.conformance.trainer import Subject, TrainerConformance
+from astraflow_core.types import Batch, ExportedTensor, Loss, LossInputs
+from astraflow_plugin_torch_trainer import manifest
+from astraflow_plugin_torch_trainer.config import TorchTrainerConfig
+from astraflow_plugin_torch_trainer.trainer import TorchTrainer
+
+KEYS: dict[str, Any] = {
+    "device": "cpu",
+    "publish_dtype": "float32",
+    "lr": 1e-2,
+    "schedule": "cosine",
+    "warmup_steps": 2,
+}
+VARIANTS = (KEYS, {**KEYS, "micro_batch_tokens": 9})
+
+
+class Examination(TrainerConformance):
+    """The suite on the trainer ``torch``, or on what ``trainer`` names instead."""
+
+    __test__ = False
+    wrong = ""
+    trainer: type[TorchTrainer] = TorchTrainer
+
+    def __init_subclass__(cls) -> None:
+        cls.__test__ = True
+
+    @pytest.fixture
+    def component(self) -> Subject:
+        def factory(keys: dict[str, Any]) -> Any:
+            config = TorchTrainerConfig(**keys)
+            return lambda context: self.trainer(config, context)
+
+        (declared,) = manifest.astraflow_trainers()
+        variants = {str(number): factory(keys) for number, keys in enumerate(VARIANTS)}
+        return Subject(variants, declared.capabilities)
+
+
+class TestHealthy(Examination):
+    pass
+
+
+class Wrapped:
+    """An algorithm whose loss is changed on its way."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self._algorithm = algorithm
+        self.needs = algorithm.needs
+        self.advantages, self.weights = algorithm.advantages, algorithm.weights
+
+    def loss(self, inputs: LossInputs) -> Loss:
+        share = inputs.weights["policy"].sum()
+        loss = self._algorithm.loss(inputs)
+        return Loss({n: (c, v / share) for n, (c, v) in loss.terms.items()}, loss.metrics)
+
+
+class MeanPerMicroBatch(TorchTrainer):
+    def step(self, batch: Batch, algorithm: Algorithm, step: int) -> dict[str, float]:
+        return super().step(batch, Wrapped(algorithm), step)
+
+
+class TestMeanPerMicroBatch(Examination):
+    wrong = "the loss is averaged within each micro-batch, so short ones count too much"
+    trainer = MeanPerMicroBatch
+
+
+class ShiftedLogprobs(TorchTrainer):
+    def logprobs(self, batch: Batch, model: Literal["current", "reference"]) -> Any:
+        return np.roll(super().logprobs(batch, model), 1)
+
+
+class TestShiftedLogprobs(Examination):
+    wrong = "log-probs stand at the token after their own"
+    trainer = ShiftedLogprobs
+
+
+class NoTemperature(TorchTrainer):
+    def logprobs(self, batch: Batch, model: Literal["current", "reference"]) -> Any:
+        return super().logprobs(replace(batch, temperature=1.0), model)
+
+
+class TestNoTemperature(Examination):
+    wrong = "logprobs() forgets the temperature, which the behaviour log-probs include"
+    trainer = NoTemperature
+
+
+class MaskIgnored(TorchTrainer):
+    def step(self, batch: Batch, algorithm: Algorithm, step: int) -> dict[str, float]:
+        every = np.ones_like(batch.loss_mask)
+        every[batch.offsets[:-1]] = False
+        weights = {name: every / np.float32(every.sum()) for name in batch.weights}
+        return super().step(replace(batch, loss_mask=every, weights=weights), algorithm, step)
+
+
+class TestMaskIgnored(Examination):
+    wrong = "prompt and tool tokens are trained on"
+    trainer = MaskIgnored
+
+
+class DriftingReference(TorchTrainer):
+    def logprobs(self, batch: Batch, model: Literal["current", "reference"]) -> Any:
+        return super().logprobs(batch, "current")
+
+
+class TestDriftingReference(Examination):
+    wrong = "the reference model shares its weights with the trained one"
+    trainer = DriftingReference
+
+
+class ForgottenOptimizer(TorchTrainer):
+    def load(self, directory: Path) -> None:
+        super().load(directory)
+        self._optimizer = self._adamw()
+
+
+class TestForgottenOptimizer(Examination):
+    wrong = "load() restores the weights and the schedule, but not the moments of the optimizer"
+    trainer = ForgottenOptimizer
+
+
+class ForgottenSchedule(TorchTrainer):
+    def load(self, directory: Path) -> None:
+        super().load(directory)
+        self._steps = 0
+
+
+class TestForgottenSchedule(Examination):
+    wrong = "load() starts the learning rate's schedule again"
+    trainer = ForgottenSchedule
+
+
+class WrappedNames(TorchTrainer):
+    def export(self) -> Iterator[ExportedTensor]:
+        for tensor in super().export():
+            yield replace(tensor, name=f"_orig_mod.{tensor.name}")
+
+
+class TestWrappedNames(Examination):
+    wrong = "export() names tensors as the wrapping module does"
+    trainer = WrappedNames
+
+
+class TransposedExport(TorchTrainer):
+    def export(self) -> Iterator[ExportedTensor]:
+        for tensor in super().export():
+            rows = np.frombuffer(bytes(tensor.data), np.float32).reshape(tensor.shape)
+            yield replace(tensor, data=np.ascontiguousarray(rows.T.reshape(tensor.shape)))
+
+
+class TestTransposedExport(Examination):
+    wrong = "export() writes matrices column by column"
+    trainer = TransposedExport
+
+
+class StaleExport(TorchTrainer):
+    def setup(self, model: Path, total_steps: int, needs: frozenset[str]) -> None:
+        super().setup(model, total_steps, needs)
+        self._first = [replace(t, data=bytes(t.data)) for t in super().export()]
+
+    def export(self) -> Iterator[ExportedTensor]:
+        yield from self._first
+
+
+class TestStaleExport(Examination):
+    wrong = "export() goes on giving the weights of the start"
+    trainer = StaleExport
+
+
+class PoisonedOptimizer(TorchTrainer):
+    def step(self, batch: Batch, algorithm: Algorithm, step: int) -> dict[str, float]:
+        try:
+            return super().step(batch, algorithm, step)
+        except NonFiniteLoss:
+            for state in self._optimizer.state.values():
+                state["exp_avg"].mul_(0.9)
+            raise
+
+
+class TestPoisonedOptimizer(Examination):
+    wrong = "a refused step leaves its trace in the optimizer"
+    trainer = PoisonedOptimizer
+
+
+class LostGradient(TorchTrainer):
+    def step(self, batch: Batch, algorithm: Algorithm, step: int) -> dict[str, float]:
+        half = batch.take(np.arange(len(batch) // 2))
+        return {
+            **super().step(half, algorithm, step),
+            "tokens": float(len(batch.tokens)),
+        }
+
+
+class TestLostGradient(Examination):
+    wrong = "only the first half of the rows reaches the loss"
+    trainer = LostGradient
+
+
+class KeptGradient(TorchTrainer):
+    def setup(self, model: Path, total_steps: int, needs: frozenset[str]) -> None:
+        super().setup(model, total_steps, needs)
+        zero_grad, self._left = self._optimizer.zero_grad, {}
+
+        def forget(set_to_none: bool = True) -> None:
+            parameters = dict(self._model.whole.named_parameters())
+            kept = {n: p.grad.clone() for n, p in parameters.items() if p.grad is not None}
+            zero_grad(set_to_none=set_to_none)
+            if not kept:
+                for name, gradient in self._left.items():
+                    parameters[name].grad = gradient.clone()
+            self._left = {n: torch.nan_to_num(g) for n, g in kept.items()}
+
+        self._optimizer.zero_grad = forget  # type: ignore[method-assign]
+
+
+class TestKeptGradient(Examination):
+    wrong = "gradients of a step are still there when the next one begins"
+    trainer = KeptGradient
+
+
+class SharedContext(TorchTrainer):
+    def logprobs(self, batch: Batch, model: Literal["current", "reference"]) -> Any:
+        joined = replace(batch, lengths=np.array([len(batch.tokens)], dtype=np.int32))
+        values = super().logprobs(joined, model)
+        values[batch.offsets[:-1]] = 0.0
+        return values
+
+
+class TestSharedContext(Examination):
+    wrong = "rows are packed end to end without keeping attention apart"
+    trainer = SharedContext
