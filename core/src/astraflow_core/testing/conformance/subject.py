@@ -61,8 +61,8 @@ def violated(protocol: str, did: str, demands: str) -> NoReturn:
 class Conformance:
     """Base of the suites.
 
-    A test that a component cannot pass for a reason is named in ``expected_failures`` with that reason;
-    it is an error if it passes after all.
+    A test that a component cannot pass for a reason is named in ``expected_failures`` with that reason; it
+    fails if it passes after all. Tests of a suite may be added to, not replaced.
     """
 
     expected_failures: ClassVar[Mapping[str, str]] = {}
@@ -79,3 +79,20 @@ class Conformance:
         unknown = [name for name in self.expected_failures if not hasattr(self, name)]
         assert not unknown, f"expected_failures names {unknown}, which the suite has not"
         assert all(self.expected_failures.values()), "each expected failure needs its reason"
+
+    def test_no_test_of_the_suite_is_replaced(self) -> None:
+        """What a suite demands is opted out of by name and reason, never by silence."""
+        own = __name__.rpartition(".")[0]
+        lineage = type(self).__mro__
+        suites = [parent for parent in lineage if parent.__module__.startswith(own)]
+        replaced = {
+            name
+            for parent in suites
+            for name in vars(parent)
+            if name.startswith("test_")
+            and next(each for each in lineage if name in vars(each)) not in suites
+        }
+        assert not replaced, (
+            f"{type(self).__name__} replaces {sorted(replaced)}; name them in expected_failures with "
+            "the reason instead"
+        )
