@@ -126,3 +126,9 @@ def test_a_frame_of_absurd_sizes_is_refused_before_anything_is_allocated() -> No
     body[12:20] = (1 << 60).to_bytes(8, "little")
     with pytest.raises(WireError, match="speaks of"):
         Frame(bytes(body))
+
+
+def test_pieces_of_a_buffer_are_written_as_one() -> None:
+    whole, mask = np.arange(100, dtype=np.int32), np.arange(7) % 2 == 0
+    pieces = [whole[:3], whole[3:3], whole[3:60], whole[60:]]
+    assert encode_frame({"a": 1}, [pieces, mask]) == encode_frame({"a": 1}, [whole, mask])

@@ -1,16 +1,13 @@
-"""Packing rows into the frame of a batch: slices of the received columns, concatenated once."""
+"""Packing rows into the frame of a batch: slices of the received columns, copied once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from astraflow_core.dataflow.rows import Row
-from astraflow_core.types import Batch
-from astraflow_core.wire.batches import encode_batch
+from astraflow_core.wire.batches import TOKEN_COLUMNS, BatchHeader, encode_columns
 from astraflow_core.wire.groups import ReceivedGroup
 
 
@@ -37,28 +34,26 @@ def pack(
     batch_id: str, policy: str, version: int, temperature: float, rows: Sequence[Row]
 ) -> bytes:
     """The encoded batch of ``rows`` in their order."""
-    runs = _runs(rows)
-
-    def column(name: str) -> npt.NDArray[Any]:
-        return np.concatenate([getattr(received, name)[start:end] for received, start, end in runs])
-
-    items = [row.item for row in rows]
-    return encode_batch(
-        Batch(
-            id=batch_id,
-            policy=policy,
-            version=version,
-            temperature=temperature,
-            lengths=np.array([item.length for item in items], dtype=np.int32),
-            tokens=column("tokens"),
-            loss_mask=column("loss_mask").view(np.bool_),
-            logprobs=column("logprobs"),
-            versions=column("versions"),
-            rewards=np.array([item.reward for item in items], dtype=np.float32),
-            group=np.array([row.group for row in rows], dtype=np.int64),
-            trajectory=np.array([row.trajectory for row in rows], dtype=np.int64),
-            group_size=np.array([item.group_size for item in items], dtype=np.int32),
-            group_mean=np.array([item.group_mean for item in items], dtype=np.float32),
-            group_std=np.array([item.group_std for item in items], dtype=np.float32),
-        )
+    runs, items = _runs(rows), [row.item for row in rows]
+    header = BatchHeader(
+        id=batch_id,
+        policy=policy,
+        version=version,
+        rows=len(rows),
+        tokens=sum(end - start for _, start, end in runs),
+        temperature=temperature,
     )
+    per_row = {
+        "lengths": np.array([item.length for item in items]),
+        "rewards": np.array([item.reward for item in items]),
+        "group": np.array([row.group for row in rows]),
+        "trajectory": np.array([row.trajectory for row in rows]),
+        "group_size": np.array([item.group_size for item in items]),
+        "group_mean": np.array([item.group_mean for item in items]),
+        "group_std": np.array([item.group_std for item in items]),
+    }
+    per_token = {
+        name: [getattr(received, name)[start:end] for received, start, end in runs]
+        for name, _ in TOKEN_COLUMNS
+    }
+    return encode_columns(header, per_row, per_token)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from astraflow_core.types import Batch
 from astraflow_core.wire.frames import Frame, decode_header, encode_frame
@@ -59,8 +61,23 @@ def encode_batch(batch: Batch) -> bytes:
         tokens=len(batch.tokens),
         temperature=batch.temperature,
     )
-    columns = [getattr(batch, name) for name, _ in ROW_COLUMNS + TOKEN_COLUMNS]
-    return encode_frame(header, columns)
+    rows = {name: getattr(batch, name) for name, _ in ROW_COLUMNS}
+    tokens = {name: [getattr(batch, name)] for name, _ in TOKEN_COLUMNS}
+    return encode_columns(header, rows, tokens)
+
+
+def encode_columns(
+    header: BatchHeader,
+    rows: Mapping[str, npt.NDArray[Any]],
+    tokens: Mapping[str, Sequence[npt.NDArray[Any]]],
+) -> bytes:
+    """A batch from the columns of its rows and, for each of those of its tokens, contiguous pieces in
+    order: each token is copied once. The loss mask may be uint8."""
+    return encode_frame(
+        header,
+        [rows[name].astype(dtype, copy=False) for name, dtype in ROW_COLUMNS]
+        + [tokens[name] for name, _ in TOKEN_COLUMNS],
+    )
 
 
 def encode_no_batch(ended: bool, reason: str, best_version: int = -1) -> bytes:

@@ -30,11 +30,19 @@ def _padded(size: int) -> int:
     return (size + 7) & ~7
 
 
-def encode_frame(header: Any, buffers: Sequence[npt.NDArray[Any]]) -> bytes:
-    """One frame as bytes. ``header`` is a msgspec struct or JSON-like; arrays are C-contiguous."""
+def encode_frame(
+    header: Any, buffers: Sequence[npt.NDArray[Any] | Sequence[npt.NDArray[Any]]]
+) -> bytes:
+    """One frame as bytes. ``header`` is a msgspec struct or JSON-like. A buffer is an array, or a list of
+    contiguous arrays that are written one after the other without being joined first."""
     head = _encoder.encode(header)
-    views = [np.ascontiguousarray(buffer).reshape(-1).view(np.uint8).data for buffer in buffers]
-    sizes = [view.nbytes for view in views]
+    views = [
+        [np.ascontiguousarray(buffer).reshape(-1).view(np.uint8).data]
+        if isinstance(buffer, np.ndarray)
+        else [piece.data for piece in buffer]
+        for buffer in buffers
+    ]
+    sizes = [sum(view.nbytes for view in pieces) for pieces in views]
     start = _PREFIX.size + 8 * len(sizes)
     parts: list[bytes | memoryview] = [
         _PREFIX.pack(MAGIC, len(head), len(sizes)),
@@ -42,8 +50,8 @@ def encode_frame(header: Any, buffers: Sequence[npt.NDArray[Any]]) -> bytes:
         head,
         bytes(_padded(start + len(head)) - start - len(head)),
     ]
-    for view, size in zip(views, sizes, strict=True):
-        parts.append(view)
+    for pieces, size in zip(views, sizes, strict=True):
+        parts.extend(pieces)
         parts.append(bytes(_padded(size) - size))
     return b"".join(parts)
 
