@@ -23,7 +23,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 STOP_DEADLINE_S = 5
-PIECE_BYTES = 1 << 18
+PIECE_BYTES = 1 << 20
 
 
 class BodyTooLarge(Refused):
