@@ -99,7 +99,7 @@ def raw_case(algorithm: Algorithm, spread: float = 0.4, side: int = 0, seed: int
 
     def near(side: int) -> npt.NDArray[np.float32]:
         away = rng.uniform(-1, 1, size)
-        away[::3] = np.sign(away[::3])  # the bounds themselves, too
+        away[::3] = np.sign(away[::3]) * rng.uniform(0.999, 1, len(away[::3]))  # near the bounds
         return (common + (side or away) * spread / 2).astype(np.float32)
 
     batch = replace(batch, logprobs=np.where(batch.loss_mask, near(-side), np.float32(0)))
