@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import configparser
 import json
-import os
-import subprocess
-import sys
 import tarfile
-import venv
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,22 +12,8 @@ from typing import Any
 
 import dev
 import pytest
+from wheels import build, clean_environment, execute
 from workspace import declared, metadata_of, normal
-
-BUILD = """
-import os, sys, tarfile
-from pathlib import Path
-from flit_core import buildapi
-
-out, work = Path(sys.argv[1]), Path(sys.argv[2])
-for package in sys.argv[3:]:
-    os.chdir(package)
-    sdist = out / buildapi.build_sdist(str(out))
-    with tarfile.open(sdist) as archive:
-        archive.extractall(work, filter="data")
-    os.chdir(work / sdist.name.removesuffix(".tar.gz"))
-    print(package, sdist.name, buildapi.build_wheel(str(out)), sep="\\t")
-"""
 
 ADVANTAGES = """
 from importlib.metadata import entry_points
@@ -96,38 +78,8 @@ assert not logprobs.grad[~t(mask)].any()
 def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
     """Distribution -> (sdist, wheel built from that sdist), all in one folder."""
     out, work = tmp_path_factory.mktemp("wheels"), tmp_path_factory.mktemp("sdists")
-    packages = {str(p.path): p.name for p in dev.packages()}
-    printed = execute(sys.executable, "-c", BUILD, str(out), str(work), *packages)
-    rows = [line.split("\t") for line in printed.splitlines()]
-    return {packages[path]: (out / sdist, out / wheel) for path, sdist, wheel in rows}
-
-
-def execute(*command: str, timeout: float = 240) -> str:
-    """Run a command without this process's Python settings; its output is the failure's message."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "ASTRAFLOW"))}
-    done = subprocess.run(
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
-    assert done.returncode == 0, f"{command[:4]} …\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    return done.stdout
-
-
-def clean_environment(folder: Path, wheels: Path, *requirements: str) -> Path:
-    """A new environment with `requirements` from `wheels` and, for others, pip's ordinary index."""
-    venv.create(folder, with_pip=False, symlinks=True)
-    python = folder / "bin" / "python"
-    execute(
-        *(sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"),
-        *("--no-compile", "--no-input", "--disable-pip-version-check"),
-        *("-c", str(dev.CONSTRAINTS), "--find-links", str(wheels), *requirements),
-    )
-    return python
+    names = {package.path: package.name for package in dev.packages()}
+    return {names[path]: files for path, files in build(names, out, work).items()}
 
 
 def records(value: Any) -> Iterator[dict[str, Any]]:

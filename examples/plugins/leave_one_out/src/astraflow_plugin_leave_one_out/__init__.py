@@ -1,0 +1,1 @@
+"""Algorithm ``leave_one_out``: REINFORCE with a leave-one-out baseline."""

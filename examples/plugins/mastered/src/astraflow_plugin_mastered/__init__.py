@@ -1,0 +1,1 @@
+"""Data policy ``mastered``: rests prompts that need no more training."""

@@ -1,0 +1,63 @@
+"""Builds distributions as users get them and installs them where nothing else is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Iterable
+from pathlib import Path
+
+import dev
+
+_BUILD = """
+import os, sys, tarfile
+from pathlib import Path
+from flit_core import buildapi
+
+out, work = Path(sys.argv[1]), Path(sys.argv[2])
+for package in sys.argv[3:]:
+    os.chdir(package)
+    sdist = out / buildapi.build_sdist(str(out))
+    with tarfile.open(sdist) as archive:
+        archive.extractall(work, filter="data")
+    os.chdir(work / sdist.name.removesuffix(".tar.gz"))
+    print(package, sdist.name, buildapi.build_wheel(str(out)), sep="\\t")
+"""
+
+
+def execute(*command: str, timeout: float = 240, **variables: str) -> str:
+    """Run a command without this process's Python settings; its output is the failure's message."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "ASTRAFLOW"))}
+    done = subprocess.run(
+        command,
+        env=environment | variables,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command[:4]} …\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+def build(packages: Iterable[Path], out: Path, work: Path) -> dict[Path, tuple[Path, Path]]:
+    """Folder of a package → (sdist, wheel built from that sdist), all in ``out``."""
+    folders = {str(package): package for package in packages}
+    printed = execute(sys.executable, "-c", _BUILD, str(out), str(work), *folders)
+    rows = [line.split("\t") for line in printed.splitlines()]
+    return {folders[path]: (out / sdist, out / wheel) for path, sdist, wheel in rows}
+
+
+def clean_environment(folder: Path, wheels: Path, *requirements: str) -> Path:
+    """A new environment with `requirements` from `wheels` and, for others, pip's ordinary index."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    python = folder / "bin" / "python"
+    execute(
+        *(sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"),
+        *("--no-compile", "--no-input", "--disable-pip-version-check"),
+        *("-c", str(dev.CONSTRAINTS), "--find-links", str(wheels), *requirements),
+    )
+    return python
