@@ -2,7 +2,8 @@
 """Write the generated pages under docs/ from the code that they describe; `--check` only compares.
 
 configuration.md (keys of the core and of every component of this workspace) and hooks.md (hooks and
-capabilities) are generated whole; in processes.md what stands between the two marks is.
+capabilities) are generated whole; in processes.md what stands between the two marks is. In write-a-plugin.md
+the code blocks below a mark are parts of the files that it names.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 import dev
 from pages.configuration import configuration
 from pages.hooks import hooks
+from pages.included import with_includes
 from pages.markdown import COMMAND
 from pages.processes import processes
 
@@ -22,11 +24,12 @@ DOCS = dev.ROOT / "docs"
 
 def pages() -> dict[Path, str]:
     """What each page should hold."""
-    mixed = DOCS / "processes.md"
+    mixed, guide = DOCS / "processes.md", DOCS / "write-a-plugin.md"
     return {
         DOCS / "configuration.md": configuration(),
         DOCS / "hooks.md": hooks(),
         mixed: processes(mixed.read_text(encoding="utf-8")),
+        guide: with_includes(guide.read_text(encoding="utf-8")),
     }
 
 

@@ -18,6 +18,7 @@ import docs
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from pages.included import with_includes
 from pages.processes import dataflow_app, raas_app
 from pydantic import BaseModel
 from workspace import HEAVY, ROOT, components, tracked_files, tree_of
@@ -67,19 +68,48 @@ def test_a_stale_page_is_named_with_what_mends_it_and_mended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(docs, "DOCS", tmp_path)
-    for page in ("configuration.md", "hooks.md", "processes.md"):
+    for page in ("configuration.md", "hooks.md", "processes.md", "write-a-plugin.md"):
         (tmp_path / page).write_text(text_of(f"docs/{page}"), encoding="utf-8")
     processes = tmp_path / "processes.md"
     processes.write_text(processes.read_text().replace("### LeaseTasks", "### LendTasks"))
+    guide = tmp_path / "write-a-plugin.md"
+    guide.write_text(guide.read_text().replace("class LeaveOneOut:", "class LeaveTwoOut:"))
     (tmp_path / "hooks.md").unlink()
     assert docs.main(["--check"]) == 1
     told = capsys.readouterr().err
     assert "docs/processes.md is stale; `make docs`" in told and "docs/hooks.md" in told
+    assert "docs/write-a-plugin.md is stale" in told
     assert not (tmp_path / "hooks.md").exists()
     assert docs.main([]) == 0
     assert docs.main(["--check"]) == 0
     assert "### LeaseTasks" in processes.read_text()
     assert processes.read_text().startswith("# Processes")
+
+
+def test_included_blocks_are_the_files_and_definitions_that_they_name() -> None:
+    script = "scripts/pages/included.py"
+    text = text_of(script)
+    block = "```python\nold\n```\n"
+    marks = (
+        f"<!-- from {script} -->\n{block}\nprose\n\n<!-- from {script}: with_includes -->\n{block}"
+    )
+    whole, definition = (code for _, _, code in FENCED.findall(with_includes(marks)))
+    assert whole == text
+    assert definition.startswith("def with_includes(") and definition in text
+    assert definition.rstrip().endswith("return _BLOCK.sub(renew, text)")
+    for wrong in ("scripts/none.py", f"{script}: none"):
+        with pytest.raises(dev.Failure, match="none"):
+            with_includes(f"<!-- from {wrong} -->\n{block}")
+
+
+def test_every_block_of_the_guide_that_is_code_is_included() -> None:
+    guide = text_of("docs/write-a-plugin.md")
+    languages = [language for _, language, _ in FENCED.findall(guide) if language]
+    assert len(languages) == len(re.findall(r"^<!-- from ", guide, re.MULTILINE)) > 5
+    named = set(re.findall(r"^<!-- from (\S+?)(?:: \w+)? -->$", guide, re.MULTILINE))
+    outside = ROOT / "examples" / "plugins"
+    modules = {f for f in outside.glob("*/src/*/*.py") if f.name != "__init__.py"}
+    assert modules and {str(file.relative_to(ROOT)) for file in modules} <= named
 
 
 def test_pages_are_made_alike_in_every_process_and_without_a_backend() -> None:
