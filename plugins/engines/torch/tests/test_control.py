@@ -143,22 +143,6 @@ def test_abort_ends_the_named_requests_only(folder: Path, serve: Serve) -> None:
     asyncio.run(main())
 
 
-def test_a_cancelled_caller_frees_its_row(folder: Path, serve: Serve) -> None:
-    async def main() -> None:
-        async with serve(folder) as engine:
-            task = launch(engine, 5)
-            await sampled(engine, 3)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            async with asyncio.timeout(5):
-                while (await engine.health())["running"]:
-                    await asyncio.sleep(0)
-            assert (await engine.health())["tokens_generated"] < 80
-
-    asyncio.run(main())
-
-
 def test_lower_priority_numbers_are_served_first(folder: Path, serve: Serve) -> None:
     async def main() -> None:
         async with serve(folder, max_batch=1) as engine:

@@ -60,9 +60,20 @@ def replaced_tests(suite: type, inheritor: type) -> list[str]:
     ]
 
 
-def assert_whole(kind: str, component: Subject, suite: type, inheritor: type) -> None:
-    """The capabilities are known, and no test was taken out of the suite."""
+def assert_whole(
+    kind: str, suite: type, request: pytest.FixtureRequest, fixtures: tuple[str, ...]
+) -> None:
+    """The capabilities are known, no test was taken out of the suite, and no fixture skips what it is for.
+
+    ``request`` is that of the suite's own test; ``fixtures`` are those that a component may override.
+    """
+    component: Subject = request.getfixturevalue("component")
     unknown = unknown_flags(kind, component.capabilities)
     assert not unknown, f"unknown capabilities {unknown}; see astraflow_core/capabilities.py"
-    replaced = replaced_tests(suite, inheritor)
+    replaced = replaced_tests(suite, request.cls)
     assert not replaced, f"name {replaced} in expected_failures with a reason; do not replace them"
+    for name in fixtures:
+        try:
+            request.getfixturevalue(name)
+        except pytest.skip.Exception as skipped:
+            pytest.fail(f"the fixture {name} skips ({skipped}), and so every test that needs it")

@@ -224,7 +224,8 @@ class ControlTests:
         self, component: Subject, other: Path, run: Run
     ) -> None:
         async def scenario(served: Served) -> None:
-            pinned = served.launch(Sampling(100, ignore_eos=True), pinned_version=0)
+            room = served.engine.context_length - len(PROMPT)
+            pinned = served.launch(Sampling(room, ignore_eos=True), pinned_version=0)
             await served.underway(1)
             await served.engine.pause("keep")
             _still_open([pinned], "pause('keep')")

@@ -75,12 +75,12 @@ class EngineConformance(Conformance, ControlTests):
     @pytest.fixture
     def model(self, tmp_path: Path) -> Path:
         """The folder that the engine starts with."""
-        return write_tiny_model(tmp_path / "model", hidden=32, init_std=0.3, context=512)
+        return write_tiny_model(tmp_path / "model", hidden=32, init_std=0.3, context=2048)
 
     @pytest.fixture
     def other(self, tmp_path: Path) -> Path:
         """The weights of another version."""
-        folder = write_tiny_model(tmp_path / "other", hidden=32, init_std=0.3, context=512, seed=1)
+        folder = write_tiny_model(tmp_path / "other", hidden=32, init_std=0.3, context=2048, seed=1)
         return folder / "model.safetensors"
 
     @pytest.fixture
@@ -113,8 +113,8 @@ class EngineConformance(Conformance, ControlTests):
             reference, served.engine.logprob_semantics, self.tolerance, files
         )
 
-    def test_the_suite_is_whole(self, component: Subject) -> None:
-        assert_whole("engine", component, EngineConformance, type(self))
+    def test_the_suite_is_whole(self, request: pytest.FixtureRequest) -> None:
+        assert_whole("engine", EngineConformance, request, ("model", "other", "reference"))
 
     @pytest.mark.parametrize("name", SAMPLINGS)
     def test_tokens_and_logprobs_follow_the_declared_semantics(

@@ -90,8 +90,8 @@ class TrainerConformance(Conformance):
         for trainer in rig.built:
             trainer.close()
 
-    def test_the_suite_is_whole(self, component: Subject) -> None:
-        assert_whole("trainer", component, TrainerConformance, type(self))
+    def test_the_suite_is_whole(self, component: Subject, request: pytest.FixtureRequest) -> None:
+        assert_whole("trainer", TrainerConformance, request, ("model", "reference"))
         assert len(component.variants) > 1 or not self.calls_loss, (
             "give a second configuration that cuts mini-batches otherwise"
         )
