@@ -71,6 +71,11 @@ def compare(source: WeightSource, told: Announcement, published: list[ExportedTe
         f"handed out {named}",
         f"the announced {(told.policy, told.version, told.digest)}",
     )
+    demand(
+        source.path.is_file(),
+        f"has no file at {source.path}",
+        "a file that stays until its source is released",
+    )
     found = tensors.difference(tensors.read(source.path), tensors.contents(published))
     demand(not found, f"handed out a version in which {found}", "tensors bit by bit as published")
 
