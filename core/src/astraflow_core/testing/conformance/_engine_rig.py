@@ -129,7 +129,9 @@ def serve(
     component: Subject, model: Path, directory: Path, deadline_s: float, scenario: Scenario
 ) -> None:
     """Run ``scenario`` with a started engine, which is closed afterwards; nothing outlives the deadline."""
-    (factory,) = component.variants.values()
+    labels = list(component.variants)
+    assert len(labels) == 1, f"inherit the suite once per configuration; the fixture gave {labels}"
+    factory = component.variants[labels[0]]
 
     async def main() -> None:
         served = Served(factory(context("engine", directory, seed=11)), deadline_s)
