@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -101,23 +99,6 @@ def test_the_digest_does_not_depend_on_the_order_of_export(rig: Any, model: Any)
     assert forward.publish(2, model(1)).digest == backward.publish(2, reversed(model(1))).digest
 
 
-def test_data_need_only_live_until_the_next_tensor(
-    rig: Any, announce: Any, read: Any, raw: Any, model: Any
-) -> None:
-    def reusing_one_buffer(tensors: list[ExportedTensor]) -> Any:
-        scratch = np.empty(max(np.asarray(t.data).nbytes for t in tensors), np.uint8)
-        for tensor in tensors:
-            data = np.frombuffer(np.asarray(tensor.data).tobytes(), np.uint8)
-            scratch[: data.size] = data
-            yield ExportedTensor(tensor.name, tensor.dtype, tensor.shape, scratch[: data.size])
-
-    publisher, receiver = rig.publisher(), rig.receiver()
-    for version in (1, 2):
-        manifest = publisher.publish(version, reusing_one_buffer(model(version)))
-        source = receiver.fetch(announce(manifest, *publisher.endpoints), 20)
-        assert read(source.path) == raw(model(version))
-
-
 def test_four_receivers_at_once(rig: Any, announce: Any, read: Any, raw: Any, model: Any) -> None:
     publisher = rig.publisher()
     tensors = model(blocks=6)
@@ -139,25 +120,6 @@ def test_one_receiver_fetches_the_same_version_twice_at_once(
     receiver.release(first)
     assert not first.path.exists()
     assert read(second.path) == raw(model())
-
-
-def test_versions_published_during_a_slow_fetch_do_not_tear_it(
-    rig: Any, announce: Any, read: Any, raw: Any, model: Any
-) -> None:
-    publisher, receiver = rig.publisher(), rig.receiver(streams=1)
-    proxy = rig.proxy(publisher)
-    proxy.gate.clear()
-    announcement = announce(publisher.publish(1, model(1, blocks=6)), proxy.url)
-    with ThreadPoolExecutor(1) as pool:
-        fetched = pool.submit(receiver.fetch, announcement, 30)
-        assert proxy.started.wait(10)
-        for version in (2, 3):
-            publisher.publish(version, model(version, blocks=6))
-            publisher.retain(frozenset())
-        proxy.gate.set()
-        source = fetched.result(30)
-    assert len(proxy.ranges) > 1
-    assert read(source.path) == raw(model(1, blocks=6))
 
 
 def test_a_version_goes_when_its_last_reader_has_left(rig: Any, announce: Any, model: Any) -> None:
@@ -182,23 +144,6 @@ def test_memory_of_dropped_versions_is_used_again(rig: Any, model: Any) -> None:
         publisher.publish(version, model(version, blocks=4))
         publisher.retain(frozenset())
     assert _shared_kib() - before < 3 * 9 * 1024  # two buffers of 8 MiB, not eleven
-
-
-def test_publishing_waits_for_no_reader(rig: Any, announce: Any, model: Any) -> None:
-    publisher, receiver = rig.publisher(), rig.receiver()
-    proxy = rig.proxy(publisher)
-    proxy.gate.clear()
-    announcement = announce(publisher.publish(1, model()), proxy.url)
-    fetch = threading.Thread(target=receiver.fetch, args=(announcement, 30))
-    fetch.start()
-    assert proxy.started.wait(10)
-    began = time.monotonic()
-    publisher.publish(2, model(2))
-    publisher.retain(frozenset())
-    assert time.monotonic() - began < 5
-    proxy.gate.set()
-    fetch.join(30)
-    assert not fetch.is_alive()
 
 
 def test_release_and_close_remove_every_file(

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -134,14 +135,14 @@ class TcpLink:
                 each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
                 self._sockets += [client, server]
-            self._start(lambda c=client, s=server: self._pump(c, s, b"up"))  # type: ignore[misc]
-            self._start(lambda c=client, s=server: self._pump(s, c, b""))  # type: ignore[misc]
+            self._start(partial(self._pump, client, server, False))
+            self._start(partial(self._pump, server, client, True))
 
-    def _pump(self, source: socket.socket, target: socket.socket, way: bytes) -> None:
+    def _pump(self, source: socket.socket, target: socket.socket, to_receiver: bool) -> None:
         tail = b""
         with contextlib.suppress(OSError):  # either end left, which ends the other's connection
             while data := source.recv(_CHUNK):
-                if not way:
+                if to_receiver:
                     self._wait_for(len(data))
                     data, tail = self._alter(tail, data)
                 target.sendall(data)

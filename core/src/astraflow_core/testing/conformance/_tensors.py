@@ -16,6 +16,7 @@ from astraflow_core.types import ExportedTensor
 from astraflow_core.types.weights import DTYPE_BYTES
 
 SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (7,), (3, 5), (2, 3, 4), (0,), (4, 0, 3))
+_ARRAYS = {"F32": "<f4", "F16": "<f2", "I64": "<i8"}
 Contents = dict[str, tuple[str, tuple[int, ...], bytes]]
 """Name → dtype, shape, bytes."""
 
@@ -130,4 +131,8 @@ def _tensor(
         data = generator.integers(0, 2, count, dtype=np.uint8).tobytes()
     else:
         data = generator.bytes(count * DTYPE_BYTES[dtype])
+    if dtype in _ARRAYS:  # exporters hand out arrays of their framework as well as bytes
+        return ExportedTensor(
+            name, dtype, shape, np.frombuffer(data, _ARRAYS[dtype]).reshape(shape)
+        )
     return ExportedTensor(name, dtype, shape, data)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from safetensors import SafetensorError
 
 from astraflow_core.errors import WeightsError
 from astraflow_core.protocols.transport import Publisher, Receiver
@@ -76,7 +77,11 @@ def compare(source: WeightSource, told: Announcement, published: list[ExportedTe
         f"has no file at {source.path}",
         "a file that stays until its source is released",
     )
-    found = tensors.difference(tensors.read(source.path), tensors.contents(published))
+    try:
+        held = tensors.read(source.path)
+    except SafetensorError as error:
+        violated(PROTOCOL, f"the transport wrote no safetensors file: {error}", "one that opens")
+    found = tensors.difference(held, tensors.contents(published))
     demand(not found, f"handed out a version in which {found}", "tensors bit by bit as published")
 
 

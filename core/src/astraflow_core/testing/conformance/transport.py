@@ -348,16 +348,16 @@ class TransportConformance(Conformance):
         manifest = publisher.publish(1, tensors.model(1))
         with closing(holding(link(publisher), flags)) as stalled:
             stalled.hold(HELD_AT)
-            with refused(WeightsError, "a stalled publisher delivered", within_s=1.0):
-                receiver.fetch(announcement(manifest, stalled.endpoints), 1.0)
+            with refused(WeightsError, "a stalled publisher delivered", within_s=0.7):
+                receiver.fetch(announcement(manifest, stalled.endpoints), 0.7)
 
     def test_a_killed_publisher_is_an_error_in_time(self, rig: Rig) -> None:
         receiver = rig.receiver()
         peer, told = rig.publishing_peer()
         arrives(receiver, told, tensors.model(1))
         peer.kill()
-        with refused(WeightsError, "a killed publisher delivered", within_s=1.5):
-            rig.receiver("raas-late").fetch(told, 1.5)
+        with refused(WeightsError, "a killed publisher delivered", within_s=1.0):
+            rig.receiver("raas-late").fetch(told, 1.0)
 
     def test_a_killed_receiver_disturbs_nobody(
         self, rig: Rig, link: Callable[[Publisher], Link], flags: frozenset[str], tmp_path: Path
@@ -434,8 +434,8 @@ class TransportConformance(Conformance):
         with refused(WeightsError, "a closed receiver fetched"):
             receiver.fetch(told, DEADLINE_S)
         publisher.close()
-        with refused(WeightsError, "a closed publisher served", within_s=1.5):
-            other.fetch(told, 1.5)
+        with refused(WeightsError, "a closed publisher served", within_s=1.0):
+            other.fetch(told, 1.0)
 
     # --- flags ---------------------------------------------------------------------------------
 
