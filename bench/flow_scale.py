@@ -32,6 +32,8 @@ from bench.support.timing import cpu_of, ratio, spread
 
 SIZE, LENGTH = 8, 1024
 PAIRS = 5
+DEADLINE_S = 60.0
+IDLE_CPU_S = 0.002
 POLICY = "solver"
 SERVING = {POLICY: 0}
 
@@ -107,6 +109,15 @@ async def push_all(connections: list[Connection], bodies: list[list[bytes]]) -> 
     await asyncio.gather(*map(push, connections, bodies))
 
 
+async def idle(service: Service) -> None:
+    """Wait until the service has done what it was asked."""
+    async with asyncio.timeout(DEADLINE_S):
+        before = -1.0
+        while (now := cpu_of(service.pid)) - before > IDLE_CPU_S:
+            before = now
+            await asyncio.sleep(0.1)
+
+
 class Fleet:
     """The RaaS of a run and its trainer, as far as the dataflow sees them."""
 
@@ -163,7 +174,7 @@ class Fleet:
         """Push, take the batch, acknowledge it, lease anew: CPU seconds of the pushes and of all."""
         expected = [i for own in self._tasks for task in own for i in sequence_ids(task.id, SIZE)]
         polls = self._open_polls()
-        await asyncio.sleep(0.2)  # until they wait
+        await idle(self._service)  # until they wait
         began = cpu_of(self._service.pid)
         await push_all(self._pushing, bodies)
         pushed = cpu_of(self._service.pid) - began
