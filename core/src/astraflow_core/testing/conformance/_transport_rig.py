@@ -6,19 +6,14 @@ As a program: ``python -m … JSON`` plays one half until its standard input end
 from __future__ import annotations
 
 import json
-import os
 import select
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from astraflow_core.catalog import Catalog
 from astraflow_core.config.models import ComponentTable
@@ -112,65 +107,6 @@ class Rig:
 
     def _peer(self, **order: object) -> Peer:
         return self._stack.enter_context(closing(Peer(table=self.table, **order)))
-
-
-class Footprint:
-    """Files, shared memory, descriptors and threads that belong to this process now."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.files = {str(path) for path in folder.rglob("*") if not path.is_dir()}
-        shared = Path("/dev/shm")  # noqa: S108 (looked at, not written)
-        self.shared = (
-            {str(p) for p in shared.iterdir() if _is_ours(p)} if shared.is_dir() else set()
-        )
-        self.descriptors = _descriptors()
-        self.threads = {thread.name for thread in threading.enumerate()}
-
-    def left_over(self, patience_s: float = 3) -> list[str]:
-        """What is there now and was not when this was taken, once it has had time to go."""
-        end = time.monotonic() + patience_s
-        while True:
-            now = Footprint(self._folder)
-            found = [
-                *(f"file {name}" for name in now.files - self.files),
-                *(f"shared memory {name}" for name in now.shared - self.shared),
-                *(f"open {target}" for target in now.descriptors - self.descriptors),
-                *(f"thread {name}" for name in now.threads - self.threads),
-            ]
-            if not found or time.monotonic() > end:
-                return sorted(found)
-            time.sleep(0.05)
-
-
-def memory_in_use(folder: Path) -> int:
-    """Bytes that this process keeps in memory, in shared memory and in files of ``folder``."""
-    rollup = Path("/proc/self/smaps_rollup")
-    if not rollup.exists():
-        pytest.skip("this system does not say how much memory a process has")
-    lines = rollup.read_text(encoding="ascii").splitlines()
-    resident = next(int(line.split()[1]) << 10 for line in lines if line.startswith("Rss:"))
-    places = [path for path in folder.rglob("*") if path.is_file()]
-    return resident + sum(path.stat().st_size for path in places)
-
-
-def _is_ours(path: Path) -> bool:
-    try:
-        return path.stat().st_uid == os.getuid()
-    except FileNotFoundError:
-        return False
-
-
-def _descriptors() -> set[str]:
-    """Sockets, files and mappings that are open, by what they lead to."""
-    found = set()
-    listing = Path("/proc/self/fd")
-    for entry in listing.iterdir() if listing.is_dir() else ():
-        try:
-            found.add(os.readlink(entry))
-        except FileNotFoundError:  # the descriptor of this very listing
-            continue
-    return found
 
 
 def _play(order: dict[str, Any]) -> None:
