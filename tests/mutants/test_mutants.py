@@ -13,6 +13,8 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -88,8 +90,23 @@ def is_assertion(message: str) -> bool:
     return message.startswith(("AssertionError", "Failed", "assert "))
 
 
+@pytest.fixture(scope="module")
+def running(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[dict[Path, Future[dict[str, Outcome]]]]:
+    """The files, two at a time, since some mostly wait; the longest, which is the last by name, first."""
+    reports = tmp_path_factory.mktemp("mutants")
+    with ThreadPoolExecutor(2) as pool:
+        yield {
+            file: pool.submit(run, file, reports / f"{file.stem}.xml") for file in reversed(FILES)
+        }
+        pool.shutdown(cancel_futures=True)
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_every_mutant_fails_and_the_healthy_passes(file: Path, tmp_path: Path) -> None:
+def test_every_mutant_fails_and_the_healthy_passes(
+    file: Path, running: dict[Path, Future[dict[str, Outcome]]]
+) -> None:
     mutants = classes(file)
     sound = [name for name in mutants if name.startswith(HEALTHY)]
     assert HEALTHY in sound, f"{file.name} has no {HEALTHY}"
@@ -99,7 +116,7 @@ def test_every_mutant_fails_and_the_healthy_passes(file: Path, tmp_path: Path) -
     silent = [name for name, wrong in mutants.items() if not wrong]
     assert not silent, f"{file.name}: say in `wrong` what is wrong with {silent}"
 
-    outcomes = run(file, tmp_path / "report.xml")
+    outcomes = running[file].result(DEADLINE_S)
 
     for name in sound:
         healthy = outcomes[name]
