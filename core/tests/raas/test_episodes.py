@@ -66,6 +66,39 @@ def test_a_group_holds_all_episodes_with_their_rewards(handle):
     assert handle.tokens_generated == 12 and handle.prompt_tokens == 16
 
 
+def test_each_episode_is_told_when_it_ends_not_with_the_longest_of_its_group(handle):
+    gate, order = asyncio.Event(), iter(range(4))
+
+    async def one_is_long(engines, prompt):
+        if next(order) == 3:
+            await gate.wait()
+        return await once(engines, prompt)
+
+    async def run():
+        runner = TaskRunner(
+            "raas-0", NamedWorkflow("w", as_workflow(one_is_long)), LoopScorer("r", fixed),
+            {"solver": handle},
+        )  # fmt: skip
+        ended = 0
+        three = asyncio.Event()
+
+        def episode_ended():
+            nonlocal ended
+            ended += 1
+            if ended == 3:
+                three.set()
+
+        group = asyncio.create_task(runner.run(task(), episode_ended))
+        await asyncio.wait_for(three.wait(), 5)
+        assert not group.done()
+        gate.set()
+        await group
+        await asyncio.sleep(0)
+        assert ended == 4
+
+    asyncio.run(run())
+
+
 def test_rejected_episodes_are_counted_and_left_out(handle):
     count = iter(range(4))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -57,8 +57,9 @@ class TaskRunner:
     policies: Mapping[str, PolicyHandle]
     counters: EpisodeCounters = field(default_factory=EpisodeCounters)
 
-    async def run(self, task: Task) -> bytes:
-        """The push body of the task's group; :class:`TaskFailed` if there is none."""
+    async def run(self, task: Task, episode_ended: Callable[[], None] = lambda: None) -> bytes:
+        """The push body of the task's group; :class:`TaskFailed` if there is none. ``episode_ended`` is
+        called for each episode, however it ended."""
         prompt = Prompt(task.prompt_id, task.data)
         engines = {name: self._engine(handle, task) for name, handle in self.policies.items()}
         began = time.monotonic()
@@ -67,6 +68,8 @@ class TaskRunner:
             asyncio.create_task(self._episode(engines, prompt, scoring))
             for _ in range(task.group_size)
         ]
+        for episode in episodes:
+            episode.add_done_callback(lambda _: episode_ended())
         try:
             done, late = await asyncio.wait(
                 episodes, timeout=task.deadline_s, return_when=asyncio.FIRST_EXCEPTION

@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from astraflow_core.config.models import RunConfig
@@ -246,18 +246,30 @@ class RaasService:
         self._tasks[task.id] = (task, asyncio.create_task(self._handle(task)))
 
     async def _handle(self, task: messages.Task) -> None:
+        running = task.group_size
+
+        def episode_ended() -> None:
+            # The places of those that are done are free while the longest of the group goes on.
+            nonlocal running
+            if running:
+                running -= 1
+                self._running -= 1
+                if self._free():
+                    self._room.set()
+
         try:
             with contextlib.ExitStack() as holds:
                 for policy, version in task.pinned.items():
                     if (refresh := self._refreshes.get(policy)) is not None:
                         holds.enter_context(refresh.hold(version))
-                await self._roll_out(task)
+                await self._roll_out(task, episode_ended)
         except DeadlineExceeded as error:
             self._end(self._lost_contact(error))
         except AstraFlowError as error:
             self._end(error)
         finally:
-            self._running -= task.group_size
+            self._running -= running
+            running = 0
             del self._tasks[task.id]
             self._room.set()
 
@@ -265,10 +277,10 @@ class RaasService:
         self.failure = self.failure or error
         self.stopping.set()
 
-    async def _roll_out(self, task: messages.Task) -> None:
+    async def _roll_out(self, task: messages.Task, episode_ended: Callable[[], None]) -> None:
         try:
             await self._until_all_served(task.deadline_s)
-            body = await self._runner.run(task)
+            body = await self._runner.run(task, episode_ended)
             await self._client.post_bytes(
                 "/v1/groups", body, messages.GroupPushed, deadline_s=self._lost_contact_s
             )
