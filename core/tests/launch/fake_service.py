@@ -155,7 +155,7 @@ def worker():
         if behaviour.startswith("exit"):
             sys.stderr.write(f"astraflow: {name} does not like this\n")
             sys.exit(int(behaviour.removeprefix("exit")))
-        if behaviour == "die_once" and first:
+        if behaviour == "die" or (behaviour == "die_once" and first):
             os.kill(os.getpid(), signal.SIGKILL)
         if behaviour == "warn":
             os.write(

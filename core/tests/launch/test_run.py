@@ -132,6 +132,36 @@ def test_a_killed_raas_is_replaced(table: Table) -> None:
     assert "raas-1 was killed by SIGKILL and is started anew (restart 1 of 3)" in output
 
 
+def save_checkpoints(table: Table) -> None:
+    table["checkpoint"] = {"every": 2}
+    able = {"use": "astraflow_core.testing.table:TableTrainer"}
+    table["policies"]["solver"]["trainer"] = able
+
+
+def test_a_killed_trainer_is_replaced_if_it_has_checkpoints(table: Table) -> None:
+    save_checkpoints(table)
+    held = behaving(table, dataflow="hold:trainer-solver.back", trainer_solver="die_once")
+    ended, output = run_here(held)
+    assert ended.exit_code == 0
+    assert ended.summary["restarts"] == 1
+    assert "trainer-solver was killed by SIGKILL and is started anew (restart 1 of 3)" in output
+
+
+def test_a_killed_trainer_without_checkpoints_fails_the_run(table: Table) -> None:
+    ended, _ = run_here(behaving(table, rate=1, trainer_solver="die"))
+    assert ended.exit_code == 1
+    assert ended.summary["restarts"] == 0
+    assert "trainer-solver was killed by SIGKILL while the run went on" in str(ended.error)
+
+
+def test_a_trainer_that_keeps_dying_is_given_up(table: Table) -> None:
+    save_checkpoints(table)
+    ended, _ = run_here(behaving(table, rate=1, restarts=2, trainer_solver="die"))
+    assert ended.exit_code == 1
+    assert ended.summary["restarts"] == 2
+    assert "trainer-solver was killed by SIGKILL while the run went on" in str(ended.error)
+
+
 def test_a_run_goes_on_with_the_raas_that_are_left(table: Table) -> None:
     ended, output = run_here(
         behaving(table, restarts=0, dataflow="hold:raas-1.did", raas_1="exit1")

