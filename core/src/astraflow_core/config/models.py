@@ -8,6 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 PositiveInt = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
+PATIENCE = 5
+"""``deadline_s`` after which nobody waits any more for a service that is silent."""
+
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 
 
@@ -87,11 +90,19 @@ class RunTable(ConfigModel):
         default=8, description="Failed tasks in a row, with no success between, that end the run."
     )
     deadline_s: Seconds = Field(
-        default=120.0, description="Longest silence of a service before it counts as gone."
+        default=120.0,
+        description="Longest silence of a service before it counts as gone. One that the run cannot do "
+        "without is waited for five times as long.",
     )
     start_deadline_s: Seconds = Field(
         default=300.0, description="Longest a process may take to start."
     )
+
+    @property
+    def patience_s(self) -> float:
+        """How long a process that is there but silent, stopped perhaps, is waited for before the run
+        fails."""
+        return PATIENCE * self.deadline_s
 
 
 class PromptsTable(ComponentTable):

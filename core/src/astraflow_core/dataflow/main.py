@@ -28,8 +28,10 @@ from astraflow_core.dataflow.steplog import StepLog
 from astraflow_core.dataflow.wakeups import Wakeups
 from astraflow_core.errors import AstraFlowError, PromptError, RunFailed
 from astraflow_core.hooks import Hooks
+from astraflow_core.telemetry import presence
 from astraflow_core.telemetry.logs import configure_logging
 from astraflow_core.telemetry.parent import end_with_parent
+from astraflow_core.telemetry.presence import present_s
 from astraflow_core.wire.server import Server
 
 log = logging.getLogger("astraflow.dataflow")
@@ -53,7 +55,7 @@ def serve(config: RunConfig, directory: Path, token: str) -> int:
     hooks.run_started(run)
     error: BaseException | None = None
     try:
-        reason = asyncio.run(_serve(config, directory, token, catalog, hooks))
+        reason = presence.run(_serve(config, directory, token, catalog, hooks))
         if reason is not None:
             error = RunFailed(reason)
             log.error("%s", reason)
@@ -105,7 +107,7 @@ def build_state(
         admission=chain(config.prompts.data, ""),
         chains={policy: chain(table.data, policy) for policy, table in config.policies.items()},
         eval_sets=eval_sets,
-        clock=time.monotonic,
+        clock=present_s,
         signals=wakeups,
         journal=Journal(directory / "journal") if config.journal.enabled else None,
         log=StepLog(directory / "metrics.jsonl"),

@@ -32,6 +32,7 @@ from astraflow_core.raas.supervised_engine import SupervisedEngine
 from astraflow_core.raas.tokenizer import FolderTokenizer
 from astraflow_core.raas.user_objects import load_user_objects
 from astraflow_core.raas.workflows import build_scorer, build_workflow
+from astraflow_core.telemetry import presence
 from astraflow_core.telemetry.logs import configure_logging
 from astraflow_core.telemetry.parent import end_with_parent
 from astraflow_core.wire.client import Client
@@ -55,7 +56,7 @@ def serve(config: RunConfig, directory: Path, token: str, dataflow_url: str, nam
         hooks.run_started(run)
         error: BaseException | None = None
         try:
-            asyncio.run(_Raas(config, directory, token, dataflow_url, name, catalog, hooks).run())
+            presence.run(_Raas(config, directory, token, dataflow_url, name, catalog, hooks).run())
         except BaseException as caught:
             error = caught
             raise

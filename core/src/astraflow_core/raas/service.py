@@ -53,7 +53,7 @@ class RaasService:
         self._room = asyncio.Event()
         self._all_served = asyncio.Event()
         self._serving_changed = asyncio.Event()
-        self._lost_contact_s = config.run.deadline_s
+        self._lost_contact_s = config.run.patience_s
         self._renew_s = config.run.lease_s / 3
         self._registering = asyncio.Lock()
         self._registrations = 0

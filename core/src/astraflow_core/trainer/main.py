@@ -40,7 +40,7 @@ def serve(config: RunConfig, directory: Path, token: str, dataflow_url: str, pol
     transport = catalog.build(Kind.TRANSPORT, table.transport, context)
     hooks.run_started(run)
     client = SyncClient(dataflow_url, token)
-    dataflow = Dataflow(client, policy, config.run.deadline_s)
+    dataflow = Dataflow(client, policy, config.run.patience_s)
     versions = Versions(transport, table.transport.use, dataflow)
     service = TrainerService(config, run, policy, trainer, algorithm, versions, dataflow, hooks)
     signal.signal(signal.SIGTERM, lambda *_: service.stop.set())

@@ -1,7 +1,8 @@
 """HTTP clients with deadlines, for calls to the dataflow.
 
 A connection error or a 5xx is tried again, with back-off, until the deadline of the call; a 4xx is an
-answer and becomes :class:`Refused`.
+answer and becomes :class:`Refused`. Deadlines count the time in which the caller runs: one that was stopped
+tries again.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from astraflow_core.errors import DeadlineExceeded, Refused
+from astraflow_core.telemetry.presence import present_s
 from astraflow_core.wire.auth import bearer
 from astraflow_core.wire.messages import Message, decode, encode
 
@@ -33,19 +35,19 @@ class _Attempts:
 
     def __init__(self, url: str, path: str, deadline_s: float) -> None:
         self.url, self.path, self.deadline_s = url, path, deadline_s
-        self.end = time.monotonic() + deadline_s
+        self.end = present_s() + deadline_s
         self.trouble = "no answer"
 
     def __iter__(self) -> Iterator[float]:
         """Yields the seconds left, one attempt each; raises at the deadline."""
-        while (left := self.end - time.monotonic()) > 0:
+        while (left := self.end - present_s()) > 0:
             yield left
         raise DeadlineExceeded(self.url, f"{self.path}: {self.trouble}", self.deadline_s)
 
     def pauses(self) -> Iterator[float]:
         pause = _FIRST_PAUSE_S
         while True:
-            yield max(0.0, min(pause, self.end - time.monotonic()))
+            yield max(0.0, min(pause, self.end - present_s()))
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def answer(self, status: int, body: bytes) -> bytes | None:

@@ -1,0 +1,84 @@
+"""Deadlines do not run while the process that set them is stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from astraflow_core.telemetry.presence import AWAY_S, TICK_S, PresenceClock, present_s
+
+pytestmark = pytest.mark.timeout(30)
+
+WAITER = """
+import asyncio, sys
+from astraflow_core.telemetry import presence
+
+async def main():
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    print("waiting", flush=True)
+    try:
+        line = await asyncio.wait_for(reader.readline(), 2.5)
+        print("heard", line.decode().strip(), flush=True)
+    except TimeoutError:
+        print("gave up", flush=True)
+
+presence.run(main())
+"""
+
+
+def test_a_long_gap_counts_as_one_tick() -> None:
+    now = 100.0
+    clock = PresenceClock(lambda: now)
+    began = clock()
+    for _ in range(10):
+        now += TICK_S
+        clock()
+    assert clock() - began == pytest.approx(10 * TICK_S)
+    now += AWAY_S + 60
+    assert clock() - began == pytest.approx(11 * TICK_S)
+    assert clock.away_s == pytest.approx(AWAY_S + 60 - TICK_S)
+    now += AWAY_S  # a machine that is only slow
+    assert clock() - began == pytest.approx(11 * TICK_S + AWAY_S)
+
+
+def test_the_clock_of_a_process_that_runs_is_the_ordinary_one() -> None:
+    began, ordinary = present_s(), time.monotonic()
+    time.sleep(AWAY_S + 0.5)  # nobody but its thread looks at it
+    assert present_s() - began == pytest.approx(time.monotonic() - ordinary, abs=0.3)
+
+
+def test_a_forked_child_has_a_clock_that_goes() -> None:
+    present_s()
+    if not (child := os.fork()):
+        began = present_s()
+        time.sleep(AWAY_S + 0.5)
+        os._exit(0 if present_s() - began > AWAY_S else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize(("stopped", "said"), [(True, "heard you"), (False, "gave up")])
+def test_a_process_that_was_stopped_still_hears_the_answer(stopped: bool, said: str) -> None:
+    waiter = subprocess.Popen(
+        [sys.executable, "-c", WAITER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert waiter.stdin and waiter.stdout
+    try:
+        assert waiter.stdout.readline() == "waiting\n"
+        if stopped:
+            os.kill(waiter.pid, signal.SIGSTOP)
+            time.sleep(4)
+            os.kill(waiter.pid, signal.SIGCONT)
+            time.sleep(0.5)
+            waiter.stdin.write("you\n")
+            waiter.stdin.flush()
+        assert waiter.stdout.readline().strip() == said
+        assert waiter.wait(10) == 0
+    finally:
+        waiter.kill()
