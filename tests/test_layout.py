@@ -35,7 +35,9 @@ from workspace import (
 
 CORE = ROOT / "core" / "src" / "astraflow_core"
 
-LOW = {"types", "errors", "capabilities", "seeds", "suggestions", "requirements"}
+LOW = {
+    "types", "errors", "capabilities", "seeds", "suggestions", "requirements", "docstrings",
+}  # fmt: skip
 SEAMS = LOW | {"protocols", "component", "hookspecs"}
 CHOICE = {"discovery", "catalog", "config", "hooks", "model_folders"}
 SHARED = SEAMS | CHOICE | {"wire", "telemetry"}

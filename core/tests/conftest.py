@@ -92,6 +92,8 @@ class FileConfig(ConfigModel):
     title: str = ""
 
 class Part:
+    'What the toys are.'
+
     def __init__(self, config, context):
         self.config, self.context = config, context
 """

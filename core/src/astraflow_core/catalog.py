@@ -11,7 +11,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from astraflow_core.capabilities import unknown_flags
-from astraflow_core.component import Component, Kind, load_attribute
+from astraflow_core.component import CannotImport, Component, Kind, load_attribute
 from astraflow_core.discovery import DISABLE_VARIABLE, Plugin, find_plugins
 from astraflow_core.errors import ConfigError, PluginError
 from astraflow_core.requirements import RUNTIME, missing_runtime
@@ -51,10 +51,8 @@ class Selected:
         """Import ``"module:attr"`` of this component; a missing backend says how to install it."""
         try:
             return load_attribute(reference)
-        except PluginError as error:
-            if isinstance(error.__cause__, ImportError):
-                raise self._import_failed(error.__cause__) from error.__cause__
-            raise
+        except CannotImport as error:
+            raise self._import_failed(error.__cause__ or error) from error.__cause__
 
     def config_model(self) -> type[BaseModel] | None:
         """The pydantic model of its keys; ``None`` if it takes none."""
@@ -80,7 +78,8 @@ class Selected:
         except ModuleNotFoundError as error:
             raise self._import_failed(error) from error
 
-    def _import_failed(self, error: ImportError) -> PluginError:
+    def _import_failed(self, error: BaseException) -> PluginError:
+        said = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
         who = f"{self.kind} {self.component.name!r}"
         missing = missing_runtime(self.metadata)
         if missing:
@@ -90,10 +89,10 @@ class Selected:
             )
         if self.packaged:
             return PluginError(
-                f"{who} of {self.distribution} {self.version} cannot be imported: {error}"
+                f"{who} of {self.distribution} {self.version} cannot be imported: {said}"
             )
         return PluginError(
-            f"{who} cannot be imported: {error}; install its package or put its folder on PYTHONPATH"
+            f"{who} cannot be imported: {said}; install its package or put its folder on PYTHONPATH"
         )
 
 

@@ -50,15 +50,21 @@ class Component:
     capabilities: frozenset[str] = frozenset()
 
 
+class CannotImport(PluginError):
+    """The import of a component's module failed; the cause is what the module raised."""
+
+
 def load_attribute(reference: str) -> Any:
-    """Import ``"module:attribute"``; raises :class:`PluginError` naming the part that failed."""
+    """Import ``"module:attribute"``; raises :class:`PluginError` naming the part that failed, and
+    :class:`CannotImport` if the module raises."""
     module_name, colon, attribute = reference.partition(":")
     if not (colon and module_name and attribute):
         raise PluginError(f"{reference!r} is not of the form 'module:attribute'")
     try:
         value: Any = importlib.import_module(module_name)
-    except ImportError as error:
-        raise PluginError(f"cannot import {module_name!r} of {reference!r}: {error}") from error
+    except (Exception, SystemExit) as error:
+        said = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+        raise CannotImport(f"cannot import {module_name!r} of {reference!r}: {said}") from error
     for part in attribute.split("."):
         try:
             value = getattr(value, part)

@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import lru_cache
 from importlib import metadata
 from types import ModuleType
@@ -30,14 +31,25 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
+class State(StrEnum):
+    """How an installed plugin is: only a healthy one can be used. Disabled and conflicting ones (another
+    distribution has a plugin of that name) were never imported."""
+
+    HEALTHY = "healthy"
+    BROKEN = "broken"
+    INCOMPATIBLE = "incompatible"
+    DISABLED = "disabled"
+    CONFLICTING = "conflicting"
+
+
 @dataclass(frozen=True, slots=True)
 class Plugin:
     """An installed plugin: its name is that of its entry point.
 
     ``problem`` says why it cannot be used (empty if it can) and ``error`` is the exception behind it, if
-    there was one. ``blocked`` plugins were never imported. ``hooks`` are the lifecycle hooks that the
-    manifest implements, ``file`` the manifest's file (of a plugin that was not imported: the folder of
-    its distribution).
+    there was one. ``api`` is the plugin API that it is written for, as far as it says so. ``hooks`` are
+    the lifecycle hooks that the manifest implements, ``file`` the manifest's file (of a plugin that was
+    not imported: the folder of its distribution).
     """
 
     name: str
@@ -45,8 +57,8 @@ class Plugin:
     distribution: str
     version: str
     file: str
+    state: State = State.HEALTHY
     problem: str = ""
-    blocked: bool = False
     api: tuple[int, int] | None = None
     components: tuple[tuple[Kind, Component], ...] = ()
     hooks: tuple[str, ...] = ()
@@ -57,11 +69,19 @@ class Plugin:
     @property
     def healthy(self) -> bool:
         """Whether a run may name it."""
-        return not self.problem
+        return self.state is State.HEALTHY
 
 
 class BadManifest(Exception):
     """A manifest that breaks the contract of plugins; the text lists how."""
+
+
+class OtherApi(BadManifest):
+    """A manifest written for a plugin API that this core does not speak."""
+
+    def __init__(self, text: str, api: tuple[int, int]) -> None:
+        self.api = api
+        super().__init__(text)
 
 
 def find_plugins(disable: Iterable[str] = (), only: Iterable[str] | None = None) -> list[Plugin]:
@@ -78,13 +98,12 @@ def find_plugins(disable: Iterable[str] = (), only: Iterable[str] | None = None)
     owners = Counter(entry.name for entry, _ in entries)
     plugins = [_core()]
     for entry, distribution in entries:
-        problem = ""
+        problem, state = "", State.CONFLICTING
         if entry.name in barred:
-            problem = f"disabled by {barred[entry.name]}"
+            problem, state = f"disabled by {barred[entry.name]}", State.DISABLED
         elif allowed is not None and entry.name not in allowed:
-            problem = "not in [plugins] only"
-        blocked = bool(problem)
-        if entry.name == CORE:
+            problem, state = "not in [plugins] only", State.DISABLED
+        elif entry.name == CORE:
             problem = f"the plugin name {CORE!r} is taken by astraflow-core"
         elif owners[entry.name] > 1:
             names = sorted(name_and_version(d)[0] for e, d in entries if e.name == entry.name)
@@ -93,7 +112,7 @@ def find_plugins(disable: Iterable[str] = (), only: Iterable[str] | None = None)
                 "uninstall all but one"
             )
         if problem:
-            plugins.append(_listed(entry, distribution, problem=problem, blocked=blocked))
+            plugins.append(_listed(entry, distribution, problem=problem, state=state))
         else:
             plugins.append(_loaded(entry, distribution))
     return plugins
@@ -168,19 +187,24 @@ def _listed(
 
 def _loaded(entry: metadata.EntryPoint, distribution: metadata.Distribution) -> Plugin:
     """Import one manifest; whatever is wrong with it stays with this plugin."""
+    if entry.attr or entry.extras:
+        problem = f"its entry point {entry.value!r} must name a module and nothing else"
+        return _listed(entry, distribution, state=State.BROKEN, problem=problem)
     try:
         module = importlib.import_module(entry.value)
     except (Exception, SystemExit) as error:  # noqa: BLE001 (kept as the plugin's problem)
         problem = (
             f"its manifest {entry.value!r} cannot be imported: {type(error).__name__}: {error}"
         )
-        return _listed(entry, distribution, problem=problem, error=error)
+        return _listed(entry, distribution, state=State.BROKEN, problem=problem, error=error)
     known: dict[str, Any] = {"file": str(module.__file__), "module": module}
     try:
         known["api"] = read_api(module)
         known["components"], known["hooks"] = read_manifest(entry.name, module)
     except BadManifest as error:
-        return _listed(entry, distribution, problem=str(error), error=error.__cause__, **known)
+        known |= {"state": State.BROKEN, "problem": str(error), "error": error.__cause__}
+        if isinstance(error, OtherApi):
+            known |= {"state": State.INCOMPATIBLE, "api": error.api}
     return _listed(entry, distribution, **known)
 
 
@@ -197,8 +221,9 @@ def read_api(module: ModuleType) -> tuple[int, int]:
     if major != API_VERSION[0] or minor > API_VERSION[1]:
         older = (major, minor) < API_VERSION
         advice = "update the plugin" if older else "update astraflow-core"
-        raise BadManifest(
-            f"written for plugin API {major}.{minor}; this core speaks {ours}: {advice}"
+        raise OtherApi(
+            f"written for plugin API {major}.{minor}; this core speaks {ours}: {advice}",
+            (major, minor),
         )
     return major, minor
 

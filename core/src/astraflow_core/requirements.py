@@ -3,50 +3,110 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib import metadata
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
 
 RUNTIME = "runtime"
 """The extra that holds the heavy backend of a plugin."""
+_MOST_HOLDERS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Unmet:
+    """A requirement that this environment does not meet; ``installed`` is the version that it has of that
+    package, empty if none."""
+
+    requirement: Requirement
+    installed: str
+
+    @property
+    def wanted(self) -> str:
+        """``"torch>=2.6"``."""
+        return f"{self.requirement.name}{self.requirement.specifier}"
+
+    def __str__(self) -> str:
+        state = f"{self.installed} is installed" if self.installed else "not installed"
+        return f"{self.wanted} ({state})"
 
 
 def runtime_requirements(distribution: metadata.Distribution) -> list[Requirement]:
     """Requirements that only the ``[runtime]`` extra brings, for this interpreter and platform."""
-    found = []
-    for text in distribution.requires or ():
-        try:
-            requirement = Requirement(text)
-        except InvalidRequirement:  # what pip could not have read either
-            continue
-        marker = requirement.marker
-        if marker is None or marker.evaluate({"extra": ""}):
-            continue
-        if marker.evaluate({"extra": RUNTIME}):
-            found.append(requirement)
-    return found
+    return [
+        requirement
+        for requirement in _all_requirements(distribution)
+        if not _applies(requirement, "") and _applies(requirement, RUNTIME)
+    ]
 
 
-def unsatisfied(requirements: list[Requirement]) -> Iterator[str]:
+def plain_requirements(distribution: metadata.Distribution) -> list[Requirement]:
+    """Requirements that no extra has to bring, for this interpreter and platform."""
+    return [each for each in _all_requirements(distribution) if _applies(each, "")]
+
+
+def unsatisfied(requirements: list[Requirement]) -> Iterator[Unmet]:
     """Each requirement that this environment does not meet, with what it has instead."""
     for requirement in requirements:
-        wanted = f"{requirement.name}{requirement.specifier}"
         try:
             version = metadata.version(requirement.name)
         except metadata.PackageNotFoundError:
-            yield f"{wanted} (not installed)"
+            yield Unmet(requirement, "")
             continue
-        try:
-            fits = requirement.specifier.contains(version, prereleases=True)
-        except InvalidVersion:
-            fits = False
-        if not fits:
-            yield f"{wanted} ({version} is installed)"
+        if not _contains(requirement, version):
+            yield Unmet(requirement, version)
 
 
 def missing_runtime(distribution: metadata.Distribution | None) -> list[str]:
     """What the ``[runtime]`` extra of a distribution still lacks; empty if nothing or no such extra."""
     if distribution is None:
         return []
-    return list(unsatisfied(runtime_requirements(distribution)))
+    return [str(unmet) for unmet in unsatisfied(runtime_requirements(distribution))]
+
+
+def clashes(distribution: metadata.Distribution | None) -> list[str]:
+    """What a distribution, its ``[runtime]`` extra included, wants of packages that are installed in another
+    version, each with the other distributions that need the installed one."""
+    if distribution is None:
+        return []
+    wanted = [*plain_requirements(distribution), *runtime_requirements(distribution)]
+    return [f"{unmet}{_held(unmet)}" for unmet in unsatisfied(wanted) if unmet.installed]
+
+
+def _held(unmet: Unmet) -> str:
+    package = canonicalize_name(unmet.requirement.name)
+    holders = {
+        f"{other.metadata['Name']} {other.version} needs {requirement.name}{requirement.specifier}"
+        for other in metadata.distributions()
+        for requirement in _all_requirements(other)
+        if canonicalize_name(requirement.name) == package
+        and requirement.specifier
+        and (_applies(requirement, "") or _applies(requirement, RUNTIME))
+        and _contains(requirement, unmet.installed)
+    }
+    return "".join(f"; {holder}" for holder in sorted(holders)[:_MOST_HOLDERS])
+
+
+def _all_requirements(distribution: metadata.Distribution) -> Iterator[Requirement]:
+    try:
+        texts = distribution.requires or ()
+    except FileNotFoundError:  # what a broken removal left behind
+        return
+    for text in texts:
+        try:
+            yield Requirement(text)
+        except InvalidRequirement:  # what pip could not have read either
+            continue
+
+
+def _applies(requirement: Requirement, extra: str) -> bool:
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+
+
+def _contains(requirement: Requirement, version: str) -> bool:
+    try:
+        return requirement.specifier.contains(version, prereleases=True)
+    except InvalidVersion:
+        return False

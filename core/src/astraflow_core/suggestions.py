@@ -6,11 +6,16 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
+def near(name: str, known: Iterable[str], most: int = 3) -> list[str]:
+    """Up to ``most`` known names that are like ``name``, the most like it first."""
+    by_folded = {entry.lower().replace("-", "_"): entry for entry in known}
+    matches = get_close_matches(name.lower().replace("-", "_"), by_folded, n=most, cutoff=0.6)
+    return [by_folded[match] for match in matches]
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name most like ``name``, if one is like it at all."""
-    by_folded = {entry.lower().replace("-", "_"): entry for entry in known}
-    matches = get_close_matches(name.lower().replace("-", "_"), by_folded, n=1, cutoff=0.6)
-    return by_folded[matches[0]] if matches else None
+    return next(iter(near(name, known, 1)), None)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

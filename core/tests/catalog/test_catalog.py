@@ -170,3 +170,16 @@ def test_an_import_that_fails_otherwise_is_not_blamed_on_the_extra(
     )
     with pytest.raises(PluginError, match=r"of fake-odd 1\.0 cannot be imported: .*Nothing"):
         site.catalog().build("algorithm", table("grpo_like"), CONTEXT)
+
+
+def test_a_module_that_raises_is_told_like_one_that_is_missing(site: Any, manifest: str) -> None:
+    site.add(
+        "torn",
+        manifest + ONE_LOSS.format(module="torn_parts", config=None),
+        modules={"torn_parts": "raise RuntimeError('other driver')\n"},
+    )
+    with pytest.raises(
+        PluginError, match=r"of fake-torn 1\.0 cannot be .*: RuntimeError: other"
+    ) as caught:
+        site.catalog().build("algorithm", table("grpo_like"), CONTEXT)
+    assert isinstance(caught.value.__cause__, RuntimeError)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from astraflow_core.catalog import Catalog
-from astraflow_core.discovery import DISABLE_VARIABLE, Plugin
+from astraflow_core.discovery import DISABLE_VARIABLE, Plugin, State
 from astraflow_core.errors import PluginError
 
 HEALTHY = """
@@ -86,6 +86,14 @@ def test_a_broken_plugin_is_listed_with_its_problem(site: Any, manifest: str, ca
         catalog.select("engine", "bad/e")
 
 
+def test_an_entry_point_names_a_module(site: Any, manifest: str) -> None:
+    site.add("bad", manifest)
+    points = site.folder / "fake_bad-1.0.dist-info" / "entry_points.txt"
+    points.write_text("[astraflow]\nbad = fake_bad_manifest:astraflow_engines\n")
+    problem = found(site.catalog(), "bad").problem
+    assert "'fake_bad_manifest:astraflow_engines' must name a module" in problem
+
+
 def test_the_original_exception_is_chained(site: Any) -> None:
     site.add("bad", "raise ZeroDivisionError('inside')")
     with pytest.raises(PluginError) as caught:
@@ -106,7 +114,7 @@ def test_blocked_plugins_are_not_imported(
         monkeypatch.setenv(DISABLE_VARIABLE, "other, shy")
         catalog = Catalog.discover()
     plugin = found(catalog, "shy")
-    assert plugin.blocked
+    assert plugin.state is State.DISABLED
     assert plugin.problem
     assert module not in sys.modules
     assert catalog.plugin("core").healthy

@@ -51,47 +51,32 @@ def test_broken_plugins_are_lines_of_the_list(
     assert main(["plugins", "--json"]) == 0
     records = {record["name"]: record for record in json.loads(capsys.readouterr().out)}
     assert "nothing_of_this_name" in records["bad"]["problem"]
+    assert records["bad"]["state"] == "broken"
     assert records["toy"]["problem"] is None
+    assert records["toy"]["state"] == "healthy"
     assert records["toy"]["api"] == "1.0"
     kinds = {entry["kind"] for entry in records["toy"]["components"]}
     assert {"engine", "data_policy", "prompt_source"} <= kinds
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("bad", "cannot be used: its manifest"),
-        ("toy_loss", "plugin toy: can be used"),
-        ("engine/toy_engine", "provides engine toy_engine"),
-        ("heavy", "needs huge-backend>=2 (not installed); pip install 'fake-heavy[runtime]'"),
-    ],
-)
-def test_why(
-    site: Any, manifest: str, capsys: pytest.CaptureFixture[str], name: str, words: str
-) -> None:
-    site.toy()
-    site.add("bad", "import nothing_of_this_name")
-    site.add("heavy", manifest, metadata='Requires-Dist: huge-backend>=2; extra == "runtime"\n')
-    assert main(["plugins", "why", name]) == 0
-    out = capsys.readouterr().out
-    assert words in out
-    assert str(site.folder) in out
-    assert main(["plugins", "why", name, "--json"]) == 0
-    (record,) = json.loads(capsys.readouterr().out)
-    assert record["verdict"] in out
-
-
-def test_why_of_an_unknown_name(site: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    site.toy()
-    assert main(["plugins", "why", "toyy"]) == 2
-    assert "did you mean 'toy'?" in capsys.readouterr().err
+    about = {entry["name"]: entry["about"] for entry in records["toy"]["components"]}
+    assert about["toy_loss"] == "What the toys are."
 
 
 def test_schema_of_a_component(site: Any, capsys: pytest.CaptureFixture[str]) -> None:
     site.toy()
     assert main(["plugins", "--schema", "data_policy/toy_filter"]) == 0
     schema = json.loads(capsys.readouterr().out)
-    assert schema["properties"]["ratio"]["maximum"] == 1
+    ratio = schema["properties"]["ratio"]
+    assert (ratio["type"], ratio["default"], ratio["minimum"], ratio["maximum"]) == (
+        "number", 0.5, 0, 1,
+    )  # fmt: skip
+    assert schema["properties"]["by"]["enum"] == ["edf", "fifo"]
+    assert schema["title"] == "data_policy/toy/toy_filter"
+    assert schema["description"] == "What the toys are."
+    assert schema["x-capabilities"] == ["accept"]
+    assert schema["x-provided-by"] == "fake-toy 1.0"
+    assert main(["plugins", "--schema", "trainer/toy_trainer"]) == 0
+    keys = json.loads(capsys.readouterr().out)["properties"]
+    assert keys["lr"]["description"] == "Step size."
     assert main(["plugins", "--schema", "reward/toy/toy_match"]) == 0
     assert json.loads(capsys.readouterr().out)["additionalProperties"] is False
     assert main(["plugins", "--schema", "data_polic/toy_filter"]) == 2

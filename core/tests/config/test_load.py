@@ -211,7 +211,7 @@ def test_plugins_of_the_run_are_barred_before_import(
     table = '\n[plugins]\ndisable = ["loud"]\n'
     run_file.write_text(run_file.read_text() + table)
     loaded = load_config(run_file)
-    assert loaded.catalog.plugin("loud").blocked
+    assert loaded.catalog.plugin("loud").state == "disabled"
     run_file.write_text(run_file.read_text().replace('"loud"', '"luod", "never_heard_of", "core"'))
     found = problems(run_file, site)
     assert len(found) == 2

@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = parser().parse_args(argv)
     except SystemExit as stop:  # argparse has said what it had to say
         return stop.code if isinstance(stop.code, int) else 2
-    if "file" in arguments and os.getcwd() not in sys.path:
+    if _names_modules(arguments) and os.getcwd() not in sys.path:
         # A run's own modules ("module:attr") lie in the working directory. The processes of the run find
         # them there, being started with `python -m`; last on the path, they hide nothing installed.
         sys.path.append(os.getcwd())
@@ -56,3 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _names_modules(arguments: argparse.Namespace) -> bool:
+    """Whether a command may be about ``module:attr``: in a run's file, or by name."""
+    return "file" in arguments or ":" in (getattr(arguments, "schema", None) or "")

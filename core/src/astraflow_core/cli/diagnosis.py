@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from astraflow_core.discovery import State
 from astraflow_core.errors import ConfigError, PluginError, PreflightError, UserError
 from astraflow_core.requirements import RUNTIME, missing_runtime, runtime_requirements
 
@@ -55,7 +56,7 @@ def of_plugins(catalog: Catalog) -> Iterator[Finding]:
         subject = f"plugin {plugin.name}"
         release = f"{plugin.distribution} {plugin.version}"
         missing = missing_runtime(plugin.metadata)
-        if plugin.blocked:
+        if plugin.state is State.DISABLED:
             yield Finding("ok", subject, f"{release}, not imported: {plugin.problem}")
         elif not plugin.healthy:
             fix = f"pip install --upgrade {plugin.distribution}, or pip uninstall {plugin.distribution}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from astraflow_core.cli import why
 from astraflow_core.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
@@ -20,11 +21,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--schema", metavar="KIND/NAME", help="print the JSON schema of a component's keys"
     )
     parser.set_defaults(command=run)
-    inner = parser.add_subparsers(title="commands", metavar="")
-    why = inner.add_parser("why", help="say why a plugin or component can or cannot be used")
-    why.add_argument("name", metavar="NAME", help="a plugin, a component or KIND/NAME")
-    why.add_argument("--json", action="store_true", help="print JSON")
-    why.set_defaults(command=run_why)
+    why.add(parser.add_subparsers(title="commands", metavar=""))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -63,50 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def run_why(arguments: argparse.Namespace) -> int:
-    """Tell all that is known of the plugins that a name may mean."""
-    from astraflow_core.catalog import Catalog
-    from astraflow_core.requirements import missing_runtime
-
-    records = []
-    for plugin in _meant(Catalog.discover(), arguments.name):
-        missing = missing_runtime(plugin.metadata)
-        if plugin.blocked:
-            verdict = f"not imported: {plugin.problem}"
-        elif not plugin.healthy:
-            verdict = f"cannot be used: {plugin.problem}"
-        elif missing:
-            fix = f"pip install '{plugin.distribution}[runtime]'"
-            verdict = f"listed, but cannot run here: needs {', '.join(missing)}; {fix}"
-        else:
-            verdict = "can be used by any run that names it"
-        records.append(_record(plugin) | {"missing": missing, "verdict": verdict})
-    if arguments.json:
-        print_json(records)
-        return 0
-    for record in records:
-        print(f"plugin {record['name']}: {record['verdict']}")
-        for key in ("distribution", "version", "file", "manifest", "api"):
-            print(f"  {key}: {record[key] or 'unknown'}")
-        for entry in record["components"]:
-            print(f"  provides {entry['kind']} {entry['name']}: {entry['summary']}")
-        if record["hooks"]:
-            print(f"  hooks: {', '.join(record['hooks'])}")
-    return 0
-
-
-def _meant(catalog: Catalog, name: str) -> list[Plugin]:
-    owners = {
-        plugin.name: plugin
-        for plugin in catalog.plugins
-        for kind, component in plugin.components
-        if name in (plugin.name, component.name, f"{kind}/{component.name}")
-    }
-    return list(owners.values()) or [catalog.plugin(name)]
-
-
 def _schema(catalog: Catalog, name: str) -> int:
     from astraflow_core.component import Kind
+    from astraflow_core.docstrings import docstring_of
     from astraflow_core.errors import PluginError
     from astraflow_core.suggestions import did_you_mean
 
@@ -116,13 +72,24 @@ def _schema(catalog: Catalog, name: str) -> int:
             f"--schema {name!r}: expected KIND/NAME{did_you_mean(kind, list(Kind))} "
             f"(kinds: {', '.join(Kind)})"
         )
-    model = catalog.select(kind, use).config_model()
-    empty = {"type": "object", "properties": {}, "additionalProperties": False}
-    print_json(empty if model is None else model.model_json_schema())
+    selected = catalog.select(kind, use)
+    model = selected.config_model()
+    schema = {"type": "object", "properties": {}, "additionalProperties": False}
+    if model is not None:
+        schema = model.model_json_schema()
+    about = {
+        "title": f"{kind}/{selected.qualified}",
+        "description": docstring_of(selected.component.target) or selected.component.summary,
+        "x-capabilities": sorted(selected.component.capabilities),
+        "x-provided-by": f"{selected.distribution} {selected.version}".strip() or "no package",
+    }
+    print_json(schema | about)
     return 0
 
 
 def _record(plugin: Plugin) -> dict[str, Any]:
+    from astraflow_core.docstrings import docstring_of
+
     return {
         "name": plugin.name,
         "distribution": plugin.distribution,
@@ -130,14 +97,15 @@ def _record(plugin: Plugin) -> dict[str, Any]:
         "file": plugin.file,
         "manifest": plugin.manifest,
         "api": ".".join(map(str, plugin.api)) if plugin.api else None,
+        "state": str(plugin.state),
         "problem": plugin.problem or None,
-        "blocked": plugin.blocked,
         "hooks": list(plugin.hooks),
         "components": [
             {
                 "kind": str(kind),
                 "name": component.name,
                 "summary": component.summary,
+                "about": docstring_of(component.target),
                 "target": component.target,
                 "config": component.config,
                 "capabilities": sorted(component.capabilities),

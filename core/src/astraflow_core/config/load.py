@@ -56,7 +56,7 @@ def load_config(
     else:
         label, layers = str(source), read_file(Path(source))
     problems = apply_overrides(layers, overrides)
-    catalog = catalog or _discovered(layers.raw)
+    catalog = catalog or catalog_of(layers.raw)
     components: dict[str, tuple[Selected, BaseModel | None]] = {}
     for place in component_tables(layers.raw):
         _check_component(place, layers, catalog, components, problems)
@@ -114,8 +114,9 @@ def component_context(
     )
 
 
-def _discovered(raw: Mapping[str, Any]) -> Catalog:
-    """The catalog that ``[plugins]`` asks for, read before validation: what it bars is not imported."""
+def catalog_of(raw: Mapping[str, Any]) -> Catalog:
+    """The catalog that ``[plugins]`` of a raw run asks for, before validation: what it bars is not
+    imported."""
     table = raw.get("plugins")
     table = table if isinstance(table, Mapping) else {}
     disable, only = table.get("disable"), table.get("only")

@@ -1,0 +1,295 @@
+"""How plugins and components stand: usable or not, why, and what mends it. What `plugins why` prints."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from astraflow_core.capabilities import pairing_problems
+from astraflow_core.component import API_VERSION, Kind, load_attribute
+from astraflow_core.discovery import State
+from astraflow_core.docstrings import docstring_of
+from astraflow_core.errors import PluginError
+from astraflow_core.requirements import RUNTIME, clashes, missing_runtime
+from astraflow_core.suggestions import near
+
+if TYPE_CHECKING:
+    from astraflow_core.catalog import Catalog, Selected
+    from astraflow_core.discovery import Plugin
+
+_FRAMES = 3
+_NAMED_AS = {
+    Kind.WORKFLOW: '[workflow] use = "{}"',
+    Kind.REWARD: '[reward] use = "{}"',
+    Kind.PROMPT_SOURCE: '[prompts] use = "{}"',
+    Kind.LAUNCHER: '[launcher] use = "{}"',
+    Kind.DATA_POLICY: 'data = [{{ use = "{}" }}] in [policies.NAME] or [prompts]',
+}
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One thing that a name may mean. ``state`` is that of a plugin (:class:`State`), or of a component:
+    ``healthy``, ``ambiguous``, ``incomplete`` (its runtime extra is not installed), ``broken`` or
+    ``unpackaged``. ``fix`` is what to do, empty if nothing; ``gist`` the end of the traceback behind a
+    problem; ``facts`` what else is known."""
+
+    subject: str
+    state: str
+    verdict: str
+    fix: str = ""
+    gist: tuple[str, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def standings(catalog: Catalog, name: str) -> list[Standing]:
+    """All that ``name`` may mean: a plugin, ``component``, ``kind/component``, ``plugin/component`` or
+    ``[kind/]module:attr``. Raises :class:`PluginError` with the nearest names if it means nothing."""
+    kind, slash, rest = name.partition("/")
+    wanted = Kind(kind) if slash and kind in list(Kind) else None
+    rest = rest if wanted else name
+    if ":" in rest:
+        return [_unpackaged(catalog, wanted, rest)]
+    found = [
+        entry
+        for entry in catalog.components(wanted)
+        if rest in (entry.component.name, entry.qualified)
+    ]
+    told = [_component(catalog, entry, rest) for entry in found]
+    if wanted is None:
+        covered = {entry.plugin for entry in found}
+        told += [
+            of_plugin(plugin)
+            for plugin in catalog.plugins
+            if plugin.name == rest and not (plugin.healthy and plugin.name in covered)
+        ]
+    if not told:
+        raise _unknown(catalog, name, wanted, rest)
+    return told
+
+
+def of_plugin(plugin: Plugin) -> Standing:
+    """A plugin as a whole; nothing of it is imported that discovery did not import."""
+    missing = missing_runtime(plugin.metadata)
+    who = plugin.distribution
+    fix = ""
+    match plugin.state:
+        case State.DISABLED:
+            verdict = f"not imported: {plugin.problem}"
+            _, disabled, by = plugin.problem.partition("disabled by ")
+            fix = f"if it is wanted, take {plugin.name!r} out of {by}"
+            if not disabled:
+                fix = f"if it is wanted, add {plugin.name!r} to [plugins] only"
+        case State.CONFLICTING:
+            verdict = f"not imported: {plugin.problem}"
+            fix = f"pip uninstall {who}, or its rival"
+        case State.INCOMPATIBLE:
+            verdict = f"cannot be used: {plugin.problem}"
+            ours = "astraflow-core" if (plugin.api or API_VERSION) > API_VERSION else who
+            fix = f"pip install --upgrade {ours}"
+        case State.BROKEN:
+            verdict = f"cannot be used: {plugin.problem}"
+            fix = f"pip install --upgrade --force-reinstall {who}, or pip uninstall {who}"
+        case _ if missing:
+            verdict = f"listed, but cannot run here: needs {', '.join(missing)}"
+            fix = _install(who)
+        case _:
+            verdict = "can be used by any run that names it"
+    return Standing(
+        f"plugin {plugin.name}",
+        "incomplete" if plugin.healthy and missing else str(plugin.state),
+        verdict,
+        fix,
+        gist(plugin.error),
+        _of_distribution(plugin) | _provided(plugin),
+    )
+
+
+def _component(catalog: Catalog, entry: Selected, asked: str) -> Standing:
+    component, kind = entry.component, entry.kind
+    plugin = next(p for p in catalog.plugins if p.name == entry.plugin)
+    rivals = [
+        other.qualified
+        for other in catalog.components(kind)
+        if other.component.name == component.name and other.plugin != entry.plugin
+    ]
+    use = entry.qualified if rivals else component.name
+    state, fix = "healthy", ""
+    chain: tuple[str, ...] = ()
+    verdict = f"can be used by any run that names it: {named_as(kind, use)}"
+    problem, keys = _examined(catalog, entry)
+    missing = missing_runtime(entry.metadata)
+    if missing:
+        state, fix = "incomplete", _install(entry.distribution)
+        verdict = f"listed, but cannot run here: needs {', '.join(missing)}"
+    elif problem is not None:
+        state, chain = "broken", gist(problem.__cause__)
+        verdict = f"cannot be used: {problem}"
+        fix = f"pip install --upgrade --force-reinstall '{entry.distribution}[{RUNTIME}]'"
+    elif rivals and asked == component.name:
+        state, fix = "ambiguous", named_as(kind, use)
+        verdict = (
+            f"ambiguous: {kind} {component.name!r} is also {' and '.join(map(repr, rivals))}; a run must "
+            "say which"
+        )
+    conflicts = clashes(entry.metadata)
+    if conflicts and kind in (
+        Kind.ENGINE,
+        Kind.TRAINER,
+    ):  # pip would take from others what it gives
+        python = f"envs/{component.name}/bin/python"
+        fix = f'an interpreter of its own: {kind} = {{ use = "{use}", python = "{python}" }}'
+    facts = _of_distribution(plugin) | {
+        "target": component.target,
+        "summary": component.summary,
+        "capabilities": sorted(component.capabilities),
+        "keys": keys,
+        "also_provided_as": rivals,
+        "conflicts": [*conflicts, *_without_partner(catalog, entry)],
+        "about": docstring_of(component.target),
+    }
+    return Standing(f"{kind} {entry.qualified}", state, verdict, fix, chain, facts)
+
+
+def _unpackaged(catalog: Catalog, kind: Kind | None, use: str) -> Standing:
+    subject = f"{kind} {use}" if kind else use
+    facts: dict[str, Any] = {"provided_by": _home(catalog, use)}
+    fits, problems = [], []
+    try:
+        load_attribute(use)
+        for each in [kind] if kind else list(Kind):
+            try:
+                catalog.select(each, use).config_model()
+                fits.append(each)
+            except PluginError as error:
+                problems.append(error)
+        if not fits:
+            raise problems[0]
+    except PluginError as error:
+        return Standing(
+            subject, "broken", f"cannot be used: {error}", "", gist(error.__cause__), facts
+        )
+    if len(fits) < len(Kind):
+        facts["fits"] = [named_as(each, use) for each in fits]
+    facts["capabilities"] = sorted(catalog.flags(fits[0], use))
+    facts["about"] = docstring_of(use)
+    packaged = [e for e in catalog.components() if e.component.target == use]
+    if packaged:
+        first = packaged[0]
+        facts["also_provided_as"] = [f"{e.kind} {e.qualified}" for e in packaged]
+        verdict = "can be used unpackaged, but without the keys and flags that its plugin's manifest names"
+        fix = named_as(first.kind, first.qualified)
+        return Standing(subject, "unpackaged", verdict, fix, (), facts)
+    verdict = "can be used by a run that names it, marked as unpackaged in the run's header"
+    return Standing(subject, "unpackaged", verdict, "", (), facts)
+
+
+def named_as(kind: Kind, use: str) -> str:
+    """How a run's file names a component."""
+    return _NAMED_AS.get(kind, f'{kind} = {{{{ use = "{{}}" }}}} in [policies.NAME]').format(use)
+
+
+def gist(error: BaseException | None) -> tuple[str, ...]:
+    """The last places of a traceback outside of the machinery of imports, and the exception."""
+    if error is None:
+        return ()
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith("<frozen")
+        and "/importlib/" not in frame.filename
+        and "/astraflow_core/" not in frame.filename
+    ]
+    places = [f"{f.filename}:{f.lineno} in {f.name}: {f.line}" for f in frames[-_FRAMES:]]
+    last = "".join(traceback.format_exception_only(error)).strip().splitlines()
+    return (*places, *last)
+
+
+def _examined(catalog: Catalog, entry: Selected) -> tuple[PluginError | None, list[str]]:
+    """What keeps a component from being imported, if anything does, and a line for each of its keys."""
+    from astraflow_core.config.explain import component_keys
+
+    keys: list[str] = []
+    try:
+        prefix = f"{entry.kind}/{entry.qualified}."
+        known = component_keys(catalog, entry.kind, entry.qualified)
+        keys = [key.line().removeprefix(prefix) for key in known]
+        entry.load(entry.component.target)
+    except PluginError as error:
+        return error, keys
+    return None, keys
+
+
+def _without_partner(catalog: Catalog, entry: Selected) -> Iterator[str]:
+    """Pairings that no installed component could satisfy."""
+    for partner in Kind:
+        others = [e for e in catalog.components(partner) if e.kind is not entry.kind]
+        failed = [
+            pairing_problems(
+                str(entry.kind), entry.component.name, entry.component.capabilities,
+                str(partner), other.component.name, other.component.capabilities,
+            )
+            for other in others
+        ]  # fmt: skip
+        if failed and all(failed):
+            yield f"{failed[0][0]} (no installed {partner} fits)"
+
+
+def _of_distribution(plugin: Plugin) -> dict[str, Any]:
+    missing = missing_runtime(plugin.metadata)
+    return {
+        "plugin": plugin.name,
+        "distribution": plugin.distribution,
+        "version": plugin.version,
+        "entry_point": f"{plugin.name} = {plugin.manifest}",
+        "file": plugin.file,
+        "plugin_api": ".".join(map(str, plugin.api)) if plugin.api else None,
+        "core_api": ".".join(map(str, API_VERSION)),
+        "runtime": f"lacks {', '.join(missing)}; {_install(plugin.distribution)}"
+        if missing
+        else "complete",
+    }
+
+
+def _provided(plugin: Plugin) -> dict[str, Any]:
+    return {
+        "provides": [f"{kind} {c.name}: {c.summary}" for kind, c in plugin.components],
+        "hooks": list(plugin.hooks),
+        "conflicts": clashes(plugin.metadata),
+    }
+
+
+def _home(catalog: Catalog, use: str) -> str:
+    top = use.partition(":")[0].partition(".")[0]
+    for plugin in catalog.plugins:  # an editable installation does not list its packages
+        if plugin.manifest.partition(".")[0] == top:
+            return f"{plugin.distribution} {plugin.version}"
+    owners = sorted(set(metadata.packages_distributions().get(top, [])))
+    return ", ".join(f"{owner} {metadata.version(owner)}" for owner in owners) or "no distribution"
+
+
+def _install(distribution: str) -> str:
+    return f"pip install '{distribution}[{RUNTIME}]'"
+
+
+def _unknown(catalog: Catalog, name: str, kind: Kind | None, use: str) -> PluginError:
+    entries = list(catalog.components())
+    elsewhere = [f"{e.kind}/{e.component.name}" for e in entries if e.component.name == use]
+    known = [e.component.name for e in (catalog.components(kind) if kind else entries)]
+    known += [e.qualified for e in entries] + [str(k) for k in Kind]
+    if kind is None:
+        known += [plugin.name for plugin in catalog.plugins]
+    likely = elsewhere or near(use, known)
+    what = f"{kind} {use!r}" if kind else f"plugin or component {name!r}"
+    parts = [f"no {what} is installed"]
+    if likely:
+        parts.append(f"did you mean {' or '.join(map(repr, likely))}?")
+    unread = [p for p in catalog.plugins if not p.healthy]
+    if unread:
+        listed = ", ".join(f"{p.name!r} ({p.state})" for p in unread)
+        parts.append(f"what these plugins provide is not known: {listed}")
+    parts.append("`astraflow plugins` lists what is installed")
+    return PluginError("; ".join(parts))

@@ -1,0 +1,81 @@
+"""Plugins that cannot be used, installed beside healthy ones: a run that does not name them never notices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astraflow_core.cli import main
+from astraflow_core.config.load import load_config
+from astraflow_core.errors import ConfigError
+
+LOSS = """
+@hookimpl
+def astraflow_algorithms():
+    return [Component("{name}", "parts:Loss", "a loss")]
+"""
+TARNISHED = {
+    "broken": "'broken' (fake-broken 1.0) cannot be used: its manifest .* ImportError: torn",
+    "future": "'future' .* cannot be used: written for plugin API 3.1; this core speaks 1.0",
+    "hidden": r"'hidden' .* cannot be used: disabled by \[plugins\] disable",
+    "twin": "'twin' .* cannot be used: 2 distributions provide .*: left, right",
+}
+
+
+@pytest.fixture
+def museum(site: Any, run_file: Path, manifest: str) -> Path:
+    """A valid run, with one plugin of each bad state installed, and one that is ambiguous with the run's."""
+    site.add("broken", "raise ImportError('torn')")
+    site.add("future", "ASTRAFLOW_API = (3, 1)")
+    site.add("hidden", manifest + LOSS.format(name="secret"))
+    for distribution in ("left", "right"):
+        site.add("twin", manifest + LOSS.format(name="twin"), distribution=distribution)
+    site.add("rival", manifest + LOSS.format(name="rival_loss"))
+    run_file.write_text(run_file.read_text() + '[plugins]\ndisable = ["hidden"]\n')
+    return run_file
+
+
+def named(name: str) -> list[str]:
+    return [f"policies.solver.algorithm.use={name}"]
+
+
+def test_a_run_that_names_none_of_them_is_as_it_was(museum: Path) -> None:
+    loaded = load_config(museum)
+    assert loaded.components["policies.solver.algorithm"][0].plugin == "toy"
+    states = {p.name: p.state.value for p in loaded.catalog.plugins if p.name in TARNISHED}
+    assert states == {
+        "broken": "broken",
+        "future": "incompatible",
+        "hidden": "disabled",
+        "twin": "conflicting",
+    }
+
+
+@pytest.mark.parametrize("plugin", TARNISHED)
+def test_a_run_that_names_one_fails_with_its_problem(museum: Path, plugin: str) -> None:
+    for use in (f"{plugin}/loss", plugin):
+        with pytest.raises(
+            ConfigError, match=TARNISHED[plugin].replace("(fake", r"\(fake").replace("0)", r"0\)")
+        ):
+            load_config(museum, named(use))
+
+
+def test_a_second_of_the_name_fails_only_the_unqualified(
+    site: Any, museum: Path, manifest: str
+) -> None:
+    site.add("usurper", manifest + LOSS.format(name="toy_loss"))
+    with pytest.raises(ConfigError, match="say which: 'toy/toy_loss' or 'usurper/toy_loss'"):
+        load_config(museum)
+    loaded = load_config(museum, named("toy/toy_loss"))
+    assert loaded.components["policies.solver.algorithm"][0].plugin == "toy"
+
+
+def test_all_are_listed_and_nothing_fails(museum: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins"]) == 0
+    shown, _, unusable = capsys.readouterr().out.partition("cannot be used")
+    assert "toy_loss" in shown and "rival_loss" in shown and "secret" in shown
+    for plugin in ("broken", "future", "twin"):
+        assert f"\n{plugin} " in unusable
+    assert main(["doctor"]) == 0
