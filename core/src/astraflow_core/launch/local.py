@@ -18,6 +18,7 @@ from astraflow_core.launch.local_config import LocalLauncherConfig
 from astraflow_core.launch.threads import VARIABLES, threads_each, usable_cores
 from astraflow_core.protocols.launcher import ProcessSpec, ProcessState
 from astraflow_core.telemetry.parent import LAUNCHER
+from astraflow_core.telemetry.processes import look_at
 from astraflow_core.types import ComponentContext
 
 _POLL_S = 0.02
@@ -114,13 +115,15 @@ class LocalLauncher:
 
     def _state(self, child: _Child) -> ProcessState:
         ended = child.reap()
+        look = None if ended else look_at(child.process.pid)
         return ProcessState(
             name=child.spec.name,
             pid=child.process.pid,
             exit_code=child.exit_code,
             restarts=child.restarts,
             last_lines=tuple(_tail(child.spec.log, _LAST_LINES)) if ended else (),
-            cpu_s=child.cpu_s,
+            cpu_s=child.cpu_s + (look.cpu_s if look else 0.0),
+            stopped=look is not None and look.stopped,
         )
 
     def stop(self, name: str, deadline_s: float) -> None:

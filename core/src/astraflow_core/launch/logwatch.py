@@ -9,6 +9,9 @@ from pathlib import Path
 from astraflow_core.telemetry.logs import parse_line
 
 _MOST_BYTES = 1 << 20
+_NUMBER = re.compile(r"(?<![\w-])\d+(\.\d+)?")
+"""Not the end of a name, such as raas-1."""
+
 _SURFACED = ("WARNING", "ERROR", "CRITICAL")
 
 
@@ -29,7 +32,7 @@ class LogWatch:
                 if parsed is None or parsed[0] not in _SURFACED:
                     continue
                 message = f"{log.stem}: {parsed[2]}"
-                kind = re.sub(r"\d+", "", message)
+                kind = _NUMBER.sub("", message)
                 if kind not in self._told:
                     self._told.add(kind)
                     yield message

@@ -11,18 +11,24 @@ from pathlib import Path
 
 from astraflow_core.config.models import RunTable
 from astraflow_core.errors import AstraFlowError, DeadlineExceeded, Refused, RunFailed
+from astraflow_core.launch.diagnosis import Watchdog
 from astraflow_core.launch.endings import describe_end, error_of
+from astraflow_core.launch.figures import duration
 from astraflow_core.launch.logwatch import LogWatch
 from astraflow_core.launch.plan import reaching
 from astraflow_core.launch.signals import Interrupts
-from astraflow_core.launch.status import Status, parse_status
+from astraflow_core.launch.status import Status, WaitStatus, parse_status
 from astraflow_core.launch.view import View
 from astraflow_core.protocols.launcher import Launcher, ProcessSpec, ProcessState
+from astraflow_core.telemetry.presence import present_s
 from astraflow_core.wire.client import SyncClient
 from astraflow_core.wire.messages import Done, StopRun
 
 POLL_S = 0.5
 STATUS_DEADLINE_S = 2.0
+SILENT_S = 10.0
+"""Silence of the dataflow, in seconds, after which a person hears of it."""
+
 FINISH_DEADLINE_S = 30.0
 END_DEADLINE_S = 10.0
 BLAME_S = 3.0
@@ -52,8 +58,9 @@ class Supervisor:
         self._logs = LogWatch(spec.log for spec in specs)
         self._trainers_resume = trainers_resume
         self._gone: set[str] = set()
-        self._answered = self._progressed = time.monotonic()
-        self._warned = False
+        self._answered = self._progressed = present_s()
+        self._warned = self._told_silence = False
+        self._watchdog = Watchdog(specs, launcher, directory, view)
 
     def supervise(self) -> None:
         """From the first start to the last end. Returns after a finished or stopped run; raises
@@ -68,7 +75,7 @@ class Supervisor:
             for spec in self.specs.values():
                 if spec.role != "dataflow":
                     self.launcher.start(reaching(spec, url))
-            self._answered = self._progressed = time.monotonic()
+            self._answered = self._progressed = present_s()
             self._watch()
             self._wind_down()
         finally:
@@ -98,6 +105,7 @@ class Supervisor:
         stop_by: float | None = None
         while True:
             processes = self.launcher.poll()
+            self._watchdog.look(processes)
             self._fetch_status(processes)
             self.view.show(self.status, processes)
             self._tell_warnings()
@@ -136,14 +144,37 @@ class Supervisor:
             answer = self._client.get_json("/v1/status", deadline_s=STATUS_DEADLINE_S)
             waits = self._client.get_json("/v1/waits", deadline_s=STATUS_DEADLINE_S)
         except DeadlineExceeded as error:
-            silent = time.monotonic() - self._answered
-            if silent > self.run.deadline_s:
-                raise RunFailed(f"dataflow does not answer: {error}") from error
+            self._bear_silence(error)
             return
-        self._answered = time.monotonic()
+        now = present_s()
+        if self._told_silence:
+            self.view.say(f"the dataflow answers again after {duration(now - self._answered)}")
+            self._progressed = now
+        self._answered, self._told_silence = now, False
         before, self.status = self.status, parse_status(answer, waits)
         if self.status.progress != before.progress:
-            self._progressed, self._warned = self._answered, False
+            self._progressed, self._warned = now, False
+            self._watchdog.mark()
+
+    def _bear_silence(self, error: DeadlineExceeded) -> None:
+        """The dataflow is there and does not answer: wait for it, but not for ever."""
+        silent, patience = present_s() - self._answered, self.run.patience_s
+        given_up = silent >= patience
+        if not given_up and (self._told_silence or silent < min(SILENT_S, self.run.deadline_s)):
+            return
+        self._told_silence = True
+        what = f"the dataflow has not answered for {duration(silent)}"
+        wait = WaitStatus(
+            who="launcher",
+            for_whom="dataflow",
+            what=f"an answer, {duration(patience)} at most: {error.what}",
+            since_s=silent,
+            until_s=patience - silent,
+        )
+        diagnosis = self._watchdog.explain(what, [wait])
+        if given_up:
+            raise RunFailed(diagnosis) from error
+        self.view.say(diagnosis)
 
     def _look_after(self, processes: Sequence[ProcessState]) -> None:
         for state in processes:
@@ -196,18 +227,18 @@ class Supervisor:
     def _check_progress(self) -> None:
         """A run that stands still must not do so for ever: say who waits for what, or end it."""
         allowed = self.run.deadline_s
-        if self.status.steps == 0:
+        if self.status.steps == 0 and not self._watchdog.any_stopped:
             allowed = max(allowed, self.run.start_deadline_s)
-        still = time.monotonic() - self._progressed
-        if still < allowed:
+        still = present_s() - self._progressed
+        if still < allowed or present_s() - self._answered > STATUS_DEADLINE_S:
             return
-        waits = "".join(f"\n  {wait}" for wait in self.status.waits)
-        message = f"no progress for {still:.0f} s"
+        what = f"no progress for {duration(still)}"
         if not any(wait.until_s > 0 for wait in self.status.waits):
-            raise RunFailed(f"{message}, and nothing that is waited for can still come{waits}")
+            what += ", and nothing that is waited for can still come"
+            raise RunFailed(self._watchdog.explain(what, self.status.waits))
         if not self._warned:
             self._warned = True
-            self.view.say(f"{message}; who waits for what:{waits}")
+            self.view.say(self._watchdog.explain(what, self.status.waits))
 
     def _ask_to_stop(self) -> None:
         assert self._client is not None

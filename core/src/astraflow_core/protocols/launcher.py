@@ -26,7 +26,8 @@ class ProcessSpec:
 @dataclass(frozen=True, slots=True)
 class ProcessState:
     """``exit_code`` is ``None`` while the process runs; a signal is negative. ``last_lines`` of its output
-    once it ended. ``cpu_s``: CPU seconds of what has ended, restarts and waited-for children included."""
+    once it ended. ``cpu_s``: CPU seconds, restarts and waited-for children included; of what still runs
+    where the launcher can tell. ``stopped``: it is there, but somebody stopped it (SIGSTOP)."""
 
     name: str
     pid: int
@@ -34,6 +35,7 @@ class ProcessState:
     restarts: int = 0
     last_lines: tuple[str, ...] = field(default=())
     cpu_s: float = 0.0
+    stopped: bool = False
 
 
 class Launcher(Protocol):
