@@ -56,10 +56,13 @@ class Package:
     name: str
     extras: frozenset[str]
     quickstart: bool
+    own_environment: bool = False
 
     def requirement(self, profile: str) -> str:
-        """Path and extras as pip wants them."""
-        wanted = {"runtime", "testing"} if profile == "test" else {"runtime"}
+        """Path and extras as pip wants them; a backend with an environment of its own stays out."""
+        wanted = {"testing"} if profile == "test" else set()
+        if not self.own_environment:
+            wanted.add("runtime")
         extras = ",".join(sorted(wanted & self.extras))
         return f"{self.path}[{extras}]" if extras else str(self.path)
 
@@ -94,13 +97,14 @@ def packages() -> list[Package]:
             try:
                 data = tomllib.loads(file.read_text(encoding="utf-8"))
                 project = data["project"]
+                own = data.get("tool", {}).get("astraflow", {})
                 found.append(
                     Package(
                         path=file.parent,
                         name=project["name"],
                         extras=frozenset(project.get("optional-dependencies", {})),
-                        quickstart=data.get("tool", {}).get("astraflow", {}).get("quickstart")
-                        is True,
+                        quickstart=own.get("quickstart") is True,
+                        own_environment=own.get("environment") == "own",
                     )
                 )
             except (tomllib.TOMLDecodeError, KeyError) as error:

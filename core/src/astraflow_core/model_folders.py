@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
+from astraflow_core.config.environments import cache_folder
 from astraflow_core.config.models import RunConfig
 from astraflow_core.hooks import Hooks
-
-
-def cache_folder() -> Path:
-    """Where fetched and converted models are kept: ``ASTRAFLOW_CACHE``, else the user's cache folder."""
-    given = os.environ.get("ASTRAFLOW_CACHE")
-    if given:
-        return Path(given).expanduser().absolute()
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser().absolute() / "astraflow"
 
 
 def resolve_models(config: RunConfig, hooks: Hooks) -> RunConfig:

@@ -135,3 +135,30 @@ def test_interpreters_of_roles_are_asked(
     other.write_text("#!/bin/sh\necho 'No module named astraflow_core' >&2; exit 1\n")
     found = findings(capsys, 2, sound, "--set", f"policies.solver.engine.python={other}")
     assert "No module named astraflow_core" in found["policies.solver.engine.python"]["text"]
+
+
+def test_an_environment_that_is_not_made_yet_says_how_to_make_it(
+    site: Any,
+    manifest: str,
+    sound: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ASTRAFLOW_CACHE", str(tmp_path / "cache"))
+    site.add(
+        "heavy",
+        f"{manifest}ASTRAFLOW_ENVIRONMENT = 'm:environment'\n"
+        "@hookimpl\ndef astraflow_engines(): return [Component('heavy', 'heavy_parts:Part', 's',\n"
+        "    None, frozenset({'pause.keep', 'weights.path'}))]\n",
+        metadata='Requires-Dist: huge-backend; extra == "runtime"\n',
+        modules={"heavy_parts": "class Part: pass\n"},
+    )
+    found = findings(capsys, 2, sound, "--set", "policies.solver.engine.python=env:own")
+    python = found["policies.solver.engine.python"]
+    assert python["fix"] == "astraflow env create own --plugin toy"
+    found = findings(capsys, 2, sound, "--set", "policies.solver.engine.use=heavy")
+    command = "astraflow env create heavy --plugin heavy"
+    where = "policies.solver.engine"
+    assert found[where]["fix"] == f"{command}, and {where}.python = 'env:heavy'"
+    assert found["plugin heavy"]["level"] == "ok" and command in found["plugin heavy"]["text"]

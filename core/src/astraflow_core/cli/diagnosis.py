@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from astraflow_core.config.environments import ATTRIBUTE, environment_of
 from astraflow_core.discovery import State
 from astraflow_core.errors import ConfigError, PluginError, PreflightError, UserError
 from astraflow_core.requirements import RUNTIME, missing_runtime, runtime_requirements
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 _INTERPRETER_DEADLINE_S = 60.0
 _LITTLE_DISK = 2**30
+_ROLES = ("engine", "trainer")
+"""Kinds whose tables may name an interpreter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,10 @@ def of_plugins(catalog: Catalog) -> Iterator[Finding]:
         elif not plugin.healthy:
             fix = f"pip install --upgrade {plugin.distribution}, or pip uninstall {plugin.distribution}"
             yield Finding("warning", subject, f"{release} cannot be used: {plugin.problem}", fix)
+        elif missing and _needs_environment(plugin):
+            command = f"astraflow env create {plugin.name} --plugin {plugin.name}"
+            text = f"{release}, whose backend needs an interpreter of its own: {command}"
+            yield Finding("ok", subject, text)
         elif missing:
             yield Finding(
                 "warning", subject, f"{release} lacks {', '.join(missing)}", _install(plugin)
@@ -96,6 +103,13 @@ def _of_components(loaded: LoadedConfig) -> Iterator[Finding]:
         who = f"{selected.kind} {selected.component.name!r}"
         if missing:
             fix = f"pip install '{selected.distribution}[{RUNTIME}]'"
+            if selected.kind in _ROLES and _needs_environment(
+                loaded.catalog.plugin(selected.plugin)
+            ):
+                name = selected.plugin
+                fix = (
+                    f"astraflow env create {name} --plugin {name}, and {path}.python = 'env:{name}'"
+                )
             yield Finding("problem", path, f"{who} lacks {', '.join(missing)}", fix)
 
 
@@ -113,7 +127,7 @@ def _of_interpreters(loaded: LoadedConfig) -> Iterator[Finding]:
                 "problem",
                 where,
                 f"there is no interpreter {python!r}",
-                f"python -m venv {_venv(python)}",
+                _making(python, selected),
             )
             continue
         install = f"{python} -m pip install 'astraflow-core=={__version__}'"
@@ -229,15 +243,23 @@ def _own_python(loaded: LoadedConfig, path: str) -> str:
     """The interpreter that the table at ``path`` names, if it does."""
     root, _, rest = path.partition(".")
     name, _, key = rest.partition(".")
-    if root != "policies" or key not in ("engine", "trainer"):
+    if root != "policies" or key not in _ROLES:
         return ""
     python: str | None = getattr(loaded.config.policies[name], key).python
     return python or ""
 
 
-def _venv(python: str) -> str:
+def _needs_environment(plugin: Plugin) -> bool:
+    return getattr(plugin.module, ATTRIBUTE, None) is not None
+
+
+def _making(python: str, selected: Selected) -> str:
+    environment = environment_of(python)
+    if environment is not None:
+        return f"astraflow env create {environment} --plugin {selected.plugin}"
     place = Path(python)
-    return str(place.parent.parent) if place.parent.name in ("bin", "Scripts") else "VENV"
+    folder = str(place.parent.parent) if place.parent.name in ("bin", "Scripts") else "VENV"
+    return f"python -m venv {folder}"
 
 
 def _present(plugin: Plugin) -> str:

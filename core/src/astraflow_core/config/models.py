@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from astraflow_core.config.environments import interpreter
 
 PositiveInt = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -12,6 +14,7 @@ PATIENCE = 5
 """``deadline_s`` after which nobody waits any more for a service that is silent."""
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+Interpreter = Annotated[str, AfterValidator(interpreter)]
 
 
 class ConfigModel(BaseModel):
@@ -39,8 +42,9 @@ class ComponentTable(BaseModel):
 class EngineTable(ComponentTable):
     """The engine of a policy."""
 
-    python: str | None = Field(
-        default=None, description="Interpreter of the engine host; default: our own."
+    python: Interpreter | None = Field(
+        default=None,
+        description="Interpreter of the engine host, a path or 'env:NAME'; default: our own.",
     )
 
 
@@ -55,8 +59,9 @@ class LauncherTable(ComponentTable):
 class TrainerTable(ComponentTable):
     """The trainer of a policy."""
 
-    python: str | None = Field(
-        default=None, description="Interpreter of the trainer; default: our own."
+    python: Interpreter | None = Field(
+        default=None,
+        description="Interpreter of the trainer, a path or 'env:NAME'; default: our own.",
     )
     ranks: PositiveInt = Field(default=1, description="Processes of the trainer.")
 

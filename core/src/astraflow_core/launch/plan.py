@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from astraflow_core.config.environments import environment_of
 from astraflow_core.config.models import PolicyTable, RunConfig
 from astraflow_core.errors import PreflightError
 from astraflow_core.protocols.launcher import ProcessSpec, Role
@@ -61,7 +62,15 @@ def check_interpreters(config: RunConfig) -> None:
     for name, policy in config.policies.items():
         for role, python in (("trainer", policy.trainer.python), ("engine", policy.engine.python)):
             if python is not None and shutil.which(python) is None:
+                environment = environment_of(python)
+                table = getattr(policy, role)
+                remedy = (
+                    "make that environment"
+                    if environment is None
+                    else f"make it with `astraflow env create {environment} --plugin PLUGIN`, PLUGIN being "
+                    f"the one that provides {role} {table.use!r}"
+                )
                 raise PreflightError(
-                    f"policies.{name}.{role}.python: no interpreter at {python!r}; make that environment "
-                    "or leave the key out to use this one"
+                    f"policies.{name}.{role}.python: no interpreter at {python!r}; {remedy}, or leave the "
+                    "key out to use this one"
                 )

@@ -1,0 +1,101 @@
+"""``astraflow env``: interpreters of their own for roles whose backend cannot share ours."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from astraflow_core.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from astraflow_core.launch.environments import Made
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = commands.add_parser("env", help="make interpreters for backends that need their own")
+    inner = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    create = inner.add_parser(
+        "create",
+        help="make an environment, or bring it up to date",
+        description="A role uses it by python = 'env:NAME' in its table.",
+    )
+    create.add_argument("name", metavar="NAME")
+    create.add_argument(
+        "--plugin", required=True, action="append", metavar="PLUGIN", help="may be repeated"
+    )
+    create.add_argument("--extra", help="extra of the plugin; default: what suits this machine")
+    create.add_argument("--python", help="interpreter to base it on; default: this one")
+    create.add_argument("--json", action="store_true", help="print JSON")
+    create.set_defaults(command=run_create)
+    listing = inner.add_parser("list", help="list the environments")
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    listing.set_defaults(command=run_list)
+    remove = inner.add_parser("remove", help="delete an environment")
+    remove.add_argument("name", metavar="NAME")
+    remove.set_defaults(command=run_remove)
+
+
+def run_create(arguments: argparse.Namespace) -> int:
+    """Make an environment; what happens is told as it happens, on the error stream with ``--json``."""
+    from astraflow_core.catalog import Catalog
+    from astraflow_core.launch.environments import create
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr if arguments.json else sys.stdout, flush=True)
+
+    plugins = list(dict.fromkeys(arguments.plugin))
+    made = create(
+        arguments.name, plugins, Catalog.discover(), arguments.extra, arguments.python, say
+    )
+    if arguments.json:
+        print_json(_record(made))
+    else:
+        say(f"use it by python = 'env:{made.name}'")
+    return 0
+
+
+def run_list(arguments: argparse.Namespace) -> int:
+    """List what is there; an environment that is not whole is a line of the list."""
+    from astraflow_core.config.environments import environments_folder
+    from astraflow_core.launch.environments import environments
+
+    found = environments()
+    if arguments.json:
+        print_json([_record(made) for made in found])
+    elif not found:
+        print(f"no environments in {environments_folder()}")
+    else:
+        rows = [
+            (
+                made.name,
+                ", ".join(made.plugins) if made.key else "not whole: create or remove it",
+                made.python or "-",
+                f"{made.bytes / 2**30:.1f} GiB",
+                made.created or "-",
+                made.folder,
+            )
+            for made in found
+        ]
+        print_table(("NAME", "PLUGINS", "PYTHON", "SIZE", "MADE", "FOLDER"), rows)
+    return 0
+
+
+def run_remove(arguments: argparse.Namespace) -> int:
+    """Delete one."""
+    from astraflow_core.launch.environments import remove
+
+    freed = remove(arguments.name)
+    print(f"removed {arguments.name!r}, {freed / 2**30:.1f} GiB")
+    return 0
+
+
+def _record(made: Made) -> dict[str, Any]:
+    return {
+        **asdict(made),
+        "interpreter": str(made.interpreter),
+        "use": f"env:{made.name}",
+        "whole": bool(made.key),
+    }
