@@ -62,6 +62,8 @@ class FakeEngine:
             raise ValueError("over the context")
         if request.id == "poison":
             os._exit(3)
+        if request.id == "hang":
+            time.sleep(60)
         count = request.sampling.max_tokens
         cut = self.cut
         versions = []

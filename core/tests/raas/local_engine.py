@@ -12,6 +12,8 @@ from astraflow_core.raas.host_protocol import HostGone
 class LocalClient:
     """A ``HostClient`` without a host."""
 
+    host = "the engine host of policy 'solver' in raas-0"
+
     def __init__(self, engine: FakeEngine) -> None:
         self.engine = engine
         self.calls: list[str] = []
@@ -36,6 +38,7 @@ class LocalEngine:
     """A ``SupervisedEngine`` whose host is replaced by :meth:`start` and lost by :meth:`die`."""
 
     restarts = 0
+    stopped_s = 0.0
 
     def __init__(self, policy: str = "solver", **config) -> None:
         self.policy = policy

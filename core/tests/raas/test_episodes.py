@@ -56,6 +56,21 @@ async def fixed(view):
     return 0.25
 
 
+def test_time_in_which_an_engine_host_is_stopped_does_not_count(handle):
+    stopped = [True]
+
+    async def late(engines, prompt):
+        for _ in range(3):
+            await asyncio.sleep(0.4)
+            handle.engine.stopped_s += 0.4 if stopped[0] else 0.0
+        return await once(engines, prompt)
+
+    assert rolled_out(handle, late, fixed, group_size=1, deadline_s=0.8).header.trajectories == 1
+    stopped[0] = False
+    with pytest.raises(TaskFailed, match="1 of 1 episodes"):
+        rolled_out(handle, late, fixed, group_size=1, deadline_s=0.8)
+
+
 def test_a_group_holds_all_episodes_with_their_rewards(handle):
     group = rolled_out(handle, once, fixed, eval_set="held_out")
     assert group.header.trajectories == 4 and group.header.eval_set == "held_out"

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from astraflow_core.raas.supervised_engine import SupervisedEngine
 from astraflow_core.types import GenerateRequest, Sampling, WeightSource
 
 pytestmark = pytest.mark.timeout(30)
+ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+SOCKETS = Path()
 
 
 def request(identifier, max_tokens=3, pinned=None, prompt=4):
@@ -29,8 +32,20 @@ def request(identifier, max_tokens=3, pinned=None, prompt=4):
     )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def sockets():
+    """One folder for all hosts of these tests."""
+    global SOCKETS
+    folder = socket_folder()
+    SOCKETS = folder.path
+    yield
+    folder.close()
+
+
 def settings(config, directory) -> HostSettings:
-    return HostSettings(config, directory, "raas-0", "solver", "secret", socket_folder())
+    own = SOCKETS / directory.name[-20:]
+    own.mkdir()
+    return HostSettings(config, directory, "raas-0", "solver", "secret", own)
 
 
 def hosted(config, directory, scenario):
@@ -138,14 +153,85 @@ def test_a_killed_host_fails_its_requests_and_is_started_again(make_config, tmp_
     asyncio.run(scenario())
 
 
-def test_a_host_that_hangs_is_killed_and_named(make_config, tmp_path):
+def test_a_host_that_hangs_is_killed_and_named(make_config, tmp_path, caplog):
     async def scenario(host, life):
-        os.kill(host.pid, signal.SIGSTOP)
         with pytest.raises(HostGone, match="did not answer for 1 s"):
-            await host.client.generate(request("r"))
+            await host.client.generate(request("hang"))
         assert await life == "did not answer for 1 s"
 
     hosted(make_config(run={"deadline_s": 1.0}), tmp_path, scenario)
+    assert "it is idle: 0.0 s of CPU" in caplog.text
+
+
+@ON_LINUX
+def test_a_host_that_is_stopped_is_named_and_waited_for(make_config, tmp_path, caplog):
+    async def scenario(host, life):
+        changes = []
+        host.silence_changed = lambda: changes.append(host.silence is not None)
+        os.kill(host.pid, signal.SIGSTOP)
+        calls = [
+            asyncio.create_task(host.client.health(1.0)),
+            asyncio.create_task(host.client.generate(request("r", 2))),
+        ]
+        await asyncio.sleep(2.5)
+        wait = host.wait()
+        assert wait.for_whom == "the engine host of policy 'solver' in raas-0"
+        assert f"stopped (SIGSTOP); `kill -CONT {host.pid}`" in wait.what
+        assert 1.0 < wait.since_s < 4 and 0 < wait.until_s < 4
+        os.kill(host.pid, signal.SIGCONT)
+        async with asyncio.timeout(5):
+            health, result = await asyncio.gather(*calls)
+            while host.wait() is not None:
+                await asyncio.sleep(0.05)
+        assert health["version"] == 0 and len(result.tokens) == 2
+        assert changes == [True, False]
+        assert 2 < host.stopped_s() < 6
+
+    hosted(make_config(run={"deadline_s": 1.0}), tmp_path, scenario)
+    said = [r.getMessage() for r in caplog.records if "engine host" in r.getMessage()]
+    assert len(said) == 2 and "has not answered" in said[0] and "goes on after" in said[1]
+
+
+@ON_LINUX
+def test_a_host_that_stays_stopped_is_given_up_in_the_end(make_config, tmp_path):
+    async def scenario(host, life):
+        os.kill(host.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        with pytest.raises(HostGone, match="did not answer for"):
+            await host.client.generate(request("r"))
+        assert 2 <= time.monotonic() - began < 6
+
+    hosted(make_config(run={"deadline_s": 0.5}), tmp_path, scenario)
+
+
+@pytest.fixture
+def short_path():
+    """Where ``ipc://`` addresses fit; pytest's own paths may be too long."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def test_the_sockets_of_a_killed_raas_are_removed_by_the_next(short_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(short_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    code = """
+from astraflow_core.raas.host_process import socket_folder
+import os, signal
+folder = socket_folder()
+(folder.path / "solver-1").touch()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
+    (orphan,) = short_path.glob("astraflow-*")
+    others = short_path / "astraflow-of-somebody-else"
+    others.mkdir()
+    first = socket_folder()
+    assert not orphan.exists() and others.exists()
+    second = socket_folder()
+    assert first.path.exists() and oct(first.path.stat().st_mode & 0o777) == "0o700"
+    for folder in (first, second):
+        folder.close()
+        assert not folder.path.exists()
 
 
 def test_a_host_that_is_given_up_ends_with_the_reason(make_config, tmp_path):
@@ -196,8 +282,9 @@ from astraflow_core.config.models import RunConfig
 from astraflow_core.raas.host_process import EngineHostProcess, HostSettings, socket_folder
 folder = Path(sys.argv[1])
 config = RunConfig.model_validate_json((folder / "config.json").read_text())
+sockets = socket_folder()
 async def main():
-    host = await EngineHostProcess.start(HostSettings(config, folder, "raas-0", "solver", "", socket_folder()), 1)
+    host = await EngineHostProcess.start(HostSettings(config, folder, "raas-0", "solver", "", sockets.path), 1)
     sys.stdout.write(f"{host.pid}\\n"); sys.stdout.flush()
     await host.wait_end()
 asyncio.run(main())

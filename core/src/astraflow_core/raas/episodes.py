@@ -15,6 +15,7 @@ from astraflow_core.errors import UserError, WorkflowError, WrongVersion
 from astraflow_core.protocols.workflow import PolicyEngine
 from astraflow_core.raas.failures import describe
 from astraflow_core.raas.host_protocol import EngineError, HostGone
+from astraflow_core.raas.patience import ended
 from astraflow_core.raas.policy_engine import FatalTaskError, PolicyHandle, TaskPolicyEngine
 from astraflow_core.raas.rewards import Scorer, as_number, validated
 from astraflow_core.raas.workflows import NamedWorkflow
@@ -71,10 +72,9 @@ class TaskRunner:
         for episode in episodes:
             episode.add_done_callback(lambda _: episode_ended())
         try:
-            done, late = await asyncio.wait(
-                episodes, timeout=task.deadline_s, return_when=asyncio.FIRST_EXCEPTION
-            )
-            played = [episode.result() for episode in episodes if episode in done]
+            await ended(episodes, task.deadline_s, self._stopped_s)
+            late = {episode for episode in episodes if not episode.done()}
+            played = [episode.result() for episode in episodes if episode not in late]
             if late:
                 raise self._missed_deadline(task, len(late), len(late & scoring))
         except TaskFailed:
@@ -86,6 +86,9 @@ class TaskRunner:
             # Nobody else reads what the others raised.
             await asyncio.gather(*episodes, return_exceptions=True)
         return self._push_body(task, played, time.monotonic() - began)
+
+    def _stopped_s(self) -> float:
+        return sum(handle.engine.stopped_s for handle in self.policies.values())
 
     def _missed_deadline(self, task: Task, late: int, scoring: int) -> TaskFailed:
         text = (

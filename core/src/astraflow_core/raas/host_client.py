@@ -19,6 +19,7 @@ from astraflow_core.errors import DeadlineExceeded
 from astraflow_core.protocols.engine import PauseMode
 from astraflow_core.raas import host_protocol as protocol
 from astraflow_core.raas.host_protocol import HostGone
+from astraflow_core.raas.patience import ended
 from astraflow_core.types import GenerateRequest, GenerateResult, WeightSource
 
 Call = Callable[[int], protocol.ToHost]
@@ -28,11 +29,19 @@ class HostClient:
     """Requests and calls to a host that is connected; every one ends when :meth:`lose` is called.
 
     ``host`` names the host in errors. Frames that come back are fed in by :meth:`take`. ``finished``
-    counts results, ``lost`` is why the host is gone, once it is.
+    counts results, ``lost`` is why the host is gone, once it is. ``stopped_s()``: seconds so far in which
+    the host was stopped, which no deadline counts.
     """
 
-    def __init__(self, host: str, socket: zmq.asyncio.Socket, peer: bytes) -> None:
+    def __init__(
+        self,
+        host: str,
+        socket: zmq.asyncio.Socket,
+        peer: bytes,
+        stopped_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self.host = host
+        self.stopped_s = stopped_s
         self._socket = socket
         self._peer = peer
         self._outgoing: list[GenerateRequest] = []
@@ -164,9 +173,9 @@ class HostClient:
         self._calls[call] = answer
         self._send(protocol.frames(message(call), *buffers))
         try:
-            return await asyncio.wait_for(answer, deadline_s)
-        except TimeoutError:
-            raise DeadlineExceeded(self.host, what, deadline_s) from None
+            if not await ended([answer], deadline_s, self.stopped_s):
+                raise DeadlineExceeded(self.host, what, deadline_s)
+            return answer.result()
         finally:
             self._calls.pop(call, None)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,18 +27,26 @@ from astraflow_core.raas import host_protocol as protocol
 from astraflow_core.raas.child import Child
 from astraflow_core.raas.host_client import HostClient
 from astraflow_core.raas.host_protocol import HostGone
+from astraflow_core.raas.silence import Silence, StoppedTime
 from astraflow_core.raas.spec import ChildSpec, write_spec
 from astraflow_core.types import LogprobSemantics
+from astraflow_core.wire.messages import Wait
+from astraflow_core.wire.private_folder import PrivateFolder
+
+log = logging.getLogger("astraflow.raas")
 
 MODULE = "astraflow_core.raas.engine_host"
 CLOSE_S = 4.0
+LOOK_S = 0.5
 _LONGEST_IPC_PATH = 100
 
 
-def socket_folder() -> Path:
-    """A fresh folder with mode 0700 whose path is short enough for an ``ipc://`` address."""
-    base = None if len(tempfile.gettempdir()) < _LONGEST_IPC_PATH - 40 else "/tmp"  # noqa: S108
-    return Path(tempfile.mkdtemp(prefix="astraflow-", dir=base))
+def socket_folder() -> PrivateFolder:
+    """A fresh folder whose path is short enough for an ``ipc://`` address."""
+    base = tempfile.gettempdir()
+    if len(base) > _LONGEST_IPC_PATH - 40:
+        base = "/tmp"  # noqa: S108
+    return PrivateFolder(Path(base), "astraflow-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +67,12 @@ class HostSettings:
 
 
 class EngineHostProcess:
-    """A running host. ``client`` talks to it until :meth:`wait_end` returns."""
+    """A running host. ``client`` talks to it until :meth:`wait_end` returns. ``silence_changed`` is called
+    when it falls silent and when it answers again.
+
+    A host that hangs is given up after ``deadline_s``. One that somebody has stopped is not at fault, and
+    what it holds is worth waiting for: it is given up after ``patience_s``.
+    """
 
     def __init__(
         self,
@@ -67,7 +82,10 @@ class EngineHostProcess:
         peer: bytes,
         ready: protocol.Ready,
     ) -> None:
-        self.client = HostClient(settings.name, socket, peer)
+        self.stopped_s = StoppedTime(child.pid)
+        self.client = HostClient(settings.name, socket, peer, self.stopped_s)
+        self.silence: Silence | None = None
+        self.silence_changed: Callable[[], None] = lambda: None
         self.context_length = ready.context_length
         self.semantics = LogprobSemantics(ready.temperature, ready.truncation)
         self.start_s = ready.seconds
@@ -77,6 +95,7 @@ class EngineHostProcess:
         self._child = child
         self._socket = socket
         self._silent_s = settings.config.run.deadline_s
+        self._patience_s = settings.config.run.patience_s
 
     @classmethod
     async def start(cls, settings: HostSettings, attempt: int) -> EngineHostProcess:
@@ -191,10 +210,37 @@ class EngineHostProcess:
         pause = min(2.0, self._silent_s / 4)
         while True:
             try:
-                self.cpu_s = (await self.client.ping(self._silent_s))["cpu_s"]
-            except DeadlineExceeded:
-                return f"did not answer for {self._silent_s:.0f} s"
+                self.cpu_s = await self._ping()
+            except DeadlineExceeded as error:
+                return f"did not answer for {error.seconds:.0f} s"
             await asyncio.sleep(pause)
+
+    async def _ping(self) -> float:
+        """A sign of life: the host's CPU seconds. Says so, meanwhile, if it does not come."""
+        silence = Silence(self.pid, self.stopped_s)
+        ping = asyncio.ensure_future(self.client.ping(self._silent_s))
+        try:
+            while not (await asyncio.wait({ping}, timeout=LOOK_S))[0]:
+                if silence.is_notable(self._silent_s) and self.silence is None:
+                    self.silence = silence
+                    log.warning("%s has not answered for %s", self._settings.name, silence)
+                    self.silence_changed()
+                if silence.seconds >= self._patience_s:
+                    raise DeadlineExceeded(self._settings.name, "ping", silence.seconds)
+            values = ping.result()
+        finally:
+            ping.cancel()
+            before, self.silence = self.silence, None
+        if before is not None:
+            log.warning("%s goes on after %.0f s", self._settings.name, before.seconds)
+            self.silence_changed()
+        return values["cpu_s"]
+
+    def wait(self) -> Wait | None:
+        """What its RaaS waits for if it is silent."""
+        if self.silence is None:
+            return None
+        return self.silence.wait(self._settings.policy, self._settings.name, self._patience_s)
 
     async def close(self) -> None:
         """Close the engine and end the process within a few seconds."""

@@ -269,7 +269,7 @@ def decode_results(header: Results, buffers: Sequence[bytes]) -> list[GenerateRe
     return results
 
 
-_KNOWN: dict[str, type[Exception]] = {
+KNOWN: dict[str, type[Exception]] = {
     "ValueError": ValueError,
     "WrongVersion": errors.WrongVersion,
     "WeightsError": errors.WeightsError,
@@ -277,12 +277,13 @@ _KNOWN: dict[str, type[Exception]] = {
     "PluginError": errors.PluginError,
     "PreflightError": errors.PreflightError,
 }
+"""Failures that callers can tell apart; they arrive as their own type."""
 
 
 def as_exception(failure: Failure) -> Exception:
     """The exception that a failure stands for: its own type if callers can tell it apart, else
     :class:`EngineError`."""
-    if known := _KNOWN.get(failure.kind):
+    if known := KNOWN.get(failure.kind):
         return known(failure.message)
     at = f" ({failure.where})" if failure.where else ""
     return EngineError(f"{failure.kind}: {failure.message}{at}")

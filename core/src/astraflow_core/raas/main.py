@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shutil
 import signal
 from collections.abc import Coroutine
 from dataclasses import replace
@@ -99,7 +98,7 @@ class _Raas:
 
     def _engine(self, policy: str) -> SupervisedEngine:
         settings = HostSettings(
-            self.config, self.directory, self.name, policy, self.token, self.sockets
+            self.config, self.directory, self.name, policy, self.token, self.sockets.path
         )
         return SupervisedEngine(policy, partial(EngineHostProcess.start, settings))
 
@@ -188,4 +187,4 @@ class _Raas:
         await asyncio.gather(*(refresh.close(CLOSE_S) for refresh in self.refreshes.values()))
         await self.client.aclose()
         await server.stop()
-        shutil.rmtree(self.sockets, ignore_errors=True)
+        self.sockets.close()

@@ -224,9 +224,7 @@ class WeightRefresh:
             await self._swap(self._engine.running(), source)
 
     async def _fetch(self, announcement: Announcement) -> WeightSource:
-        self._doing(
-            f"the trainer of policy {self.policy}", f"the weights of version {announcement.version}"
-        )
+        self._doing(f"trainer {self.policy}", f"the weights of version {announcement.version}")
         began = time.monotonic()
         source = await in_thread(
             f"fetch-{self.policy}", partial(self._receiver.fetch, announcement, self._deadline_s)
@@ -239,9 +237,7 @@ class WeightRefresh:
         return source
 
     async def _swap(self, host: EngineHostProcess, source: WeightSource) -> None:
-        self._doing(
-            f"the engine host of policy {self.policy}", f"the load of version {source.version}"
-        )
+        self._doing(host.client.host, f"the load of version {source.version}")
         client, times = host.client, self.times
         began = time.monotonic()
         try:

@@ -131,15 +131,18 @@ class RaasService:
     # -- leasing ---------------------------------------------------------------------------------
 
     def _free(self) -> int:
-        """Episodes to ask for: none before every policy is served; a whole group if nothing runs, however
-        large it is."""
-        if not self.ready:
+        """Episodes to ask for: none before every policy is served, none while an engine host is silent; a
+        whole group if nothing runs, however large it is."""
+        if not (self.ready and self._hosts_answer()):
             return 0
         group = self.config.run.group_size
         free = self.config.raas.episodes - self._running
         if self._running == 0:
             return max(free, group)
         return free if free >= group else 0
+
+    def _hosts_answer(self) -> bool:
+        return all(handle.engine.answers for handle in self._policies.values())
 
     async def _lease_loop(self) -> None:
         while True:
@@ -349,19 +352,25 @@ class RaasService:
         self._take_news(answer.news)
 
     async def _ask_engines(self) -> None:
-        for policy, handle in self._policies.items():
-            if (host := handle.engine.host) is None:
-                continue
-            try:
-                self.measurements.engines[policy] = await host.client.health(self._renew_s)
-            except (AstraFlowError, ValueError) as error:
-                log.warning("no figures of policy %r: %s", policy, error)
+        """At once, and for no longer than half a renewal: hosts that hang must not delay the next."""
+        await asyncio.gather(*(self._ask_engine(policy) for policy in self._policies))
+
+    async def _ask_engine(self, policy: str) -> None:
+        host = self._policies[policy].engine.host
+        if host is None or host.silence is not None:
+            return
+        try:
+            self.measurements.engines[policy] = await host.client.health(self._renew_s / 2)
+        except (AstraFlowError, ValueError) as error:
+            log.info("no figures of policy %r: %s", policy, error)
 
     # -- for people ------------------------------------------------------------------------------
 
     def waits(self) -> list[messages.Wait]:
         """What this RaaS waits for."""
+        hosts = [handle.engine.host for handle in self._policies.values()]
         found = [refresh.wait() for refresh in self._refreshes.values()]
+        found += [host.wait() for host in hosts if host is not None]
         return [
             messages.Wait(
                 who=f"{self.name}: {wait.who}",

@@ -16,11 +16,12 @@ MAX_DEATHS = 3
 """Deaths of a host, with no finished request between, after which its RaaS gives up."""
 
 _PAUSE_S = 0.5
+"""Before the next start, for each death in a row but the first: one that worked is replaced at once."""
 
 
 class SupervisedEngine:
     """The engine of ``policy``, whichever process runs it now. ``changed`` is called when a host has
-    started and when it is gone."""
+    started, when it is gone, and when it falls silent or answers again."""
 
     def __init__(self, policy: str, start: Callable[[int], Awaitable[EngineHostProcess]]) -> None:
         self.policy = policy
@@ -28,6 +29,7 @@ class SupervisedEngine:
         self.restarts = 0
         self.changed: Callable[[], None] = lambda: None
         self._start = start
+        self._stopped_before_s = 0.0
         self._last_reason = "is starting"
         self._closing = asyncio.Event()
 
@@ -49,7 +51,7 @@ class SupervisedEngine:
                     f"finishing a request; last: it {reason}. See its lines in this log"
                 )
             self.restarts += 1
-            await asyncio.sleep(_PAUSE_S * deaths)
+            await asyncio.sleep(_PAUSE_S * (deaths - 1))
 
     async def _one_life(self, attempt: int) -> tuple[int, str]:
         try:
@@ -57,6 +59,7 @@ class SupervisedEngine:
         except HostGone as error:
             return 0, str(error)
         self.host = host
+        host.silence_changed = lambda: self.changed()
         self.changed()
         log.info(
             "the engine of policy %r started in %.1f s (pid %d)",
@@ -67,9 +70,20 @@ class SupervisedEngine:
         try:
             reason = await host.wait_end()
         finally:
+            self._stopped_before_s += host.stopped_s()
             self.host = None
             self.changed()
         return host.client.finished, reason
+
+    @property
+    def answers(self) -> bool:
+        """Whether a host runs and is not silent."""
+        return self.host is not None and self.host.silence is None
+
+    @property
+    def stopped_s(self) -> float:
+        """Seconds so far in which its host was stopped by somebody."""
+        return self._stopped_before_s + (self.host.stopped_s() if self.host is not None else 0.0)
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
         """``Engine.generate`` on the host that runs now; :class:`HostGone` if there is none."""

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from astraflow_core.errors import WeightsError, WireError
 from astraflow_core.types import Announcement, WeightSource
+from astraflow_core.wire.private_folder import PrivateFolder
 from astraflow_core.wire.tensor_file import read_specs
 from astraflow_plugin_http.download import Download, PublisherFailed
-from astraflow_plugin_http.folder import PrivateFolder
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -25,7 +25,7 @@ class HttpReceiver:
     may run at once."""
 
     def __init__(self, directory: Path, token: str, *, streams: int) -> None:
-        self._folder = PrivateFolder(directory)
+        self._folder = PrivateFolder(directory, "received-")
         self._token, self._streams = token, streams
         self._count = itertools.count()
         self._running: set[Download] = set()

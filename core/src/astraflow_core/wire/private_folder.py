@@ -1,4 +1,4 @@
-"""A receiver's own folder: it vanishes with its receiver, and after a crash with the next one."""
+"""A process's own folder: it vanishes with its owner, and if that was killed with the next one's start."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import tempfile
 import weakref
 from pathlib import Path
 
-_PREFIX = "received-"
 _LOCK = "lock"
 
 
 class PrivateFolder:
-    """A new folder within ``parent``, held by a lock that ends with this process, however it ends.
+    """A new folder with mode 0700 within ``parent``, held by a lock that ends with this process, however
+    it ends.
 
-    Creating one removes the folders in ``parent`` whose owner is dead.
+    Creating one removes the folders in ``parent`` with the same ``prefix`` whose owner is dead.
     """
 
-    def __init__(self, parent: Path) -> None:
+    def __init__(self, parent: Path, prefix: str) -> None:
         parent.mkdir(parents=True, exist_ok=True)
-        for left in parent.glob(f"{_PREFIX}*"):
+        for left in parent.glob(f"{prefix}*"):
             _remove_if_orphaned(left)
-        made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=parent))
+        made = Path(tempfile.mkdtemp(prefix=f".{prefix}", dir=parent))
         lock = os.open(made / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
         # Under its final name it is locked already, so nobody can take it for an orphan.
@@ -43,8 +43,8 @@ def _remove(path: Path, lock: int) -> None:
 def _remove_if_orphaned(path: Path) -> None:
     try:
         lock = os.open(path / _LOCK, os.O_RDWR)
-    except FileNotFoundError:  # its owner is removing it at this moment
-        return
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return  # not one of ours, or its owner is removing it at this moment
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,0 +1,74 @@
+"""The silence of an engine host: for how long, and whether it hangs or was stopped by somebody."""
+
+from __future__ import annotations
+
+from astraflow_core.telemetry.presence import present_s
+from astraflow_core.telemetry.processes import look_at
+from astraflow_core.wire.messages import Wait
+
+_BUSY = 0.05
+"""Share of a core from which a process counts as busy."""
+
+
+class StoppedTime:
+    """Seconds so far in which process ``pid`` was stopped; grows only when it is looked at."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._seconds = 0.0
+        self._looked = present_s()
+        self.now = False
+
+    def __call__(self) -> float:
+        """Look, and count."""
+        look, now = look_at(self._pid), present_s()
+        self.now = look is not None and look.stopped
+        if self.now:
+            self._seconds += now - self._looked
+        self._looked = now
+        return self._seconds
+
+
+class Silence:
+    """From a question to its answer. ``str()`` tells how long it lasts and what the host does."""
+
+    def __init__(self, pid: int, stopped_s: StoppedTime) -> None:
+        self._pid, self._stopped_s = pid, stopped_s
+        self._began = present_s()
+        self._cpu_s = self._cpu()
+
+    def _cpu(self) -> float:
+        look = look_at(self._pid)
+        return look.cpu_s if look is not None else 0.0
+
+    @property
+    def seconds(self) -> float:
+        """How long it has lasted."""
+        return present_s() - self._began
+
+    def is_notable(self, deadline_s: float) -> bool:
+        """Whether people should know: the host is stopped, or silent for half of its deadline."""
+        self._stopped_s()
+        return self._stopped_s.now or self.seconds >= deadline_s / 2
+
+    def does(self) -> str:
+        """What the host does instead of answering."""
+        self._stopped_s()
+        if self._stopped_s.now:
+            return f"it was stopped (SIGSTOP); `kill -CONT {self._pid}` lets it go on"
+        used = self._cpu() - self._cpu_s
+        does = "busy" if used >= _BUSY * self.seconds else "idle"
+        return f"it is {does}: {used:.1f} s of CPU in that time"
+
+    def __str__(self) -> str:
+        return f"{self.seconds:.1f} s: {self.does()}"
+
+    def wait(self, policy: str, host: str, patience_s: float) -> Wait:
+        """The wait of its RaaS."""
+        return Wait(
+            who=f"engine of policy {policy}",
+            for_whom=host,
+            what=f"a sign of life; {self.does()}",
+            since_s=self.seconds,
+            until_s=max(0.0, patience_s - self.seconds),
+        )
