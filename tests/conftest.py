@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from refusals import Refusals
 
 from astraflow_core.testing.runs import User
 
@@ -14,3 +15,12 @@ def user(tmp_path: Path) -> Iterator[User]:
     someone = User(tmp_path)
     yield someone
     someone.close()
+
+
+@pytest.fixture
+def refusals() -> Iterator[Refusals]:
+    """Where refusals were raised during the test."""
+    noted = Refusals()
+    noted.begin()
+    yield noted
+    noted.end()

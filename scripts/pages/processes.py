@@ -1,4 +1,4 @@
-"""The generated part of docs/processes.md: every endpoint and message."""
+"""The generated part of docs/processes.md: every endpoint with what it refuses, and every message."""
 
 from __future__ import annotations
 
@@ -21,13 +21,28 @@ from starlette.routing import Route
 from astraflow_core.dataflow.service import DataflowService
 from astraflow_core.raas.monitor import monitor_app
 from astraflow_core.wire import batches, groups, messages
-from pages.markdown import BEGIN, END, page, prose, table
+from pages import views
+from pages.engine_host import engine_host
+from pages.interfaces import interfaces
+from pages.markdown import BEGIN, END, code, page, prose, table
 
 FRAMES: dict[tuple[str, str], tuple[type, ...]] = {
     ("/v1/groups", "body"): (groups.GroupHeader,),
     ("/v1/batches/next", "reply"): (batches.BatchHeader, batches.NoBatch),
 }
 """Headers of what travels as a frame instead of as a message."""
+ANY_ROUTE = {
+    401: "no token, or not this run's",
+    404: "there is no such path",
+    405: "the path has another method",
+    413: "the body is over `dataflow.max_body_mb` (on a RaaS 1 MiB)",
+    500: "the service failed; its log has the trace",
+}
+ANY_POST = {
+    400: "malformed: the reason names the message that was expected and the field that is wrong",
+    409: "what was asked for made the run fail; the reason is the run's",
+}
+_REFUSAL = re.compile(r"^(\d{3}): (.*(?:\n(?!\d{3}: ).+)*)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -40,12 +55,16 @@ class Endpoint:
     body: tuple[type, ...]
     reply: tuple[type, ...]
 
+    def refusals(self) -> list[tuple[int, str]]:
+        """Status and reason of what only this endpoint refuses, as its message says."""
+        return [found for struct in self.body for found in refusals(struct)]
+
     def row(self) -> tuple[str, ...]:
         """A line of the table of endpoints."""
         body = _linked(self.body, (self.path, "body") in FRAMES)
         reply = _linked(self.reply, (self.path, "reply") in FRAMES)
         if not self.reply:
-            reply = "text" if self.path == "/metrics" else "JSON"
+            reply = "text of Prometheus" if self.path == "/metrics" else "JSON, see below"
         return f"{self.method} `{self.path}`", ", ".join(self.callers), body, reply
 
 
@@ -64,20 +83,51 @@ def processes(text: str) -> str:
 
 
 def _protocol() -> str:
-    head = ("", "called by", "body", "reply")
-    dataflow = list(endpoints(dataflow_app()))
+    dataflow, raas = list(endpoints(dataflow_app())), list(endpoints(raas_app()))
     used = [t for endpoint in dataflow for t in (*endpoint.body, *endpoint.reply)]
     shown = dict.fromkeys(used)
     for struct in used:
         shown.update(dict.fromkeys(_parts(struct)))
     return page(
         "### Dataflow",
-        table(head, [endpoint.row() for endpoint in dataflow]),
+        _endpoints(dataflow),
+        "What only some of them refuse:",
+        table(
+            ("", "status", "when"),
+            [
+                (f"POST `{endpoint.path}`", str(status), when.rstrip("."))
+                for endpoint in dataflow
+                for status, when in endpoint.refusals()
+            ],
+        ),
+        *_views("dataflow", views.DATAFLOW),
         "### RaaS",
-        table(head, [endpoint.row() for endpoint in endpoints(raas_app())]),
+        _endpoints(raas),
+        *_views("RaaS", views.RAAS),
+        "### Dataflow and RaaS",
+        "Every request to either may be refused:",
+        table(("status", "when"), [(str(status), when) for status, when in ANY_ROUTE.items()]),
+        "and every `POST` to the dataflow:",
+        table(("status", "when"), [(str(status), when) for status, when in ANY_POST.items()]),
+        "### Trainer",
+        "A trainer serves nothing itself. The publisher of its transport, in the same process, serves its "
+        "weights: see the plugins below.",
+        engine_host(),
+        interfaces(),
         "## Messages",
         *(part for struct in shown for part in _message(struct)),
     )
+
+
+def _endpoints(found: list[Endpoint]) -> str:
+    return table(("", "called by", "body", "reply"), [endpoint.row() for endpoint in found])
+
+
+def _views(service: str, described: dict[str, views.View]) -> Iterator[str]:
+    """What the JSON of each view holds."""
+    for path, view in described.items():
+        yield f"`GET {path}` of the {service}:"
+        yield table(("key", ""), [(code(key), meaning) for key, meaning in view.items()])
 
 
 def dataflow_app() -> FastAPI:
@@ -158,9 +208,17 @@ def _parts(struct: type) -> list[type]:
     return found
 
 
+def refusals(struct: type) -> list[tuple[int, str]]:
+    """What the docstring of a body says that its endpoint refuses: lines of status and reason."""
+    text = prose(struct.__doc__)
+    return [(int(status), " ".join(when.split())) for status, when in _REFUSAL.findall(text)]
+
+
 def _message(struct: type) -> Iterator[str]:
     yield f"### {struct.__name__}"
-    yield prose(struct.__doc__)
+    yield _REFUSAL.sub("", prose(struct.__doc__)).rstrip()
+    if refused := refusals(struct):
+        yield "\n".join(f"- {status}: {when}" for status, when in refused)
     fields = {field.name: field for field in msgspec.structs.fields(struct)}
     lines = [
         f"{name}: {annotation}{_default(fields[name])}"

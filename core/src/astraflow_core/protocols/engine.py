@@ -54,8 +54,9 @@ class Engine(Protocol):
 
     async def load_weights(self, source: WeightSource) -> None:
         """Replace the weights by a verified version; called while paused. Checks every name, shape and
-        dtype before it changes anything; on error the old version stays loaded and usable. Requests
-        frozen by ``keep`` continue on the KV cache that they have."""
+        dtype before it changes anything: :class:`astraflow_core.errors.WeightsError` if they do not fit,
+        and the old version stays loaded and usable. Requests frozen by ``keep`` continue on the KV cache
+        that they have."""
 
     async def sleep(self, level: int) -> None:
         """Give memory back (1: caches, 2: weights too); only with capability ``sleep``."""

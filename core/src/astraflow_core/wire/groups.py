@@ -30,7 +30,15 @@ class SequenceHeader(msgspec.Struct, frozen=True, array_like=True):
 
 class GroupHeader(msgspec.Struct, frozen=True, tag="group", kw_only=True):
     """Header of a pushed group; the buffers are, over all sequences in order, tokens int32, loss mask
-    uint8, log-probs float32, versions int32. For evaluation tasks ``eval_set`` is set."""
+    uint8, log-probs float32, versions int32. For evaluation tasks ``eval_set`` is set.
+
+    400: the columns contradict the header: their sizes, a mask that is neither 0 nor 1, a trained token
+    without a version or a finite log-prob, another ``min_version``.
+    400: the group does not fit its task: another prompt or evaluation set, more trajectories than asked for.
+    400: a version that was never announced or, in evaluation, not the pinned one.
+    400: a sequence of a policy that the run has not.
+    409: the sender does not hold this task (any more); the reason says why.
+    """
 
     raas: str
     task: str

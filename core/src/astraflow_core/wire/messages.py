@@ -31,7 +31,12 @@ class SamplingMessage(Message, frozen=True):
 
 
 class AnnouncementMessage(Message, frozen=True):
-    """A published version; fields as in :class:`astraflow_core.types.Announcement`."""
+    """A published version; fields as in :class:`astraflow_core.types.Announcement`.
+
+    400: the run has no such policy; the reason lists those that it has.
+    409: the number is not above the newest; numbers only grow.
+    409: the number was announced with another digest.
+    """
 
     policy: str
     version: int
@@ -74,7 +79,11 @@ class Task(Message, frozen=True):
 
 
 class RegisterRaas(Message, frozen=True):
-    """``POST /v1/raas/register``; ``capacity`` in episodes at once."""
+    """``POST /v1/raas/register``; ``capacity`` in episodes at once.
+
+    400: a capacity below one episode.
+    400: the run has no such policy; the reason lists those that it has.
+    """
 
     raas: str
     pid: int
@@ -94,7 +103,10 @@ class RaasRegistered(Message, frozen=True):
 class LeaseTasks(Message, frozen=True):
     """``POST /v1/tasks/lease``: up to ``free`` episodes' worth of tasks. Waits up to ``wait_s``, less if
     there are tasks or news. ``serving``: policy → version served now; ``seen``: policy → newest version
-    heard of."""
+    heard of.
+
+    404: this RaaS is not registered, or was given up: it must register (again).
+    """
 
     raas: str
     free: int
@@ -114,7 +126,10 @@ class RenewLeases(Message, frozen=True):
     """``POST /v1/tasks/renew``: the heartbeat of a RaaS with all tasks that it holds. ``metrics``: gauges
     and counters of the RaaS (``tokens_generated``, ``prompt_tokens``, ``running``, ``decode_s``, per policy
     ``POLICY/pull_s``, ``POLICY/pause_s``, ``POLICY/load_s``, ``POLICY/resume_s``, ``POLICY/swaps`` …).
-    ``waits``: what it waits for."""
+    ``waits``: what it waits for.
+
+    404: this RaaS is not registered, or was given up: it must register (again).
+    """
 
     raas: str
     tasks: list[str]
@@ -168,7 +183,11 @@ class LeaveRaas(Message, frozen=True):
 
 class RegisterTrainer(Message, frozen=True):
     """``POST /v1/trainers/register``: the trainer of a policy arrives, or comes back with the ``updates``
-    that its checkpoint holds; those made since are made again, from the same batches in the same order."""
+    that its checkpoint holds; those made since are made again, from the same batches in the same order.
+
+    400: the run has no such policy; the reason lists those that it has.
+    409: ``updates`` are more than were made, or batches since then are not kept any more.
+    """
 
     policy: str
     pid: int
@@ -193,7 +212,13 @@ class VersionAnnounced(Message, frozen=True):
 
 class NextBatch(Message, frozen=True):
     """``POST /v1/batches/next``: the batch that updates ``version``. Waits up to ``wait_s``; the reply is a
-    frame (``wire.batches``)."""
+    frame (``wire.batches``).
+
+    400: the run has no such policy; the reason lists those that it has.
+    409: the trainer is not registered.
+    409: ``version`` is not the newest announced.
+    409: the batch before, for another version, is not acknowledged.
+    """
 
     policy: str
     version: int
@@ -202,7 +227,12 @@ class NextBatch(Message, frozen=True):
 
 class AcknowledgeBatch(Message, frozen=True):
     """``POST /v1/batches/ack``: the update made from ``batch`` is done, and published as ``version`` if
-    that differs from the version updated. ``metrics`` of the step are logged and shown."""
+    that differs from the version updated. ``metrics`` of the step are logged and shown.
+
+    400: the run has no such policy; the reason lists those that it has.
+    409: the version is not announced.
+    409: this batch is not the one being trained.
+    """
 
     policy: str
     batch: str
@@ -218,14 +248,21 @@ class BatchAcknowledged(Message, frozen=True):
 
 
 class ReleaseBatches(Message, frozen=True):
-    """``POST /v1/batches/release``: a checkpoint holds all updates up to ``updates``."""
+    """``POST /v1/batches/release``: a checkpoint holds all updates up to ``updates``.
+
+    400: the run has no such policy; the reason lists those that it has.
+    409: more updates are released than were acknowledged.
+    """
 
     policy: str
     updates: int
 
 
 class TrainerFailed(Message, frozen=True):
-    """``POST /v1/trainers/failed``: the trainer ends because of ``error`` (``batch`` if one is at fault)."""
+    """``POST /v1/trainers/failed``: the trainer ends because of ``error`` (``batch`` if one is at fault).
+
+    400: the run has no such policy; the reason lists those that it has.
+    """
 
     policy: str
     error: str

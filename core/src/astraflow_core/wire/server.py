@@ -85,6 +85,18 @@ def create_app(service: str, token: str, max_body_bytes: int) -> FastAPI:
     async def malformed(request: Request, error: WireError) -> Response:
         return JSONResponse({"error": str(error)}, status_code=400)
 
+    @app.exception_handler(404)
+    @app.exception_handler(405)
+    async def no_such_route(request: Request, error: Any) -> Response:
+        what = f"{error.detail}: {request.method} {request.url.path[:200]}"
+        return JSONResponse({"error": what}, error.status_code, error.headers)
+
+    @app.exception_handler(Exception)
+    async def failed(request: Request, error: Exception) -> Response:
+        # Starlette raises it again once this is sent, so the log has the trace.
+        what = f"the {service} failed: {type(error).__name__}: {error}"
+        return JSONResponse({"error": what}, status_code=500)
+
     return app
 
 

@@ -1,0 +1,148 @@
+"""What the JSON of the services holds. Dotted keys; ``NAME`` stands for a name, ``N`` for a place in a list.
+
+A test compares these with what real services answer.
+"""
+
+from __future__ import annotations
+
+from astraflow_core.dataflow.progress import RunState
+
+View = dict[str, str]
+
+_TASKS = "tasks by state: `admitted`, `accepted`, `rejected`, `failed`, `set_aside`, `running`, `queued`, `lost` (0)"
+_ROWS = "rows by state: `accepted`, `trained`, `being_trained`, `buffered`, `stale`, `evicted`, `lost` (0)"
+
+_WAIT: View = {
+    "who": "who waits",
+    "for_whom": "for whom",
+    "what": "for what",
+    "since_s": "seconds that it has waited",
+    "until_s": "seconds until its deadline",
+}
+
+DATAFLOW: dict[str, View] = {
+    "/v1/health": {
+        "service": "`dataflow`",
+        "state": ", ".join(f"`{state.value}`" for state in RunState),
+    },
+    "/v1/waits": {f"N.{key}": meaning for key, meaning in _WAIT.items()},
+    "/v1/balance": {
+        "tasks": _TASKS,
+        "eval_tasks": "the same of evaluation tasks",
+        "rows.NAME": f"of each policy, {_ROWS}",
+        "imbalances": "in words what does not add up; empty if all is accounted for",
+    },
+    "/v1/status": {
+        "run": "name of the run",
+        "state": "as in health",
+        "reason": "why it is in that state",
+        "seed": "`run.seed`",
+        "steps": "updates acknowledged by the slowest policy",
+        "steps_total": "`run.steps`",
+        "max_staleness": "`run.max_staleness`",
+        "elapsed_s": "seconds since the dataflow began",
+        "eta_s": "seconds left as the last updates went; null while nobody can tell",
+        "policies.NAME.version": "newest version announced; -1: none",
+        "policies.NAME.updates": "updates acknowledged",
+        "policies.NAME.released": "updates that a checkpoint of the trainer holds",
+        "policies.NAME.batch_sequences": "rows of a batch",
+        "policies.NAME.buffered": "rows that wait",
+        "policies.NAME.in_flight": "sequences that running tasks are expected to give",
+        "policies.NAME.under_way": "sequences running, buffered or being trained",
+        "policies.NAME.limit": "the most that may be under way",
+        "policies.NAME.rows": _ROWS,
+        "policies.NAME.accepted": "rows accepted",
+        "policies.NAME.trained": "rows trained",
+        "policies.NAME.stale": "rows dropped as too stale",
+        "policies.NAME.evicted": "rows dropped because their trainer was silent",
+        "policies.NAME.replayed": "rows served again by a data policy",
+        "policies.NAME.untrained": "sequences without a trained token",
+        "policies.NAME.groups_accepted": "groups accepted",
+        "policies.NAME.rejected": "groups rejected, by reason",
+        "policies.NAME.reward": "mean reward since the last update, or of the last groups",
+        "policies.NAME.recent_reward": "mean reward of the last groups",
+        "policies.NAME.step_reward": "mean reward between the last two updates",
+        "policies.NAME.trained_reward": "mean reward of the batch trained last",
+        "policies.NAME.tokens_trained": "tokens trained",
+        "policies.NAME.metrics": "metrics of the last step, as the trainer gave them",
+        "policies.NAME.data_metrics": "metrics of its data policies",
+        "policies.NAME.trainer": "`absent`, `here` or `failed`",
+        "policies.NAME.trainer_wait_fraction": "share of its time that the trainer waits for a batch",
+        "policies.NAME.max_staleness_seen": "highest staleness of a row in a batch",
+        "policies.NAME.staleness": "rows trained, by staleness",
+        "tasks": f"{_TASKS}; also pushes that were `duplicates` or `late`, and second leases (`forced`)",
+        "rejected": "groups that every policy rejected, by reason",
+        "refused_prompts": "prompts not admitted, by data policy",
+        "admission_metrics": "metrics of the data policies under `[prompts] data`",
+        "set_aside": "ids of the prompts that were given up",
+        "epoch": "passes over the prompts",
+        "cursor": "prompts taken of this pass",
+        "raas.N.name": "name of a RaaS",
+        "raas.N.state": "`alive`, `suspect`, `gone` or `left`",
+        "raas.N.host": "host that it runs on",
+        "raas.N.pid": "its process there",
+        "raas.N.capacity": "episodes at once",
+        "raas.N.serving": "policy → version that it serves",
+        "raas.N.pins": "policy → version that it keeps for an evaluation",
+        "raas.N.running": "tasks that it holds",
+        "raas.N.running_eval": "evaluation tasks that it holds",
+        "raas.N.metrics": "what it last reported ([RenewLeases](#renewleases))",
+        "raas.N.heard_s": "seconds since it was heard of",
+        "eval.history.N.version": "smallest version of a finished evaluation",
+        "eval.history.N.versions": "policy → version",
+        "eval.history.N.sets.NAME": "of each set: `n` prompts, `k` samples, `failed`, `avg`@k, `pass`@k, `mean_reward`",
+        "eval.history.N.seconds": "how long it took",
+        "eval.running": "version of the evaluation that runs",
+        "eval.waiting": "versions of those that wait",
+        "eval.tasks": "evaluation tasks by state",
+        "best_version": "`version`, `versions` and mean `avg` of the best evaluation; null: none yet",
+        "tokens_generated": "tokens sampled by all RaaS",
+        "tokens_trained": "tokens trained, of all policies",
+        "max_staleness_seen": "highest of the policies",
+        "samples": "a few of the last groups: `prompt_id`, `texts`, `rewards`",
+        "invariants_ok": "whether both balances add up",
+        "waits": "as in waits",
+    },
+}  # fmt: skip
+
+RAAS: dict[str, View] = {
+    "/v1/health": {"status": "`ready`, or `starting` while a policy serves nothing"},
+    "/v1/status": {
+        "raas": "its name",
+        "pid": "its process",
+        "time": "seconds since 1970",
+        "ready": "whether every policy serves a version",
+        "serving": "policy → version served",
+        "seen": "policy → newest version heard of",
+        "episodes_running": "episodes at this moment",
+        "tasks": "ids of the tasks that it holds",
+        "engine_hosts": "policy → `pid` and `restarts` of its engine host",
+        "metrics": "as reported to the dataflow ([RenewLeases](#renewleases))",
+        "waits": "what it waits for, each as in waits of the dataflow",
+    },
+}
+
+
+def undescribed(value: object, view: View, path: str = "") -> tuple[list[str], set[str]]:
+    """The dotted keys of JSON that a view does not describe, and those of the view that it has."""
+    if path in view:
+        return [], {path}
+    if isinstance(value, dict):
+        named = f"{path}.NAME".lstrip(".")
+        below = [
+            (item, named if any(f"{k}.".startswith(f"{named}.") for k in view) else f"{path}.{key}")
+            for key, item in value.items()
+        ]
+    elif isinstance(value, list) and any(
+        f"{k}.".startswith(f"{path}.N.".lstrip(".")) for k in view
+    ):
+        below = [(item, f"{path}.N") for item in value]
+    else:
+        return [path], set()
+    unknown: list[str] = []
+    known: set[str] = set()
+    for item, where in below:
+        more, found = undescribed(item, view, where.lstrip("."))
+        unknown += more
+        known |= found
+    return unknown, known
