@@ -250,8 +250,46 @@ def test_a_run_without_raas_or_trainer_fails_at_the_deadline(bench):
 
     b = bench().begin()
     b.lease()
-    b.pass_time(121)
-    assert b.state.progress.reason == "no RaaS was heard of for 121 s; known: 'r0' (gone)"
+    b.pass_time(599)
+    assert b.state.progress.state == "running"
+    (wait,) = [wait for wait in b.flow.waits() if wait["for_whom"] == "r0"]
+    assert (wait["since_s"], wait["until_s"]) == (599, 1)
+    b.pass_time(1)
+    assert b.state.progress.reason == "no RaaS was heard of for 600 s; known: 'r0' (gone)"
+
+
+@pytest.mark.parametrize("with_batch", [True, False])
+def test_a_trainer_that_stays_silent_is_named_and_fails_the_run_in_the_end(bench, with_batch):
+    b = bench().begin()
+    fill(b)
+    b.next_batch(0)
+    if not with_batch:
+        b.announce(1)
+        b.acknowledge("solver-000000", 1)
+    for _ in range(59):
+        b.pass_time(10)
+        b.renew([])
+    assert b.state.progress.state == "running"
+    waits = [wait for wait in b.flow.waits() if wait["for_whom"] == "trainer solver"]
+    (wait,) = [wait for wait in waits if wait["who"] == "dataflow"]
+    assert (wait["since_s"], wait["until_s"]) == (590, 10)
+    b.pass_time(10)
+    assert "the trainer of 'solver' was silent for 600 s" in b.state.progress.reason
+
+
+def test_a_raas_and_a_trainer_that_come_back_are_welcome(bench):
+    b = bench().begin()
+    tasks, _ = b.lease()
+    b.pass_time(500)
+    assert b.flow.status()["raas"][0]["state"] == "gone"
+    b.register_raas("r0")
+    b.state.trainers["solver"].heard(b.time[0])
+    b.pass_time(1)
+    assert b.state.progress.state == "running"
+    again, _ = b.lease()
+    assert {task.id for task in again} == {task.id for task in tasks}
+    assert not [wait for wait in b.flow.waits() if wait["what"].startswith("a sign of life")]
+    b.check()
 
 
 def test_a_raas_that_never_loads_new_weights_ends_the_run_with_the_reason(bench, config):
@@ -260,9 +298,10 @@ def test_a_raas_that_never_loads_new_weights_ends_the_run_with_the_reason(bench,
     b.next_batch(0)
     b.announce(1)
     b.acknowledge("solver-000000", 1)
-    for _ in range(32):
+    for _ in range(62):
         b.pass_time(10)
         b.renew([], serving=0)
+        b.state.trainers["solver"].heard(b.time[0])
     assert "no task could be leased" in b.state.progress.reason
     assert "'r0' serves {'solver': 0}" in b.state.progress.reason
 

@@ -35,6 +35,11 @@ class TrainerRecord:
             return False
         return self.waiting_since is not None or now - self.last_heard < silence_s
 
+    @property
+    def owes_a_sign(self) -> bool:
+        """Whether it is its turn to call: it is here and does not wait for an answer."""
+        return self.registered and not self.failed and self.waiting_since is None
+
     def ask(self, now: float, wait_s: float) -> None:
         """It begins to wait for a batch."""
         self.heard(now)

@@ -11,6 +11,9 @@ from astraflow_core.dataflow.progress import RunState
 from astraflow_core.dataflow.state import FlowState
 from astraflow_core.dataflow.training import Training
 
+SILENT_S = 5.0
+"""Silence of a trainer between two calls, in seconds, after which it is called a wait."""
+
 
 def _wait(who: str, for_whom: str, what: str, since_s: float, until_s: float) -> dict[str, Any]:
     return {
@@ -42,13 +45,23 @@ def waits(state: FlowState, training: Training) -> list[dict[str, Any]]:
             found.append(
                 _wait(f"trainer {policy}", "rollouts", lacking, now - trainer.waiting_since, until)
             )
-        batch = state.streams[policy].outstanding
+        stream, silent = state.streams[policy], now - trainer.last_heard
+        batch = stream.outstanding
         if batch is not None:
-            silent = now - trainer.last_heard
             found.append(
                 _wait("dataflow", f"trainer {policy}", f"its update from {batch.id}", silent,
-                      run.deadline_s - silent)
+                      run.patience_s - silent)
             )  # fmt: skip
+        elif trainer.owes_a_sign and not stream.done and silent >= SILENT_S:
+            found.append(
+                _wait("dataflow", f"trainer {policy}", "its next call", silent,
+                      run.patience_s - silent)
+            )  # fmt: skip
+    for record in state.fleet.all():
+        silent = now - record.last_heard
+        if record.health == "gone" and silent < run.patience_s:
+            what = "a sign of life; its tasks are back in the queue"
+            found.append(_wait("dataflow", record.name, what, silent, run.patience_s - silent))
     for record in state.fleet.present():
         if record.waiting_since is not None:
             for_whom, what = _why_no_task(state, record)

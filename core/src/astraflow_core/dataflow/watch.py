@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+
 from astraflow_core.dataflow.progress import RunState
 from astraflow_core.dataflow.state import FlowState
+
+log = logging.getLogger("astraflow.dataflow")
 
 
 class Watch:
@@ -26,6 +30,9 @@ class Watch:
         state, now = self._state, self._state.clock()
         for record in state.fleet.sweep(now):
             silence = now - record.last_heard
+            log.warning(
+                "RaaS %r has been silent for %.0f s; its tasks return", record.name, silence
+            )
             state.give_back_all(
                 record.name, f"RaaS {record.name!r} was silent for {silence:.0f} s", blame=True
             )
@@ -54,18 +61,29 @@ class Watch:
             return
         known = state.fleet.all()
         heard = max([record.last_heard for record in known], default=state.progress.began)
-        limit = run.deadline_s if known else run.start_deadline_s
+        limit = run.patience_s if known else run.start_deadline_s
         if not state.fleet.present() and now - heard >= limit:
             names = ", ".join(f"{record.name!r} ({record.health})" for record in known)
             state.fail(f"no RaaS was heard of for {now - heard:.0f} s; known: {names or 'none'}")
             return
+        for policy, trainer in state.trainers.items():
+            stream = state.streams[policy]
+            limit = run.patience_s
+            if stream.trainer_is_new:
+                limit = max(limit, run.start_deadline_s)
+            if trainer.owes_a_sign and not stream.done and now - trainer.last_heard >= limit:
+                state.fail(
+                    f"the trainer of {policy!r} was silent for {now - trainer.last_heard:.0f} s; if it "
+                    "needs that long for a step, raise [run] deadline_s, of which it gets five"
+                )
+                return
         busy = (
             state.train.running
             or state.eval.running
             or any(stream.outstanding for stream in state.streams.values())
         )
         idle = now - state.last_progress
-        if not busy and idle >= max(run.deadline_s, run.start_deadline_s):
+        if not busy and idle >= max(run.patience_s, run.start_deadline_s):
             serving = "; ".join(f"{r.name!r} serves {r.serving}" for r in state.fleet.present())
             state.fail(
                 f"nothing has happened for {idle:.0f} s: no task could be leased. "
