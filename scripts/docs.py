@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Write the generated pages under docs/ from the code that they describe; `--check` only compares.
 
-configuration.md (keys of the core and of every component of this workspace) and hooks.md (hooks and
-capabilities) are generated whole; in processes.md what stands between the two marks is. In write-a-plugin.md
+configuration.md (keys of the core and of every component of this workspace), hooks.md (hooks and
+capabilities) and commands.md are generated whole; in processes.md what stands between the two marks is. In write-a-plugin.md
 the code blocks below a mark are parts of the files that it names.
 """
 
@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import dev
+from pages.commands import commands
 from pages.configuration import configuration
 from pages.hooks import hooks
 from pages.included import with_includes
@@ -26,6 +27,7 @@ def pages() -> dict[Path, str]:
     """What each page should hold."""
     mixed, guide = DOCS / "processes.md", DOCS / "write-a-plugin.md"
     return {
+        DOCS / "commands.md": commands(),
         DOCS / "configuration.md": configuration(),
         DOCS / "hooks.md": hooks(),
         mixed: processes(mixed.read_text(encoding="utf-8")),

@@ -19,6 +19,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from pages.included import with_includes
+from pages.markdown import prose
 from pages.processes import dataflow_app, raas_app
 from pydantic import BaseModel
 from workspace import HEAVY, ROOT, components, tracked_files, tree_of
@@ -29,6 +30,7 @@ from astraflow_core.cli import parser
 from astraflow_core.config.load import load_config
 from astraflow_core.config.models import ComponentTable, RunConfig
 from astraflow_core.config.rendering import models_in
+from astraflow_core.docstrings import docstring_of
 
 CORE = ROOT / "core" / "src" / "astraflow_core"
 MARKDOWN = [f for f in tracked_files() if f.suffix == ".md" and "scaffold" not in f.parts]
@@ -68,7 +70,7 @@ def test_a_stale_page_is_named_with_what_mends_it_and_mended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(docs, "DOCS", tmp_path)
-    for page in ("configuration.md", "hooks.md", "processes.md", "write-a-plugin.md"):
+    for page in (file.name for file in docs.pages()):
         (tmp_path / page).write_text(text_of(f"docs/{page}"), encoding="utf-8")
     processes = tmp_path / "processes.md"
     processes.write_text(processes.read_text().replace("### LeaseTasks", "### LendTasks"))
@@ -200,6 +202,17 @@ def test_every_component_of_the_workspace_is_described_with_its_keys() -> None:
         assert tops == {field.alias or key for key, field in keys.items()}, component
         for key, (_, _, about) in rows_of(own).items():
             assert about, f"{component.kind} {component.name}: {key} says nothing about itself"
+
+
+def test_every_algorithm_names_the_public_variant_that_it_implements() -> None:
+    page = text_of("docs/configuration.md")
+    named = {component.name for component in components() if component.kind == "algorithm"}
+    for selected in Catalog.discover().components("algorithm"):
+        if selected.component.name in named:
+            about = docstring_of(selected.component.target)
+            paper = re.search(r"\b(19|20)\d\d\b|https?://|arXiv", about)
+            assert paper, f"{selected.component.target}: name paper and year, and the variant"
+            assert prose(about) in page
 
 
 @pytest.mark.parametrize(("title", "make_app"), [("Dataflow", dataflow_app), ("RaaS", raas_app)])

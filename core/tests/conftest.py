@@ -58,6 +58,10 @@ def astraflow_rewards():
 @hookimpl
 def astraflow_prompt_sources():
     return [Component("toy_file", "toy_parts:Part", "prompts", "toy_parts:FileConfig")]
+
+@hookimpl
+def astraflow_launchers():
+    return [Component("toy_start", "toy_parts:Part", "launcher", None, frozenset({"local"}))]
 """
 
 TOY_PARTS = """

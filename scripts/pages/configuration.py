@@ -15,6 +15,7 @@ from astraflow_core.component import Kind
 from astraflow_core.config.explain import Key, component_keys, core_keys
 from astraflow_core.config.models import RunConfig
 from astraflow_core.config.tables import component_tables
+from astraflow_core.docstrings import docstring_of
 from astraflow_core.hookspecs import PROJECT
 from pages.markdown import GENERATED, code, codes, page, prose, table
 from pages.workspace_catalog import anchor, catalog, home, providers, title
@@ -111,8 +112,10 @@ def _component(selected: Selected) -> str:
     keys = component_keys(catalog(), selected.kind, selected.qualified)
     prefix = f"{selected.kind}/{selected.qualified}."
     rows = [_row(key, key.path.removeprefix(prefix), None, None) for key in keys]
+    implements = docstring_of(component.target) if selected.kind is Kind.ALGORITHM else ""
     return page(
         f"{summary}. In {home(selected.plugin)}. Capabilities: {flags}.",
+        prose(implements),
         table(("key", "type", "default", ""), rows) if rows else "It takes no keys.",
     )
 

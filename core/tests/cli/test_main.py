@@ -167,3 +167,13 @@ def test_roles_resolve_models_and_know_their_policies(
     run_file.write_text(run_file.read_text().replace("nowhere:x", "model"))
     assert main(command) == 2
     assert "did you mean 'solver'?" in capsys.readouterr().err
+
+
+def test_a_raas_needs_a_name(run_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["raas", str(run_file), "--directory", str(run_file.parent / "d")]) == 2
+    assert "--name" in capsys.readouterr().err
+
+
+def test_a_report_needs_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(tmp_path)]) == 2
+    assert "summary.json" in capsys.readouterr().err

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from astraflow_core.cli import main
+from astraflow_core.component import Kind
 
 HEAVY = {
     "torch", "transformers", "pydantic", "numpy", "fastapi", "starlette", "uvicorn", "httpx", "zmq",
@@ -56,7 +57,7 @@ def test_broken_plugins_are_lines_of_the_list(
     assert records["toy"]["state"] == "healthy"
     assert records["toy"]["api"] == "1.0"
     kinds = {entry["kind"] for entry in records["toy"]["components"]}
-    assert {"engine", "data_policy", "prompt_source"} <= kinds
+    assert kinds == set(Kind)
     about = {entry["name"]: entry["about"] for entry in records["toy"]["components"]}
     assert about["toy_loss"] == "What the toys are."
 

@@ -22,7 +22,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="make an environment, or bring it up to date",
         description="A role uses it by python = 'env:NAME' in its table.",
     )
-    create.add_argument("name", metavar="NAME")
+    create.add_argument("name", metavar="NAME", help="what a role calls it")
     create.add_argument(
         "--plugin", required=True, action="append", metavar="PLUGIN", help="may be repeated"
     )
@@ -34,7 +34,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     listing.add_argument("--json", action="store_true", help="print JSON")
     listing.set_defaults(command=run_list)
     remove = inner.add_parser("remove", help="delete an environment")
-    remove.add_argument("name", metavar="NAME")
+    remove.add_argument("name", metavar="NAME", help="environment to delete")
     remove.set_defaults(command=run_remove)
 
 

@@ -1,0 +1,118 @@
+"""docs/commands.md: every command of the command line, read from its parser."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+from astraflow_core.cli import TRACEBACK, parser
+from astraflow_core.cli.secrets import DATAFLOW, TOKEN
+from astraflow_core.discovery import DISABLE_VARIABLE
+from pages.markdown import GENERATED, code, page, table
+
+_VARIABLES = {
+    TOKEN: "the run's token, for the commands of one role and for those that look into a run",
+    DATAFLOW: "URL of the dataflow, for the same",
+    DISABLE_VARIABLE: "plugins that are not to be imported, by name, with commas between",
+    "ASTRAFLOW_CACHE": "folder for what can be fetched or made again: models, environments",
+    "ASTRAFLOW_LOG_LEVEL": "what the processes of a run log: `debug`, `info`, `warning` or `error`",
+    TRACEBACK: "`1` shows the traceback of every error",
+}
+
+
+def commands() -> str:
+    """The page of commands."""
+    return page(
+        "# Commands",
+        GENERATED,
+        """
+`astraflow COMMAND …`, or `python -m astraflow_core COMMAND …` with an interpreter of your choice. `--help`
+after any of them says what is below; `astraflow --version` gives the version of the core.
+""",
+        *(part for path, each in every_command(parser()) for part in _command(path, each)),
+        "## Exit codes",
+        """
+| code | meaning |
+|---|---|
+| 0 | done |
+| 1 | a run that started has failed |
+| 2 | something that you can mend: the message names what is wrong, what was expected and what to do |
+| 130 | interrupted by Ctrl-C |
+
+Commands that print for people print JSON with `--json`.
+""",
+        "## Environment",
+        table(("variable", ""), [(code(name), meaning) for name, meaning in _VARIABLES.items()]),
+    )
+
+
+def every_command(
+    top: argparse.ArgumentParser, path: tuple[str, ...] = ()
+) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """``"plugins"``, ``"plugins why"`` … with their parsers, in the order of ``--help``. A command that only
+    groups others is one too."""
+    for action in top._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, inner in action.choices.items():
+                yield " ".join((*path, name)), inner
+                yield from every_command(inner, (*path, name))
+
+
+def _command(path: str, parser: argparse.ArgumentParser) -> Iterator[str]:
+    yield f"## `astraflow {path}`"
+    yield " ".join(filter(None, (_summary(path), parser.description)))
+    plain = [each for each in parser._actions if not isinstance(each, argparse._HelpAction)]
+    below = [each for each in plain if isinstance(each, argparse._SubParsersAction)]
+    own = [each for each in plain if each not in below]
+    word = "" if not below else " COMMAND …" if below[0].required else " [COMMAND …]"
+    yield f"```text\nastraflow {path}{''.join(f' {_used(a)}' for a in _ordered(own))}{word}\n```"
+    if own:
+        yield table(("", ""), [(code(_named(each)), _meaning(each)) for each in _ordered(own)])
+    for group in parser._mutually_exclusive_groups:
+        yield f"At most one of {' and '.join(code(a.option_strings[0]) for a in group._group_actions)}."
+
+
+def _summary(path: str) -> str:
+    """The line that ``--help`` of the command above shows."""
+    *above, name = path.split()
+    holder = dict(every_command(parser()))[" ".join(above)] if above else parser()
+    for action in holder._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for shown in action._choices_actions:
+                if shown.dest == name and shown.help:
+                    return f"{shown.help[:1].upper()}{shown.help[1:]}."
+    return ""
+
+
+def _ordered(actions: list[argparse.Action]) -> list[argparse.Action]:
+    """What has no dashes first, then what must be given."""
+    return sorted(actions, key=lambda a: (bool(a.option_strings), not a.required))
+
+
+def _metavar(action: argparse.Action) -> str:
+    if isinstance(action.metavar, str):
+        return action.metavar
+    if action.choices:
+        return "|".join(map(str, action.choices))
+    return action.dest.upper()
+
+
+def _named(action: argparse.Action) -> str:
+    if not action.option_strings:
+        return _metavar(action)
+    takes = "" if action.nargs == 0 else f" {_metavar(action)}"
+    return f"{action.option_strings[-1]}{takes}"
+
+
+def _used(action: argparse.Action) -> str:
+    optional = not action.required if action.option_strings else action.nargs in ("?", "*")
+    more = " …" if action.nargs in ("*", "+", argparse.REMAINDER) else ""
+    if isinstance(action, argparse._AppendAction):
+        more = " …"
+    return f"[{_named(action)}]{more}" if optional else f"{_named(action)}{more}"
+
+
+def _meaning(action: argparse.Action) -> str:
+    if not action.help:
+        return ""
+    return (action.help % {**vars(action), "prog": "astraflow"}).strip()
