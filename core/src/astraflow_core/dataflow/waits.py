@@ -59,19 +59,15 @@ def waits(state: FlowState, training: Training) -> list[dict[str, Any]]:
             )  # fmt: skip
     for record in state.fleet.all():
         silent = now - record.last_heard
-        if record.health == "gone" and silent < run.patience_s:
-            what = "a sign of life; its tasks are back in the queue"
+        if record.health in ("suspect", "gone") and silent < run.patience_s:
+            gone = record.health == "gone"
+            what = "a sign of life" + ("; its tasks are back in the queue" if gone else "")
             found.append(_wait("dataflow", record.name, what, silent, run.patience_s - silent))
     for record in state.fleet.present():
         if record.waiting_since is not None:
             for_whom, what = _why_no_task(state, record)
             since = now - record.waiting_since
             found.append(_wait(record.name, for_whom, what, since, run.deadline_s))
-        if record.health == "suspect":
-            silent = now - record.last_heard
-            found.append(
-                _wait("dataflow", record.name, "a sign of life", silent, run.lease_s - silent)
-            )
         found.extend(msgspec.to_builtins(wait) for wait in record.waits)
     for evaluation in state.evaluations.all_waiting:
         who, since = f"evaluation of version {evaluation.version}", now - evaluation.due_at

@@ -75,7 +75,7 @@ class WeightRefresh:
         self._fetched: WeightSource | None = None
         self._loaded: tuple[EngineHostProcess, int] | None = None
         self._wake = asyncio.Event()
-        self._activity: tuple[str, str, float] | None = None
+        self._activity: tuple[str, str, float, float] | None = None
         self._trouble = ""
 
     @property
@@ -121,15 +121,16 @@ class WeightRefresh:
         """What the refresh waits for, for people."""
         if self._activity is None:
             return None
-        whom, what, since = self._activity
+        whom, what, since, stopped_before_s = self._activity
         waited = time.monotonic() - since
+        stopped_s = self._engine.stopped_s - stopped_before_s
         text = f"{what}; last trouble: {self._trouble}" if self._trouble else what
         return Wait(
             who=f"weight refresh of policy {self.policy}",
             for_whom=whom,
             what=text,
             since_s=waited,
-            until_s=max(0.0, self._deadline_s - waited),
+            until_s=max(0.0, self._deadline_s + stopped_s - waited),
         )
 
     async def run(self) -> None:
@@ -182,7 +183,7 @@ class WeightRefresh:
 
     def _doing(self, whom: str, what: str) -> None:
         if self._activity is None or self._activity[:2] != (whom, what):
-            self._activity = (whom, what, time.monotonic())
+            self._activity = (whom, what, time.monotonic(), self._engine.stopped_s)
 
     def _target(self) -> int | None:
         """The version to bring into the engine now, if any."""

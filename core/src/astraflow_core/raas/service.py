@@ -360,9 +360,11 @@ class RaasService:
         if host is None or host.silence is not None:
             return
         try:
-            self.measurements.engines[policy] = await host.client.health(self._renew_s / 2)
-        except (AstraFlowError, ValueError) as error:
-            log.info("no figures of policy %r: %s", policy, error)
+            # Not by the deadline of the call, which does not count while the host is stopped.
+            async with asyncio.timeout(self._renew_s / 2):
+                self.measurements.engines[policy] = await host.client.health(self._renew_s)
+        except (AstraFlowError, ValueError, TimeoutError) as error:
+            log.info("no figures of policy %r: %s", policy, str(error) or "no answer in time")
 
     # -- for people ------------------------------------------------------------------------------
 
