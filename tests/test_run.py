@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -201,9 +203,61 @@ def test_ctrl_c_twice_ends_at_once(user: User) -> None:
     assert user.left_running() == []
 
 
-def test_a_killed_launcher_leaves_nothing_running(user: User) -> None:
-    process = user.start(*user.table_arguments("run.steps=100000"))
-    user.wait_for_steps(1)
+DEAF_REWARD = """
+import signal, subprocess, time
+from pathlib import Path
+
+class Deaf:
+    capabilities = ("blocking",)
+
+    def __init__(self, config, context):
+        pass
+
+    def score(self, view):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self.child = subprocess.Popen(["sleep", "1000"])
+        Path("asked").touch()
+        time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def sockets(user: User) -> Iterator[Path]:
+    """Where the sockets of the user's RaaS are; a path short enough for them."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        user.environment["TMPDIR"] = folder
+        yield Path(folder)
+        user.close()
+
+
+def test_a_killed_launcher_leaves_nothing_running(user: User, sockets: Path) -> None:
+    """Nor do engine hosts, a reward worker that hears no SIGTERM, and what that has started."""
+    user.write("deaf_reward.py", DEAF_REWARD)
+    deaf = TABLE_RUN.replace('use = "exact"\npartial = "positions"', 'use = "deaf_reward:Deaf"')
+    process = user.start(*user.table_arguments("raas.reward_deadline_s=1000", config=deaf))
+    user.wait_for((user.directory / "asked").exists)
+    lines = b"".join(
+        Path(f"/proc/{pid}/cmdline").read_bytes() for pid in live_processes(user.marker)
+    )
+    started = [b"raas.engine_host", b"raas.reward_worker", b"sleep", b"dataflow", b"trainer"]
+    assert all(part in lines for part in started)
     process.kill()
     user.end(process, 10)
     assert user.left_running(within_s=8) == []
+    assert not list(sockets.iterdir())
+
+
+@pytest.mark.slow
+def test_the_sockets_of_killed_raas_do_not_pile_up(user: User, sockets: Path) -> None:
+    process = user.start(*user.table_arguments("run.steps=60"))
+    directory = user.wait_for_steps(3)
+    for count in (1, 2):
+        victim = next(
+            p for p in live_processes(user.marker) if _is_raas(p, "raas-0", str(directory))
+        )
+        os.kill(victim, signal.SIGKILL)
+        user.wait_for_steps(3 + 15 * count)
+        assert len(list(sockets.glob("astraflow-*"))) == 1
+    ended = user.end(process, 60)
+    assert ended.exit_code == 0 and ended.summary["restarts"] == 2, ended.text
+    assert not list(sockets.glob("astraflow-*"))

@@ -126,7 +126,7 @@ def test_a_stopped_dataflow_is_waited_for(user: User) -> None:
     assert f"dataflow was stopped (SIGSTOP) and is waited for; `kill -CONT {pid}`" in ended.text
     assert "the dataflow has not answered for" in ended.text
     assert "the dataflow answers again after" in ended.text
-    assert f"dataflow (pid {pid}) is stopped since" in diagnosis(ended)
+    assert f"dataflow (pid {pid}) has been stopped for" in diagnosis(ended)
     assert "no progress for" not in ended.text
 
 
@@ -169,5 +169,5 @@ def test_a_process_that_stays_stopped_fails_the_run_in_the_end(user: User, name:
         "dataflow": "the dataflow has not answered for",
     }
     assert said[name] in ended.err
-    assert f"{name} (pid " in diagnosis(ended) and "is stopped since" in diagnosis(ended)
+    assert f"{name} (pid " in diagnosis(ended) and "has been stopped for" in diagnosis(ended)
     assert user.left_running() == []

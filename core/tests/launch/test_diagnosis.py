@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import signal
 import sys
 import time
@@ -10,10 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launch_support import Command, Table, behaving, running
+from launch_support import Command, Table, behaving, parsed, running
 
 from astraflow_core.launch.diagnosis import FILE, Watchdog
+from astraflow_core.launch.live import LiveView
+from astraflow_core.launch.plain import PlainView
 from astraflow_core.launch.status import WaitStatus
+from astraflow_core.launch.view import View
 from astraflow_core.protocols.launcher import ProcessSpec, ProcessState, Role
 
 pytestmark = pytest.mark.timeout(30)
@@ -53,10 +58,10 @@ def role_of(name: str) -> Role:
 class Scene:
     """A watchdog over five processes whose states the test sets."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, view: View | None = None) -> None:
         specs = [ProcessSpec(name, role_of(name), (), {}, directory / name) for name in LOGS]
         self.said, self.file = Said(), directory / FILE
-        self.dog = Watchdog(specs, Logs(), directory, self.said)
+        self.dog = Watchdog(specs, Logs(), directory, view or self.said)
         self.states = {
             name: ProcessState(name, pid, None) for pid, name in enumerate(LOGS, start=100)
         }
@@ -136,10 +141,23 @@ def test_a_stopped_process_is_named_once_and_again_when_it_goes_on(scene: Scene)
     assert said.startswith("raas-1 was stopped (SIGSTOP)") and "`kill -CONT 104`" in said
     assert scene.dog.any_stopped
     text = scene.explain(("raas-0", "trainer solver"))
-    assert named(text) == ["raas-1", "trainer-solver"] and "is stopped since" in text
+    assert named(text) == ["raas-1", "trainer-solver"] and "has been stopped for" in text
     scene.look("raas-1")
     assert scene.said[1].startswith("raas-1 goes on after")
     assert not scene.dog.any_stopped
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_diagnosis_is_whole_in_either_view(table: Table, tmp_path: Path, live: bool) -> None:
+    stream = io.StringIO()
+    view = LiveView(parsed(table), stream) if live else PlainView(parsed(table), stream)
+    scene = Scene(tmp_path, view)
+    scene.look()
+    text = scene.explain(("raas-0", "the engine host of policy 'solver' in raas-0"))
+    view.say(text)
+    view.close()
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
+    assert " ".join(text.split()) in " ".join(shown.split())
 
 
 @ON_LINUX
@@ -156,7 +174,7 @@ def test_a_stopped_dataflow_is_named_and_waited_for(table: Table, command: Start
     assert out.count(f"dataflow was stopped (SIGSTOP) and is waited for; `kill -CONT {pid}`") == 1
     assert out.count("the dataflow has not answered for") == 1
     assert "launcher waits" in out and "for dataflow: an answer, 5 s at most: /v1/status" in out
-    assert f"dataflow (pid {pid}) is stopped since" in out
+    assert f"dataflow (pid {pid}) has been stopped for" in out
     assert "dataflow goes on after" in out and "the dataflow answers again after" in out
     assert (directory / FILE).read_text().count("has not answered") == 1
     assert "no progress" not in out
@@ -172,6 +190,6 @@ def test_a_dataflow_that_stays_stopped_fails_the_run_in_the_end(
     os.kill(int((directory / "dataflow.pid").read_text()), signal.SIGSTOP)
     code, _, err = started.end()
     assert code == 1
-    assert "astraflow: the dataflow has not answered for" in err and "is stopped since" in err
+    assert "astraflow: the dataflow has not answered for" in err and "has been stopped for" in err
     assert running(directory) == []
     assert (directory / FILE).read_text().count("has not answered") == 2

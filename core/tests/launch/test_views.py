@@ -66,7 +66,11 @@ def test_the_live_view_shows_what_matters(table: Table, monkeypatch: pytest.Monk
     stream = Terminal()
     view = make_view(parsed(table), None, stream)
     assert isinstance(view, LiveView)
-    processes = [ProcessState("dataflow", 1, None), ProcessState("raas-0", 2, None, restarts=2)]
+    processes = [
+        ProcessState("dataflow", 1, None),
+        ProcessState("raas-0", 2, None, restarts=2),
+        ProcessState("trainer-solver", 3, None, stopped=True),
+    ]
     view.show(status_of(8), processes)
     view.say("raas-0 [died]")
     view.close()
@@ -84,6 +88,7 @@ def test_the_live_view_shows_what_matters(table: Table, monkeypatch: pytest.Monk
         "trainer solver waits 2 s for rollouts: 5 more",
         "says: three is [4] → reward 0.50",
         "raas-0 serves 3, 4 running suspect (2 restarts)",
+        "trainer-solver stopped",
         "raas-0 [died]",
     ):
         assert part in shown, part

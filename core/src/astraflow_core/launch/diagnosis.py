@@ -133,7 +133,7 @@ class Watchdog:
         share = used / seconds if seconds > 0 else 0.0
         if state.stopped:
             stopped = duration(present_s() - self._stopped.get(state.name, present_s()))
-            return f"(pid {state.pid}) is stopped since {stopped}"
+            return f"(pid {state.pid}) has been stopped for {stopped}"
         does = "busy" if share >= _BUSY else "idle"
         return f"(pid {state.pid}) is {does}: {used:.1f} s of CPU in the last {duration(seconds)}"
 

@@ -168,6 +168,8 @@ class LiveView:
                 line.append(f" serves {versions}, {raas.running} running", style="dim")
                 if raas.state not in ("", "alive"):
                     line.append(f" {raas.state}", style="yellow")
+            if state.stopped:
+                line.append(" stopped", style="yellow")
             if state.restarts:
                 line.append(f" ({state.restarts} restarts)", style="yellow")
         return line
