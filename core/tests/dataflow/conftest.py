@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,13 @@ import pytest
 from astraflow_core.config.models import RunConfig
 from astraflow_core.dataflow.chains import DataChain, NamedPolicy
 from astraflow_core.dataflow.cursor import PromptCursor
+from astraflow_core.dataflow.evaluation import Evaluation
 from astraflow_core.dataflow.flow import Dataflow
+from astraflow_core.dataflow.journal import Journal
+from astraflow_core.dataflow.replay import Replay
 from astraflow_core.dataflow.state import FlowState
+from astraflow_core.dataflow.stream import PolicyStream, ServedBatch
+from astraflow_core.dataflow.tasks import TaskTable
 from astraflow_core.types import Batch, Group, Prompt, Trajectory
 from astraflow_core.types import Sequence as TokenSequence
 from astraflow_core.wire.batches import NoBatch, decode_batch
@@ -112,11 +119,25 @@ class Bench:
 
     flow: Dataflow
     time: list[float]
+    build: Callable[[], Dataflow]
+    journal: Path | None = None
     bodies: dict[str, bytes] = field(default_factory=dict)
 
     @property
     def state(self) -> FlowState:
         return self.flow.state
+
+    def restart(self, *, resumed: bool = False) -> Bench:
+        """The dataflow is killed, and another one goes on from its journal."""
+        assert self.journal is not None
+        now, before = self.time[0], picture(self.flow)
+        self.flow = self.build()
+        journal = Journal(self.journal, lambda: self.time[0])
+        Replay(self.flow, journal.body, partial(self.time.__setitem__, 0)).run(journal)
+        self.time[0] = now
+        assert picture(self.flow) == before
+        self.state.restore(journal, resumed=resumed)
+        return self
 
     def pass_time(self, seconds: float, *, sweep: bool = True) -> None:
         self.time[0] += seconds
@@ -199,28 +220,101 @@ class Bench:
         assert self.flow.balance()["imbalances"] == []
 
 
+def picture(flow: Dataflow) -> dict[str, Any]:
+    """All of the state that must outlive the process."""
+    state = flow.state
+
+    def batch(stream: PolicyStream, served: ServedBatch | None) -> Any:
+        return served and (served.asked, served.first_served, served.again, stream.encode(served))
+
+    def stream(stream: PolicyStream) -> dict[str, Any]:
+        held = [stream.outstanding, *stream._unreleased, *stream._to_repeat]
+        return {
+            "counts": asdict(stream.rows),
+            "reasons": dict(stream.reasons),
+            "updates": (stream.updates, stream.released, stream.last_acknowledged),
+            "fresh": [row.item for row in stream.buffer.fresh],
+            "kept": [row.item for row in stream.buffer.kept],
+            "batches": [batch(stream, served) for served in held],
+            "repeats": len(stream._to_repeat),
+            "seen": dict(stream.staleness.seen),
+            "expected": (stream.per_trajectory, stream._arrivals, stream.groups_accepted),
+            "rewards": (stream.recent_reward, stream.step_reward, stream.trained_reward),
+            "tokens": stream.tokens_trained,
+            "policies": stream.chain.state_dict(),
+        }
+
+    def table(table: TaskTable) -> dict[str, Any]:
+        return {
+            "queue": [(task.id, task.attempts, task.last_error) for task in table._queue],
+            "leased": sorted((task.id, task.lease.raas, task.attempts) for task in table.leased()),
+            "ended": dict(table._ended),
+            "admitted": table.admitted,
+            "in_flight": {p: round(v, 6) for p, v in table.in_flight.items() if round(v, 6)},
+            "set_aside": table.set_aside,
+        }
+
+    def evaluation(evaluation: Evaluation) -> Any:
+        return evaluation.versions, {k: asdict(v) for k, v in evaluation.scores.items()}
+
+    evaluations = state.evaluations
+    return {
+        "state": state.progress.state,
+        "cursor": state.admission.cursor.position,
+        "admission": (state.admission.forced, dict(state.admission.chain.refused)),
+        "admission_policies": state.admission.chain.state_dict(),
+        "rejected": dict(state.rejected),
+        "failed_in_a_row": state.failed_in_a_row,
+        "train": table(state.train),
+        "eval": table(state.eval),
+        "streams": {policy: stream(it) for policy, it in state.streams.items()},
+        "versions": (dict(state.versions.newest), dict(state.versions._withdrawn)),
+        "evaluations": [evaluation(it) for it in evaluations.all_waiting],
+        "history": evaluations.history,
+        "best": evaluations.best,
+        "trainers": {
+            policy: (trainer.registered, trainer.steps_done, trainer.metrics)
+            for policy, trainer in state.trainers.items()
+        },
+        "raas": sorted((r.name, r.health == "suspect" or r.health) for r in state.fleet.all()),
+        "tokens": state.fleet.tokens_generated,
+    }
+
+
 def make_bench(
     config: RunConfig | None = None,
     *,
     prompts: int = 100,
     evals: Mapping[str, int] | None = None,
-    admission: Sequence[Any] = (),
-    data: Sequence[Any] = (),
+    admission: Sequence[Callable[[], Any] | Any] = (),
+    data: Sequence[Callable[[], Any] | Any] = (),
+    journal: Path | None = None,
     **parts: Any,
 ) -> Bench:
+    """``admission`` and ``data``: policies, or functions that make one. ``journal``: a folder for one."""
     config = config or make_config()
     time = [1000.0]
-    named = [NamedPolicy(type(policy).__name__, policy) for policy in data]
-    state = FlowState(
-        config,
-        cursor=PromptCursor(Prompts(prompts), config.run.seed, config.prompts.shuffle),
-        admission=DataChain([NamedPolicy(type(p).__name__, p) for p in admission]),
-        chains={policy: DataChain(named) for policy in config.policies},
-        eval_sets={name: Prompts(count, name) for name, count in (evals or {}).items()},
-        clock=lambda: time[0],
-        **parts,
-    )
-    return Bench(Dataflow(state), time)
+
+    def chain(policies: Sequence[Any]) -> DataChain:
+        made = [policy() if isinstance(policy, type) else policy for policy in policies]
+        return DataChain([NamedPolicy(type(policy).__name__, policy) for policy in made])
+
+    def build() -> Dataflow:
+        state = FlowState(
+            config,
+            cursor=PromptCursor(Prompts(prompts), config.run.seed, config.prompts.shuffle),
+            admission=chain(admission),
+            chains={policy: chain(data) for policy in config.policies},
+            eval_sets={name: Prompts(count, name) for name, count in (evals or {}).items()},
+            clock=lambda: time[0],
+            **parts,
+        )
+        return Dataflow(state)
+
+    bench = Bench(build(), time, build, journal)
+    if journal is not None:
+        bench.state.records.begin(Journal(journal, lambda: time[0]))
+    return bench
 
 
 @pytest.fixture

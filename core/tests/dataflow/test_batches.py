@@ -32,7 +32,7 @@ def test_an_unacknowledged_batch_is_served_again_verbatim(bench):
 
 def come_back(b, updates):
     return b.flow.training.register(
-        RegisterTrainer(policy="solver", pid=3, host="h", updates=updates)
+        RegisterTrainer(policy="solver", pid=3, host="h", updates=(updates,))
     )
 
 
@@ -224,7 +224,7 @@ def test_a_silent_trainer_is_left_out_and_its_oldest_rows_go(bench, config):
     for _ in range(13):
         b.pass_time(10)
         b.renew([])
-    b.flow.training.register(RegisterTrainer(policy="a", pid=2, host="h", updates=1))
+    b.flow.training.register(RegisterTrainer(policy="a", pid=2, host="h", updates=(1,)))
     tasks, _ = b.lease(serving=serving)
     assert len(tasks) == 2
     for task in tasks:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -28,10 +33,41 @@ class DropEqual:
         return Verdict(len(set(group.rewards.tolist())) > 1, "equal")
 
 
+class Picky:
+    """Refuses at random what it has seen much of."""
+
+    def __init__(self):
+        self.random, self.seen = np.random.default_rng(7), Counter()
+
+    def admit(self, prompt):
+        return self.random.random() < 1 / (1 + self.seen[prompt.id] / 8)
+
+    def accept(self, group):
+        self.seen[group.prompt.id] += 1
+        return Verdict(True)
+
+    def state_dict(self):
+        return {"random": self.random.bit_generator.state, "seen": dict(self.seen)}
+
+    def load_state_dict(self, state):
+        raise AssertionError("a journal restores a policy by its calls")
+
+
 class HalfReplayed:
-    """Draws up to half of a batch from what was served before."""
+    """Draws up to half of a batch from what was served before, now and then none."""
+
+    def __init__(self):
+        self.random = np.random.default_rng(3)
+
+    def state_dict(self):
+        return {"random": self.random.bit_generator.state}
+
+    def load_state_dict(self, state):
+        raise AssertionError("a journal restores a policy by its calls")
 
     def draw(self, count, fresh, kept, version):
+        if self.random.random() < 0.2:
+            return None
         old = list(kept)[: count // 2]
         need = count - len(old)
         return [*fresh[:need], *old] if len(fresh) >= need else None
@@ -45,6 +81,7 @@ class OldestFirst:
 class Play(RuleBasedStateMachine):
     """Random leases, renewals, silences, pushes, failures, batches, acknowledgements and versions."""
 
+    folder = None
     make_bench = None
     make_config = None
 
@@ -80,7 +117,9 @@ class Play(RuleBasedStateMachine):
             .make_bench(
                 config,
                 prompts=5,
-                data=[make() for make in data],
+                admission=[Picky],
+                data=data,
+                journal=Path(tempfile.mkdtemp(dir=type(self).folder)),
                 evals={"held": evals} if evals else {},
             )
             .begin(*RAAS)
@@ -252,12 +291,29 @@ class Play(RuleBasedStateMachine):
         oldest = stream.released if self.checkpoints else stream.updates
         updates = data.draw(st.integers(oldest, stream.updates))
         self.b.flow.training.register(
-            RegisterTrainer(policy=policy, pid=9, host="h", updates=updates)
+            RegisterTrainer(policy=policy, pid=9, host="h", updates=(updates,))
         )
         again = {f"{policy}-{number:06d}" for number in range(updates, updates + 100)}
         self.trained = [name for name in self.trained if name not in again]
         self.b.announce(self.b.state.versions.newest[policy] + 1, policy)
         self.batches.pop(policy, None)
+
+    @rule(resumed=st.sampled_from([False, False, True]))
+    def restart_dataflow(self, resumed):
+        """It is killed, and another goes on from the journal; or the whole run is started again."""
+        self.b.state.close()
+        self.b.restart(resumed=resumed)
+        if not resumed:
+            return
+        self.batches.clear()
+        for policy in POLICIES:
+            updates = self.b.state.streams[policy].updates
+            self.b.flow.training.register(
+                RegisterTrainer(policy=policy, pid=9, host="h", updates=(updates,))
+            )
+            self.b.announce(self.b.state.versions.newest[policy] + 1, policy)
+        for raas in RAAS:
+            self.b.register_raas(raas)
 
     @invariant()
     def nothing_is_lost(self):
@@ -283,7 +339,8 @@ class Play(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(120)
-def test_nothing_is_lost_and_nothing_is_too_stale(bench, config):
+def test_nothing_is_lost_and_nothing_is_too_stale(bench, config, tmp_path):
+    Play.folder = tmp_path
     Play.make_bench, Play.make_config = staticmethod(bench), staticmethod(config)
     checks = settings(
         max_examples=80,

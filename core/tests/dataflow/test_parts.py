@@ -7,20 +7,11 @@ import pytest
 
 from astraflow_core.dataflow.chains import DataChain, NamedPolicy
 from astraflow_core.dataflow.cursor import PromptCursor
-from astraflow_core.dataflow.journal import (
-    Accepted,
-    Acknowledged,
-    Admitted,
-    Announced,
-    Cut,
-    Journal,
-    read_journal,
-)
+from astraflow_core.dataflow.entries import Walked
+from astraflow_core.dataflow.journal import Journal
 from astraflow_core.dataflow.steplog import StepLog
-from astraflow_core.errors import PluginError, RunFailed, WireError
+from astraflow_core.errors import PluginError, RunFailed
 from astraflow_core.types import BufferedRow, Prompt, Verdict
-from astraflow_core.wire.frames import Frame, decode_header
-from astraflow_core.wire.groups import GroupHeader
 
 
 class Letters:
@@ -45,57 +36,93 @@ def test_every_epoch_is_a_permutation_and_a_position_is_enough_to_go_on():
     assert walk(PromptCursor(Letters(), 7, False), 7) == "abcdeab"
 
 
-def test_the_journal_tells_the_run_verbatim(bench, tmp_path):
-    journal = Journal(tmp_path / "journal")
-    b = bench(journal=journal).begin()
+def in_order(directory):
+    journal = Journal(directory, lambda: 0.0)
+    told = [entry for _, entry in journal.entries()]
+    journal.close()
+    return told
+
+
+def test_the_journal_tells_the_run(bench, tmp_path):
+    b = bench(journal=tmp_path).begin()
     tasks, _ = b.lease()
     for task in tasks[:2]:
         b.push(task)
     batch = b.next_batch(0)
     b.announce(1)
     b.acknowledge(batch.id, 1)
-    journal.close()
-    payloads = list(read_journal(journal.path))
-    kinds = GroupHeader | Announced | Admitted | Accepted | Cut | Acknowledged
-    headers = [decode_header(Frame(payload), kinds) for payload in payloads]
-    names = [type(header).__name__ for header in headers]
-    assert names == ["Announced", *["Admitted"] * 4, *["GroupHeader", "Accepted"] * 2, "Cut",
-                     "Announced", "Acknowledged"]  # fmt: skip
-    assert payloads[5] == b.bodies["train-0"]
-    assert headers[8].rows == {"solver": [(0, 2), (1, 3)]}
-    assert headers[9].arrivals == [0, 1, 2, 3]
-    assert headers[4].cursor == 4
+    b.state.close()
+    told = in_order(tmp_path)
+    assert [type(entry).__name__ for entry in told] == [
+        "TrainerCame", "Announced", "RaasCame", *["Walked", "Leased"] * 4, *["Pushed"] * 2,
+        "Asked", "Announced", "Acknowledged",
+    ]  # fmt: skip
+    pushed, asked = told[11], told[13]
+    journal = Journal(tmp_path, lambda: 0.0)
+    assert journal.body(pushed.body) == b.bodies["train-0"]
+    assert (asked.batch, asked.arrivals) == ("solver-000000", [0, 1, 2, 3])
+    assert told[9].cursor == 4
 
 
 def test_a_record_cut_short_ends_the_journal_and_a_damaged_one_is_refused(tmp_path):
-    journal = Journal(tmp_path)
+    path = tmp_path / "entries.log"
+    journal = Journal(tmp_path, lambda: 0.0)
     for number in range(3):
-        journal.write(Admitted(task=f"train-{number}", prompt_id="p", cursor=number))
+        journal.write(Walked(task=f"train-{number}", cursor=number))
     journal.close()
-    whole = journal.path.read_bytes()
-    assert len(list(read_journal(journal.path))) == 3
-    journal.path.write_bytes(whole[:-3])
-    assert len(list(read_journal(journal.path))) == 2
-    journal.path.write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
-    with pytest.raises(WireError, match="is damaged"):
-        list(read_journal(journal.path))
-    assert Journal(tmp_path).path.name == "00000001.log"  # never written over
+    whole = path.read_bytes()
+    assert len(in_order(tmp_path)) == 3
+    path.write_bytes(whole[:-3])
+    assert len(in_order(tmp_path)) == 2
+    journal = Journal(tmp_path, lambda: 0.0)
+    list(journal.entries())
+    journal.write(Walked(cursor=9))  # in the place of what was cut off
+    journal.close()
+    assert [entry.cursor for entry in in_order(tmp_path)] == [0, 1, 9]
+    for place in (2, 5, 30):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(RunFailed, match="damaged"):
+            in_order(tmp_path)
+
+
+def test_a_damaged_body_is_refused(tmp_path):
+    journal = Journal(tmp_path, lambda: 0.0)
+    places = [journal.keep(body) for body in (b"one", b"four")]
+    assert [journal.body(place) for place in places] == [b"one", b"four"]
+    file = tmp_path / "bodies-00000000.bin"
+    file.write_bytes(file.read_bytes()[:-1] + b"R")
+    assert journal.body(places[0]) == b"one"
+    with pytest.raises(RunFailed, match="the group at byte 3 is damaged"):
+        journal.body(places[1])
+
+
+def test_bodies_that_are_not_needed_go(tmp_path):
+    journal = Journal(tmp_path, lambda: 0.0, segment_bytes=10)
+    places = [journal.keep(bytes([number]) * 6) for number in range(7)]
+    assert [place.segment for place in places] == [0, 0, 1, 1, 2, 2, 3]
+    journal.prune({1})
+    assert journal.segments() == [1, 3]
+    journal.sync()
+    journal.close()
+    journal = Journal(tmp_path, lambda: 0.0, segment_bytes=10)
+    assert journal.body(places[2]) == bytes([2]) * 6
+    assert journal.keep(b"more").segment == 3
 
 
 def test_a_record_survives_a_killed_process(tmp_path):
     child = os.fork()
     if child == 0:
-        Journal(tmp_path).write(Admitted(task="train-0", prompt_id="p", cursor=1))
+        Journal(tmp_path, lambda: 0.0).write(Walked(task="train-0", cursor=1))
         os.kill(os.getpid(), 9)
     os.waitpid(child, 0)
-    assert len(list(read_journal(tmp_path / "00000000.log"))) == 1
+    assert len(in_order(tmp_path)) == 1
 
 
 def test_one_line_for_each_step_and_evaluation(bench, config, tmp_path):
     b = bench(
         config(run__max_staleness=0, eval__every=1),
         evals={"held": 1},
-        log=StepLog(tmp_path / "metrics.jsonl"),
+        steps=StepLog(tmp_path / "metrics.jsonl"),
     ).begin()
     for task in b.lease()[0]:
         b.push(task)

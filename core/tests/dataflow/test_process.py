@@ -59,9 +59,10 @@ def dataflow(config, tmp_path):
         }
         model = config(prompts__use=prompts, dataflow__port=port, launcher__use="local", **parts)
         made = model.model_dump(mode="json")
+        path = [str(tmp_path), os.environ.get("PYTHONPATH")]
         process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, json.dumps(made), str(tmp_path / "run")],
-            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
             stderr=subprocess.PIPE,
             text=True,
         )

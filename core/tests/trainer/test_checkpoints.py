@@ -21,7 +21,7 @@ class Trainer:
 
 
 def updates(checkpoints: Checkpoints) -> list[int]:
-    return [number for number, _ in checkpoints.saved()]
+    return list(checkpoints.saved())
 
 
 def test_the_newest_stay(tmp_path: Path) -> None:

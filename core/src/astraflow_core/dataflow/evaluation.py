@@ -11,7 +11,7 @@ from astraflow_core.dataflow.fleet import Fleet, RaasRecord
 from astraflow_core.dataflow.scores import SetScore, score_prompt
 from astraflow_core.dataflow.tasks import TaskRecord, TaskTable
 from astraflow_core.protocols.prompt_source import PromptSource
-from astraflow_core.wire.groups import ReceivedGroup
+from astraflow_core.wire.groups import GroupHeader
 
 
 @dataclass(slots=True)
@@ -83,43 +83,45 @@ class Evaluations:
         self.pending.append(Evaluation(dict(newest), now))
         return True
 
-    def advance(
-        self, fleet: Fleet, load: Mapping[str, int], now: float, available: bool = True
-    ) -> bool:
-        """Start the next evaluation if none runs, and see that the one that runs has a live host: one that
-        serves the versions, else one that is not past them, and the least loaded of these. Without a host
-        that serves them and not ``available`` its tasks fail. Returns whether anything changed."""
-        changed = False
-        if self.active is None and self.pending:
-            self.active = self.pending.popleft()
-            self.active.started_at = now
-            self._queue(self.active)
-            changed = True
-        if self.active is not None and not available:
-            versions = self.active.versions
-            if not any(record.serves(versions) for record in fleet.present()):
-                return (
-                    self._give_up("its weights went with the trainer that published them")
-                    or changed
-                )
-        if self.active is not None:
-            host = fleet.get(self.active.host)
-            if host is None or host.health not in ("alive", "suspect"):
-                live = [record for record in fleet.live() if record.serving]
-                if live:
-                    versions = self.active.versions
-                    best = min(
-                        live,
-                        key=lambda r: (
-                            not r.serves(versions),
-                            r.is_past(versions),
-                            load.get(r.name, 0),
-                            r.name,
-                        ),
-                    )
-                    self.active.host = best.name
-                    changed = True
-        return changed
+    def start_next(self, now: float) -> bool:
+        """Start the next evaluation if none runs; returns whether it did."""
+        if self.active is not None or not self.pending:
+            return False
+        self.active = self.pending.popleft()
+        self.active.started_at = now
+        self._queue(self.active)
+        return True
+
+    def host(self, fleet: Fleet, load: Mapping[str, int]) -> bool:
+        """See that the evaluation that runs has a live host: one that serves the versions, else one that is
+        not past them, and the least loaded of these. Returns whether the host changed."""
+        if self.active is None:
+            return False
+        host = fleet.get(self.active.host)
+        if host is not None and host.health in ("alive", "suspect"):
+            return False
+        live = [record for record in fleet.live() if record.serving]
+        if not live or any(record.unheard for record in fleet.present()):
+            return False
+        versions = self.active.versions
+        best = min(
+            live,
+            key=lambda r: (
+                not r.serves(versions),
+                r.is_past(versions),
+                load.get(r.name, 0),
+                r.name,
+            ),
+        )
+        self.active.host = best.name
+        return True
+
+    def is_hopeless(self, fleet: Fleet) -> bool:
+        """Whether nobody serves the versions of the running evaluation, or may serve them."""
+        if self.active is None or not self.tasks.queued:
+            return False
+        versions = self.active.versions
+        return not any(record.unheard or record.serves(versions) for record in fleet.present())
 
     def pins(self, raas: str) -> dict[str, int]:
         """The versions that a RaaS must keep: the host until the end, others while they hold tasks."""
@@ -135,11 +137,11 @@ class Evaluations:
             return False
         return record.name == active.host or active.versions == dict(newest)
 
-    def finish(self, task: TaskRecord, received: ReceivedGroup) -> None:
+    def finish(self, task: TaskRecord, header: GroupHeader) -> None:
         """A task came back."""
         self.tasks.end(task, "accepted")
         assert self.active is not None
-        scores = score_prompt(received.header, self._samples, self._solved_at)
+        scores = score_prompt(header, self._samples, self._solved_at)
         self.active.scores[task.eval_set].add(scores, self._policies)
 
     def fail(self, task: TaskRecord, error: str) -> None:
@@ -168,13 +170,11 @@ class Evaluations:
         self.active = None
         return entry
 
-    def _give_up(self, reason: str) -> bool:
-        """Fail the queued tasks of the running evaluation; returns whether there were any."""
-        given_up = self.tasks.queued > 0
+    def give_up(self, reason: str) -> None:
+        """Fail the queued tasks of the running evaluation."""
         while (task := self.tasks.first()) is not None:
             self.tasks.end(task, "failed")
             self.fail(task, reason)
-        return given_up
 
     def needed_versions(self, policy: str) -> list[int]:
         """Versions of a policy that waiting or running evaluations need, and the best one."""

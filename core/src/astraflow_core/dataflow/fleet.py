@@ -15,7 +15,8 @@ Health = Literal["alive", "suspect", "gone", "left"]
 @dataclass(slots=True)
 class RaasRecord:
     """One RaaS. ``floor``: the versions announced when it registered, which it must have served before
-    it gets tasks; ``told_*``: the news that it has been sent, so that a long-poll ends once for each."""
+    it gets tasks; ``told_*``: the news that it has been sent, so that a long-poll ends once for each;
+    ``unheard``: it is known from the journal only, and what it serves is not known yet."""
 
     name: str
     pid: int
@@ -31,6 +32,7 @@ class RaasRecord:
     waits: list[Wait] = field(default_factory=list)
     told_versions: dict[str, int] = field(default_factory=dict)
     told_pins: dict[str, int] = field(default_factory=dict)
+    unheard: bool = False
     revoked: dict[str, RevokedLease] = field(default_factory=dict)
     waiting_since: float | None = None
 
@@ -91,7 +93,7 @@ class Fleet:
         if record is None or record.health in ("gone", "left"):
             was = "is not registered" if record is None else f"was given up as {record.health}"
             raise Refused(404, f"RaaS {name!r} {was}; it must register")
-        record.last_heard, record.health = now, "alive"
+        record.last_heard, record.health, record.unheard = now, "alive", False
         record.serving, record.seen = dict(serving), dict(seen)
         if not record.caught_up:
             record.caught_up = all(
@@ -99,6 +101,32 @@ class Fleet:
                 for policy, version in record.floor.items()
             )
         return record
+
+    def restore(self, now: float) -> None:
+        """Those that were there before the dataflow restarted have their whole time to be heard of again."""
+        for record in self.present():
+            record.last_heard, record.health, record.unheard = now, "alive", True
+            record.revoked.clear()
+
+    def restore_counters(self, total: float, generated: Mapping[str, float]) -> None:
+        """Tokens generated in all, and by each RaaS since it started."""
+        self.tokens_generated = total
+        for name, tokens in generated.items():
+            if (record := self._records.get(name)) is not None:
+                record.metrics["tokens_generated"] = tokens
+
+    def counters(self) -> dict[str, float]:
+        """RaaS → tokens that it has generated since it started."""
+        return {
+            record.name: record.metrics["tokens_generated"]
+            for record in self.present()
+            if "tokens_generated" in record.metrics
+        }
+
+    def give_up(self, name: str) -> None:
+        """A RaaS was silent for too long."""
+        if (record := self._records.get(name)) is not None:
+            record.health = "gone"
 
     def get(self, name: str) -> RaasRecord | None:
         """The RaaS of that name."""
@@ -112,12 +140,11 @@ class Fleet:
         record.metrics = dict(metrics)
 
     def sweep(self, now: float) -> list[RaasRecord]:
-        """Re-judge every RaaS by its silence; returns those that are gone since."""
+        """Re-judge every RaaS by its silence; returns those that must be given up."""
         gone = []
         for record in self.present():
             silence = now - record.last_heard
             if silence >= self._gone_s:
-                record.health = "gone"
                 gone.append(record)
             elif silence >= self._suspect_s:
                 record.health = "suspect"

@@ -1,132 +1,173 @@
-"""The append-only log of a run: what was admitted, accepted, served, acknowledged and announced.
+"""The journal of a run: entries in order, and the bodies of accepted groups beside them.
 
-``directory/journal/00000000.log`` is a sequence of records: magic ``AFR\\n``, u32 zero, u64 length, u64
-xxh3-64 of the payload, payload. Each payload is a frame: a push body exactly as it was received, or a
-header of this module. An accepted body is followed by :class:`Accepted`, which says which of its rows
-were buffered under which arrival numbers; without it the body was never acknowledged and does not count.
-A record that a killed process left half-written ends the log.
+``entries.log`` is a sequence of records: magic ``AFJ\\n``, u32 size of the entry, f64 seconds of the run,
+u64 xxh3-64 of the entry, u32 xxh32 of all these, then the entry (:mod:`astraflow_core.dataflow.entries`,
+msgpack). A record that a killed process left half-written ends the log. ``bodies-00000000.bin`` and its
+successors hold push bodies, exactly as received, one after the other; a file of which no row is needed any
+more is deleted.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import msgspec
 import xxhash
 
-from astraflow_core.errors import WireError
-from astraflow_core.wire.frames import encode_frame
-from astraflow_core.wire.messages import AnnouncementMessage
+from astraflow_core.dataflow.append_file import AppendFile
+from astraflow_core.dataflow.entries import Entry, Place
+from astraflow_core.errors import RunFailed
 
-_RECORD = struct.Struct("<4sIQQ")
-_MAGIC = b"AFR\n"
+SEGMENT_BYTES = 64 << 20
+"""From this size on a file of bodies is followed by another."""
 
-
-class Admitted(msgspec.Struct, frozen=True, tag="admitted", kw_only=True):
-    """A prompt became a task; ``cursor`` is the position after it."""
-
-    task: str
-    prompt_id: str
-    cursor: int
-
-
-class Accepted(msgspec.Struct, frozen=True, tag="accepted", kw_only=True):
-    """The body before this record was accepted: policy → (sequence, arrival) of each buffered row;
-    ``group`` and ``first_trajectory`` are its numbers in batches."""
-
-    task: str
-    group: int
-    first_trajectory: int
-    rows: dict[str, list[tuple[int, int]]]
-
-
-class Ended(msgspec.Struct, frozen=True, tag="ended", kw_only=True):
-    """A task ended without an accepted group."""
-
-    task: str
-    outcome: str
-    reason: str
-
-
-class Cut(msgspec.Struct, frozen=True, tag="cut", kw_only=True):
-    """A batch was cut: arrival numbers of its rows, in order."""
-
-    batch: str
-    policy: str
-    version: int
-    arrivals: list[int]
-
-
-class Acknowledged(msgspec.Struct, frozen=True, tag="acknowledged", kw_only=True):
-    """The update made from a batch is done."""
-
-    batch: str
-    policy: str
-    version: int
-    updates: int
-
-
-class Released(msgspec.Struct, frozen=True, tag="released", kw_only=True):
-    """A checkpoint of the trainer holds all updates up to ``updates``."""
-
-    policy: str
-    updates: int
-
-
-class Announced(msgspec.Struct, frozen=True, tag="announced", kw_only=True):
-    """A version was announced."""
-
-    announcement: AnnouncementMessage
-
-
-Entry = Admitted | Accepted | Ended | Cut | Acknowledged | Released | Announced
+_FACTS = struct.Struct("<4sIdQ")
+_CHECK = struct.Struct("<I")
+_HEAD_SIZE = _FACTS.size + _CHECK.size
+_MAGIC = b"AFJ\n"
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Entry)
 
 
 class Journal:
-    """The log being written. Every record reaches the operating system before the call returns, so it
-    survives the death of this process; power loss may take what was not flushed since."""
+    """The journal in ``directory``, read by :meth:`entries` and then written. ``clock``: seconds of the
+    run."""
 
-    def __init__(self, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        number = len(list(directory.glob("*.log")))
-        self.path = directory / f"{number:08d}.log"
-        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+    def __init__(
+        self, directory: Path, clock: Callable[[], float], segment_bytes: int = SEGMENT_BYTES
+    ) -> None:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunFailed(f"{directory} cannot be made: {error.strerror}") from error
+        self.path = directory
+        self._clock, self._segment_bytes = clock, segment_bytes
+        self._entries = AppendFile(directory / "entries.log")
+        self._segment = max(self.segments(), default=0)
+        self._bodies = AppendFile(self._path(self._segment))
+        self._full: list[AppendFile] = []
 
-    def body(self, body: bytes | memoryview) -> None:
-        """Log a push body verbatim."""
-        head = _RECORD.pack(_MAGIC, 0, len(body), xxhash.xxh3_64_intdigest(body))
-        size = os.writev(self._file, [head, body])
-        if size != len(head) + len(body):
-            self._rest(b"".join([head, body])[size:])
+    # -- reading ---------------------------------------------------------------------------------
+
+    def entries(self) -> Iterator[tuple[float, Entry]]:
+        """(seconds, entry) of everything that was written before, in order. A last record that is not
+        whole is cut off; a whole one that is damaged raises :class:`RunFailed`."""
+        path, size = self._entries.path, self._entries.size
+        if size == 0:
+            return
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as log:
+            position = 0
+            while position + _HEAD_SIZE <= size:
+                head = log[position : position + _HEAD_SIZE]
+                magic, length, seconds, digest = _FACTS.unpack_from(head)
+                begin, end = position + _HEAD_SIZE, position + _HEAD_SIZE + length
+                if magic != _MAGIC or _head(length, seconds, digest) != head:
+                    if not any(log[position:]):
+                        break  # what a file system leaves after power was lost
+                    raise RunFailed(f"{path}: the record at byte {position} is damaged")
+                if end > size:
+                    break
+                content = log[begin:end]
+                if xxhash.xxh3_64_intdigest(content) != digest:
+                    raise RunFailed(f"{path}: the record at byte {position} is damaged")
+                try:
+                    entry = _decoder.decode(content)
+                except msgspec.DecodeError as error:
+                    raise RunFailed(
+                        f"{path}: the record at byte {position} is not of this version of "
+                        f"astraflow-core: {error}"
+                    ) from error
+                yield seconds, entry
+                position = end
+        if position < size:
+            os.truncate(path, position)
+            self._entries.size = position
+
+    def body(self, place: Place) -> bytes:
+        """A body of before; :class:`RunFailed` if it is not there as it was written."""
+        path = self._path(place.segment)
+        try:
+            with path.open("rb") as file:
+                file.seek(place.offset)
+                content = file.read(place.size)
+        except OSError as error:
+            raise RunFailed(f"{path} cannot be read: {error.strerror}") from error
+        if xxhash.xxh3_64_intdigest(content) != place.digest:
+            raise RunFailed(f"{path}: the group at byte {place.offset} is damaged")
+        return content
+
+    # -- writing ---------------------------------------------------------------------------------
 
     def write(self, entry: Entry) -> None:
-        """Log an entry."""
-        self.body(encode_frame(entry, []))
+        """Add an entry."""
+        content = _encoder.encode(entry)
+        head = _head(len(content), self._clock(), xxhash.xxh3_64_intdigest(content))
+        if self._bodies.holds:
+            self._entries.hold(head, content)
+        else:
+            self._entries.append(head, content)
+
+    def keep(self, body: bytes | memoryview) -> Place:
+        """Add a body, before the entry that names it."""
+        if self._bodies.size >= self._segment_bytes and not self._bodies.holds:
+            self._full.append(self._bodies)
+            self._segment += 1
+            self._bodies = AppendFile(self._path(self._segment))
+        place = Place(self._segment, self._bodies.size, len(body), xxhash.xxh3_64_intdigest(body))
+        self._bodies.append(body)
+        return place
+
+    def write_held(self) -> bool:
+        """Write what found no room before; returns whether all of it is written now."""
+        return self._bodies.write_held() and self._entries.write_held()
+
+    @property
+    def trouble(self) -> str:
+        """Why entries or bodies are kept in memory; empty if they are not."""
+        return self._bodies.trouble or self._entries.trouble
+
+    def segments(self) -> list[int]:
+        """Numbers of the files of bodies."""
+        return sorted(int(path.stem[7:]) for path in self.path.glob("bodies-*.bin"))
+
+    @property
+    def segment(self) -> int:
+        """The file of bodies that is written now."""
+        return self._segment
+
+    def prune(self, needed: Collection[int]) -> None:
+        """Delete the files of bodies that are neither needed nor written."""
+        for segment in self.segments():
+            if segment != self._segment and segment not in needed:
+                self._path(segment).unlink()
+        for file in [file for file in self._full if not file.path.exists()]:
+            self._full.remove(file)
+            file.close()
+
+    def sync(self) -> None:
+        """Put everything on the disk, so that it survives power loss too. Any thread may call it."""
+        full, self._full = self._full, []
+        for file in full:
+            file.sync()
+            file.close()
+        self._bodies.sync()
+        self._entries.sync()
 
     def close(self) -> None:
-        """Flush to disk and close."""
-        os.fsync(self._file)
-        os.close(self._file)
+        """Put everything on the disk and close the files."""
+        self.write_held()
+        self.sync()
+        self._bodies.close()
+        self._entries.close()
 
-    def _rest(self, data: bytes) -> None:
-        while data:
-            data = data[os.write(self._file, data) :]
+    def _path(self, segment: int) -> Path:
+        return self.path / f"bodies-{segment:08d}.bin"
 
 
-def read_journal(path: Path) -> Iterator[bytes]:
-    """The payloads of a log in order, up to a record that was not written whole. A record whose digest is
-    wrong although it is whole raises :class:`WireError`: the file was damaged."""
-    with path.open("rb") as file:
-        while len(head := file.read(_RECORD.size)) == _RECORD.size:
-            magic, _, length, digest = _RECORD.unpack(head)
-            if magic != _MAGIC:
-                raise WireError(f"{path}: expected a record at byte {file.tell() - _RECORD.size}")
-            payload = file.read(length)
-            if len(payload) < length:
-                return
-            if xxhash.xxh3_64_intdigest(payload) != digest:
-                raise WireError(f"{path}: the record that ends at byte {file.tell()} is damaged")
-            yield payload
+def _head(length: int, seconds: float, digest: int) -> bytes:
+    facts = _FACTS.pack(_MAGIC, length, seconds, digest)
+    return facts + _CHECK.pack(xxhash.xxh32_intdigest(facts))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from astraflow_core.dataflow.capacity import expected_sequences, has_room
+from astraflow_core.dataflow.capacity import has_room
+from astraflow_core.dataflow.entries import Failed, RaasCame, RaasLeft, Walked
 from astraflow_core.dataflow.fleet import RaasRecord
-from astraflow_core.dataflow.journal import Admitted
 from astraflow_core.dataflow.progress import RunState
 from astraflow_core.dataflow.state import FlowState
 from astraflow_core.dataflow.tasks import TaskRecord, TaskTable
@@ -29,7 +29,6 @@ class Leasing:
 
     def __init__(self, state: FlowState) -> None:
         self._state = state
-        self._refused_in_a_row = 0
         self.more_to_admit = False
         config = state.config
         self._train_sampling = SamplingMessage(
@@ -51,6 +50,7 @@ class Leasing:
         state = self._state
         for policy in message.policies:
             state.stream(policy)
+        state.records.tell(RaasCame(message=message))
         state.give_back_all(message.raas, f"RaaS {message.raas!r} started anew", blame=False)
         record = state.fleet.register(message, state.versions.newest, state.clock())
         return RaasRegistered(
@@ -85,8 +85,10 @@ class Leasing:
         state = self._state
         if state.evaluations.active is not None and state.eval.queued:
             return True
-        return state.progress.state is RunState.RUNNING and has_room(
-            state.live_streams(), state.train, state.config.run.group_size
+        return (
+            state.progress.state is RunState.RUNNING
+            and has_room(state.live_streams(), state.train, state.config.run.group_size)
+            and not state.held_back
         )
 
     def renew(self, message: RenewLeases) -> LeasesRenewed:
@@ -112,10 +114,11 @@ class Leasing:
     def fail(self, message: FailTask) -> None:
         """A RaaS could not roll a task out. Said of a task that it does not hold, it changes nothing."""
         state = self._state
-        table = state.eval if state.eval.owns(message.task) else state.train
+        table = state.table_of(message.task)
         task = table.get(message.task) if table.owns(message.task) else None
         if task is None or task.lease is None or task.lease.raas != message.raas:
             return
+        state.records.tell(Failed(message=message))
         if message.fatal:
             table.end(task, "failed")
         else:
@@ -126,6 +129,7 @@ class Leasing:
         """A RaaS says goodbye; its leases return at once and are not held against the tasks."""
         state = self._state
         reason = f"RaaS {message.raas!r} left: {message.reason}"
+        state.records.tell(RaasLeft(message=message))
         state.fleet.leave(message.raas)
         state.give_back_all(message.raas, reason, blame=False)
         state.advance_evaluations()
@@ -133,8 +137,8 @@ class Leasing:
 
     def _after_failure(self, table: TaskTable, task: TaskRecord, error: str) -> None:
         state = self._state
-        if (outcome := table.outcome(task.id)) is not None:
-            state.gave_up(table, task, outcome, error)
+        if table is state.eval and table.outcome(task.id) is not None:
+            state.evaluations.fail(task, error)
         if table is state.train:
             state.failed_in_a_row += 1
             limit = state.config.run.failure_limit
@@ -161,7 +165,7 @@ class Leasing:
         task = state.eval.first()
         if task is None or not self._fits(record, free, task.group_size):
             return None
-        return state.eval.lease(record.name, record.capacity, state.clock())
+        return state.lease(state.eval, record.name, record.capacity)
 
     def _next_train(self, record: RaasRecord, free: int) -> TaskRecord | None:
         state = self._state
@@ -173,33 +177,27 @@ class Leasing:
             or (behind := record.behind(state.versions.newest)) is None
             or max(behind.values()) > state.config.run.max_staleness
             or not has_room(state.live_streams(), state.train, group_size, behind)
+            or state.held_back
         ):
             return None
-        if state.train.first() is None and not self._admit(group_size):
+        if state.train.first() is None and not self._admit():
             return None
-        expected = expected_sequences(state.streams.values(), group_size)
-        return state.train.lease(record.name, record.capacity, state.clock(), expected)
+        return state.lease(state.train, record.name, record.capacity)
 
-    def _admit(self, group_size: int) -> bool:
-        """Admit the next prompt that the policies want. After a whole epoch of refusals the next prompt
-        is admitted all the same, so that a set that is refused whole cannot stall the run. The work of
-        one call is bounded; ``more_to_admit`` says that it ended at the bound."""
-        state = self._state
-        self.more_to_admit = False
+    def _admit(self) -> bool:
+        """Make a task of the next prompt that the policies want. The work of one call is bounded;
+        ``more_to_admit`` says that it ended at the bound."""
+        state, admission = self._state, self._state.admission
+        prompt = None
         for _ in range(REFUSALS_PER_CALL):
-            prompt = state.cursor.take()
-            forced = self._refused_in_a_row >= state.cursor.size
-            if forced or state.admission.admit(prompt):
-                state.forced += forced
-                self._refused_in_a_row = 0
-                task = state.train.add(prompt, group_size)
-                state.journal(
-                    Admitted(task=task.id, prompt_id=prompt.id, cursor=state.cursor.position)
-                )
-                return True
-            self._refused_in_a_row += 1
-        self.more_to_admit = True
-        return False
+            if (prompt := admission.take()) is not None:
+                break
+        task = state.admit(prompt) if prompt is not None else None
+        state.records.tell(
+            Walked(cursor=admission.cursor.position, task=task.id if task is not None else "")
+        )
+        self.more_to_admit = task is None
+        return task is not None
 
     def _message(self, task: TaskRecord) -> Task:
         state = self._state

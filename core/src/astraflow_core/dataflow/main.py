@@ -12,16 +12,19 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
 from astraflow_core.config.load import component_context, run_info
 from astraflow_core.config.models import ComponentTable, RunConfig
 from astraflow_core.dataflow.chains import DataChain, NamedPolicy
+from astraflow_core.dataflow.clock import RunClock
 from astraflow_core.dataflow.cursor import PromptCursor
 from astraflow_core.dataflow.flow import Dataflow
 from astraflow_core.dataflow.journal import Journal
 from astraflow_core.dataflow.progress import RunState
+from astraflow_core.dataflow.replay import Replay
 from astraflow_core.dataflow.service import DataflowService
 from astraflow_core.dataflow.state import FlowState
 from astraflow_core.dataflow.steplog import StepLog
@@ -73,7 +76,12 @@ def serve(config: RunConfig, directory: Path, token: str) -> int:
 
 
 def build_state(
-    config: RunConfig, directory: Path, token: str, catalog: Catalog, wakeups: Wakeups
+    config: RunConfig,
+    directory: Path,
+    token: str,
+    catalog: Catalog,
+    wakeups: Wakeups,
+    clock: RunClock,
 ) -> FlowState:
     """The state of a fresh run, with the components that the config names."""
 
@@ -107,10 +115,9 @@ def build_state(
         admission=chain(config.prompts.data, ""),
         chains={policy: chain(table.data, policy) for policy, table in config.policies.items()},
         eval_sets=eval_sets,
-        clock=present_s,
+        clock=clock,
         signals=wakeups,
-        journal=Journal(directory / "journal") if config.journal.enabled else None,
-        log=StepLog(directory / "metrics.jsonl"),
+        steps=StepLog(directory / "metrics.jsonl"),
     )
 
 
@@ -119,11 +126,14 @@ async def _serve(
 ) -> str | None:
     """Serve until the run is over; the reason if it failed."""
     directory.mkdir(parents=True, exist_ok=True)
-    wakeups = Wakeups()
-    state = build_state(config, directory, token, catalog, wakeups)
+    wakeups, clock = Wakeups(), RunClock()
+    state = build_state(config, directory, token, catalog, wakeups, clock)
     flow = Dataflow(state)
+    port = _port_of_before(directory)
+    if config.journal.enabled:
+        _restore(flow, clock, Journal(directory / "journal", clock), resumed=port is None)
     service = DataflowService(flow, wakeups, token, hooks.routes(ROLE))
-    server = Server(service.app, config.dataflow.host, config.dataflow.port)
+    server = Server(service.app, config.dataflow.host, port or config.dataflow.port)
     hurry = asyncio.Event()
     signalled = asyncio.Event()
 
@@ -151,6 +161,29 @@ async def _serve(
         await server.stop()
         state.close()
     return state.progress.reason if state.progress.state is RunState.FAILED else None
+
+
+def _port_of_before(directory: Path) -> int | None:
+    """Where the dataflow of this run listened that was killed: its RaaS and trainers look for it there.
+    The launcher removes ``dataflow.json`` when it starts a run with all its processes."""
+    file = directory / "dataflow.json"
+    if not file.exists():
+        return None
+    url: str = json.loads(file.read_text(encoding="utf-8"))["url"]
+    return urlsplit(url).port
+
+
+def _restore(flow: Dataflow, clock: RunClock, journal: Journal, *, resumed: bool) -> None:
+    """Go on from where the journal ends; a new journal is only begun."""
+    began = time.monotonic()
+    count = Replay(flow, journal.body, clock.stand_at).run(journal)
+    clock.go_on()
+    if count == 0:
+        flow.state.records.begin(journal)
+        return
+    flow.state.restore(journal, resumed=resumed)
+    updates = ", ".join(f"{p} has made {s.updates} updates" for p, s in flow.state.streams.items())
+    log.info("restored from %d entries in %.2f s: %s", count, time.monotonic() - began, updates)
 
 
 async def _until_over(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from astraflow_core.dataflow.journal import Accepted, Ended
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from astraflow_core.dataflow.entries import Place, Pushed
 from astraflow_core.dataflow.rows import Row, share_of, trained_tokens
 from astraflow_core.dataflow.state import FlowState
 from astraflow_core.dataflow.tasks import TaskRecord, TaskTable
 from astraflow_core.errors import Refused, WireError
-from astraflow_core.wire.groups import ReceivedGroup
+from astraflow_core.wire.groups import GroupHeader, ReceivedGroup
 from astraflow_core.wire.messages import GroupPushed
 
 EMPTY = "no trajectory"
@@ -27,7 +32,7 @@ class Reception:
         state = self._state
         received = ReceivedGroup(body)
         header = received.header
-        table = state.eval if state.eval.owns(header.task) else state.train
+        table = state.table_of(header.task)
         if not table.owns(header.task):
             raise Refused(409, table.why_not(header.task, header.raas))
         task = table.get(header.task)
@@ -41,9 +46,28 @@ class Reception:
         if record is not None:
             record.last_heard = state.clock()
         state.last_progress = state.clock()
+        self._show(header)
+        told = msgspec.structs.replace(header, texts=[], metrics={})
         if table is state.eval:
-            return self._evaluated(received, task)
-        return self._judge(received, task)
+            state.records.tell(Pushed(header=told, trained=[], accepted=True))
+            return self.score(header, task)
+        trained = trained_tokens(received)
+        answer, rows = self.judge(received, trained, task)
+        place = state.records.keep_body(body) if rows else None
+        self.keep(rows, place)
+        state.records.tell(
+            Pushed(
+                header=told,
+                trained=trained.tolist(),
+                accepted=answer.status == "accepted",
+                body=place,
+            )
+        )
+        for policy in {received.header.sequences[row.index].policy for row in rows}:
+            if state.streams[policy].may_cut:
+                state.signals.trainer(policy)
+        state.signals.work()
+        return answer
 
     def _after_the_end(self, table: TaskTable, name: str, raas: str) -> GroupPushed:
         if table.outcome(name) in ("accepted", "rejected") and table.ended_by(name) == raas:
@@ -89,16 +113,23 @@ class Reception:
                     f"has tokens of versions {sequence.min_version} to {highest}"
                 )
 
-    def _evaluated(self, received: ReceivedGroup, task: TaskRecord) -> GroupPushed:
-        self._state.evaluations.finish(task, received)
+    def score(self, header: GroupHeader, task: TaskRecord) -> GroupPushed:
+        """Take the result of an evaluation task."""
+        self._state.evaluations.finish(task, header)
         self._state.advance_evaluations()
         return GroupPushed(status="accepted")
 
-    def _judge(self, received: ReceivedGroup, task: TaskRecord) -> GroupPushed:
+    def judge(
+        self,
+        received: ReceivedGroup,
+        trained: np.ndarray[tuple[int], np.dtype[np.int64]],
+        task: TaskRecord,
+    ) -> tuple[GroupPushed, list[Row]]:
+        """End a task of training with its result: the answer, and the rows that were buffered.
+        ``trained``: trained tokens of each sequence, int64 ``[n]``."""
         state, header = self._state, received.header
         state.failed_in_a_row = 0
-        trained = trained_tokens(received)
-        buffered: dict[str, list[Row]] = {}
+        buffered: list[Row] = []
         reasons: dict[str, str] = {}
         accepted = False
         for policy, stream in state.streams.items():
@@ -108,49 +139,32 @@ class Reception:
             if share is None:
                 continue
             stream.note_reward(share.statistics.mean)
-            state.admission.observe(share.summary)
+            state.admission.chain.observe(share.summary)
             verdict, rows = stream.offer(received, share, self._groups, self._trajectories, newest)
             if verdict.accepted:
                 accepted = True
-                buffered[policy] = rows
+                buffered += rows
             else:
                 reasons[policy] = verdict.reason
         if not header.sequences:
             reasons = dict.fromkeys(state.streams, EMPTY)
-        self._show(received)
         if accepted:
-            self._accept(received, task, buffered)
-            return GroupPushed(status="accepted", reasons=reasons)
-        reason = "; ".join(dict.fromkeys(reasons.values()))
-        state.rejected[reason] += 1
+            state.train.end(task, "accepted")
+            self._groups += 1
+            self._trajectories += header.trajectories
+            return GroupPushed(status="accepted", reasons=reasons), buffered
+        state.rejected["; ".join(dict.fromkeys(reasons.values()))] += 1
         state.train.end(task, "rejected")
-        state.journal(Ended(task=task.id, outcome="rejected", reason=reason))
-        state.signals.work()
-        return GroupPushed(status="rejected", reasons=reasons)
+        return GroupPushed(status="rejected", reasons=reasons), buffered
 
-    def _accept(
-        self, received: ReceivedGroup, task: TaskRecord, buffered: dict[str, list[Row]]
-    ) -> None:
-        state = self._state
-        state.train.end(task, "accepted")
-        state.journal_body(received.body)
-        state.journal(
-            Accepted(
-                task=task.id,
-                group=self._groups,
-                first_trajectory=self._trajectories,
-                rows={p: [(r.index, r.item.arrival) for r in rows] for p, rows in buffered.items()},
-            )
-        )
-        self._groups += 1
-        self._trajectories += received.header.trajectories
-        for policy, rows in buffered.items():
-            if rows and state.streams[policy].may_cut:
-                state.signals.trainer(policy)
-        state.signals.work()
+    @staticmethod
+    def keep(rows: Sequence[Row], place: Place | None) -> None:
+        """Note where the body of these rows lies."""
+        if place is not None:
+            for row in rows:
+                row.segment = place.segment
 
-    def _show(self, received: ReceivedGroup) -> None:
-        header = received.header
+    def _show(self, header: GroupHeader) -> None:
         if header.texts:
             rewards = [sequence.reward for sequence in header.sequences]
             self._state.samples.append(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -13,13 +15,14 @@ from astraflow_core.types import (
     Prompt,
     group_statistics,
 )
-from astraflow_core.wire.groups import ReceivedGroup
+from astraflow_core.wire.groups import GroupHeader, ReceivedGroup
 
 
 @dataclass(slots=True, eq=False)
 class Row:
     """Sequence ``index`` of a received group. ``group`` and ``trajectory`` are numbers unique in the run,
-    ``trained`` its trained tokens."""
+    ``trained`` its trained tokens, ``segment`` the file of bodies of the journal in which the group lies
+    (-1: none)."""
 
     item: BufferedRow
     received: ReceivedGroup
@@ -27,11 +30,29 @@ class Row:
     group: int
     trajectory: int
     trained: int
+    segment: int = -1
 
     @property
     def min_version(self) -> int:
         """Smallest version of its trained tokens."""
         return self.item.min_version
+
+
+class LoggedGroup(ReceivedGroup):
+    """A group of which the header is known; ``read`` gets its body from the journal when the first of its
+    columns is looked at."""
+
+    __slots__ = ("_read",)
+
+    def __init__(self, header: GroupHeader, read: Callable[[], bytes]) -> None:
+        self.header, self._read = header, read
+
+    def __getattr__(self, column: str) -> Any:
+        # Python calls this for a slot without a value only.
+        if column.startswith("_"):
+            raise AttributeError(column)
+        super().__init__(self._read())
+        return getattr(self, column)
 
 
 @dataclass(frozen=True, slots=True)

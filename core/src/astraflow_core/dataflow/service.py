@@ -164,6 +164,14 @@ class DataflowService:
             with self._guarded():
                 return reply(flow.reception.push(body))
 
+        async def release(request: Request) -> Response:
+            message = await read_message(request, ReleaseBatches)
+            with self._guarded():
+                training.release(message)
+                # From here on the journal, too, survives power loss up to this checkpoint.
+                await asyncio.to_thread(state.records.sync)
+            return reply(Done())
+
         async def metrics() -> Response:
             return Response(self._metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -171,6 +179,7 @@ class DataflowService:
         post("/v1/tasks/lease", self._lease)
         call("/v1/tasks/renew", RenewLeases, leasing.renew)
         post("/v1/batches/next", self._next_batch)
+        post("/v1/batches/release", release)
         call("/v1/raas/register", RegisterRaas, leasing.register)
         call("/v1/raas/leave", LeaveRaas, leasing.leave)
         call("/v1/tasks/fail", FailTask, leasing.fail)
@@ -178,7 +187,6 @@ class DataflowService:
         call("/v1/trainers/failed", TrainerFailed, training.failed)
         call("/v1/versions", AnnouncementMessage, training.announce)
         call("/v1/batches/ack", AcknowledgeBatch, training.acknowledge)
-        call("/v1/batches/release", ReleaseBatches, training.release)
         call("/v1/stop", StopRun, lambda message: state.stop(message.reason))
         show("/v1/status", flow.status)
         show("/v1/balance", flow.balance)

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from astraflow_core.config.models import RunConfig
+from astraflow_core.dataflow.admission import Admission
+from astraflow_core.dataflow.capacity import expected_sequences
 from astraflow_core.dataflow.chains import DataChain
 from astraflow_core.dataflow.cursor import PromptCursor
+from astraflow_core.dataflow.entries import (
+    EvaluationGivenUp,
+    Leased,
+    Overdue,
+    RaasGone,
+    Resumed,
+)
 from astraflow_core.dataflow.evaluation import Evaluations
 from astraflow_core.dataflow.fleet import Fleet, RaasRecord
-from astraflow_core.dataflow.journal import Ended, Entry, Journal
+from astraflow_core.dataflow.journal import Journal
 from astraflow_core.dataflow.progress import Progress, RunState
+from astraflow_core.dataflow.records import Records
 from astraflow_core.dataflow.signals import NoSignals, Signals
 from astraflow_core.dataflow.steplog import StepLog
 from astraflow_core.dataflow.stream import PolicyStream, StreamSettings
@@ -21,16 +32,23 @@ from astraflow_core.dataflow.trainers import TrainerRecord
 from astraflow_core.dataflow.versions import VersionTable
 from astraflow_core.errors import Refused
 from astraflow_core.protocols.prompt_source import PromptSource
+from astraflow_core.types import Prompt
 from astraflow_core.wire.messages import News, RevokedLease
 
+log = logging.getLogger(__name__)
+
 KEPT_SAMPLES = 8
+CHECKPOINTS_OVERDUE = 2
+"""Intervals between checkpoints that may pass without one before no new task is handed out."""
+
 RENEWALS_PER_LEASE = 3
 FIGURES_EVERY_S = 2.0
 """Renewals carry the figures that people watch."""
 
 
 class FlowState:
-    """What the parts of the dataflow share. ``clock`` gives seconds that only grow."""
+    """What the parts of the dataflow share. ``clock`` gives seconds that only grow. ``replaying``: the journal
+    of a process of before is being read; nothing is decided then, only repeated."""
 
     def __init__(
         self,
@@ -42,14 +60,15 @@ class FlowState:
         eval_sets: Mapping[str, PromptSource],
         clock: Callable[[], float],
         signals: Signals | None = None,
-        journal: Journal | None = None,
-        log: StepLog | None = None,
+        steps: StepLog | None = None,
     ) -> None:
         run = config.run
         self.config, self.clock = config, clock
         self.signals: Signals = signals or NoSignals()
-        self.cursor, self.admission = cursor, admission
-        self._journal, self._log = journal, log
+        self.admission = Admission(cursor, admission)
+        self.records = Records(steps, self.segments_needed)
+        self.replaying = False
+        self.started_at = clock()
         self.progress = Progress(clock())
         self.versions = VersionTable(config.policies)
         self.train = TaskTable("train", run.lease_s, run.episode_deadline_s, run.task_attempts)
@@ -71,9 +90,9 @@ class FlowState:
         )
         self.rejected: Counter[str] = Counter()
         self.failed_in_a_row = 0
-        self.forced = 0
         self.last_progress = clock()
         self.samples: deque[dict[str, Any]] = deque(maxlen=KEPT_SAMPLES)
+        self._told_held_back = False
 
     @property
     def renew_s(self) -> float:
@@ -96,20 +115,37 @@ class FlowState:
             raise Refused(400, f"this run has no policy {policy!r}; its policies are {known}")
         return self.streams[policy]
 
-    def journal(self, entry: Entry) -> None:
-        """Log an entry if the run keeps a journal."""
-        if self._journal is not None:
-            self._journal.write(entry)
+    def segments_needed(self) -> set[int]:
+        """Files of bodies of the journal that hold a row which may be served yet."""
+        return {row.segment for stream in self.streams.values() for row in stream.rows_needed()}
 
-    def journal_body(self, body: bytes | memoryview) -> None:
-        """Log a push body if the run keeps a journal."""
-        if self._journal is not None:
-            self._journal.body(body)
+    @property
+    def held_back(self) -> str:
+        """Why no new task is handed out although one is wanted: the disk is full, or the checkpoints of a
+        trainer are overdue, so that ever more would have to be kept in memory. Empty if neither is so."""
+        if self.records.trouble:
+            return f"there is no room for the records of the run: {self.records.trouble}"
+        every = self.config.checkpoint.every
+        for stream in self.streams.values():
+            since = stream.updates - stream.released
+            if every and not stream.done and since > CHECKPOINTS_OVERDUE * every:
+                return (
+                    f"the trainer of {stream.policy!r} has saved no checkpoint for {since} updates; "
+                    f"one was due every {every}"
+                )
+        return ""
 
-    def log(self, line: dict[str, Any]) -> None:
-        """Write a line of ``metrics.jsonl``."""
-        if self._log is not None:
-            self._log.write(line)
+    def look_for_room(self) -> None:
+        """Write what the disk had no room for, and say when tasks are held back and when not any more."""
+        self.records.write_held()
+        reason = self.held_back
+        if bool(reason) != self._told_held_back:
+            if reason:
+                log.warning("no new task is handed out: %s", reason)
+            else:
+                log.warning("tasks are handed out again: there is room")
+                self.signals.work()
+            self._told_held_back = bool(reason)
 
     def news(self, record: RaasRecord) -> News:
         """What a RaaS should know now; it counts as told."""
@@ -132,15 +168,46 @@ class FlowState:
 
     def has_news(self, record: RaasRecord) -> bool:
         """Whether there is something that the RaaS was not told yet."""
+        known = {
+            policy: max(record.told_versions.get(policy, -1), record.seen.get(policy, -1))
+            for policy in self.streams
+        }
         return (
             self.progress.ending
             or bool(record.revoked)
             or record.told_pins != self.evaluations.pins(record.name)
-            or any(
-                version > max(record.told_versions.get(policy, -1), record.seen.get(policy, -1))
-                for policy, version in self.versions.newest.items()
-            )
+            or bool(self.versions.newer_than(known))
         )
+
+    # -- tasks -----------------------------------------------------------------------------------
+
+    def table_of(self, task: str) -> TaskTable:
+        """The table that a task's name belongs to; that of training if it is nobody's."""
+        return self.eval if self.eval.owns(task) else self.train
+
+    def admit(self, prompt: Prompt) -> TaskRecord:
+        """A prompt becomes the next task of training."""
+        return self.train.add(prompt, self.config.run.group_size)
+
+    def lease(self, table: TaskTable, raas: str, capacity: int) -> TaskRecord:
+        """Lease the first task of a queue."""
+        expected = None
+        if table is self.train:
+            expected = expected_sequences(self.streams.values(), self.config.run.group_size)
+        task = table.lease(raas, capacity, self.clock(), expected)
+        self.records.tell(Leased(task=task.id, raas=raas, capacity=capacity))
+        return task
+
+    def overdue(self, table: TaskTable, task: TaskRecord, reason: str) -> None:
+        """A lease has reached its end."""
+        self.records.tell(Overdue(task=task.id, reason=reason))
+        self.give_back(table, task, reason, blame=True)
+
+    def raas_gone(self, raas: str, reason: str) -> None:
+        """A RaaS was silent for too long."""
+        self.records.tell(RaasGone(raas=raas, reason=reason))
+        self.fleet.give_up(raas)
+        self.give_back_all(raas, reason, blame=True)
 
     def give_back(self, table: TaskTable, task: TaskRecord, reason: str, *, blame: bool) -> None:
         """End a lease without a result; its RaaS is told to abort the task."""
@@ -149,16 +216,9 @@ class FlowState:
         if holder is not None and holder.health in ("alive", "suspect"):
             holder.revoked[task.id] = RevokedLease(task=task.id, reason=reason)
             self.signals.raas(holder.name)
-        if outcome is not None:
-            self.gave_up(table, task, outcome, reason)
-        self.signals.work()
-
-    def gave_up(self, table: TaskTable, task: TaskRecord, outcome: str, reason: str) -> None:
-        """A task ended without a result."""
-        if table is self.eval:
+        if outcome is not None and table is self.eval:
             self.evaluations.fail(task, reason)
-        else:
-            self.journal(Ended(task=task.id, outcome=outcome, reason=reason))
+        self.signals.work()
 
     def give_back_all(self, raas: str, reason: str, *, blame: bool) -> None:
         """End all leases of a RaaS."""
@@ -170,41 +230,80 @@ class FlowState:
 
     def advance_evaluations(self) -> None:
         """Conclude, start and host evaluations, and finish the run after the last one."""
-        now = self.clock()
         changed = False
-        while (entry := self.evaluations.conclude(now)) is not None:
-            self.log({"eval": entry})
+        while self._advance_evaluation():
             changed = True
-            self._start_next(now)
-        changed |= self._start_next(now)
         if changed:
-            self.last_progress = now
+            self.last_progress = self.clock()
             self.signals.every_raas()
             self.signals.work()
         if self.progress.state is RunState.FINISHING and self.evaluations.idle:
             self._move(RunState.FINISHED, "all updates are made")
 
-    def _start_next(self, now: float) -> bool:
-        if self.evaluations.idle:
+    def _advance_evaluation(self) -> bool:
+        evaluations, now = self.evaluations, self.clock()
+        if (entry := evaluations.conclude(now)) is not None:
+            self.records.log({"eval": entry})
+            return True
+        if evaluations.start_next(now):
+            return True
+        if evaluations.active is None or self.replaying:
             return False
+        reachable = self.versions.available(evaluations.active.versions)
+        if not reachable and evaluations.is_hopeless(self.fleet):
+            self.give_up_evaluation("its weights went with the trainer that published them")
+            return True
         load = {r.name: len(self.train.held_by(r.name)) for r in self.fleet.live()}
-        waiting = self.evaluations.all_waiting
-        available = not waiting or self.versions.available(waiting[0].versions)
-        return self.evaluations.advance(self.fleet, load, now, available)
+        return evaluations.host(self.fleet, load)
+
+    def give_up_evaluation(self, reason: str) -> None:
+        """What is left of the running evaluation cannot be done."""
+        self.records.tell(EvaluationGivenUp(reason=reason))
+        self.evaluations.give_up(reason)
 
     def run_on(self) -> None:
         """Every policy has a version: rollouts may begin."""
         self._move(RunState.RUNNING, "rolling out and training")
 
-    def repeat(self, policy: str) -> None:
-        """A trainer that came back makes updates again."""
+    def run_again(self, reason: str) -> None:
+        """There is something to do once more."""
         if self.progress.state is RunState.FINISHING:
-            self._move(RunState.RUNNING, f"the trainer of {policy!r} repeats updates")
-        self.signals.trainer(policy)
+            self._move(RunState.RUNNING, reason)
+
+    def restore(self, journal: Journal, *, resumed: bool) -> None:
+        """Go on from what a journal told, and tell it the rest. Whoever was there has their whole time to be
+        heard of again; with ``resumed`` nobody of before is there any more."""
+        now = self.clock()
+        self.records.begin(journal)
+        if resumed:
+            self.records.tell(Resumed())
+            self.resume()
+        for table in (self.train, self.eval):
+            table.extend_all(now)
+        self.fleet.restore(now)
+        for trainer in self.trainers.values():
+            trainer.heard(now)
+        self.started_at = self.last_progress = now
+
+    def resume(self) -> None:
+        """The run was started again after it had ended: tasks return, and all versions went with their
+        publishers."""
+        for table in (self.train, self.eval):
+            for task in table.leased():
+                self.give_back(table, task, "the run was started again", blame=False)
+        for record in self.fleet.present():
+            self.fleet.leave(record.name)
+        for policy, trainer in self.trainers.items():
+            trainer.registered = trainer.failed = trainer.told_end = False
+            self.versions.withdraw(policy)
+        self.failed_in_a_row = 0
+        self.run_again("the run was started again")
 
     def finish_if_done(self) -> None:
         """Go to the last evaluation once every policy has made its updates."""
-        if self.progress.state is RunState.RUNNING and all(s.done for s in self.streams.values()):
+        all_there = self.versions.available(self.versions.newest)
+        running = self.progress.state is RunState.RUNNING
+        if running and all_there and all(s.done for s in self.streams.values()):
             self._move(RunState.FINISHING, "all updates are made; evaluating the last versions")
             for task in self.train.leased():
                 self.give_back(self.train, task, "all updates are made", blame=False)
@@ -213,13 +312,13 @@ class FlowState:
 
     def stop(self, reason: str) -> None:
         """End the run cleanly: trainers finish their step, no batch is served any more."""
-        if self._move(RunState.STOPPING, reason):
+        if not self.replaying and self._move(RunState.STOPPING, reason):
             self._end_leases(reason)
             self.settle()
 
     def fail(self, reason: str) -> None:
         """End the run as failed; the first reason stays."""
-        if self._move(RunState.FAILED, reason):
+        if not self.replaying and self._move(RunState.FAILED, reason):
             self._end_leases(reason)
 
     def settle(self) -> None:
@@ -241,11 +340,8 @@ class FlowState:
         return trainers and told and not self.fleet.present()
 
     def close(self) -> None:
-        """Close the journal and the log."""
-        if self._journal is not None:
-            self._journal.close()
-        if self._log is not None:
-            self._log.close()
+        """Close the records of the run."""
+        self.records.close()
 
     def _end_leases(self, reason: str) -> None:
         for table in (self.train, self.eval):

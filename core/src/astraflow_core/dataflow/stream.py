@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from astraflow_core.dataflow.buffer import RowBuffer
@@ -41,7 +42,6 @@ class ServedBatch:
     version: int
     rows: tuple[Row, ...]
     first_served: int
-    body: bytes
     asked: int
     again: bool = False
 
@@ -222,9 +222,20 @@ class PolicyStream:
         self.rows.replayed += len(rows) - first
         self.trainer_is_new = False
         name = f"{self.policy}-{self.updates:06d}"
-        body = pack(name, self.policy, version, self.settings.temperature, rows)
-        self.outstanding = ServedBatch(name, version, tuple(rows), first, body, version)
+        self.outstanding = ServedBatch(name, version, tuple(rows), first, version)
         return self.outstanding
+
+    def encode(self, batch: ServedBatch) -> bytes:
+        """The frame of a batch; each time the same."""
+        return pack(batch.id, self.policy, batch.version, self.settings.temperature, batch.rows)
+
+    def rows_needed(self) -> Iterator[Row]:
+        """All rows that are, or may be, served yet."""
+        yield from self.buffer.fresh
+        yield from self.buffer.kept
+        for batch in (self.outstanding, *self._unreleased, *self._to_repeat):
+            if batch is not None:
+                yield from batch.rows
 
     def _choose(self, version: int) -> list[Row] | None:
         count = self.settings.batch_sequences
@@ -267,18 +278,25 @@ class PolicyStream:
         while len(self._unreleased) > self.updates - self.released:
             self._unreleased.popleft()
 
-    def rewind(self, updates: int) -> bool:
-        """Go back to where the trainer's checkpoint is: the batches of later updates will be served again
-        in order, before any other. Returns whether there are any; 409 if they are not kept any more."""
-        missing = self.updates - updates
-        if missing < 0 or missing > len(self._unreleased):
-            first = self.updates - len(self._unreleased)
+    def newest_state(self, saved: Sequence[int]) -> int:
+        """The newest of the ``saved`` states (updates after which they were saved) that a trainer can go on
+        from: batches of all later updates are kept. 409 if there is none."""
+        first = self.updates - len(self._unreleased)
+        fitting = [updates for updates in saved if first <= updates <= self.updates]
+        if not fitting:
+            has = " or ".join(str(updates) for updates in saved) or "no"
             raise Refused(
                 409,
-                f"a trainer of {self.policy!r} came back with {updates} updates, and {self.updates} are "
-                f"made; batches are kept from update {first} on. A trainer that dies goes on from its last "
+                f"a trainer of {self.policy!r} came back with {has} updates, and {self.updates} are made; "
+                f"batches are kept from update {first} on. A trainer that dies goes on from its last "
                 "checkpoint if [checkpoint] every is set",
             )
+        return max(fitting)
+
+    def rewind(self, updates: int) -> bool:
+        """Go back to where the trainer's checkpoint is (:meth:`newest_state`): the batches of later updates
+        will be served again in order, before any other. Returns whether there are any."""
+        missing = self.updates - updates
         again = [self._unreleased.pop() for _ in range(missing)][::-1]
         for batch in again:
             self.rows.trained -= batch.first_served

@@ -194,6 +194,12 @@ class TaskTable:
         self._queue.appendleft(task)
         return None
 
+    def extend_all(self, now: float) -> None:
+        """Give every lease its whole time: for a while nobody could renew."""
+        for task in self.leased():
+            assert task.lease is not None
+            task.lease.expires = now + self._lease_s
+
     def overdue(self, now: float) -> list[tuple[TaskRecord, str]]:
         """Leased tasks whose lease has ended, with the reason."""
         found = []

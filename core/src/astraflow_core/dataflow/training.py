@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from astraflow_core.dataflow.journal import Acknowledged, Announced, Cut, Released
+from astraflow_core.dataflow.entries import (
+    Acknowledged,
+    Announced,
+    Asked,
+    Released,
+    TrainerCame,
+)
 from astraflow_core.dataflow.progress import RunState
 from astraflow_core.dataflow.state import FlowState
 from astraflow_core.dataflow.stream import PolicyStream, ServedBatch
@@ -33,8 +39,12 @@ class Training:
         """A trainer arrives, or comes back: an unacknowledged batch will be served to it again."""
         state = self._state
         stream, trainer = state.stream(message.policy), state.trainers[message.policy]
-        if stream.rewind(message.updates):
-            state.repeat(message.policy)
+        updates = stream.newest_state(message.updates)
+        state.records.tell(TrainerCame(message=message))
+        if stream.rewind(updates):
+            state.run_again(f"the trainer of {message.policy!r} repeats updates")
+            state.signals.trainer(message.policy)
+        stream.release(updates)
         if trainer.registered:
             state.versions.withdraw(message.policy)
             state.advance_evaluations()
@@ -56,14 +66,15 @@ class Training:
         state.trainers[message.policy].heard(state.clock())
         if state.versions.announce(message):
             state.last_progress = state.clock()
-            state.journal(Announced(announcement=message))
-            for chain in (state.admission, state.streams[message.policy].chain):
+            state.records.tell(Announced(message=message))
+            for chain in (state.admission.chain, state.streams[message.policy].chain):
                 chain.on_version(message.policy, message.version)
             if state.versions.complete:
                 state.run_on()
                 state.evaluations.versions_announced(state.versions.newest, state.clock())
             state.signals.every_raas()
             state.signals.work()
+            state.finish_if_done()
             state.advance_evaluations()
         return VersionAnnounced(retain=self._retained(message.policy))
 
@@ -89,17 +100,25 @@ class Training:
                 f"a batch for version {message.version} of {message.policy!r} was asked for; "
                 f"the newest announced is {newest}",
             )
+        batch = self.serve(message)
+        return stream.encode(batch) if batch is not None else None
+
+    def serve(self, message: NextBatch) -> ServedBatch | None:
+        """The batch that updates ``message.version`` if there is one, now in the hands of its trainer."""
+        state, stream = self._state, self._state.streams[message.policy]
         before, stale = stream.outstanding, stream.rows.stale
         batch = stream.cut(message.version)
         if batch is not None and before is None and not batch.again:
             state.last_progress = state.clock()
+        dropped = stream.rows.stale != stale
+        if batch is not None:
             arrivals = [row.item.arrival for row in batch.rows]
-            state.journal(
-                Cut(batch=batch.id, policy=stream.policy, version=batch.version, arrivals=arrivals)
-            )
-        if batch is not None or stream.rows.stale != stale or stream.starved:
+            state.records.tell(Asked(message=message, batch=batch.id, arrivals=arrivals))
+        elif dropped or stream.chain.draws is not None:
+            state.records.tell(Asked(message=message))
+        if batch is not None or dropped or stream.starved:
             state.signals.work()
-        return batch.body if batch is not None else None
+        return batch
 
     def no_batch_yet(self, policy: str) -> bytes:
         """What a trainer is told when its request has waited long enough."""
@@ -133,12 +152,13 @@ class Training:
             state.last_progress = trainer.last_step = state.clock()
             trainer.steps_done += 1
             trainer.metrics = dict(message.metrics)
-            state.journal(
+            state.records.tell(
                 Acknowledged(
-                    batch=batch.id,
-                    policy=message.policy,
-                    version=message.version,
-                    updates=stream.updates,
+                    message=message,
+                    tokens_generated=state.fleet.tokens_generated,
+                    generated=state.fleet.counters(),
+                    first_asked=trainer.first_asked,
+                    waited_s=trainer.waited_s,
                 )
             )
             self._log_step(stream, batch, message)
@@ -159,7 +179,7 @@ class Training:
             )
         stream.release(message.updates)
         state.trainers[message.policy].heard(state.clock())
-        state.journal(Released(policy=message.policy, updates=message.updates))
+        state.records.tell(Released(message=message))
         state.signals.state()
 
     def failed(self, message: TrainerFailed) -> None:
@@ -180,7 +200,7 @@ class Training:
         self, stream: PolicyStream, batch: ServedBatch, message: AcknowledgeBatch
     ) -> None:
         staleness = Counter(batch.version - row.min_version for row in batch.rows)
-        self._state.log(
+        self._state.records.log(
             {
                 "policy": stream.policy,
                 "step": stream.updates,

@@ -65,11 +65,11 @@ class VersionTable:
         return self._known[policy].get(version)
 
     def newer_than(self, seen: Mapping[str, int]) -> list[AnnouncementMessage]:
-        """The newest announcement of each policy that is above what was seen."""
+        """The newest announcement of each policy that is above what was seen and can be fetched."""
         return [
             self._known[policy][version]
             for policy, version in self._newest.items()
-            if version >= 0 and version > seen.get(policy, -1)
+            if version > max(seen.get(policy, -1), self._withdrawn[policy])
         ]
 
     def retain(self, policy: str, needed: Iterable[int]) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from astraflow_core.dataflow.entries import Evicted
 from astraflow_core.dataflow.progress import RunState
 from astraflow_core.dataflow.state import FlowState
 
@@ -20,6 +21,7 @@ class Watch:
         """Act on everything whose time is up."""
         if self._state.progress.over:
             return
+        self._state.look_for_room()
         self._leases()
         self._silent_trainers()
         self._hopeless_waits()
@@ -33,18 +35,17 @@ class Watch:
             log.warning(
                 "RaaS %r has been silent for %.0f s; its tasks return", record.name, silence
             )
-            state.give_back_all(
-                record.name, f"RaaS {record.name!r} was silent for {silence:.0f} s", blame=True
-            )
+            state.raas_gone(record.name, f"RaaS {record.name!r} was silent for {silence:.0f} s")
         for table in (state.train, state.eval):
             for task, reason in table.overdue(now):
-                state.give_back(table, task, reason, blame=True)
+                state.overdue(table, task, reason)
 
     def _silent_trainers(self) -> None:
         state, now = self._state, self._state.clock()
         for policy, trainer in state.trainers.items():
-            if trainer.registered and not trainer.alive(now, state.config.run.deadline_s):
-                state.streams[policy].evict_beyond_limit()
+            silent = trainer.registered and not trainer.alive(now, state.config.run.deadline_s)
+            if silent and state.streams[policy].evict_beyond_limit():
+                state.records.tell(Evicted(policy=policy))
 
     def _hopeless_waits(self) -> None:
         """A counterpart that never comes, or is gone for good, becomes an error that names it."""
@@ -59,8 +60,8 @@ class Watch:
             return
         if state.progress.ending:
             return
-        known = state.fleet.all()
-        heard = max([record.last_heard for record in known], default=state.progress.began)
+        known = [r for r in state.fleet.all() if r.last_heard >= state.started_at]
+        heard = max([record.last_heard for record in known], default=state.started_at)
         limit = run.patience_s if known else run.start_deadline_s
         if not state.fleet.present() and now - heard >= limit:
             names = ", ".join(f"{record.name!r} ({record.health})" for record in known)

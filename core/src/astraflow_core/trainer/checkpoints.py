@@ -21,20 +21,22 @@ class Checkpoints:
     def __init__(self, directory: Path, policy: str, keep: int) -> None:
         self._directory, self._policy, self._keep = directory, policy, keep
 
-    def saved(self) -> list[tuple[int, Path]]:
-        """(updates, folder) of every complete checkpoint, oldest first."""
+    def saved(self) -> dict[int, Path]:
+        """Updates → folder of every complete checkpoint, oldest first."""
         if not self._directory.is_dir():
-            return []
-        found = []
-        for folder in self._directory.iterdir():
+            return {}
+        found = {}
+        for folder in sorted(self._directory.iterdir()):
             matched = _NAME.match(folder.name)
             if matched and (folder / "checkpoint.json").is_file():
-                found.append((int(matched.group(1)), folder))
-        return sorted(found)
+                found[int(matched.group(1))] = folder
+        return found
 
-    def newest(self) -> tuple[int, Path] | None:
-        """(updates, folder) of the last complete checkpoint."""
-        return self.saved()[-1] if self.saved() else None
+    def forget_after(self, updates: int) -> None:
+        """Delete the checkpoints of later updates: these will be made again."""
+        for later, folder in self.saved().items():
+            if later > updates:
+                shutil.rmtree(folder)
 
     def save(self, trainer: Trainer, updates: int, version: int) -> Path:
         """Write a checkpoint beside its place, flush it to disk, then move it there."""
@@ -56,7 +58,7 @@ class Checkpoints:
             _flush(written)
         partial.rename(final)
         _flush(self._directory)
-        for _, folder in self.saved()[: -self._keep]:
+        for folder in list(self.saved().values())[: -self._keep]:
             shutil.rmtree(folder)
         return final
 

@@ -53,18 +53,19 @@ class TrainerService:
     def run(self) -> None:
         """Everything from the first version to the model that is left at the end. A trainer that was
         killed goes on from its last checkpoint: its first version gets the next free number."""
-        checkpoint = self._checkpoints.newest()
-        if checkpoint:
-            self._updates = self._checkpointed = checkpoint[0]
-        registered = self._dataflow.register(self._updates, self._config.run.start_deadline_s)
+        saved = self._checkpoints.saved()
+        registered = self._dataflow.register([0, *saved], self._config.run.start_deadline_s)
+        self._updates = registered.updates
+        self._checkpoints.forget_after(self._updates)
         self._trainer.setup(
             Path(self._table.model),
             total_steps=self._config.run.steps * self._table.mini_batches,
             needs=self._algorithm.needs,
         )
-        if checkpoint:
-            self._trainer.load(checkpoint[1])
-            log.info("going on from %s", checkpoint[1])
+        if (checkpoint := saved.get(self._updates)) is not None:
+            self._trainer.load(checkpoint)
+            self._checkpointed = self._updates
+            log.info("going on from %s", checkpoint)
         self._publish(registered.highest_version + 1)
         batch: Batch | None = None
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 
 from astraflow_core.types import Announcement, Batch
 from astraflow_core.wire.batches import NoBatch, decode_batch
@@ -32,11 +33,11 @@ class Dataflow:
     def __init__(self, client: SyncClient, policy: str, deadline_s: float) -> None:
         self._client, self.policy, self._deadline_s = client, policy, deadline_s
 
-    def register(self, updates: int, start_deadline_s: float) -> TrainerRegistered:
-        """Say hello, with the updates that the restored checkpoint holds; waits for a dataflow that is
-        still starting."""
+    def register(self, updates: Sequence[int], start_deadline_s: float) -> TrainerRegistered:
+        """Say hello, with the updates after which there is a state to go on from; waits for a dataflow that
+        is still starting."""
         hello = RegisterTrainer(
-            policy=self.policy, pid=os.getpid(), host=socket.gethostname(), updates=updates
+            policy=self.policy, pid=os.getpid(), host=socket.gethostname(), updates=tuple(updates)
         )
         return self._client.post(
             "/v1/trainers/register", hello, TrainerRegistered, deadline_s=start_deadline_s

@@ -182,21 +182,22 @@ class LeaveRaas(Message, frozen=True):
 
 
 class RegisterTrainer(Message, frozen=True):
-    """``POST /v1/trainers/register``: the trainer of a policy arrives, or comes back with the ``updates``
-    that its checkpoint holds; those made since are made again, from the same batches in the same order.
+    """``POST /v1/trainers/register``: the trainer of a policy arrives, or comes back. ``updates``: those after
+    which it has a state to go on from, its checkpoints or (0) the start.
 
     400: the run has no such policy; the reason lists those that it has.
-    409: ``updates`` are more than were made, or batches since then are not kept any more.
+    409: none of ``updates`` fits: they are more than were made, or later batches are not kept any more.
     """
 
     policy: str
     pid: int
     host: str
-    updates: int = 0
+    updates: tuple[int, ...] = (0,)
 
 
 class TrainerRegistered(Message, frozen=True):
-    """Reply: ``highest_version`` announced so far (-1: none) and the updates acknowledged so far."""
+    """Reply: ``highest_version`` announced so far (-1: none), and the ``updates`` to go on from; those made
+    since are made again, from the same batches in the same order."""
 
     run: str
     highest_version: int

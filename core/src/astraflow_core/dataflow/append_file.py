@@ -1,0 +1,85 @@
+"""Files that only grow, and that a full disk does not harm."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+from astraflow_core.errors import RunFailed
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Disk full, quota used up, largest size of a file reached: all of them may pass."""
+
+
+class AppendFile:
+    """Appends to ``path``. What was written survives the death of this process; power loss may take what
+    came after the last :meth:`sync`. What finds no room stays in memory, in order, until
+    :meth:`write_held` finds some. Any other trouble with the file raises :class:`RunFailed`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.trouble = ""
+        self._held: deque[bytes | memoryview] = deque()
+        try:
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise RunFailed(f"{path} cannot be written: {error.strerror}") from error
+        self.size = os.fstat(self._file).st_size
+
+    def append(self, *pieces: bytes | memoryview) -> None:
+        """Write the pieces one after the other, or keep them."""
+        self.size += sum(len(piece) for piece in pieces)
+        if self._held:
+            self._held.extend(pieces)
+        else:
+            self._hold(self._write(pieces))
+
+    def hold(self, *pieces: bytes | memoryview) -> None:
+        """Keep the pieces: something that must come before them has found no room."""
+        self.size += sum(len(piece) for piece in pieces)
+        self._held.extend(pieces)
+
+    def write_held(self) -> bool:
+        """Write what is kept, as far as there is room; returns whether nothing is kept any more."""
+        if self._held:
+            pieces, self._held = list(self._held), deque()
+            self._hold(self._write(pieces))
+        return not self._held
+
+    @property
+    def holds(self) -> bool:
+        """Whether there is something that found no room."""
+        return bool(self._held)
+
+    def sync(self) -> None:
+        """Put what was written on the disk."""
+        os.fsync(self._file)
+
+    def close(self) -> None:
+        """Close the file; what is kept then is lost, and named in :attr:`trouble`."""
+        self.write_held()
+        os.close(self._file)
+
+    def _hold(self, pieces: Sequence[bytes | memoryview]) -> None:
+        self._held.extend(pieces)
+        if not pieces:
+            self.trouble = ""
+
+    def _write(self, pieces: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
+        """What is left of the pieces when there is no room for more."""
+        left = [memoryview(piece) for piece in pieces if len(piece)]
+        try:
+            while left:
+                written = os.writev(self._file, left[:1024])
+                while left and written >= len(left[0]):
+                    written -= len(left.pop(0))
+                if written:
+                    left[0] = left[0][written:]
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise RunFailed(f"{self.path} cannot be written: {error.strerror}") from error
+            self.trouble = f"{error.strerror}: {self.path}"
+        return list(left)

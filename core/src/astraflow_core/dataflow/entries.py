@@ -1,0 +1,164 @@
+"""What a journal tells: every event that changed the lasting state of the dataflow, in order.
+
+An event is mostly the message that caused it; what a clock or a silence decided has an entry of its own.
+Whatever follows from an entry by the rules of the dataflow (verdicts, evaluations due, tasks that return
+because their RaaS left) is not told: whoever reads the journal applies the same rules.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from astraflow_core.wire.groups import GroupHeader
+from astraflow_core.wire.messages import (
+    AcknowledgeBatch,
+    AnnouncementMessage,
+    FailTask,
+    LeaveRaas,
+    NextBatch,
+    RegisterRaas,
+    RegisterTrainer,
+    ReleaseBatches,
+)
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """Where a body lies: ``size`` bytes from ``offset`` in the file of bodies number ``segment``, with
+    their xxh3-64 ``digest``."""
+
+    segment: int
+    offset: int
+    size: int
+    digest: int
+
+
+class Walked(msgspec.Struct, frozen=True, tag="walked", kw_only=True):
+    """Prompts were taken from the cursor, which is at ``cursor`` now; the last of them became ``task``
+    unless that is empty."""
+
+    cursor: int
+    task: str = ""
+
+
+class Leased(msgspec.Struct, frozen=True, tag="leased", kw_only=True):
+    """A RaaS that runs ``capacity`` episodes at once took a task."""
+
+    task: str
+    raas: str
+    capacity: int
+
+
+class Overdue(msgspec.Struct, frozen=True, tag="overdue", kw_only=True):
+    """A lease reached its end without a result."""
+
+    task: str
+    reason: str
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed", kw_only=True):
+    """A RaaS could not roll out a task that it held."""
+
+    message: FailTask
+
+
+class Pushed(msgspec.Struct, frozen=True, tag="pushed", kw_only=True):
+    """A group came in. ``header`` is its own, without texts; ``trained``: trained tokens of each sequence;
+    ``body``: where it lies, if a policy accepted it."""
+
+    header: GroupHeader
+    trained: list[int]
+    accepted: bool
+    body: Place | None = None
+
+
+class Asked(msgspec.Struct, frozen=True, tag="asked", kw_only=True):
+    """A trainer asked for a batch and got ``batch``, made of the rows with these ``arrivals``; or none,
+    and rows were dropped or a data policy was asked to draw."""
+
+    message: NextBatch
+    batch: str = ""
+    arrivals: list[int] = []
+
+
+class Acknowledged(msgspec.Struct, frozen=True, tag="acknowledged", kw_only=True):
+    """An update is done. ``tokens_generated`` and, for each RaaS, ``generated``: the counters by then;
+    ``first_asked`` (seconds of the run) and ``waited_s``: what its trainer waited so far."""
+
+    message: AcknowledgeBatch
+    tokens_generated: float
+    generated: dict[str, float]
+    first_asked: float | None
+    waited_s: float
+
+
+class Released(msgspec.Struct, frozen=True, tag="released", kw_only=True):
+    """A checkpoint of a trainer is there."""
+
+    message: ReleaseBatches
+
+
+class TrainerCame(msgspec.Struct, frozen=True, tag="trainer_came", kw_only=True):
+    """A trainer registered."""
+
+    message: RegisterTrainer
+
+
+class RaasCame(msgspec.Struct, frozen=True, tag="raas_came", kw_only=True):
+    """A RaaS registered."""
+
+    message: RegisterRaas
+
+
+class RaasLeft(msgspec.Struct, frozen=True, tag="raas_left", kw_only=True):
+    """A RaaS said goodbye."""
+
+    message: LeaveRaas
+
+
+class RaasGone(msgspec.Struct, frozen=True, tag="raas_gone", kw_only=True):
+    """A RaaS was silent for too long."""
+
+    raas: str
+    reason: str
+
+
+class Announced(msgspec.Struct, frozen=True, tag="announced", kw_only=True):
+    """A version is out."""
+
+    message: AnnouncementMessage
+
+
+class Evicted(msgspec.Struct, frozen=True, tag="evicted", kw_only=True):
+    """The oldest rows over the limit were dropped: the trainer of their policy is silent."""
+
+    policy: str
+
+
+class EvaluationGivenUp(msgspec.Struct, frozen=True, tag="evaluation_given_up", kw_only=True):
+    """The weights that the running evaluation needs are gone."""
+
+    reason: str
+
+
+class Resumed(msgspec.Struct, frozen=True, tag="resumed", kw_only=True):
+    """The whole run was started again after it had ended: nobody of before is there any more."""
+
+
+Entry = (
+    Walked
+    | Leased
+    | Overdue
+    | Failed
+    | Pushed
+    | Asked
+    | Acknowledged
+    | Released
+    | TrainerCame
+    | RaasCame
+    | RaasLeft
+    | RaasGone
+    | Announced
+    | Evicted
+    | EvaluationGivenUp
+    | Resumed
+)

@@ -1,0 +1,201 @@
+"""Bringing a dataflow to where the one before it was when it died.
+
+Every entry of the journal is applied through the code that acted then, the data policies included: they see
+the same prompts, groups and draws in the same order, and come to the same state. What they decide must be
+what the journal says; a policy whose decisions depend on anything but its calls and its seed cannot be
+restored, and is named.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import singledispatchmethod
+
+import numpy as np
+
+from astraflow_core.dataflow.entries import (
+    Acknowledged,
+    Announced,
+    Asked,
+    Entry,
+    EvaluationGivenUp,
+    Evicted,
+    Failed,
+    Leased,
+    Overdue,
+    Place,
+    Pushed,
+    RaasCame,
+    RaasGone,
+    RaasLeft,
+    Released,
+    Resumed,
+    TrainerCame,
+    Walked,
+)
+from astraflow_core.dataflow.flow import Dataflow
+from astraflow_core.dataflow.journal import Journal
+from astraflow_core.dataflow.rows import LoggedGroup
+from astraflow_core.errors import AstraFlowError, RunFailed
+
+log = logging.getLogger(__name__)
+
+
+class Replay:
+    """Applies entries to a fresh ``flow``. ``read_body`` gets a body from the journal; ``stand_at`` sets
+    the clock of the flow's state."""
+
+    def __init__(
+        self,
+        flow: Dataflow,
+        read_body: Callable[[Place], bytes],
+        stand_at: Callable[[float], None],
+    ) -> None:
+        self._flow, self._state = flow, flow.state
+        self._read_body, self._stand_at = read_body, stand_at
+
+    def run(self, journal: Journal) -> int:
+        """Apply all entries that a journal has; returns how many there are."""
+        state, count = self._state, 0
+        state.replaying = True
+        try:
+            for seconds, entry in journal.entries():
+                self._stand_at(seconds)
+                count += 1
+                try:
+                    self._apply(entry)
+                    state.advance_evaluations()
+                except (AstraFlowError, AssertionError, LookupError) as error:
+                    raise RunFailed(
+                        f"the journal cannot be repeated: entry {count} ({type(entry).__name__}) of "
+                        f"{journal.path}: {error}"
+                    ) from error
+        finally:
+            state.replaying = False
+        return count
+
+    @singledispatchmethod
+    def _apply(self, entry: Entry) -> None:
+        raise TypeError(f"{type(entry).__name__} is no entry of a journal")
+
+    @_apply.register
+    def _(self, entry: Walked) -> None:
+        state, admission = self._state, self._state.admission
+        prompt = None
+        while admission.cursor.position < entry.cursor:
+            if prompt is not None:
+                raise _other_decision("admit", f"prompt {prompt.id!r} was refused then")
+            prompt = admission.take()
+        if prompt is None and entry.task:
+            raise _other_decision("admit", f"the prompt of task {entry.task} was admitted then")
+        if prompt is not None:
+            if not entry.task:
+                raise _other_decision("admit", f"prompt {prompt.id!r} was refused then")
+            state.admit(prompt)
+
+    @_apply.register
+    def _(self, entry: Leased) -> None:
+        table = self._state.table_of(entry.task)
+        first = table.first()
+        if first is None or first.id != entry.task:
+            raise RunFailed(f"task {entry.task} was not the next of its queue")
+        self._state.lease(table, entry.raas, entry.capacity)
+
+    @_apply.register
+    def _(self, entry: Overdue) -> None:
+        table = self._state.table_of(entry.task)
+        task = table.get(entry.task)
+        assert task is not None, f"task {entry.task} had ended"
+        self._state.give_back(table, task, entry.reason, blame=True)
+
+    @_apply.register
+    def _(self, entry: Failed) -> None:
+        self._flow.leasing.fail(entry.message)
+
+    @_apply.register
+    def _(self, entry: Pushed) -> None:
+        header, reception = entry.header, self._flow.reception
+        table = self._state.table_of(header.task)
+        task = table.get(header.task)
+        assert task is not None, f"task {header.task} had ended"
+        if table is self._state.eval:
+            reception.score(header, task)
+            return
+        place = entry.body
+
+        def read() -> bytes:
+            assert place is not None
+            return self._read_body(place)
+
+        group = LoggedGroup(header, read)
+        answer, rows = reception.judge(group, np.array(entry.trained, dtype=np.int64), task)
+        if (answer.status == "accepted") != entry.accepted or bool(rows) != (place is not None):
+            then = "accepted" if entry.accepted else "rejected"
+            raise _other_decision(
+                "accept",
+                f"the group of task {header.task} was {then} then, with another result now",
+            )
+        reception.keep(rows, place)
+
+    @_apply.register
+    def _(self, entry: Asked) -> None:
+        batch = self._flow.training.serve(entry.message)
+        served = batch.id if batch is not None else ""
+        arrivals = [row.item.arrival for row in batch.rows] if batch is not None else []
+        if (served, arrivals) != (entry.batch, entry.arrivals):
+            raise _other_decision(
+                "key or draw",
+                f"batch {entry.batch or 'none'} had rows {entry.arrivals}; now it is "
+                f"{served or 'none'} with rows {arrivals}",
+            )
+
+    @_apply.register
+    def _(self, entry: Acknowledged) -> None:
+        trainer = self._state.trainers[entry.message.policy]
+        self._state.fleet.restore_counters(entry.tokens_generated, entry.generated)
+        trainer.first_asked, trainer.waited_s = entry.first_asked, entry.waited_s
+        self._flow.training.acknowledge(entry.message)
+
+    @_apply.register
+    def _(self, entry: Released) -> None:
+        self._flow.training.release(entry.message)
+
+    @_apply.register
+    def _(self, entry: TrainerCame) -> None:
+        self._flow.training.register(entry.message)
+
+    @_apply.register
+    def _(self, entry: RaasCame) -> None:
+        self._flow.leasing.register(entry.message)
+
+    @_apply.register
+    def _(self, entry: RaasLeft) -> None:
+        self._flow.leasing.leave(entry.message)
+
+    @_apply.register
+    def _(self, entry: RaasGone) -> None:
+        self._state.raas_gone(entry.raas, entry.reason)
+
+    @_apply.register
+    def _(self, entry: Announced) -> None:
+        self._flow.training.announce(entry.message)
+
+    @_apply.register
+    def _(self, entry: Evicted) -> None:
+        self._state.streams[entry.policy].evict_beyond_limit()
+
+    @_apply.register
+    def _(self, entry: EvaluationGivenUp) -> None:
+        self._state.give_up_evaluation(entry.reason)
+
+    @_apply.register
+    def _(self, entry: Resumed) -> None:
+        self._state.resume()
+
+
+def _other_decision(point: str, what: str) -> RunFailed:
+    return RunFailed(
+        f"a data policy decided otherwise at {point} ({what}). Its decisions must follow from its calls "
+        "and the seed of its context alone"
+    )
