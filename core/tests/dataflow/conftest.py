@@ -276,7 +276,7 @@ def picture(flow: Dataflow) -> dict[str, Any]:
             policy: (trainer.registered, trainer.steps_done, trainer.metrics)
             for policy, trainer in state.trainers.items()
         },
-        "raas": sorted((r.name, r.health == "suspect" or r.health) for r in state.fleet.all()),
+        "raas": sorted((r.name, r.health in ("alive", "suspect")) for r in state.fleet.all()),
         "tokens": state.fleet.tokens_generated,
     }
 
