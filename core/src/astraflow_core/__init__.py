@@ -11,14 +11,23 @@ from astraflow_core.component import API_VERSION, Component, Kind
 from astraflow_core.hookspecs import hookimpl
 
 if TYPE_CHECKING:
-    from astraflow_core.launch.api import RunResult, run
+    from astraflow_core.launch.api import RunResult, resume, run
 
 __version__ = "0.1.0"
-__all__ = ["API_VERSION", "Component", "Kind", "RunResult", "__version__", "hookimpl", "run"]
+__all__ = [
+    "API_VERSION",
+    "Component",
+    "Kind",
+    "RunResult",
+    "__version__",
+    "hookimpl",
+    "resume",
+    "run",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("run", "RunResult"):
+    if name in ("run", "resume", "RunResult"):
         from astraflow_core.launch import api
 
         return getattr(api, name)

@@ -131,6 +131,7 @@ class Bench:
         """The dataflow is killed, and another one goes on from its journal."""
         assert self.journal is not None
         now, before = self.time[0], picture(self.flow)
+        self.state.close()
         self.flow = self.build()
         journal = Journal(self.journal, lambda: self.time[0])
         Replay(self.flow, journal.body, partial(self.time.__setitem__, 0)).run(journal)

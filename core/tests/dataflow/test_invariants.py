@@ -301,7 +301,6 @@ class Play(RuleBasedStateMachine):
     @rule(resumed=st.sampled_from([False, False, True]))
     def restart_dataflow(self, resumed):
         """It is killed, and another goes on from the journal; or the whole run is started again."""
-        self.b.state.close()
         self.b.restart(resumed=resumed)
         if not resumed:
             return

@@ -10,7 +10,7 @@ from astraflow_core.dataflow.cursor import PromptCursor
 from astraflow_core.dataflow.entries import Walked
 from astraflow_core.dataflow.journal import Journal
 from astraflow_core.dataflow.steplog import StepLog
-from astraflow_core.errors import PluginError, RunFailed
+from astraflow_core.errors import PluginError, RunFailed, UserError
 from astraflow_core.types import BufferedRow, Prompt, Verdict
 
 
@@ -38,9 +38,10 @@ def test_every_epoch_is_a_permutation_and_a_position_is_enough_to_go_on():
 
 def in_order(directory):
     journal = Journal(directory, lambda: 0.0)
-    told = [entry for _, entry in journal.entries()]
-    journal.close()
-    return told
+    try:
+        return [entry for _, entry in journal.entries()]
+    finally:
+        journal.close()
 
 
 def test_the_journal_tells_the_run(bench, tmp_path):
@@ -79,10 +80,21 @@ def test_a_record_cut_short_ends_the_journal_and_a_damaged_one_is_refused(tmp_pa
     journal.write(Walked(cursor=9))  # in the place of what was cut off
     journal.close()
     assert [entry.cursor for entry in in_order(tmp_path)] == [0, 1, 9]
+    path.write_bytes(whole + bytes(100))  # as power loss may leave it
+    assert len(in_order(tmp_path)) == 3
     for place in (2, 5, 30):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         with pytest.raises(RunFailed, match="damaged"):
             in_order(tmp_path)
+
+
+def test_two_processes_do_not_write_one_journal(tmp_path, monkeypatch):
+    monkeypatch.setattr("astraflow_core.dataflow.journal.OTHERS_END_S", 0.1)
+    journal = Journal(tmp_path, lambda: 0.0)
+    with pytest.raises(UserError, match="another dataflow writes this journal"):
+        Journal(tmp_path, lambda: 0.0)
+    journal.close()
+    Journal(tmp_path, lambda: 0.0).close()
 
 
 def test_a_damaged_body_is_refused(tmp_path):

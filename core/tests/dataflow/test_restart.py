@@ -147,7 +147,9 @@ def test_a_policy_that_cannot_be_restored_is_named(bench, tmp_path):
     Moody.made = 0
     b = bench(journal=tmp_path, data=[Moody]).begin()
     b.push(b.lease(2)[0][0])
-    with pytest.raises(RunFailed, match=r"Pushed.*decided otherwise at accept \(the group of task train-0"):
+    with pytest.raises(
+        RunFailed, match=r"Pushed.*decided otherwise at accept \(the group of task train-0"
+    ):
         b.restart()
 
 

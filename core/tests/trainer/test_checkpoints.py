@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from astraflow_core.trainer.checkpoints import Checkpoints
+from astraflow_core.trainer.checkpoints import Checkpoints, NoRoom
 
 
 class Trainer:
     def __init__(self) -> None:
-        self.fail = False
+        self.fail: Exception | None = None
 
     def save(self, directory: Path) -> None:
         (directory / "weights").write_text("half")
         if self.fail:
-            raise OSError("disk full")
+            raise self.fail
         (directory / "weights").write_text("whole")
 
 
@@ -39,9 +39,18 @@ def test_an_interrupted_save_leaves_the_older_checkpoints_and_is_written_again(
     checkpoints = Checkpoints(tmp_path, "p", keep=2)
     checkpoints.save(_trainer(), 1, version=1)
     broken = _trainer()
-    broken.fail = True
-    with pytest.raises(OSError, match="disk full"):
+    broken.fail = ValueError("broken")
+    with pytest.raises(ValueError, match="broken"):
         checkpoints.save(broken, 2, version=2)
+    for full in (
+        OSError(28, "No space left on device"),
+        RuntimeError("os error 28: No space left on device"),
+    ):
+        broken.fail = full
+        with pytest.raises(NoRoom, match="update-00000002: .*No space left"):
+            checkpoints.save(broken, 2, version=2)
+        with pytest.raises(NoRoom):
+            checkpoints.save(broken, 1, version=1)
     assert updates(checkpoints) == [1]
     checkpoints.save(_trainer(), 2, version=2)
     assert updates(checkpoints) == [1, 2]
@@ -50,3 +59,11 @@ def test_an_interrupted_save_leaves_the_older_checkpoints_and_is_written_again(
 
 def _trainer() -> Any:
     return Trainer()
+
+
+def test_later_checkpoints_are_forgotten(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, "p", keep=9)
+    for number in (1, 2, 3):
+        checkpoints.save(_trainer(), number, version=number)
+    checkpoints.forget_after(2)
+    assert updates(checkpoints) == [1, 2]

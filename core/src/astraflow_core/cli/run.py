@@ -1,14 +1,22 @@
-"""``astraflow run FILE``: plan, start, watch and summarise a run."""
+"""``astraflow run FILE``: plan, start, watch and summarise a run; ``--resume DIRECTORY`` goes on with one."""
 
 from __future__ import annotations
 
 import argparse
 
+from astraflow_core.errors import UserError
+
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     parser = commands.add_parser("run", help="start every process of a run and watch it")
-    parser.add_argument("file", metavar="FILE", help="the run's TOML file")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("file", metavar="FILE", nargs="?", help="the run's TOML file")
+    which.add_argument(
+        "--resume",
+        metavar="DIRECTORY",
+        help="go on with the run of this directory, which ended before it was finished",
+    )
     add_overrides(parser)
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     parser.add_argument("--no-live", action="store_true", help="plain lines even on a terminal")
@@ -31,9 +39,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Hand over to the launcher."""
     from astraflow_core.launch.run import run_file
 
+    if arguments.resume is not None and arguments.overrides:
+        raise UserError("--set: a run goes on with the configuration that it began with")
     return run_file(
-        arguments.file,
+        arguments.file if arguments.resume is None else arguments.resume,
         overrides=arguments.overrides,
         live=False if arguments.no_live else None,
         json_output=arguments.json,
+        resumed=arguments.resume is not None,
     )

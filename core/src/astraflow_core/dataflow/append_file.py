@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
+from astraflow_core.disk import is_full
 from astraflow_core.errors import RunFailed
-
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Disk full, quota used up, largest size of a file reached: all of them may pass."""
+from astraflow_core.file_lock import lock
 
 
 class AppendFile:
@@ -28,6 +26,10 @@ class AppendFile:
         except OSError as error:
             raise RunFailed(f"{path} cannot be written: {error.strerror}") from error
         self.size = os.fstat(self._file).st_size
+
+    def lock(self, deadline_s: float) -> bool:
+        """Keep other processes away; false if one of them still writes at the deadline."""
+        return lock(self._file, deadline_s)
 
     def append(self, *pieces: bytes | memoryview) -> None:
         """Write the pieces one after the other, or keep them."""
@@ -79,7 +81,7 @@ class AppendFile:
                 if written:
                     left[0] = left[0][written:]
         except OSError as error:
-            if error.errno not in _NO_ROOM:
+            if not is_full(error, self.path.parent):
                 raise RunFailed(f"{self.path} cannot be written: {error.strerror}") from error
             self.trouble = f"{error.strerror}: {self.path}"
         return list(left)

@@ -6,8 +6,8 @@ from astraflow_core.telemetry.presence import present_s
 
 
 class RunClock:
-    """Seconds in which this process ran; they only grow. While a journal is read it stands at the time of what is read; then it goes
-    on from there, so that the time in which nobody served does not count."""
+    """Seconds in which the dataflow of a run was there; they only grow. While a journal is read the clock
+    stands at the time of what is read, and then goes on from there."""
 
     def __init__(self) -> None:
         self._began = present_s()

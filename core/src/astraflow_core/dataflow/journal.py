@@ -20,10 +20,13 @@ import xxhash
 
 from astraflow_core.dataflow.append_file import AppendFile
 from astraflow_core.dataflow.entries import Entry, Place
-from astraflow_core.errors import RunFailed
+from astraflow_core.errors import RunFailed, UserError
 
 SEGMENT_BYTES = 64 << 20
 """From this size on a file of bodies is followed by another."""
+
+OTHERS_END_S = 10.0
+"""How long the dataflow of a launcher that was killed may take to end."""
 
 _FACTS = struct.Struct("<4sIdQ")
 _CHECK = struct.Struct("<I")
@@ -35,7 +38,7 @@ _decoder = msgspec.msgpack.Decoder(Entry)
 
 class Journal:
     """The journal in ``directory``, read by :meth:`entries` and then written. ``clock``: seconds of the
-    run."""
+    run. :class:`UserError` if another process has it open."""
 
     def __init__(
         self, directory: Path, clock: Callable[[], float], segment_bytes: int = SEGMENT_BYTES
@@ -47,6 +50,9 @@ class Journal:
         self.path = directory
         self._clock, self._segment_bytes = clock, segment_bytes
         self._entries = AppendFile(directory / "entries.log")
+        if not self._entries.lock(OTHERS_END_S):
+            self._entries.close()
+            raise UserError(f"{directory}: another dataflow writes this journal; end it first")
         self._segment = max(self.segments(), default=0)
         self._bodies = AppendFile(self._path(self._segment))
         self._full: list[AppendFile] = []

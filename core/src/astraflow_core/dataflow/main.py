@@ -34,7 +34,6 @@ from astraflow_core.hooks import Hooks
 from astraflow_core.telemetry import presence
 from astraflow_core.telemetry.logs import configure_logging
 from astraflow_core.telemetry.parent import end_with_parent
-from astraflow_core.telemetry.presence import present_s
 from astraflow_core.wire.server import Server
 
 log = logging.getLogger("astraflow.dataflow")

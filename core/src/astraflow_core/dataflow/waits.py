@@ -88,6 +88,8 @@ def _why_no_task(state: FlowState, record: RaasRecord) -> tuple[str, str]:
     if not record.caught_up or any(lag > limit for lag in behind.values()):
         lags = ", ".join(f"{p} by {lag}" for p, lag in behind.items() if lag > 0)
         return "weights", f"it is behind the newest versions ({lags}); {limit} are allowed"
+    if state.held_back:
+        return "room on the disk", state.held_back
     if not state.live_streams():
         return "trainers", "no trainer takes batches"
     trainers = ", ".join(f"trainer {stream.policy}" for stream in state.live_streams())

@@ -11,6 +11,10 @@ from astraflow_core.dataflow.state import FlowState
 log = logging.getLogger("astraflow.dataflow")
 
 
+LONGEST_FULL_S = 86400.0
+"""How long a run waits for room on a full disk."""
+
+
 class Watch:
     """Called about once a second."""
 
@@ -84,9 +88,10 @@ class Watch:
             or any(stream.outstanding for stream in state.streams.values())
         )
         idle = now - state.last_progress
-        if not busy and idle >= max(run.patience_s, run.start_deadline_s):
+        limit = LONGEST_FULL_S if state.held_back else max(run.patience_s, run.start_deadline_s)
+        if not busy and idle >= limit:
             serving = "; ".join(f"{r.name!r} serves {r.serving}" for r in state.fleet.present())
             state.fail(
-                f"nothing has happened for {idle:.0f} s: no task could be leased. "
+                f"nothing has happened for {idle:.0f} s: no task could be leased. {state.held_back} "
                 f"Newest versions: {dict(state.versions.newest)}; {serving}"
             )

@@ -1,4 +1,4 @@
-"""``astraflow_core.run``: a run from a program or a notebook."""
+"""``astraflow_core.run`` and ``resume``: a run from a program or a notebook."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from astraflow_core.launch.prepare import prepare
+from astraflow_core.launch.prepare import Prepared, prepare
+from astraflow_core.launch.resume import resume as resumed
 from astraflow_core.launch.run import run_prepared
 
 
@@ -43,7 +44,17 @@ def run(
     Raises :class:`astraflow_core.errors.UserError` before anything starts if something is wrong with
     the config, and :class:`astraflow_core.errors.RunFailed` or its like if the run fails.
     """
-    ended = run_prepared(prepare(config, overrides, workflow, reward), live, sys.stdout)
+    return _result(prepare(config, overrides, workflow, reward), live)
+
+
+def resume(directory: str | Path, *, live: bool | None = None) -> RunResult:
+    """Go on with the run of a directory that ended before it was finished, and return like :func:`run`.
+    Trainers go on from their last checkpoints; everything else from the journal."""
+    return _result(resumed(directory), live)
+
+
+def _result(prepared: Prepared, live: bool | None) -> RunResult:
+    ended = run_prepared(prepared, live, sys.stdout)
     if ended.error is not None:
         raise ended.error
     return RunResult(ended.summary, ended.directory, ended.exit_code, list(ended.metrics.lines))

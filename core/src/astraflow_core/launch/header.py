@@ -19,7 +19,8 @@ def header(prepared: Prepared) -> str:
     def shown(path: str, use: str) -> str:
         return f"{use} ({versions.get(path, UNPACKAGED)})"
 
-    lines = [f"run {config.run.name}: {config.run.steps} steps, seed {config.run.seed}"]
+    again = ", goes on where it ended" if prepared.resumed else ""
+    lines = [f"run {config.run.name}: {config.run.steps} steps, seed {config.run.seed}{again}"]
     rows = [("prompts", shown("prompts", config.prompts.use))]
     for kind, table in (("workflow", config.workflow), ("reward", config.reward)):
         if table is not None:
@@ -41,4 +42,5 @@ def header(prepared: Prepared) -> str:
     rows.append(("directory", str(prepared.directory)))
     width = max(len(key) for key, _ in rows)
     lines += [f"  {key:<{width}}  {value}" for key, value in rows]
+    lines += [f"  note: {note}" for note in prepared.notes]
     return "\n".join(lines) + "\n"

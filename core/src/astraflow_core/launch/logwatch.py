@@ -16,11 +16,11 @@ _SURFACED = ("WARNING", "ERROR", "CRITICAL")
 
 
 class LogWatch:
-    """Reads what was added to logs since the last look; a message that differs only in its numbers is
-    told once."""
+    """Reads what was added to logs since the last look, or since this was made; a message that differs only
+    in its numbers is told once."""
 
     def __init__(self, logs: Iterable[Path]) -> None:
-        self._offsets = dict.fromkeys(logs, 0)
+        self._offsets = {log: log.stat().st_size if log.exists() else 0 for log in logs}
         self._rest = dict.fromkeys(self._offsets, "")
         self._told: set[str] = set()
 

@@ -30,8 +30,9 @@ from astraflow_core.wire.auth import new_token
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A run that may start: ``config`` with every model a local folder, in its own ``directory``.
-    ``plugins``: what provides the components, as in ``plugins.json``."""
+    """A run that may start, or (``resumed``) start again: ``config`` with every model a local folder, in its
+    own ``directory``. ``plugins``: what provides the components, as in ``plugins.json``. ``notes``: what a
+    person should know."""
 
     config: RunConfig
     catalog: Catalog
@@ -40,6 +41,8 @@ class Prepared:
     token: str
     plugins: list[dict[str, Any]]
     environment: dict[str, str]
+    resumed: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def prepare(
@@ -59,7 +62,7 @@ def prepare(
     config = resolve_models(config, hooks)
     _check_context(config)
     _check_data_and_code(loaded.catalog, config, objects)
-    plugins = _plugins(loaded)
+    plugins = described_plugins(loaded)
     token = new_token()
     directory = _new_directory(config)
     (directory / "config.toml").write_text(dump_toml(config))
@@ -124,7 +127,7 @@ def _read_first(source: Any, where: str, use: str) -> None:
         raise PromptError(f"{where}: {use!r} has no prompts; give it data with at least one")
 
 
-def _plugins(loaded: LoadedConfig) -> list[dict[str, Any]]:
+def described_plugins(loaded: LoadedConfig) -> list[dict[str, Any]]:
     """The distributions that the run's components come from, then what no distribution provides."""
     found: dict[str, dict[str, Any]] = {}
     for path, (selected, _) in sorted(loaded.components.items()):

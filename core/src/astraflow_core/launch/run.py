@@ -14,16 +14,18 @@ from typing import Any, TextIO
 
 from astraflow_core.component import Kind
 from astraflow_core.config.load import component_context, run_info
+from astraflow_core.config.models import RunConfig
 from astraflow_core.errors import AstraFlowError
 from astraflow_core.launch.header import header
 from astraflow_core.launch.metrics import Metrics, read_metrics
 from astraflow_core.launch.plan import plan
 from astraflow_core.launch.prepare import Prepared, prepare
+from astraflow_core.launch.resume import can_resume, claim, clear, resume
 from astraflow_core.launch.signals import Interrupts, KillNow, ignore_signals
 from astraflow_core.launch.summary import summarise
 from astraflow_core.launch.supervise import Supervisor
 from astraflow_core.launch.view import make_view
-from astraflow_core.protocols.launcher import Launcher, ProcessState
+from astraflow_core.protocols.launcher import Launcher, ProcessState, Role
 
 KILLED = "killed"
 """State of a run that a second signal ended, in its summary."""
@@ -61,15 +63,19 @@ def run_file(
     overrides: Sequence[str] = (),
     live: bool | None = None,
     json_output: bool = False,
+    resumed: bool = False,
 ) -> int:
-    """Run a TOML file from a command line: prints, and returns the exit code.
+    """Run a TOML file, or go on (``resumed``) with the run of a directory, from a command line: prints, and
+    returns the exit code.
 
     0: finished; 2: a mistake of the user, named; 1: the run failed; 130 or 143: interrupted. With
     ``json_output`` stdout gets the summary only, and what people read goes to stderr.
     """
     stream = sys.stderr if json_output else sys.stdout
     try:
-        ended = execute(prepare(path, overrides), live, stream, _Clock(time.time(), 0.0))
+        clock = _Clock(time.time(), 0.0)
+        prepared = resume(path) if resumed else prepare(path, overrides)
+        ended = execute(prepared, live, stream, clock)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted before anything was started\n")
         return 130
@@ -90,6 +96,8 @@ def run_file(
         from astraflow_core.launch.report import write_report
 
         write_report(ended.directory, stream)
+    if ended.summary["state"] != "finished" and can_resume(prepared.config, ended.directory):
+        stream.write(f"to go on: astraflow run --resume {ended.directory}\n")
     return ended.exit_code
 
 
@@ -100,7 +108,16 @@ def run_prepared(prepared: Prepared, live: bool | None, stream: TextIO) -> Ended
 
 def execute(prepared: Prepared, live: bool | None, stream: TextIO, clock: _Clock) -> Ended:
     """Start what was prepared and stay with it until nothing of it runs any more."""
+    claimed = claim(prepared.directory)
+    try:
+        return _execute(prepared, live, stream, clock)
+    finally:
+        os.close(claimed)
+
+
+def _execute(prepared: Prepared, live: bool | None, stream: TextIO, clock: _Clock) -> Ended:
     config, directory = prepared.config, prepared.directory
+    clear(directory)
     context = component_context(config, directory, "launcher", "", "launcher", prepared.token)
     launcher: Launcher = prepared.catalog.build(Kind.LAUNCHER, config.launcher, context)
     specs = [
@@ -118,7 +135,7 @@ def execute(prepared: Prepared, live: bool | None, stream: TextIO, clock: _Clock
         prepared.token,
         view,
         interrupts,
-        trainers_resume=config.checkpoint.every > 0,
+        resuming=_resuming(config),
     )
     info = run_info(config, directory)
     error: AstraFlowError | None = None
@@ -156,6 +173,15 @@ def execute(prepared: Prepared, live: bool | None, stream: TextIO, clock: _Clock
     return Ended(directory, code, summary, metrics, error)
 
 
+def _resuming(config: RunConfig) -> list[Role]:
+    """Roles whose processes go on from what they have left on the disk."""
+    kept: dict[Role, bool] = {
+        "dataflow": config.journal.enabled,
+        "trainer": config.checkpoint.every > 0,
+    }
+    return [role for role, keeps in kept.items() if keeps]
+
+
 def _exit_code(error: AstraFlowError | None, interrupts: Interrupts) -> int:
     if error is not None:
         return error.exit_code
@@ -172,7 +198,8 @@ def _state(error: AstraFlowError | None, killed: bool, state: str) -> str:
 
 def _setup_s(clock: _Clock, metrics: Metrics) -> float | None:
     """Seconds until the first step was done; ``None`` if none was."""
-    return round(metrics.steps[0].time - clock.began, 3) if metrics.steps else None
+    times = [step.time for step in metrics.steps if step.time >= clock.began]
+    return round(times[0] - clock.began, 3) if times else None
 
 
 def _write_atomically(path: Path, content: Mapping[str, Any]) -> None:

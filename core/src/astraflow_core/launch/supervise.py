@@ -1,4 +1,4 @@
-"""Starts the processes of a run, watches them, restarts RaaS and trainers that died, and ends them all."""
+"""Starts the processes of a run, watches them, starts those anew that died, and ends them all."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from astraflow_core.config.models import RunTable
@@ -19,7 +19,7 @@ from astraflow_core.launch.plan import reaching
 from astraflow_core.launch.signals import Interrupts
 from astraflow_core.launch.status import Status, WaitStatus, parse_status
 from astraflow_core.launch.view import View
-from astraflow_core.protocols.launcher import Launcher, ProcessSpec, ProcessState
+from astraflow_core.protocols.launcher import Launcher, ProcessSpec, ProcessState, Role
 from astraflow_core.telemetry.presence import present_s
 from astraflow_core.wire.client import SyncClient
 from astraflow_core.wire.messages import Done, StopRun
@@ -36,8 +36,8 @@ BLAME_S = 3.0
 
 
 class Supervisor:
-    """The life of a run's processes. ``status`` is the newest that the dataflow gave. With
-    ``trainers_resume`` a trainer that was killed is started anew, to go on from its last checkpoint."""
+    """The life of a run's processes. ``status`` is the newest that the dataflow gave. A process of a role in
+    ``resuming`` that was killed is started anew, to go on from what it has left on the disk."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Supervisor:
         token: str,
         view: View,
         interrupts: Interrupts,
-        trainers_resume: bool,
+        resuming: Collection[Role],
     ) -> None:
         self.run, self.specs, self.launcher = run, {spec.name: spec for spec in specs}, launcher
         self.directory, self.token, self.view, self.interrupts = directory, token, view, interrupts
@@ -56,7 +56,7 @@ class Supervisor:
         self.status = Status()
         self._client: SyncClient | None = None
         self._logs = LogWatch(spec.log for spec in specs)
-        self._trainers_resume = trainers_resume
+        self._resuming = resuming
         self._gone: set[str] = set()
         self._answered = self._progressed = present_s()
         self._warned = self._told_silence = False
@@ -185,7 +185,7 @@ class Supervisor:
                 self._gone.add(state.name)
             elif role == "raas" and state.exit_code != 2:
                 self._replace(state)
-            elif role == "trainer" and self._may_resume(state):
+            elif role != "raas" and self._may_resume(state):
                 self._start_anew(state)
             else:
                 # Before it ended it may have told the dataflow why.
@@ -213,10 +213,11 @@ class Supervisor:
             self.view.say(f"{describe_end(state, 'and is not started again')}")
 
     def _may_resume(self, state: ProcessState) -> bool:
-        """Whether a trainer was killed, has checkpoints, and was not started anew too often."""
+        """Whether a process was killed, goes on if started anew, and was not started too often."""
         assert state.exit_code is not None
         killed = state.exit_code < 0
-        return killed and self._trainers_resume and state.restarts < self.launcher.restarts
+        resumes = self.specs[state.name].role in self._resuming
+        return killed and resumes and state.restarts < self.launcher.restarts
 
     def _start_anew(self, state: ProcessState) -> None:
         assert self._client is not None

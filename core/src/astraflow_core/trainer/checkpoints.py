@@ -9,9 +9,15 @@ import shutil
 import time
 from pathlib import Path
 
+from astraflow_core.disk import is_full
+from astraflow_core.errors import AstraFlowError
 from astraflow_core.protocols.trainer import Trainer
 
 _NAME = re.compile(r"^update-(\d{8})$")
+
+
+class NoRoom(AstraFlowError):
+    """A checkpoint was not saved because the disk is full."""
 
 
 class Checkpoints:
@@ -39,28 +45,40 @@ class Checkpoints:
                 shutil.rmtree(folder)
 
     def save(self, trainer: Trainer, updates: int, version: int) -> Path:
-        """Write a checkpoint beside its place, flush it to disk, then move it there."""
+        """Write a checkpoint beside its place, flush it to disk, then move it there. :class:`NoRoom` if the
+        disk is full; the checkpoints that are there stay."""
         final = self._directory / f"update-{updates:08d}"
         partial = self._directory / f".update-{updates:08d}.partial"
-        for leftover in (partial, final):
-            if leftover.exists():
-                shutil.rmtree(leftover)
+        if partial.exists():
+            shutil.rmtree(partial)
         partial.mkdir(parents=True)
-        trainer.save(partial)
+        try:
+            self._write(partial, trainer, updates, version)
+        except Exception as error:
+            full = is_full(error, partial)
+            shutil.rmtree(partial)
+            if full:
+                raise NoRoom(f"{final}: {error}") from error
+            raise
+        if final.exists():
+            shutil.rmtree(final)
+        partial.rename(final)
+        _flush(self._directory)
+        for folder in list(self.saved().values())[: -self._keep]:
+            shutil.rmtree(folder)
+        return final
+
+    def _write(self, folder: Path, trainer: Trainer, updates: int, version: int) -> None:
+        trainer.save(folder)
         facts = {
             "policy": self._policy,
             "updates": updates,
             "version": version,
             "time": time.time(),
         }
-        (partial / "checkpoint.json").write_text(json.dumps(facts, indent=1) + "\n")
-        for written in [*partial.rglob("*"), partial]:
+        (folder / "checkpoint.json").write_text(json.dumps(facts, indent=1) + "\n")
+        for written in [*folder.rglob("*"), folder]:
             _flush(written)
-        partial.rename(final)
-        _flush(self._directory)
-        for folder in list(self.saved().values())[: -self._keep]:
-            shutil.rmtree(folder)
-        return final
 
 
 def _flush(path: Path) -> None:

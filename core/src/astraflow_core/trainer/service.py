@@ -12,7 +12,7 @@ from astraflow_core.errors import AstraFlowError, DeadlineExceeded, NonFiniteLos
 from astraflow_core.hooks import Hooks
 from astraflow_core.protocols.algorithm import Algorithm
 from astraflow_core.protocols.trainer import Trainer
-from astraflow_core.trainer.checkpoints import Checkpoints
+from astraflow_core.trainer.checkpoints import Checkpoints, NoRoom
 from astraflow_core.trainer.publishing import Versions
 from astraflow_core.trainer.update import update
 from astraflow_core.trainer.upstream import Dataflow
@@ -48,6 +48,7 @@ class TrainerService:
         self._updates = 0
         self._checkpointed = -1
         self._best_version = -1
+        self._no_room = False
         self.stop = threading.Event()
 
     def run(self) -> None:
@@ -94,6 +95,8 @@ class TrainerService:
             if answer.ended:
                 self._note_end(answer)
                 return None
+            if self._no_room:
+                self._try_checkpoint()
         log.info("stopping after %d updates", self._updates)
         return None
 
@@ -125,13 +128,26 @@ class TrainerService:
         if acknowledged.stop:
             self.stop.set()
         every = self._config.checkpoint.every
-        if every and self._updates % every == 0:
-            self._save_checkpoint()
+        if every and (self._no_room or self._updates % every == 0):
+            self._try_checkpoint()
 
     def _publish(self, version: int) -> float:
         seconds = self._versions.publish(self._trainer, version)
         self._hooks.weights_published(self._run, self._policy, version)
         return seconds
+
+    def _try_checkpoint(self) -> None:
+        """Save a checkpoint, or try again at every opportunity until there is room for one."""
+        try:
+            self._save_checkpoint()
+        except NoRoom as error:
+            if not self._no_room:
+                log.warning("no checkpoint is saved until there is room for it: %s", error)
+            self._no_room = True
+        else:
+            if self._no_room:
+                log.warning("there is room again: checkpoint of update %d saved", self._updates)
+            self._no_room = False
 
     def _save_checkpoint(self) -> None:
         if self._checkpointed == self._updates:
