@@ -47,7 +47,7 @@ def test_an_interrupted_save_leaves_the_older_checkpoints_and_is_written_again(
         RuntimeError("os error 28: No space left on device"),
     ):
         broken.fail = full
-        with pytest.raises(NoRoom, match="update-00000002: .*No space left"):
+        with pytest.raises(NoRoom, match=r"update-00000002: .*No space left"):
             checkpoints.save(broken, 2, version=2)
         with pytest.raises(NoRoom):
             checkpoints.save(broken, 1, version=1)
