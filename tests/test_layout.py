@@ -36,7 +36,8 @@ from workspace import (
 CORE = ROOT / "core" / "src" / "astraflow_core"
 
 LOW = {
-    "types", "errors", "capabilities", "seeds", "suggestions", "requirements", "docstrings",
+    "types", "errors", "capabilities", "seeds", "suggestions", "requirements", "docstrings", "disk",
+    "file_lock",
 }  # fmt: skip
 SEAMS = LOW | {"protocols", "component", "hookspecs"}
 CHOICE = {"discovery", "catalog", "config", "hooks", "model_folders"}

@@ -69,7 +69,8 @@ def _command(path: str, parser: argparse.ArgumentParser) -> Iterator[str]:
     if own:
         yield table(("", ""), [(code(_named(each)), _meaning(each)) for each in _ordered(own)])
     for group in parser._mutually_exclusive_groups:
-        yield f"At most one of {' and '.join(code(a.option_strings[0]) for a in group._group_actions)}."
+        names = " and ".join(code(_named(each).split()[0]) for each in group._group_actions)
+        yield f"{'Exactly' if group.required else 'At most'} one of {names}."
 
 
 def _summary(path: str) -> str:
