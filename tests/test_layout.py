@@ -373,3 +373,17 @@ def test_changelog_fragments_are_named_by_kind() -> None:
 
 def test_core_is_typed_for_those_who_build_on_it() -> None:
     assert (CORE / "py.typed").is_file()
+
+
+def test_algorithms_keep_golden_values() -> None:
+    wrong = [
+        f"{package.path.relative_to(ROOT)}: tests/golden.json, computed by something independent, and the "
+        "fixture `golden` that gives it to the conformance suite"
+        for package in dev.packages()
+        if package.path.parent.name == "algorithms"
+        and not (
+            (package.path / "tests" / "golden.json").exists()
+            and "def golden(self)" in (package.path / "tests" / "test_conformance.py").read_text()
+        )
+    ]
+    none(wrong)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import runpy
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +20,7 @@ from astraflow_plugin_grpo.algorithm import Grpo
 from astraflow_plugin_grpo.config import GrpoConfig
 
 KEYS: dict[str, Any] = {"kl_coef": 0.05, "entropy_coef": 0.01}
+GOLDEN = Path(__file__).parents[2] / "plugins" / "algorithms" / "grpo" / "tests" / "golden.json"
 GRPO = frozenset({"reference", "entropy"})
 
 
@@ -293,3 +297,107 @@ class DividesByNothing(Grpo):
 class TestDividesByNothing(OfGrpo):
     wrong = "divides by the number of trained tokens, which can be 0"
     mistake = DividesByNothing
+
+
+class OfGolden(OfGrpo):
+    """GRPO beside the golden values of its plugin, in their configurations."""
+
+    @pytest.fixture
+    def component(self) -> Subject:
+        known = runpy.run_path(str(GOLDEN.with_suffix(".py")))
+        variants = {
+            known["label"](keys): lambda context, keys=keys: self.mistake(
+                GrpoConfig(**keys), context
+            )
+            for keys in known["VARIANTS"]
+        }
+        return Subject(variants, self.capabilities)
+
+    @pytest.fixture
+    def golden(self) -> Path:
+        return GOLDEN
+
+
+class TestHealthyAndGolden(OfGolden):
+    pass
+
+
+class SequenceMean(Grpo):
+    def weights(self, batch: Batch) -> dict[str, Any]:
+        trained = np.bincount(batch.row_of_token, weights=batch.loss_mask, minlength=len(batch))
+        share = batch.loss_mask / np.maximum(trained, 1)[batch.row_of_token] / len(batch)
+        return {term: share.astype(np.float32) for term in super().weights(batch)}
+
+
+class TestSequenceMean(OfGolden):
+    wrong = "gives each sequence the same weight, as the first GRPO did, and not each token"
+    caught_by = "test_golden_values"
+    mistake = SequenceMean
+
+
+class OneBound(Grpo):
+    def __init__(self, config: GrpoConfig, context: ComponentContext) -> None:
+        super().__init__(config.model_copy(update={"clip_high": config.clip_low}), context)
+
+
+class TestOneBound(OfGolden):
+    wrong = "clips above at the bound that is meant for below"
+    caught_by = "test_golden_values"
+    mistake = OneBound
+
+
+class EpsilonInside(Grpo):
+    def advantages(self, batch: Batch) -> Any:
+        inside = np.sqrt(batch.group_std**2 + np.float32(1e-4)).astype(np.float32)
+        return super().advantages(replace(batch, group_std=inside))
+
+
+class TestEpsilonInside(OfGolden):
+    wrong = "adds epsilon inside of the root too"
+    caught_by = "test_golden_values"
+    mistake = EpsilonInside
+
+
+class Optimist(Grpo):
+    def loss(self, inputs: LossInputs) -> Loss:
+        return super().loss(replace(inputs, advantages=inputs.advantages + 0.01))
+
+
+class TestOptimist(OfGrpo):
+    wrong = "adds a constant to every advantage, so that rows without one are reinforced too"
+    caught_by = "test_without_advantages_nothing_is_learned"
+    mistake = Optimist
+
+
+class Decayed(Grpo):
+    """Weighs a token by 0.9 to the power of its staleness."""
+
+    base = 0.9
+
+    def weights(self, batch: Batch) -> dict[str, Any]:
+        lag = np.where(batch.loss_mask, batch.version - batch.versions, 0)
+        decay = (self.base**lag).astype(np.float32)
+        return {term: share * decay for term, share in super().weights(batch).items()}
+
+
+class TestHealthyDecayed(OfGrpo):
+    mistake = Decayed
+
+
+class FavoursStale(Decayed):
+    base = 1 / 0.9
+
+
+class TestFavoursStale(OfGrpo):
+    wrong = "weighs stale tokens more instead of less"
+    caught_by = "test_stale_rows_never_weigh_more"
+    mistake = FavoursStale
+
+
+class TestWithoutTheFramework(OfGrpo):
+    wrong = "is examined where torch is not installed, so that its loss and capabilities are not"
+    caught_by = "test_the_suite_is_whole"
+
+    @pytest.fixture(autouse=True)
+    def no_torch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "torch", None)

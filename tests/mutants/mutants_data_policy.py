@@ -346,3 +346,42 @@ class PrefixedMetrics(Explorer):
 class TestPrefixedMetrics(OfExplorer):
     wrong = "puts its name before those of its metrics"
     mistake = PrefixedMetrics
+
+
+class OneAtATime(Explorer):
+    def __init__(self, context: ComponentContext) -> None:
+        super().__init__(context)
+        self._under_way: list[str] = []
+
+    def admit(self, prompt: Prompt) -> Any:
+        if prompt.id in self._under_way or not super().admit(prompt):
+            return False
+        self._under_way.append(prompt.id)
+        return True
+
+    def accept(self, group: GroupSummary) -> Any:
+        if group.prompt.id in self._under_way:
+            self._under_way.remove(group.prompt.id)
+        return super().accept(group)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "under_way": list(self._under_way)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._under_way = list(state["under_way"])
+
+
+class TestOneAtATime(OfExplorer):
+    wrong = "holds a prompt back until its group returns, which that of a failed task never does"
+    caught_by = "test_groups_may_finish_late_out_of_order_or_never"
+    mistake = OneAtATime
+
+
+class TestNothingToOffer(OfExplorer):
+    wrong = "its prompts are not there, so that nothing is examined"
+    caught_by = "test_the_suite_is_whole"
+
+    @pytest.fixture
+    def prompts(self) -> list[Prompt]:
+        pytest.skip("no data set here")

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -43,8 +44,10 @@ class Examination(EngineConformance):
     deadline_s = 4.0
     wrong = ""
     engine: type[TableEngine] = TableEngine
+    capabilities: frozenset[str] = TableEngine.capabilities
 
     def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         cls.__test__ = True
 
     @pytest.fixture
@@ -52,7 +55,7 @@ class Examination(EngineConformance):
         def build(context: ComponentContext) -> TableEngine:
             return self.engine(TableEngineConfig(token_s=0.001), context)
 
-        return Subject({self.engine.__name__: build}, TableEngine.capabilities)
+        return Subject({self.engine.__name__: build}, self.capabilities)
 
     @pytest.fixture
     def model(self, tmp_path: Path) -> Path:
@@ -248,3 +251,25 @@ class TestShiftedScore(EngineConformance):
             return ShiftedScore(TorchEngineConfig(device="cpu"), context)
 
         return Subject({"ShiftedScore": build}, declared.capabilities)
+
+
+class TestUnshownClaim(Examination):
+    wrong = "claims adapters, which no test shows"
+    caught_by = "test_every_claimed_capability_is_shown"
+    capabilities = TableEngine.capabilities | {"lora"}
+
+
+class TestHalfShownClaim(Examination):
+    wrong = "claims swaps in flight, whose test is skipped for want of pause.keep"
+    caught_by = "test_every_claimed_capability_is_shown"
+    capabilities = frozenset({"pause.wait", "weights.path", "weights.inflight"})
+
+
+class TestSkippedClaim(Examination):
+    wrong = "claims adapters, and skips its own test of them"
+    caught_by = "test_adapters"
+    capabilities = TableEngine.capabilities | {"lora"}
+    own_tests: ClassVar[dict[str, str]] = {"lora": "test_adapters"}
+
+    def test_adapters(self) -> None:
+        pytest.skip("no adapter at hand")

@@ -67,6 +67,7 @@ class OfText(ManifestConformance):
     """A plugin written into a folder, with ``replace`` (file, old, new) applied."""
 
     replace: ClassVar[tuple[str, str, str] | None] = None
+    entry_point: ClassVar[bool] = True
 
     @pytest.fixture
     def manifest(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
@@ -81,6 +82,11 @@ class OfText(ManifestConformance):
         (folder / "__init__.py").write_text("")
         for name, text in texts.items():
             (folder / name).write_text(text.replace("PACKAGE", package))
+        info = tmp_path / f"{package}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        if self.entry_point:
+            (info / "entry_points.txt").write_text(f"[astraflow]\n{package} = {package}.manifest\n")
         monkeypatch.syspath_prepend(tmp_path)
         yield f"{package}.manifest"
         for name in [name for name in sys.modules if name.partition(".")[0] == package]:
@@ -171,3 +177,15 @@ class TestForgottenMark(OfText):
 class TestUndescribedKey(OfText):
     wrong = "a key has no description"
     replace = ("config.py", ', description="Share of the prompts that is admitted."', "")
+
+
+class TestNoEntryPoint(OfText):
+    wrong = "its distribution does not name it as an entry point, so that nobody finds it"
+    caught_by = "test_it_is_discovered"
+    entry_point = False
+
+
+class TestLongSummary(OfText):
+    wrong = "its summary is a paragraph"
+    caught_by = "test_summaries_tell_what_it_is"
+    replace = ("manifest.py", "admits every other prompt", "admits a prompt, then not, " * 4)

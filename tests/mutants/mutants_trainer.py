@@ -39,7 +39,10 @@ class Examination(TrainerConformance):
     wrong = ""
     trainer: type[TorchTrainer] = TorchTrainer
 
+    more: frozenset[str] = frozenset()
+
     def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         cls.__test__ = True
 
     @pytest.fixture
@@ -50,7 +53,7 @@ class Examination(TrainerConformance):
 
         (declared,) = manifest.astraflow_trainers()
         variants = {str(number): factory(keys) for number, keys in enumerate(VARIANTS)}
-        return Subject(variants, declared.capabilities)
+        return Subject(variants, declared.capabilities | self.more)
 
 
 class TestHealthy(Examination):
@@ -245,3 +248,29 @@ class SharedContext(TorchTrainer):
 class TestSharedContext(Examination):
     wrong = "rows are packed end to end without keeping attention apart"
     trainer = SharedContext
+
+
+class Unseeded(TorchTrainer):
+    def step(self, batch: Batch, algorithm: Algorithm, step: int) -> dict[str, float]:
+        assert batch.advantages is not None
+        noise = np.random.default_rng().normal(1, 1e-2, len(batch.advantages))
+        noisy = (batch.advantages * noise).astype(np.float32)
+        return super().step(replace(batch, advantages=noisy), algorithm, step)
+
+
+class TestUnseeded(Examination):
+    wrong = "takes its noise from a generator that nobody seeded"
+    caught_by = "test_the_same_seed_makes_the_same_steps"
+    trainer = Unseeded
+
+
+class TestUnshownClaim(Examination):
+    wrong = "claims to run as several ranks, which no test shows"
+    caught_by = "test_every_claimed_capability_is_shown"
+    more = frozenset({"multi_rank"})
+
+
+class TestEntropyUnexamined(Examination):
+    wrong = "claims the entropy, whose test it has switched off by calls_loss"
+    caught_by = "test_the_loss_is_given_the_entropy"
+    calls_loss = False

@@ -306,3 +306,29 @@ class TestLeaking(Suite):
     __test__ = True
     wrong = "failures are raised as whatever came up"
     transport = Leaking
+
+
+class TestNoLink(Suite):
+    __test__ = True
+    wrong = "its faults are not examined, for want of a link to make them"
+    caught_by = "test_every_promised_flag_is_shown"
+    transport = Wrapped
+
+    @pytest.fixture
+    def link(self) -> Any:
+        pytest.skip("no way to come between")
+
+
+class Relaying(Wrapped):
+    capabilities = frozenset({"full", "cross_host", "relay"})
+
+
+class TestSkippedClaim(Suite):
+    __test__ = True
+    wrong = "claims to relay, and skips its own test of that"
+    caught_by = "test_a_receiver_relays"
+    transport = Relaying
+    own_tests: ClassVar[dict[str, str]] = {"relay": "test_a_receiver_relays"}
+
+    def test_a_receiver_relays(self) -> None:
+        pytest.skip("one host only")

@@ -2,7 +2,7 @@
 
 Each file ``mutants_<kind>.py`` beside this one holds ``TestHealthy`` (and maybe others named ``TestHealthy…``),
 which pass their suite, and at least four components with one realistic mistake each (``wrong`` says which):
-every one of them must fail.
+every one of them must fail, and in the test that ``caught_by`` names, if it does.
 """
 
 from __future__ import annotations
@@ -38,17 +38,18 @@ class Outcome:
     broken: dict[str, str] = field(default_factory=dict)
 
 
-def classes(file: Path) -> dict[str, str | None]:
-    """The test classes of a file with the mistake that each says it has."""
-    found: dict[str, str | None] = {}
+def classes(file: Path) -> dict[str, dict[str, str]]:
+    """The test classes of a file with what each says of itself: ``wrong`` and ``caught_by``."""
+    found: dict[str, dict[str, str]] = {}
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
-            found[node.name] = None
+            found[node.name] = {}
             for entry in node.body:
                 if isinstance(entry, ast.Assign | ast.AnnAssign) and entry.value is not None:
                     targets = entry.targets if isinstance(entry, ast.Assign) else [entry.target]
-                    if ast.unparse(targets[0]) == "wrong":
-                        found[node.name] = str(ast.literal_eval(entry.value))
+                    name = ast.unparse(targets[0])
+                    if name in ("wrong", "caught_by"):
+                        found[node.name][name] = str(ast.literal_eval(entry.value))
     return found
 
 
@@ -113,7 +114,7 @@ def test_every_mutant_fails_and_the_healthy_passes(
     for name in sound:
         mutants.pop(name)
     assert len(mutants) >= FEWEST, f"{file.name} has {len(mutants)} mutants; at least {FEWEST}"
-    silent = [name for name, wrong in mutants.items() if not wrong]
+    silent = [name for name, says in mutants.items() if not says.get("wrong")]
     assert not silent, f"{file.name}: say in `wrong` what is wrong with {silent}"
 
     outcomes = running[file].result(DEADLINE_S)
@@ -124,9 +125,12 @@ def test_every_mutant_fails_and_the_healthy_passes(
         assert not healthy.asserted, f"{file.name}: {name} fails {healthy.asserted}"
         assert not healthy.broken, f"{file.name}: {name} breaks {healthy.broken}"
     survivors = [
-        f"{name} ({wrong}): {len(outcomes[name].passed)} passed, errors {outcomes[name].broken}"
-        for name, wrong in mutants.items()
-        if not outcomes[name].asserted
+        f"{name} ({says['wrong']}): {len(outcomes[name].passed)} passed, errors {outcomes[name].broken}, "
+        f"caught by {sorted(outcomes[name].asserted)}"
+        for name, says in mutants.items()
+        if not any(
+            test.startswith(says.get("caught_by", "test_")) for test in outcomes[name].asserted
+        )
     ]
     assert not survivors, f"{file.name}: the suite lets these pass:\n" + "\n".join(survivors)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, NoReturn
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, NoReturn
 
 import pytest
 
 from astraflow_core.capabilities import unknown_flags
-from astraflow_core.testing.conformance.subject import Subject, violated
+from astraflow_core.testing.conformance.subject import Subject, never_skipped, violated
 
 
 class Demands:
@@ -32,23 +33,62 @@ def capability(*flags: str) -> Callable[[Callable[..., None]], Callable[..., Non
     """A test that runs if its ``component`` claims all ``flags``; once claimed, a skip in it fails."""
 
     def wrap(test: Callable[..., None]) -> Callable[..., None]:
+        checked = never_skipped(test, ", ".join(flags))
+
         @functools.wraps(test)
         def run(*args: Any, **fixtures: Any) -> None:
             missing = sorted(set(flags) - fixtures["component"].capabilities)
             if missing:
                 pytest.skip(f"does not claim {', '.join(missing)}")
-            try:
-                test(*args, **fixtures)
-            except pytest.skip.Exception as skipped:
-                pytest.fail(
-                    f"claims {', '.join(flags)}, but the test of it was skipped ({skipped}): "
-                    "make it run, or take the capability out of the manifest",
-                    pytrace=False,
-                )
+            checked(*args, **fixtures)
 
+        run.opened_by = frozenset(flags)  # type: ignore[attr-defined]
         return run
 
     return wrap
+
+
+class Claims:
+    """Inherited by suites whose tests are opened by :func:`capability`."""
+
+    own_tests: ClassVar[Mapping[str, str]]
+
+    def test_every_claimed_capability_is_shown(
+        self, component: Subject, request: pytest.FixtureRequest
+    ) -> None:
+        """Each flag has a test that all flags claimed open, or one of the subclass's own; none of them is
+        skipped by a fixture."""
+        opened = {
+            name: flags
+            for name in dir(self)
+            if name.startswith("test_")
+            and (flags := getattr(getattr(self, name), "opened_by", None)) is not None
+        }
+        for flag in sorted(component.capabilities):
+            tests = [
+                name
+                for name, flags in opened.items()
+                if flag in flags and flags <= component.capabilities
+            ]
+            if callable(getattr(self, own := self.own_tests.get(flag, ""), None)):
+                tests.append(own)
+            assert tests, (
+                f"claims {flag}, which no test here shows: write one in the subclass and name it in "
+                "`own_tests`, or take the capability out of the manifest"
+            )
+            for name in tests:
+                assert_not_skipped(request, inspect.signature(getattr(self, name)).parameters)
+
+
+def assert_not_skipped(request: pytest.FixtureRequest, fixtures: Iterable[str]) -> None:
+    """No fixture skips what it is for; names that are none (parameters of a test) do not matter."""
+    for name in fixtures:
+        try:
+            request.getfixturevalue(name)
+        except pytest.FixtureLookupError:
+            continue
+        except pytest.skip.Exception as skipped:
+            pytest.fail(f"the fixture {name} skips ({skipped}), and so every test that needs it")
 
 
 def assert_whole(kind: str, request: pytest.FixtureRequest, fixtures: tuple[str, ...]) -> None:
@@ -59,8 +99,4 @@ def assert_whole(kind: str, request: pytest.FixtureRequest, fixtures: tuple[str,
     component: Subject = request.getfixturevalue("component")
     unknown = unknown_flags(kind, component.capabilities)
     assert not unknown, f"unknown capabilities {unknown}; see astraflow_core/capabilities.py"
-    for name in fixtures:
-        try:
-            request.getfixturevalue(name)
-        except pytest.skip.Exception as skipped:
-            pytest.fail(f"the fixture {name} skips ({skipped}), and so every test that needs it")
+    assert_not_skipped(request, fixtures)

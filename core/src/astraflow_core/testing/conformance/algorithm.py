@@ -6,15 +6,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pytest
 
 from astraflow_core.protocols.algorithm import NEEDS, Algorithm
 from astraflow_core.testing.conformance import _loss_cases as cases
-from astraflow_core.testing.conformance.subject import Conformance, Subject, context, violated
-from astraflow_core.types import Batch
+from astraflow_core.testing.conformance._advantage_tests import AdvantageTests
+from astraflow_core.testing.conformance._advantage_tests import violated_by as _violated
+from astraflow_core.testing.conformance._checks import assert_whole
+from astraflow_core.testing.conformance._golden import read_golden
+from astraflow_core.testing.conformance.subject import Conformance, Subject, context
 
 STEP = 1e-6
 """Nudge of a log-prob for finite differences, in nats."""
@@ -23,7 +26,7 @@ FAR = 25.0
 GARBAGE = 1e4
 
 
-class AlgorithmConformance(Conformance):
+class AlgorithmConformance(Conformance, AdvantageTests):
     """What every algorithm keeps, on the CPU in float64 (float32 where that is the point).
 
     Required fixture ``component``: the algorithm under test, in configurations that together need all that
@@ -48,13 +51,22 @@ class AlgorithmConformance(Conformance):
 
     @pytest.fixture
     def torch(self) -> Any:
-        """The framework of the tensors; tests of the loss are skipped where it is not installed."""
+        """The framework of the tensors; where it is not installed, the suite fails as not whole."""
         return pytest.importorskip("torch")
+
+    @pytest.fixture
+    def golden(self) -> Path | None:
+        """Optional: a JSON file with values that something independent computed; see :mod:`_golden`."""
+        return None
 
     @pytest.fixture
     def algorithms(self, component: Subject, tmp_path: Path) -> dict[str, Algorithm]:
         """Each configuration, built."""
         return dict(_built(component, tmp_path))
+
+    def test_the_suite_is_whole(self, request: pytest.FixtureRequest) -> None:
+        """Known capabilities; and the framework is there, without which no loss is examined."""
+        assert_whole("algorithm", request, ("torch",))
 
     # --- needs ---------------------------------------------------------------------------------
 
@@ -108,80 +120,6 @@ class AlgorithmConformance(Conformance):
                         f"{name} needs {need!r}, but its loss and its metrics do not depend on it",
                         "needs that depend on the configured keys",
                     )
-
-    # --- advantages and weights ----------------------------------------------------------------
-
-    def test_advantages_and_weights_have_their_shape(
-        self, algorithms: dict[str, Algorithm]
-    ) -> None:
-        """float32 ``[N]``, finite at trained tokens; weights 0 elsewhere."""
-        for name, algorithm in algorithms.items():
-            batch = cases.make_case(algorithm).batch
-            size, mask = len(batch.tokens), batch.loss_mask
-            assert batch.advantages is not None
-            for what, values in {"advantages": batch.advantages, **batch.weights}.items():
-                if values.dtype != np.float32 or values.shape != (size,):
-                    _violated(
-                        f"{name}: {what} is {values.dtype} {values.shape}", f"float32 [{size}]"
-                    )
-                if not np.isfinite(values[mask]).all():
-                    _violated(f"{name}: {what} is not finite at trained tokens", "finite numbers")
-            for term, share in batch.weights.items():
-                if share[~mask].any():
-                    _violated(
-                        f"{name}: the weights of {term!r} are not 0 at tokens outside the loss mask",
-                        "0 where the loss mask is not set",
-                    )
-            if not batch.weights:
-                _violated(f"{name} gives no weights", "the weights of each loss term")
-
-    def test_groups_without_spread_give_finite_advantages(
-        self, algorithms: dict[str, Algorithm]
-    ) -> None:
-        """All rewards equal, of any size; a group of one; a mini-batch of nothing but these."""
-        for name, algorithm in algorithms.items():
-            batch = cases.make_case(algorithm).batch
-            for reward in (0.0, 1.0, 0.1, -1e4):
-                equal = np.full(len(batch), reward, dtype=np.float32)
-                none = np.zeros(len(batch), dtype=np.float32)
-                one = np.ones(len(batch), dtype=np.int32)
-                for size, what in ((batch.group_size, "groups of equal"), (one, "groups of one")):
-                    flat = replace(
-                        batch, rewards=equal, group_mean=equal, group_std=none, group_size=size
-                    )
-                    with np.errstate(all="ignore"):
-                        given = algorithm.advantages(flat)
-                    if not np.isfinite(given[flat.loss_mask]).all():
-                        _violated(
-                            f"{name}: {what} rewards {reward} give advantages that are not finite",
-                            "an advantage of each token",
-                        )
-
-    def test_advantages_read_the_stamped_statistics(self, algorithms: dict[str, Algorithm]) -> None:
-        """A batch may hold one row of a group whose others were served before."""
-        for name, algorithm in algorithms.items():
-            batch = cases.make_case(algorithm).batch
-            apart = replace(batch, group=np.arange(len(batch), dtype=np.int64) + 5000)
-            if not np.array_equal(_trained(algorithm, batch), _trained(algorithm, apart)):
-                _violated(
-                    f"{name}: advantages change when the other rows of a group are in other batches",
-                    "the group statistics stamped on the row, since a batch may split groups",
-                )
-
-    def test_the_order_of_rows_does_not_matter(self, algorithms: dict[str, Algorithm]) -> None:
-        """Advantages and weights move with their rows."""
-        for name, algorithm in algorithms.items():
-            case = cases.make_case(algorithm)
-            order = np.random.default_rng(3).permutation(len(case.batch))
-            tokens = cases.tokens_of(case.batch, order)
-            moved = cases.complete(algorithm, cases.take(case, order)).batch
-            assert case.batch.advantages is not None and moved.advantages is not None
-            pairs = {"advantages": (case.batch.advantages, moved.advantages)}
-            pairs |= {t: (s, moved.weights.get(t, s * 0)) for t, s in case.batch.weights.items()}
-            trained = moved.loss_mask
-            for what, (before, after) in pairs.items():
-                if not np.allclose(before[tokens][trained], after[trained], rtol=1e-5, atol=1e-7):
-                    _violated(f"{name}: {what} depend on the order of rows", "no such influence")
 
     def test_a_mini_batch_without_trained_tokens_is_harmless(
         self, torch: Any, algorithms: dict[str, Algorithm]
@@ -352,6 +290,39 @@ class AlgorithmConformance(Conformance):
                     "finite terms, metrics and gradients",
                 )
 
+    def test_without_advantages_nothing_is_learned(
+        self, torch: Any, algorithms: dict[str, Algorithm]
+    ) -> None:
+        """Rows that are as good as expected pull nowhere, unless a term of its own (KL, entropy, a critic's
+        value) does."""
+        for name, algorithm in algorithms.items():
+            if algorithm.needs & {"reference", "entropy", "values"}:
+                continue
+            case = cases.make_case(algorithm)
+            none = replace(case.batch, advantages=np.zeros(len(case.entropy), dtype=np.float32))
+            found = cases.outcome(torch, algorithm, replace(case, batch=none))
+            if found.gradient.any():
+                _violated(f"{name}: advantages of 0 give a gradient", "a gradient of 0")
+
+    def test_golden_values(
+        self,
+        torch: Any,
+        component: Subject,
+        algorithms: dict[str, Algorithm],
+        golden: Path | None,
+    ) -> None:
+        """Advantages, weights, terms, metrics and gradients are those that were computed elsewhere."""
+        if golden is None:
+            pytest.skip("no golden values are kept")
+        for name, algorithm in algorithms.items():
+            kept = [each for each in read_golden(golden) if each.variant == name]
+            assert kept, f"{golden.name} holds no case of {name!r}"
+            for each in kept:
+                if difference := each.difference(torch, algorithm):
+                    _violated(f"{name}: {difference}", f"the values of {golden.name}")
+        named = {each.variant for each in read_golden(golden)}
+        assert named <= algorithms.keys(), f"{golden.name} has cases of {named - algorithms.keys()}"
+
     # --- purity --------------------------------------------------------------------------------
 
     def test_same_batch_same_answer(self, torch: Any, component: Subject, tmp_path: Path) -> None:
@@ -391,14 +362,6 @@ class AlgorithmConformance(Conformance):
 def _built(component: Subject, directory: Path) -> Iterator[tuple[str, Algorithm]]:
     for name, build in component.variants.items():
         yield name, build(context("trainer", directory))
-
-
-def _violated(did: str, demands: str) -> NoReturn:
-    violated("protocols/algorithm", did, demands)
-
-
-def _trained(algorithm: Algorithm, batch: Batch) -> Any:
-    return algorithm.advantages(batch)[batch.loss_mask]
 
 
 def _same(

@@ -21,7 +21,8 @@ from astraflow_core.protocols.data_policy import (
     Stateful,
 )
 from astraflow_core.testing.conformance import _data_world as worlds
-from astraflow_core.testing.conformance._data_world import COUNT, World
+from astraflow_core.testing.conformance._checks import assert_whole
+from astraflow_core.testing.conformance._data_world import COUNT, GROUP, World
 from astraflow_core.testing.conformance.subject import Conformance, Subject, context, violated
 from astraflow_core.types import GroupSummary, Prompt, Verdict
 
@@ -72,6 +73,10 @@ class DataPolicyConformance(Conformance):
                 yield name, factory(context("dataflow", tmp_path, seed))
 
         return made
+
+    def test_the_suite_is_whole(self, request: pytest.FixtureRequest) -> None:
+        """Known capabilities, and prompts to offer."""
+        assert_whole("data_policy", request, ("prompts",))
 
     # --- what it is ----------------------------------------------------------------------------
 
@@ -315,6 +320,32 @@ class DataPolicyConformance(Conformance):
                     _violated(
                         f"{name} admitted none of the offers {start} to {start + PATIENCE}",
                         "that nothing starves while prompts still teach something",
+                    )
+
+    def test_groups_may_finish_late_out_of_order_or_never(
+        self, component: Subject, build: Any, prompts: list[Prompt]
+    ) -> None:
+        """Many groups are under way at once, in any order; a task that fails brings none back."""
+        _opened(component, "admit")
+        for name, policy in build():
+            rng = np.random.default_rng(2)
+            world, under_way = World(prompts), list[Prompt]()
+            for stretch in range(10):
+                offers = []
+                for _ in range(PATIENCE):
+                    prompt = prompts[world.step % len(prompts)]
+                    offers.append(policy.admit(prompt))
+                    under_way += [prompt] * bool(offers[-1])
+                    if len(under_way) > 2 * GROUP:
+                        ended = under_way.pop(int(rng.integers(len(under_way))))
+                        if isinstance(policy, Accept) and rng.random() < 0.75:
+                            policy.accept(world.group(ended))
+                    world.step += 1
+                if not any(offers):
+                    _violated(
+                        f"{name} admitted none of the offers {stretch * PATIENCE} to "
+                        f"{(stretch + 1) * PATIENCE} while groups came back late or not at all",
+                        "that nothing waits for a group that may never come",
                     )
 
     def test_groups_that_differ_keep_being_accepted(

@@ -15,7 +15,7 @@ import pytest
 
 from astraflow_core.errors import AstraFlowError
 from astraflow_core.testing.conformance import _qwen3
-from astraflow_core.testing.conformance._checks import assert_whole
+from astraflow_core.testing.conformance._checks import Claims, assert_whole
 from astraflow_core.testing.conformance._engine_control import ControlTests, Examine, Run
 from astraflow_core.testing.conformance._engine_rig import (
     DEMANDS,
@@ -47,7 +47,7 @@ SAMPLINGS = {
 HEALTH = ("running", "waiting", "version", "tokens_generated", "prompt_tokens", "decode_seconds")
 
 
-class EngineConformance(Conformance, ControlTests):
+class EngineConformance(Conformance, Claims, ControlTests):
     """Inherit this and give the fixture ``component``::
 
         class TestMyEngine(EngineConformance):

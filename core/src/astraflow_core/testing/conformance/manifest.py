@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from astraflow_core.catalog import Catalog
 from astraflow_core.component import Component, Kind, load_attribute
-from astraflow_core.discovery import BadManifest, read_api, read_manifest
+from astraflow_core.discovery import GROUP, BadManifest, State, read_api, read_manifest
 from astraflow_core.errors import PluginError
 from astraflow_core.testing.conformance._manifest_probe import probe
 from astraflow_core.testing.conformance.subject import Conformance, violated
@@ -26,7 +27,7 @@ BACKENDS = frozenset(
     }
 )  # fmt: skip
 """Packages that only the process of a component that needs them may import."""
-LONGEST_SUMMARY = 100
+LONGEST_SUMMARY = 80
 LIGHT = frozenset({"astraflow_core", "pluggy"})
 
 
@@ -87,6 +88,21 @@ class ManifestConformance(Conformance):
                 f"{module.__name__} implements no hook",
                 "at least one hook of a plugin",
             )
+
+    def test_it_is_discovered(self, manifest: str) -> None:
+        """One installed distribution names the module in the group of entry points."""
+        found = [plugin for plugin in Catalog.discover().plugins if plugin.manifest == manifest]
+        if not found:
+            violated(
+                "discovery",
+                f"no installed distribution names {manifest} as an entry point",
+                f"[project.entry-points.{GROUP}] with NAME = '{manifest}', and the package installed",
+            )
+        for plugin in found:
+            if plugin.state is State.CONFLICTING:
+                violated(
+                    "discovery", f"plugin {plugin.name!r}: {plugin.problem}", "a name of its own"
+                )
 
     def test_answers_the_same_each_time(
         self, module: ModuleType, components: tuple[tuple[Kind, Component], ...]

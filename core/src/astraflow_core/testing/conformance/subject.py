@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,14 +59,41 @@ def violated(protocol: str, did: str, demands: str) -> NoReturn:
     pytest.fail(f"{did}\n{protocol}.py demands: {demands}")
 
 
+def never_skipped(test: Callable[..., None], claim: str) -> Callable[..., None]:
+    """The test, which fails where it would be skipped: it is what shows the ``claim``."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **fixtures: Any) -> None:
+        try:
+            test(*args, **fixtures)
+        except pytest.skip.Exception as skipped:
+            pytest.fail(
+                f"claims {claim}, but the test of it was skipped ({skipped}): "
+                "make it run, or take the capability out of the manifest",
+                pytrace=False,
+            )
+
+    return run
+
+
 class Conformance:
     """Base of the suites.
 
     A test that a component cannot pass for a reason is named in ``expected_failures`` with that reason; it
     fails if it passes after all. Tests of a suite may be added to, not replaced.
+
+    ``own_tests`` names, for each declared flag that the suite cannot show (it has no such hardware, or no
+    counterpart), the test method of the subclass that does; a skip in it fails.
     """
 
     expected_failures: ClassVar[Mapping[str, str]] = {}
+    own_tests: ClassVar[Mapping[str, str]] = {}
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        for flag, name in cls.own_tests.items():
+            if callable(test := vars(cls).get(name)):
+                setattr(cls, name, never_skipped(test, flag))
 
     @pytest.fixture(autouse=True)
     def _expected_failure(self, request: pytest.FixtureRequest) -> None:

@@ -11,19 +11,18 @@ import numpy as np
 import pytest
 
 from astraflow_core.errors import NonFiniteLoss
-from astraflow_core.testing.conformance._checks import assert_whole, capability
+from astraflow_core.testing.conformance._checks import Claims, assert_whole, capability
+from astraflow_core.testing.conformance._trainer_checks import close_to, loss_inputs
 from astraflow_core.testing.conformance._trainer_rig import (
     DEMANDS,
     PolicyGradient,
     Reference,
     Rig,
-    entropies,
     exported,
     ragged_batch,
     ready,
     same_update,
     tiny_model_logits,
-    to_numpy,
     token_logprobs,
     train,
 )
@@ -39,7 +38,7 @@ BITWISE = 1e-6
 which a parallel machine adds."""
 
 
-class TrainerConformance(Conformance):
+class TrainerConformance(Conformance, Claims):
     """Inherit this and give the fixture ``component``::
 
         class TestMyTrainer(TrainerConformance):
@@ -113,7 +112,7 @@ class TrainerConformance(Conformance):
             "0 at the first token of a row",
         )
         expected = token_logprobs(reference(model / "model.safetensors", batch), batch)
-        _close(got, expected, self.tolerance, f"logprobs() at temperature {temperature}")
+        close_to(got, expected, self.tolerance, f"logprobs() at temperature {temperature}")
 
     def test_rows_do_not_see_one_another(self, rig: Rig) -> None:
         trainer, batch = rig.build(), ragged_batch()
@@ -121,7 +120,7 @@ class TrainerConformance(Conformance):
         rows = np.array([7, 2, 9, 5])
         part = trainer.logprobs(batch.take(rows), "current")
         among = np.concatenate([whole[batch.offsets[r] : batch.offsets[r + 1]] for r in rows])
-        _close(part, among, self.tolerance, "logprobs() of some rows, in another order,")
+        close_to(part, among, self.tolerance, "logprobs() of some rows, in another order,")
 
     def test_metrics_of_a_step(self, rig: Rig, model: Path, reference: Reference) -> None:
         trainer, algorithm = rig.build(), PolicyGradient()
@@ -190,6 +189,22 @@ class TrainerConformance(Conformance):
         other.step(batch.take(np.random.default_rng(1).permutation(len(batch))), algorithm, 0)
         same, words = same_update(before, exported(one), exported(other), 0.02)
         DEMANDS.that(same, f"{words} for two orders of rows", "a step is one on the mini-batch")
+
+    def test_the_same_seed_makes_the_same_steps(self, rig: Rig) -> None:
+        one, other = rig.build(), rig.build()
+        before = exported(one)
+        DEMANDS.that(exported(other) == before, "two instances start apart", "one initial model")
+        metrics = [train(trainer, range(2)) for trainer in (one, other)]
+        same, words = same_update(before, exported(one), exported(other), BITWISE)
+        DEMANDS.that(
+            same
+            and all(
+                math.isclose(a["loss"], b["loss"], rel_tol=1e-6)
+                for a, b in zip(*metrics, strict=True)
+            ),
+            f"{words} in two instances with one seed",
+            "chance, if there is any, comes from context.seed",
+        )
 
     def test_masked_tokens_have_no_influence(self, rig: Rig) -> None:
         algorithm = PolicyGradient()
@@ -274,7 +289,7 @@ class TrainerConformance(Conformance):
         file = write_tensors(tmp_path / "exported.safetensors", after)
         expected = token_logprobs(reference(file, batch), batch)
         got = trainer.logprobs(batch, "current")
-        _close(got, expected, self.tolerance, "after two steps logprobs()")
+        close_to(got, expected, self.tolerance, "after two steps logprobs()")
 
     def test_a_saved_model_loads_again(self, rig: Rig) -> None:
         trainer, batch = rig.build(), ragged_batch(5)
@@ -296,7 +311,7 @@ class TrainerConformance(Conformance):
         )
         again = rig.build(model=folder).logprobs(batch, "current")
         expected = trainer.logprobs(batch, "current")
-        _close(again, expected, self.tolerance, "a trainer on the saved model")
+        close_to(again, expected, self.tolerance, "a trainer on the saved model")
 
     @capability("checkpoint")
     def test_the_step_after_loading_is_the_same(self, component: Subject, rig: Rig) -> None:
@@ -335,7 +350,7 @@ class TrainerConformance(Conformance):
         expected = token_logprobs(reference(model / "model.safetensors", batch), batch)
         train(trainer, range(2))
         got = trainer.logprobs(batch, "reference")
-        _close(got, expected, self.tolerance, "logprobs(…, 'reference') after two steps")
+        close_to(got, expected, self.tolerance, "logprobs(…, 'reference') after two steps")
 
     @capability("proximal")
     def test_logprobs_do_not_disturb_the_update(self, component: Subject, rig: Rig) -> None:
@@ -369,55 +384,12 @@ class TrainerConformance(Conformance):
         if not self.calls_loss:
             pytest.skip("its loss is built in")
         needs = rig.component.capabilities & {"entropy", "reference", "proximal"}
-        for variant in rig.variants:
-            algorithm, trainer = PolicyGradient(needs), rig.build(variant, needs)
-            batch = ready(trainer, ragged_batch(), algorithm)
-            trainer.step(batch, algorithm, 3)
-            logits = reference(model / "model.safetensors", batch)
-            logprobs = token_logprobs(logits, batch)
-            columns = {
-                "logprobs": logprobs,
-                "advantages": batch.advantages,
-                "reference": logprobs if "reference" in needs else None,
-                "proximal": logprobs if "proximal" in needs else None,
-                "entropy": entropies(logits, batch) if "entropy" in needs else None,
-            }
-            # Behaviour log-probs are all different, so they say which token is which.
-            place = {float(batch.logprobs[i]): int(i) for i in np.flatnonzero(batch.loss_mask)}
-            given: list[int] = []
-            for inputs in algorithm.seen:
-                trained = to_numpy(inputs.mask)
-                at = [place.get(float(b), -1) for b in to_numpy(inputs.behaviour)[trained]]
-                given += at
-                for name, column in columns.items():
-                    if column is not None:
-                        got = to_numpy(getattr(inputs, name))[trained]
-                        _close(got, column[at], self.tolerance, f"LossInputs.{name}")
-                got = to_numpy(inputs.weights["policy"])[trained]
-                _close(got, batch.weights["policy"][at], 1e-6, "LossInputs.weights")
-                row = to_numpy(inputs.row)
-                DEMANDS.that(
-                    bool((np.diff(row) >= 0).all())
-                    and int(row.max(initial=0)) < inputs.rows
-                    and len({*zip(row[trained].tolist(), batch.row_of_token[at], strict=True)})
-                    == len({*batch.row_of_token[at]})
-                    and inputs.step == 3,
-                    f"LossInputs: row {row.tolist()} of {inputs.rows}, step {inputs.step}",
-                    "row is the row of each position within the micro-batch, in order; step as given",
-                )
-            DEMANDS.that(
-                sorted(given) == np.flatnonzero(batch.loss_mask).tolist(),
-                f"the loss was given {len(given)} trained tokens; the batch has {batch.trained_tokens}",
-                "every trained token is in one micro-batch (types/loss.py)",
-            )
+        loss_inputs(rig, needs, model, reference, self.tolerance)
 
-
-def _close(got: np.ndarray, expected: np.ndarray, tolerance: float, what: str) -> None:
-    error = np.abs(np.asarray(got, dtype=np.float64) - expected)
-    worst = int(np.argmax(error)) if error.size else 0
-    DEMANDS.that(
-        bool((error <= tolerance).all()),
-        f"{what} is {got[worst] if error.size else 0:.6f} at {worst} of {error.size} where "
-        f"{expected[worst] if error.size else 0:.6f} is right",
-        "log-probs of every token given those before it in its row, logits divided by batch.temperature",
-    )
+    @capability("entropy")
+    def test_the_loss_is_given_the_entropy(
+        self, component: Subject, rig: Rig, model: Path, reference: Reference
+    ) -> None:
+        if not self.calls_loss:
+            pytest.skip("its loss is built in")
+        loss_inputs(rig, frozenset({"entropy"}), model, reference, self.tolerance)

@@ -21,6 +21,7 @@ from astraflow_core.catalog import Catalog
 from astraflow_core.errors import AstraFlowError, WeightsError
 from astraflow_core.protocols.transport import Publisher, Receiver
 from astraflow_core.testing.conformance import _tensors as tensors
+from astraflow_core.testing.conformance._checks import assert_not_skipped
 from astraflow_core.testing.conformance._footprint import Footprint, memory_in_use
 from astraflow_core.testing.conformance._link import Link, TcpLink
 from astraflow_core.testing.conformance._transport_checks import (
@@ -57,12 +58,10 @@ class TransportConformance(Conformance):
                 return {"use": "http", "streams": 2}
 
     ``use`` may be ``"module:attr"``. Flags are those that the manifest declares. A transport whose
-    endpoints are not ``scheme://host:port`` overrides the fixture ``link`` too. ``own_tests`` names,
-    for a declared flag that this suite cannot show (a collective's receiving half runs in an engine),
-    the test method of the subclass that does.
+    endpoints are not ``scheme://host:port`` overrides the fixture ``link`` too. A flag that this suite
+    cannot show (a collective's receiving half runs in an engine) has a test in ``own_tests``.
     """
 
-    own_tests: ClassVar[dict[str, str]] = {}
     _shown: ClassVar[dict[str, str]] = {
         "full": "test_every_dtype_and_shape_arrives_bit_by_bit",
         "delta": "test_a_delta_is_smaller_than_the_whole",
@@ -437,8 +436,11 @@ class TransportConformance(Conformance):
 
     # --- flags ---------------------------------------------------------------------------------
 
-    def test_every_promised_flag_is_shown(self, flags: frozenset[str]) -> None:
-        shown = self._shown | self.own_tests
+    def test_every_promised_flag_is_shown(
+        self, flags: frozenset[str], request: pytest.FixtureRequest
+    ) -> None:
+        assert_not_skipped(request, ("link",))
+        shown = {**self._shown, **self.own_tests}
         missing = [f for f in sorted(flags) if not callable(getattr(self, shown.get(f, ""), None))]
         demand(
             not missing,
