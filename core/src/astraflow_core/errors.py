@@ -62,6 +62,11 @@ class WrongVersion(AstraFlowError):
     """A pinned request reached an engine that serves another version."""
 
 
+class EngineLost(AstraFlowError):
+    """An engine cannot serve any more, for good: its backend died, hangs or holds nobody knows what. Its
+    host ends and is started again."""
+
+
 class WireError(AstraFlowError):
     """A message that does not follow the wire format: what was expected and what arrived."""
 

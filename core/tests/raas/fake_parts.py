@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from astraflow_core.config.models import ConfigModel
-from astraflow_core.errors import UserError, WeightsError, WrongVersion
+from astraflow_core.errors import EngineLost, UserError, WeightsError, WrongVersion
 from astraflow_core.types import (
     GenerateResult,
     LogprobSemantics,
@@ -62,6 +62,8 @@ class FakeEngine:
             raise ValueError("over the context")
         if request.id == "poison":
             os._exit(3)
+        if request.id == "lost":
+            raise EngineLost("its backend is gone")
         if request.id == "hang":
             time.sleep(60)
         count = request.sampling.max_tokens

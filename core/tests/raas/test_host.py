@@ -153,6 +153,18 @@ def test_a_killed_host_fails_its_requests_and_is_started_again(make_config, tmp_
     asyncio.run(scenario())
 
 
+def test_a_host_ends_with_its_engine_and_what_was_under_way_can_be_retried(make_config, tmp_path):
+    async def scenario(host, life):
+        under_way = asyncio.ensure_future(host.client.generate(request("slow", 50)))
+        await asyncio.sleep(0.05)
+        for lost in (host.client.generate(request("lost")), under_way):
+            with pytest.raises(HostGone, match="exit code 1"):
+                await asyncio.wait_for(lost, 10)
+        assert await asyncio.wait_for(life, 10) == "ended with exit code 1"
+
+    hosted(make_config(engine={"token_s": 0.05}), tmp_path, scenario)
+
+
 def test_a_host_that_hangs_is_killed_and_named(make_config, tmp_path, caplog):
     async def scenario(host, life):
         with pytest.raises(HostGone, match="did not answer for 1 s"):

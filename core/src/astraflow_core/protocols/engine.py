@@ -16,7 +16,9 @@ PauseMode = Literal["keep", "wait", "abort"]
 class Engine(Protocol):
     """An inference engine. All methods run on the engine host's event loop and must not block it.
 
-    Built as ``factory(config, context)``; nothing heavy happens before :meth:`start`.
+    Built as ``factory(config, context)``; nothing heavy happens before :meth:`start`. Any call may raise
+    :class:`astraflow_core.errors.EngineLost` when the engine can serve no more: its host then ends and is
+    started again, and what was under way is retried.
     """
 
     @property

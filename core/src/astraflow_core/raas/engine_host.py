@@ -25,6 +25,7 @@ import zmq.asyncio
 from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
 from astraflow_core.config.load import component_context
+from astraflow_core.errors import EngineLost
 from astraflow_core.protocols.engine import Engine
 from astraflow_core.raas import host_protocol as protocol
 from astraflow_core.raas.failures import as_failure
@@ -65,6 +66,7 @@ class EngineHost:
         self._failed: dict[str, protocol.Failure] = {}
         self._flush_planned = False
         self.closing = asyncio.Event()
+        self.lost = asyncio.Event()
 
     async def serve(self) -> None:
         """Take messages until cancelled."""
@@ -78,7 +80,7 @@ class EngineHost:
                 for request in protocol.decode_requests(message, buffers[0]):
                     self._spawn(self._generate(request))
             case protocol.Abort():
-                self._spawn(self._engine.abort(message.ids))
+                self._spawn(self._abort(message.ids))
             case _:
                 self._spawn(self._answer(message, buffers))
 
@@ -91,11 +93,26 @@ class EngineHost:
         try:
             result = await self._engine.generate(request)
             self._finished.append(result)
+        except EngineLost as error:
+            self._lose(error)
+            return
         except Exception as error:  # noqa: BLE001 - raised again by the client, for the one request
             self._failed[request.id] = as_failure(error)
         if not self._flush_planned:
             self._flush_planned = True
             asyncio.get_running_loop().call_soon(self._flush)
+
+    async def _abort(self, ids: list[str]) -> None:
+        try:
+            await self._engine.abort(ids)
+        except EngineLost as error:
+            self._lose(error)
+
+    def _lose(self, error: EngineLost) -> None:
+        """What was asked is not answered: the end of this process says it all, and is retried."""
+        if not self.lost.is_set():
+            log.error("the engine is lost: %s", error)
+            self.lost.set()
 
     def _flush(self) -> None:
         self._flush_planned = False
@@ -106,6 +123,9 @@ class EngineHost:
     async def _answer(self, message: Any, buffers: list[bytes]) -> None:
         try:
             reply = await self._call(message, buffers)
+        except EngineLost as error:
+            self._lose(error)
+            return
         except Exception as error:  # noqa: BLE001 - raised again by the client, for the one call
             reply = protocol.frames(protocol.Failed(message.call, as_failure(error)))
         await self._socket.send_multipart(reply)
@@ -157,7 +177,8 @@ async def _start(spec: ChildSpec, socket: zmq.asyncio.Socket) -> Engine | None:
 
 
 async def run(spec: ChildSpec) -> int:
-    """Start the engine, serve it until the RaaS closes it or SIGTERM; the exit code."""
+    """Start the engine, serve it until the RaaS closes it, SIGTERM, or the engine's own end (1); the exit
+    code."""
     context = zmq.asyncio.Context()
     socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.SNDHWM, 0)
@@ -172,14 +193,15 @@ async def run(spec: ChildSpec) -> int:
             return 1
         host = EngineHost(engine, socket)
         serving = asyncio.create_task(host.serve())
-        ends = [asyncio.create_task(event.wait()) for event in (host.closing, stopped)]
+        events = (host.closing, host.lost, stopped)
+        ends = [asyncio.create_task(event.wait()) for event in events]
         await asyncio.wait([serving, *ends], return_when=asyncio.FIRST_COMPLETED)
         if serving.done():
             serving.result()
         serving.cancel()
         if not host.closing.is_set():
             await asyncio.wait_for(engine.close(), CLOSE_S)
-        return 0
+        return 1 if host.lost.is_set() else 0
     finally:
         context.destroy()
 
