@@ -69,8 +69,9 @@ def test_generated_pages_are_current() -> None:
 def test_a_stale_page_is_named_with_what_mends_it_and_mended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    pages = [file.name for file in docs.pages()]
     monkeypatch.setattr(docs, "DOCS", tmp_path)
-    for page in (file.name for file in docs.pages()):
+    for page in pages:
         (tmp_path / page).write_text(text_of(f"docs/{page}"), encoding="utf-8")
     processes = tmp_path / "processes.md"
     processes.write_text(processes.read_text().replace("### LeaseTasks", "### LendTasks"))

@@ -158,7 +158,7 @@ PROVOKED: dict[str, list[tuple[Provocation, ...]]] = {
     "/v1/tasks/renew": [(sent("/v1/tasks/renew", BEAT),)],
     "/v1/trainers/register": [
         stranger("/v1/trainers/register", TRAINER),
-        (sent("/v1/trainers/register", TRAINER, updates=5),),
+        (sent("/v1/trainers/register", TRAINER, updates=(5,)),),
     ],
     "/v1/batches/next": [
         stranger("/v1/batches/next", NEXT),

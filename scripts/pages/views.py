@@ -36,6 +36,7 @@ DATAFLOW: dict[str, View] = {
         "run": "name of the run",
         "state": "as in health",
         "reason": "why it is in that state",
+        "held_back": "why no new task is given out, such as a full disk; empty if nothing holds them back",
         "seed": "`run.seed`",
         "steps": "updates acknowledged by the slowest policy",
         "steps_total": "`run.steps`",
