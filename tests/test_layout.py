@@ -387,3 +387,22 @@ def test_algorithms_keep_golden_values() -> None:
         )
     ]
     none(wrong)
+
+
+def test_every_component_inherits_the_suite_of_its_kind() -> None:
+    wrong = []
+    for package in dev.packages():
+        kind = KIND_OF_FOLDER.get(package.path.parent.name)
+        if kind is None:
+            continue
+        suite = "".join(part.capitalize() for part in kind.split("_")) + "Conformance"
+        inherited = {
+            ast.unparse(base).rpartition(".")[2]
+            for file in (package.path / "tests").glob("test_*.py")
+            for node in tree_of(file).body
+            if isinstance(node, ast.ClassDef) and node.name.startswith("Test")
+            for base in node.bases
+        }
+        if suite not in inherited:
+            wrong.append(f"{package.path.relative_to(ROOT)}: no test class inherits {suite}")
+    none(wrong)

@@ -91,8 +91,8 @@ def find_plugins(disable: Iterable[str] = (), only: Iterable[str] | None = None)
     (comma-separated), and all but those named by ``only``, are listed without being imported.
     """
     barred = dict.fromkeys(disable, "[plugins] disable")
-    for name in os.environ.get(DISABLE_VARIABLE, "").split(","):
-        barred.setdefault(name.strip(), DISABLE_VARIABLE)
+    for name in disabled_by_environment():
+        barred.setdefault(name, DISABLE_VARIABLE)
     allowed = None if only is None else frozenset(only)
     entries = scan(tuple(sys.path))
     owners = Counter(entry.name for entry, _ in entries)
@@ -116,6 +116,12 @@ def find_plugins(disable: Iterable[str] = (), only: Iterable[str] | None = None)
         else:
             plugins.append(_loaded(entry, distribution))
     return plugins
+
+
+def disabled_by_environment() -> list[str]:
+    """The names in ``ASTRAFLOW_DISABLE_PLUGINS``."""
+    names = (name.strip() for name in os.environ.get(DISABLE_VARIABLE, "").split(","))
+    return [name for name in names if name]
 
 
 @lru_cache(maxsize=4)

@@ -62,6 +62,17 @@ def test_broken_plugins_are_lines_of_the_list(
     assert about["toy_loss"] == "What the toys are."
 
 
+def test_ambiguous_components_are_told(
+    site: Any, manifest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loss = "@hookimpl\ndef astraflow_algorithms(): return [Component('twice', 'm:L', 's')]\n"
+    for name in ("here", "there"):
+        site.add(name, manifest + loss)
+    assert main(["plugins"]) == 0
+    told = capsys.readouterr().out.partition("\nambiguous\n")[2].splitlines()
+    assert "algorithm twice  here/twice or there/twice" in told
+
+
 def test_schema_of_a_component(site: Any, capsys: pytest.CaptureFixture[str]) -> None:
     site.toy()
     assert main(["plugins", "--schema", "data_policy/toy_filter"]) == 0

@@ -11,6 +11,7 @@ import pytest
 
 from astraflow_core.config.load import component_context, load_config
 from astraflow_core.config.show import values
+from astraflow_core.discovery import DISABLE_VARIABLE
 from astraflow_core.errors import ConfigError, PluginError
 
 
@@ -217,6 +218,14 @@ def test_plugins_of_the_run_are_barred_before_import(
     assert len(found) == 2
     assert "did you mean 'loud'?" in found[0]
     assert "cannot be disabled" in found[1]
+
+
+def test_a_misspelt_name_in_the_environment_is_told(
+    site: Any, run_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DISABLE_VARIABLE, " tyo, never_heard_of,")
+    (found,) = problems(run_file, site)
+    assert found == f"{DISABLE_VARIABLE}: no plugin 'tyo' is installed; did you mean 'toy'?"
 
 
 def test_enabled_plugins_must_be_usable(site: Any, run_file: Path) -> None:

@@ -46,6 +46,13 @@ def run(arguments: argparse.Namespace) -> int:
         for entry in catalog.components()
     ]
     print_table(("KIND", "NAME", "PLUGIN", "DISTRIBUTION", "CAPABILITIES", "SUMMARY"), rows)
+    shared: dict[str, list[str]] = {}
+    for entry in catalog.components():
+        shared.setdefault(f"{entry.kind} {entry.component.name}", []).append(entry.qualified)
+    ambiguous = [(name, " or ".join(each)) for name, each in shared.items() if len(each) > 1]
+    if ambiguous:
+        print("\nambiguous")
+        print_table(("COMPONENT", "SAY WHICH"), ambiguous)
     hooked = [plugin for plugin in catalog.plugins if plugin.hooks]
     if hooked:
         print("\nlifecycle hooks")

@@ -16,7 +16,7 @@ from astraflow_core.config.paths import absolute, resolved_options
 from astraflow_core.config.rendering import join, render, shown
 from astraflow_core.config.sources import Layers, Origin, apply_overrides, read_file
 from astraflow_core.config.tables import AUTO, Place, component_tables
-from astraflow_core.discovery import CORE
+from astraflow_core.discovery import CORE, DISABLE_VARIABLE, disabled_by_environment
 from astraflow_core.errors import ConfigError, PluginError
 from astraflow_core.hooks import Hooks
 from astraflow_core.seeds import derive_seed
@@ -195,12 +195,14 @@ def _plugin_problems(config: RunConfig, catalog: Catalog) -> Iterator[str]:
         else:
             if not plugin.healthy:
                 yield f"plugins.enable.{index}: plugin {name!r} cannot be used: {plugin.problem}"
-    for index, name in enumerate(config.plugins.disable):
+    disabled = [(f"plugins.disable.{i}", name) for i, name in enumerate(config.plugins.disable)]
+    disabled += [(DISABLE_VARIABLE, name) for name in disabled_by_environment()]
+    for where, name in disabled:
         match = nearest(name, names)
         if name == CORE:
-            yield f"plugins.disable.{index}: the core's own plugin cannot be disabled"
+            yield f"{where}: the core's own plugin cannot be disabled"
         elif name not in names and match is not None:  # a typing error would let it in
-            yield f"plugins.disable.{index}: no plugin {name!r} is installed; did you mean {match!r}?"
+            yield f"{where}: no plugin {name!r} is installed; did you mean {match!r}?"
 
 
 def _place_in_file(problem: str) -> tuple[int, str]:
