@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -40,6 +41,8 @@ from astraflow_core.wire.messages import (
     RenewLeases,
     Task,
 )
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 class Prompts:

@@ -40,6 +40,9 @@ log = logging.getLogger("astraflow.dataflow")
 
 ROLE = "dataflow"
 FAREWELL_S = 10.0
+PORT_OF_BEFORE_S = 10.0
+"""How long a restarted dataflow waits for its old port: a client of any service on this host may have got
+it for a connection of its own meanwhile."""
 
 
 def serve(config: RunConfig, directory: Path, token: str) -> int:
@@ -132,7 +135,12 @@ async def _serve(
     if config.journal.enabled:
         _restore(flow, clock, Journal(directory / "journal", clock), resumed=port is None)
     service = DataflowService(flow, wakeups, token, hooks.routes(ROLE))
-    server = Server(service.app, config.dataflow.host, port or config.dataflow.port)
+    server = Server(
+        service.app,
+        config.dataflow.host,
+        port or config.dataflow.port,
+        patience_s=PORT_OF_BEFORE_S if port else 0.0,
+    )
     hurry = asyncio.Event()
     signalled = asyncio.Event()
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import socket
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeVar
 
@@ -146,10 +148,24 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-class Server:
-    """An app served inside the running event loop; the socket is bound in the constructor."""
+def _bind(unbound: socket.socket, address: tuple[str, int], patience_s: float) -> None:
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            unbound.bind(address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() >= until:
+                raise
+            time.sleep(0.05)
+        else:
+            return
 
-    def __init__(self, app: FastAPI, host: str, port: int) -> None:
+
+class Server:
+    """An app served inside the running event loop; the socket is bound in the constructor, which waits up to
+    ``patience_s`` for a port that is in use to become free."""
+
+    def __init__(self, app: FastAPI, host: str, port: int, patience_s: float = 0.0) -> None:
         if not _is_loopback(host) and not app.state.token:
             raise UserError(
                 f"refusing to bind {host} without a token; only loopback may go without"
@@ -159,7 +175,7 @@ class Server:
         self._socket = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            self._socket.bind((host, port))
+            _bind(self._socket, (host, port), patience_s)
         except OSError as error:
             self._socket.close()
             raise UserError(
