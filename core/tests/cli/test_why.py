@@ -169,6 +169,27 @@ def test_a_runtime_that_is_not_installed(site: Any, manifest: str, why: Any) -> 
     assert (whole["state"], whole["fix"]) == ("incomplete", told["fix"])
 
 
+def test_a_runtime_that_wants_an_interpreter_of_its_own(site: Any, manifest: str, why: Any) -> None:
+    site.add(
+        "apart",
+        f"{manifest}ASTRAFLOW_ENVIRONMENT = 'parts:environment'\n{ENGINE.format(module='parts')}",
+        metadata='Requires-Dist: huge-backend>=2; extra == "runtime"\n',
+    )
+    fix = why("apart")["plugin apart"]["fix"]
+    assert (
+        fix
+        == "astraflow env create apart --plugin apart, and python = 'env:apart' in the role's table"
+    )
+
+
+def test_a_runtime_that_is_installed(site: Any, manifest: str, why: Any) -> None:
+    site.add("light", manifest, metadata='Requires-Dist: pluggy; extra == "runtime"\n')
+    told = why("fake-light")["plugin light"]
+    assert told["runtime"].startswith("pluggy 1.")
+    site.toy()
+    assert why("toy")["plugin toy"]["runtime"] == "needs nothing more"
+
+
 def test_pins_that_clash_name_who_holds_the_other_version(
     site: Any, manifest: str, why: Any
 ) -> None:
@@ -181,7 +202,9 @@ def test_pins_that_clash_name_who_holds_the_other_version(
     )
     told = why("quick")["engine old/quick"]
     assert told["conflicts"] == ["backend==2.0 (3.0 is installed); holder 1.0 needs backend>=3"]
-    assert 'python = "envs/quick/bin/python"' in told["fix"]
+    assert told["fix"] == (
+        'astraflow env create old --plugin old, and engine = { use = "quick", python = "env:old" }'
+    )
 
 
 def test_a_component_that_cannot_be_imported(site: Any, manifest: str, why: Any) -> None:

@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from astraflow_core.capabilities import pairing_problems
 from astraflow_core.component import API_VERSION, Kind, load_attribute
+from astraflow_core.config.environments import ATTRIBUTE
 from astraflow_core.discovery import State
 from astraflow_core.docstrings import docstring_of
 from astraflow_core.errors import PluginError
-from astraflow_core.requirements import RUNTIME, clashes, missing_runtime
+from astraflow_core.requirements import (
+    RUNTIME,
+    clashes,
+    missing_runtime,
+    runtime_requirements,
+)
 from astraflow_core.suggestions import near
 
 if TYPE_CHECKING:
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
     from astraflow_core.discovery import Plugin
 
 _FRAMES = 3
+_ROLES = (Kind.ENGINE, Kind.TRAINER)
 _NAMED_AS = {
     Kind.WORKFLOW: '[workflow] use = "{}"',
     Kind.REWARD: '[reward] use = "{}"',
@@ -46,7 +53,7 @@ class Standing:
 
 
 def standings(catalog: Catalog, name: str) -> list[Standing]:
-    """All that ``name`` may mean: a plugin, ``component``, ``kind/component``, ``plugin/component`` or
+    """All that ``name`` may mean: a plugin or its distribution, ``component``, ``kind/component``, ``plugin/component`` or
     ``[kind/]module:attr``. Raises :class:`PluginError` with the nearest names if it means nothing."""
     kind, slash, rest = name.partition("/")
     wanted = Kind(kind) if slash and kind in list(Kind) else None
@@ -64,7 +71,8 @@ def standings(catalog: Catalog, name: str) -> list[Standing]:
         told += [
             of_plugin(plugin)
             for plugin in catalog.plugins
-            if plugin.name == rest and not (plugin.healthy and plugin.name in covered)
+            if rest in (plugin.name, plugin.distribution)
+            and not (plugin.healthy and plugin.name in covered)
         ]
     if not told:
         raise _unknown(catalog, name, wanted, rest)
@@ -95,7 +103,7 @@ def of_plugin(plugin: Plugin) -> Standing:
             fix = f"pip install --upgrade --force-reinstall {who}, or pip uninstall {who}"
         case _ if missing:
             verdict = f"listed, but cannot run here: needs {', '.join(missing)}"
-            fix = _install(who)
+            fix = _install(plugin)
         case _:
             verdict = "can be used by any run that names it"
     return Standing(
@@ -123,7 +131,7 @@ def _component(catalog: Catalog, entry: Selected, asked: str) -> Standing:
     problem, keys = _examined(catalog, entry)
     missing = missing_runtime(entry.metadata)
     if missing:
-        state, fix = "incomplete", _install(entry.distribution)
+        state, fix = "incomplete", _install(plugin)
         verdict = f"listed, but cannot run here: needs {', '.join(missing)}"
     elif problem is not None:
         state, chain = "broken", gist(problem.__cause__)
@@ -136,12 +144,8 @@ def _component(catalog: Catalog, entry: Selected, asked: str) -> Standing:
             "say which"
         )
     conflicts = clashes(entry.metadata)
-    if conflicts and kind in (
-        Kind.ENGINE,
-        Kind.TRAINER,
-    ):  # pip would take from others what it gives
-        python = f"envs/{component.name}/bin/python"
-        fix = f'an interpreter of its own: {kind} = {{ use = "{use}", python = "{python}" }}'
+    if conflicts and kind in _ROLES:  # pip would take from others what it gives to this one
+        fix = f'{_environment(plugin)}, and {kind} = {{ use = "{use}", python = "env:{plugin.name}" }}'
     facts = _of_distribution(plugin) | {
         "target": component.target,
         "summary": component.summary,
@@ -239,7 +243,6 @@ def _without_partner(catalog: Catalog, entry: Selected) -> Iterator[str]:
 
 
 def _of_distribution(plugin: Plugin) -> dict[str, Any]:
-    missing = missing_runtime(plugin.metadata)
     return {
         "plugin": plugin.name,
         "distribution": plugin.distribution,
@@ -248,10 +251,17 @@ def _of_distribution(plugin: Plugin) -> dict[str, Any]:
         "file": plugin.file,
         "plugin_api": ".".join(map(str, plugin.api)) if plugin.api else None,
         "core_api": ".".join(map(str, API_VERSION)),
-        "runtime": f"lacks {', '.join(missing)}; {_install(plugin.distribution)}"
-        if missing
-        else "complete",
+        "runtime": _runtime(plugin),
     }
+
+
+def _runtime(plugin: Plugin) -> str:
+    """What the ``[runtime]`` extra needs: the versions that are installed, or what it lacks."""
+    if missing := missing_runtime(plugin.metadata):
+        return f"lacks {', '.join(missing)}; {_install(plugin)}"
+    wanted = runtime_requirements(plugin.metadata) if plugin.metadata else []
+    has = [f"{each.name} {metadata.version(each.name)}" for each in wanted]
+    return ", ".join(has) or "needs nothing more"
 
 
 def _provided(plugin: Plugin) -> dict[str, Any]:
@@ -271,8 +281,14 @@ def _home(catalog: Catalog, use: str) -> str:
     return ", ".join(f"{owner} {metadata.version(owner)}" for owner in owners) or "no distribution"
 
 
-def _install(distribution: str) -> str:
-    return f"pip install '{distribution}[{RUNTIME}]'"
+def _install(plugin: Plugin) -> str:
+    if getattr(plugin.module, ATTRIBUTE, None) is not None:
+        return f"{_environment(plugin)}, and python = 'env:{plugin.name}' in the role's table"
+    return f"pip install '{plugin.distribution}[{RUNTIME}]'"
+
+
+def _environment(plugin: Plugin) -> str:
+    return f"astraflow env create {plugin.name} --plugin {plugin.name}"
 
 
 def _unknown(catalog: Catalog, name: str, kind: Kind | None, use: str) -> PluginError:

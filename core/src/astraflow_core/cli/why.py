@@ -20,7 +20,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "name",
         metavar="NAME",
-        help="a plugin, a component, KIND/NAME, PLUGIN/NAME or [KIND/]MODULE:ATTR",
+        help="a plugin, its distribution, a component, KIND/NAME, PLUGIN/NAME or [KIND/]MODULE:ATTR",
     )
     parser.add_argument(
         "file", metavar="FILE", nargs="?", help="the TOML file of the run to explain it for"
