@@ -1,0 +1,201 @@
+"""Whole runs whose dataflow, launcher or disk fails: they go on, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astraflow_core.testing.runs import Ended, User, live_processes
+
+pytestmark = [
+    pytest.mark.timeout(150),
+    pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc"),
+]
+SLOWLY = ("policies.solver.trainer.step_s=0.05", "checkpoint.every=4")
+
+
+def pid_of(user: User, *words: str) -> int:
+    """The process of the user's run that has these words on its command line."""
+    found = []
+    for pid in live_processes(user.marker):
+        line = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        if all(word in line for word in words):
+            found.append(pid)
+    (pid,) = found
+    return pid
+
+
+def lines(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def check(ended: Ended, steps: int) -> list[dict[str, Any]]:
+    """The run finished, every update was made in its turn, and all adds up; returns the repeated ones."""
+    assert ended.exit_code == 0, ended.text
+    assert ended.summary["steps"] == steps
+    assert ended.summary["lost"] == 0
+    status = json.loads((ended.run_directory / "status.json").read_text())
+    assert status["invariants_ok"]
+    made = [line for line in lines(ended.run_directory) if "step" in line]
+    assert [line["step"] for line in made if not line["again"]] == list(range(1, steps + 1))
+    versions = [line["version"] for line in made]
+    assert versions == sorted(set(versions))
+    assert max(line["staleness_max"] for line in made) <= ended.summary["max_staleness_allowed"]
+    return [line for line in made if line["again"]]
+
+
+def test_a_killed_dataflow_is_started_anew(user: User) -> None:
+    process = user.start(*user.table_arguments("run.steps=60", *SLOWLY))
+    for steps in (5, 25):
+        user.wait_for_steps(steps)
+        os.kill(pid_of(user, "dataflow"), signal.SIGKILL)
+    ended = user.end(process, 90)
+    assert check(ended, 60) == []
+    assert ended.summary["restarts"] == 2
+    assert "dataflow was killed by SIGKILL and is started anew (restart 1 of 3)" in ended.text
+    assert "restored from" in (ended.run_directory / "logs" / "dataflow.log").read_text()
+    assert user.left_running() == []
+
+
+@pytest.mark.slow
+def test_everybody_is_killed_in_turn(user: User) -> None:
+    process = user.start(*user.table_arguments("run.steps=70", "raas.replicas=2", *SLOWLY))
+    victims = [("trainer", "solver"), ("dataflow",), ("raas", "raas-0"), ("dataflow",)]
+    for count, words in enumerate(victims):
+        user.wait_for_steps(6 + 12 * count)
+        os.kill(pid_of(user, *words), signal.SIGKILL)
+    ended = user.end(process, 120)
+    assert len(check(ended, 70)) <= 4
+    assert ended.summary["restarts"] == 4
+
+
+@pytest.mark.slow
+def test_without_a_journal_a_killed_dataflow_fails_the_run(user: User) -> None:
+    process = user.start(*user.table_arguments("run.steps=60", "journal.enabled=false", *SLOWLY))
+    user.wait_for_steps(5)
+    os.kill(pid_of(user, "dataflow"), signal.SIGKILL)
+    ended = user.end(process, 60)
+    assert ended.exit_code == 1
+    assert "dataflow was killed by SIGKILL while the run went on" in ended.text
+    assert "--resume" not in ended.text
+
+
+def test_a_run_is_resumed_by_hand(user: User) -> None:
+    process = user.start(*user.table_arguments("run.steps=120", *SLOWLY))
+    directory = user.wait_for_steps(6)
+    refused = user.astraflow("run", "--resume", directory)
+    assert refused.exit_code == 2
+    assert "a launcher is at work on the run in" in refused.err
+    process.send_signal(signal.SIGINT)
+    stopped = user.end(process, 60)
+    assert stopped.exit_code == 130
+    assert f"to go on: astraflow run --resume {directory}" in stopped.out
+    made = len([line for line in lines(directory) if "step" in line])
+
+    process = user.start("run", "--resume", directory)
+    user.wait_for(lambda: len(lines(directory)) >= made + 6)
+    process.kill()  # the launcher; its processes end by themselves
+    process.wait()
+    killed = time.monotonic()
+
+    ended = user.astraflow("run", "--resume", directory, deadline_s=90)
+    assert len(check(ended, 120)) <= 4
+    assert "goes on where it ended" in ended.out
+    assert time.monotonic() - killed < 60
+
+    finished = user.astraflow("run", "--resume", directory)
+    assert finished.exit_code == 2
+    assert "has finished: nothing is left to do" in finished.err
+
+
+def test_what_cannot_be_resumed_is_refused(user: User, tmp_path: Path) -> None:
+    no_run = user.astraflow("run", "--resume", tmp_path)
+    assert no_run.exit_code == 2
+    assert "is no run directory" in no_run.err
+    with_changes = user.astraflow("run", "--resume", tmp_path, "--set", "run.steps=9")
+    assert with_changes.exit_code == 2
+    assert "goes on with the configuration that it began with" in with_changes.err
+    both = user.astraflow("run", "a.toml", "--resume", tmp_path)
+    assert both.exit_code == 2
+
+
+@pytest.mark.slow
+def test_a_run_without_checkpoints_cannot_be_resumed(user: User) -> None:
+    process = user.start(*user.table_arguments("run.steps=400"))
+    directory = user.wait_for_steps(3)
+    for pid in live_processes(user.marker):
+        os.kill(pid, signal.SIGKILL)
+    process.communicate(timeout=10)
+    refused = user.astraflow("run", "--resume", directory)
+    assert refused.exit_code == 2
+    assert "the trainer of 'solver' had made" in refused.err
+    assert "[checkpoint] every" in refused.err
+
+
+def largest_file(pid: int, size: int) -> None:
+    """From this size on the kernel tells the process that its files have no room to grow."""
+    hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)[1]
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size if size >= 0 else hard, hard))
+
+
+def steps_made(directory: Path) -> int:
+    return len([line for line in lines(directory) if "step" in line])
+
+
+def stand_still(directory: Path, seconds: float = 2.0) -> int:
+    """Wait until no step is made any more; returns how many were."""
+    end, made, since = time.monotonic() + 40, steps_made(directory), time.monotonic()
+    while time.monotonic() - since < seconds:
+        assert time.monotonic() < end, "the run goes on"
+        time.sleep(0.1)
+        if (now := steps_made(directory)) != made:
+            made, since = now, time.monotonic()
+    return made
+
+
+@pytest.mark.slow
+def test_a_full_disk_under_the_journal(user: User) -> None:
+    process = user.start(*user.table_arguments("run.steps=40", "run.deadline_s=3", *SLOWLY))
+    directory = user.wait_for_steps(5)
+    dataflow = pid_of(user, "dataflow")
+    largest_file(dataflow, (directory / "journal" / "entries.log").stat().st_size)
+    held_at = stand_still(directory)
+    time.sleep(4)  # longer than the deadline
+    assert steps_made(directory) == held_at < 40
+    size = (directory / "journal" / "entries.log").stat().st_size
+    largest_file(dataflow, -1)
+    user.wait_for(lambda: steps_made(directory) > held_at + 3)
+    assert (directory / "journal" / "entries.log").stat().st_size > size
+    os.kill(
+        pid_of(user, "dataflow"), signal.SIGKILL
+    )  # what was held in memory is in the journal now
+    ended = user.end(process, 60)
+    assert check(ended, 40) == []
+    assert "dataflow: no new task is handed out: there is no room for the records" in ended.text
+    assert "dataflow: tasks are handed out again: there is room" in ended.text
+
+
+@pytest.mark.slow
+def test_a_full_disk_under_the_checkpoints(user: User) -> None:
+    process = user.start(
+        *user.table_arguments("run.steps=40", "run.deadline_s=3", "run.max_staleness=1", *SLOWLY)
+    )
+    directory = user.wait_for_steps(5)
+    largest_file(pid_of(user, "trainer", "solver"), 0)
+    held_at = stand_still(directory)
+    assert held_at <= 4 + 3 * 4 + 2
+    saved = sorted((directory / "checkpoints" / "solver").iterdir())
+    largest_file(pid_of(user, "trainer", "solver"), -1)
+    ended = user.end(process, 60)
+    assert check(ended, 40) == []
+    assert sorted((directory / "checkpoints" / "solver").iterdir()) != saved
+    assert "dataflow: no new task is handed out: the trainer of 'solver' has saved no" in ended.text
