@@ -23,6 +23,7 @@ class LocalLauncherConfig(ConfigModel):
         int,
         Field(
             ge=0,
-            description="How often a RaaS, or a trainer that has checkpoints, is started anew.",
+            description="How often a process that was killed is started anew: a RaaS, a trainer that has "
+            "checkpoints, a dataflow that keeps a journal.",
         ),
     ] = 3

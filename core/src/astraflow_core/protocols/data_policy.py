@@ -3,7 +3,9 @@
 A data policy implements any of :class:`Admit`, :class:`Accept`, :class:`Key`, :class:`Draw`; those of a
 list in the config are applied in order at each point. ``on_version``, ``state_dict`` and
 ``load_state_dict``, ``metrics`` are optional. A policy sees rewards and statistics, never an algorithm's
-advantages; a random choice takes its generator from ``context.seed`` and is part of its state.
+advantages; a random choice takes its generator from ``context.seed`` and is part of its state. Its
+decisions follow from its calls and that seed alone: a dataflow that was restarted makes all calls again, in
+the same order, and must come to the same decisions.
 """
 
 from __future__ import annotations
