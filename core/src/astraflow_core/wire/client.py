@@ -27,7 +27,8 @@ T = TypeVar("T")
 
 MSGPACK = "application/msgpack"
 _FIRST_PAUSE_S = 0.05
-_LONGEST_PAUSE_S = 2.0
+_LONGEST_PAUSE_S = 0.5
+"""A service that was started anew is there after a second or two: no caller should sleep much longer."""
 
 
 class _Attempts:
