@@ -54,11 +54,15 @@ def classes(file: Path) -> dict[str, dict[str, str]]:
 
 
 def run(file: Path, report: Path) -> dict[str, Outcome]:
-    """Run the file in a pytest of its own: class → outcome."""
+    """Run the file in a pytest of its own: class → outcome. Of a mutant whose test is named only that."""
+    chosen = [
+        "::".join([str(file), name, *filter(None, [says.get("caught_by")])])
+        for name, says in classes(file).items()
+    ]
     done = subprocess.run(
         [
             sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short",
-            f"--junitxml={report}", str(file),
+            f"--junitxml={report}", *chosen,
         ],
         cwd=HERE.parent.parent,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
