@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM: the first one asks for a clean finish, the second one ends everything at once."""
+"""Ctrl-C and SIGTERM: the first one asks for a clean finish, the second one ends everything at once. And
+the end of a child, which is to be noticed at once."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ class KillNow(BaseException):
 
 
 class Interrupts:
-    """The signals that arrived, and a sleep that they end."""
+    """The signals that arrived, and a sleep that they and the end of a child process cut short."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -30,27 +31,35 @@ class Interrupts:
         return 128 + self.number
 
     def sleep(self, seconds: float) -> None:
-        """Sleep; the first signal ends it early."""
-        if self.number is None:
-            select.select([self._reader], [], [], seconds)
-        else:
-            select.select([], [], [], seconds)
+        """Sleep; the first signal ends it early, and so does a child that ended since the last sleep."""
+        readable, _, _ = select.select([self._reader], [], [], seconds)
+        if readable:
+            os.read(self._reader, _PIPE_BYTES)
 
     def _arrived(self, number: int, frame: FrameType | None) -> None:
         if self.number is not None:
             ignore_signals()
             raise KillNow
         self.number = number
-        os.write(self._writer, b"!")
+        self._wake()
+
+    def _child_ended(self, number: int, frame: FrameType | None) -> None:
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._writer != _CLOSED:  # a child may end late
+            with contextlib.suppress(BlockingIOError):  # a full pipe wakes as well
+                os.write(self._writer, b"!")
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Handle SIGINT and SIGTERM inside the block. Off the main thread nothing is installed, since
-        Python forbids it: the caller's own handling stays."""
+        """Handle SIGINT, SIGTERM and SIGCHLD inside the block. Off the main thread nothing is installed,
+        since Python forbids it: the caller's own handling stays, and sleeps last."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         before = {number: signal.signal(number, self._arrived) for number in _NUMBERS}
+        before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, self._child_ended)
         try:
             yield
         finally:
@@ -60,11 +69,14 @@ class Interrupts:
 
     def close(self) -> None:
         """Free the pipe."""
+        writer, self._writer = self._writer, _CLOSED
         os.close(self._reader)
-        os.close(self._writer)
+        os.close(writer)
 
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
+_PIPE_BYTES = 65536
+_CLOSED = -1
 
 
 def ignore_signals() -> None:
