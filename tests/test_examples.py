@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
-from astraflow_core.testing.runs import Ended, User
+from astraflow_core.testing.runs import Ended, User, live_processes
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
@@ -69,3 +71,29 @@ def test_smollm2_trains_for_a_few_steps(user: User) -> None:
     assert ended.exit_code == 0, ended.text
     assert ended.summary["steps"] == 2 and ended.summary["versions"] == 2
     assert ended.summary["tokens_trained"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.backend
+@pytest.mark.timeout(2400)
+def test_vllm_trains_and_the_death_of_its_server_is_mended(user: User) -> None:
+    del user.environment["XDG_CACHE_HOME"]  # the environment is kept between runs
+    name = "tests-vllm"
+    made = user.astraflow("env", "create", name, "--plugin", "vllm", deadline_s=1500)
+    assert made.exit_code == 0, made.text
+    python = f"policies.solver.engine.python=env:{name}"
+    running = user.start("run", EXAMPLES / "vllm.toml", "--set", python)
+    user.wait_for_steps(15, 400)
+    (server,) = [
+        pid
+        for pid in live_processes(user.marker)
+        if b"astraflow_plugin_vllm.serve" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    os.kill(server, signal.SIGKILL)
+    ended = user.end(running, 600)
+    assert ended.exit_code == 0, ended.text
+    summary = ended.summary
+    assert summary["reward_last"] > summary["reward_first"] + 0.3, summary
+    assert summary["max_staleness_seen"] <= summary["max_staleness_allowed"]
+    assert summary["lost"] == summary["duplicated"] == summary["failed"] == 0, summary
+    assert user.left_running() == []

@@ -1,0 +1,69 @@
+"""The keys of engine ``vllm``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from astraflow_core.config.models import ConfigModel, PositiveInt, Seconds
+
+PositiveFloat = Annotated[float, Field(gt=0)]
+
+
+class VllmConfig(ConfigModel):
+    """``engine = { use = "vllm", … }``"""
+
+    url: str | None = Field(
+        default=None,
+        description="A server that runs already, 'http://HOST:PORT' or 'unix:PATH'; default: a child.",
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        default="auto", description="auto: float32 on CPU, else what vLLM chooses for the model."
+    )
+    tensor_parallel: PositiveInt = Field(default=1, description="Workers that share the model.")
+    max_batch: PositiveInt = Field(
+        default=256, description="Most sequences at the server; others wait here."
+    )
+    context_length: PositiveInt | None = Field(
+        default=None, description="Most tokens of a sequence; default: what the model allows."
+    )
+    cache_gb: PositiveFloat | None = Field(
+        default=None,
+        description="GiB for keys and values; default: 1 on CPU, else by gpu_memory_utilization.",
+    )
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=0.9, description="Share of a GPU's memory, weights included."
+    )
+    eager: bool | None = Field(
+        default=None, description="No compilation and no CUDA graphs; default: on CPU only."
+    )
+    logprobs: Literal["processed", "raw"] = Field(
+        default="processed",
+        description="Of the distribution that was sampled from (temperature and truncation applied), or "
+        "of the raw logits.",
+    )
+    update: Literal["transfer", "reload"] = Field(
+        default="transfer",
+        description="How a version gets in: vLLM's protocol in four stages, or reload_weights.",
+    )
+    chunk_mb: PositiveInt = Field(
+        default=512, description="MiB of one chunk of an update by transfer."
+    )
+    sleep_mode: bool = Field(
+        default=False, description="Be able to sleep and wake (CUDA and ROCm only)."
+    )
+    threads: PositiveInt = Field(default=1, description="Threads of the workers on CPU.")
+    arguments: tuple[str, ...] = Field(
+        default=(), description="More arguments of `vllm serve`, which override ours."
+    )
+    start_deadline_s: Seconds = Field(
+        default=290.0, description="Longest that the server may take to start."
+    )
+    control_deadline_s: Seconds = Field(
+        default=100.0, description="Longest that a pause, an update or another call may take."
+    )
+    stall_deadline_s: Seconds = Field(
+        default=120.0,
+        description="Longest that running requests may sample nothing before the server counts as hung.",
+    )

@@ -1,0 +1,32 @@
+"""How an interpreter for vLLM is made: the CPU build where there is no NVIDIA GPU, else the GPU build."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from astraflow_core.config.environments import Environment
+from astraflow_core.errors import UserError
+
+CPU, GPU = "runtime-cpu", "runtime"
+_DRIVER = Path("/proc/driver/nvidia/version")
+_PROVED_CPU = Path(__file__).with_name("constraints-cpu.txt")
+
+
+def environment(extra: str | None) -> Environment:
+    """The recipe for ``extra``, or for this machine.
+
+    The CPU build pulls distributions that break it beside a CPU torch: torchvision and its kin from the
+    package index are CUDA builds, and transformers fails on importing them. Triton, a gigabyte, is used
+    by kernels that the CPU has not.
+    """
+    chosen = extra or (GPU if _DRIVER.exists() else CPU)
+    if chosen == CPU:
+        return Environment(
+            extra=CPU,
+            constraints=(_PROVED_CPU,),
+            remove=("torchvision", "torchaudio", "torchcodec", "triton"),
+            finish="astraflow_plugin_vllm.finish",
+        )
+    if chosen == GPU:
+        return Environment(extra=GPU)
+    raise UserError(f"plugin 'vllm' has no extra {chosen!r}: {GPU!r} is for GPUs, {CPU!r} for CPUs")

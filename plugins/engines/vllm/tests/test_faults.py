@@ -1,0 +1,338 @@
+"""What the engine makes of a server in trouble. The server here is a stand-in: it speaks the routes that
+the engine calls, as vLLM 0.32 does, samples nothing real, and misbehaves as a test wants."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from aiohttp import web
+
+from astraflow_core.errors import AstraFlowError, EngineLost, UserError, WeightsError
+from astraflow_core.testing.conformance.subject import context
+from astraflow_core.types import GenerateRequest, Sampling, WeightSource
+from astraflow_plugin_vllm.config import VllmConfig
+from astraflow_plugin_vllm.engine import VllmEngine
+
+pytestmark = pytest.mark.timeout(30)
+
+
+class StandIn:
+    """Counts calls; ``refuse`` maps a path to how often it answers 500, ``hang`` lets requests wait."""
+
+    def __init__(self, folder: Path) -> None:
+        self.url = f"unix:{folder / 'stand-in'}"
+        self.calls: list[str] = []
+        self.bodies: dict[str, list[Any]] = {}
+        self.refuse: dict[str, int] = {}
+        self.status = 500
+        self.version = "0.32.0"
+        self.healthy, self.hang, self.killed = True, False, 0
+        self.updating = False
+        self._open: dict[str, asyncio.Event] = {}
+
+    async def start(self) -> None:
+        pass
+
+    async def why_gone(self) -> str | None:
+        return None if self.healthy else "it was switched off"
+
+    def kill(self) -> None:
+        self.killed += 1
+        for event in self._open.values():
+            event.set()
+
+    async def stop(self) -> None:
+        pass
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.calls.append(request.path)
+        if request.can_read_body:
+            self.bodies.setdefault(request.path, []).append(await request.json())
+        if not self.healthy:
+            return web.Response(status=503)
+        refused = self.refuse.get(request.path, 0) > 0
+        if self._out_of_order(request.path, refused):
+            return web.Response(status=500, text="a weight update is already active")
+        if refused:
+            self.refuse[request.path] -= 1
+            return web.Response(status=self.status, text="a shape that does not fit")
+        match request.path:
+            case "/version":
+                return web.json_response({"version": self.version})
+            case "/v1/models":
+                return web.json_response({"data": [{"id": "m", "max_model_len": 64}]})
+            case "/metrics":
+                return web.Response(text='vllm:generation_tokens_total{engine="0"} 7.0\n')
+            case "/abort_requests":
+                for name in self.bodies[request.path][-1]["request_ids"]:
+                    if name in self._open:
+                        self._open[name].set()
+            case "/inference/v1/generate":
+                return web.json_response(await self._generate())
+        return web.json_response({})
+
+    def _out_of_order(self, path: str, refused: bool) -> bool:
+        """vLLM's worker forgets an update that fails in a chunk, not one that fails at its end."""
+        if path == "/start_weight_update":
+            if self.updating:
+                return True
+            self.updating = not refused
+        elif (path == "/update_weights" and refused) or (
+            path == "/finish_weight_update" and not refused
+        ):
+            self.updating = False
+        return False
+
+    async def _generate(self) -> dict[str, Any]:
+        body = self.bodies["/inference/v1/generate"][-1]
+        reason, count = "length", body["sampling_params"]["max_tokens"]
+        if self.hang:
+            event = self._open.setdefault(f"generate-tokens-{body['request_id']}", asyncio.Event())
+            await event.wait()
+            reason, count = "abort", 0
+        return {
+            "choices": [
+                {
+                    "token_ids": [2] * count,
+                    "finish_reason": reason,
+                    "logprobs": {"content": [{"logprob": -1.0}] * count},
+                    "weight_versions": [{"version": "0", "start": 0, "end": count}],
+                }
+            ]
+        }
+
+
+def with_engine(
+    scenario: Callable[[VllmEngine, StandIn], Coroutine[Any, Any, None]],
+    tmp_path: Path,
+    model: Path,
+    **keys: Any,
+) -> StandIn:
+    """Run ``scenario`` with an engine on a stand-in."""
+    stand_in = StandIn(tmp_path)
+
+    @asynccontextmanager
+    async def serving() -> AsyncIterator[None]:
+        application = web.Application()
+        application.router.add_route("*", "/{path:.*}", stand_in.answer)
+        runner = web.AppRunner(application, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.UnixSite(runner, stand_in.url.removeprefix("unix:")).start()
+        try:
+            yield
+        finally:
+            await runner.cleanup()
+
+    async def run() -> None:
+        async with serving():
+            engine = VllmEngine(VllmConfig(**keys), context("engine", tmp_path), stand_in)
+            await engine.start(model)
+            try:
+                await scenario(engine, stand_in)
+            finally:
+                await engine.close()
+
+    asyncio.run(run())
+    return stand_in
+
+
+@pytest.fixture
+def model(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
+    return write_model(tmp_path / "model")
+
+
+def request(name: str = "r", tokens: int = 3, pinned: int | None = None) -> GenerateRequest:
+    prompt = np.array([5, 9], dtype=np.int32)
+    return GenerateRequest(name, prompt, Sampling(tokens), pinned_version=pinned)
+
+
+def source(model: Path, version: int = 1) -> WeightSource:
+    return WeightSource("p", version, model / "model.safetensors", "", 0, 0.0)
+
+
+async def underway(engine: VllmEngine, stand_in: StandIn, given: GenerateRequest) -> Any:
+    """A request that hangs at the server."""
+    stand_in.hang = True
+    before = stand_in.calls.count("/inference/v1/generate")
+    task = asyncio.ensure_future(engine.generate(given))
+    while stand_in.calls.count("/inference/v1/generate") == before:
+        await asyncio.sleep(0.005)
+    return task
+
+
+UPDATE = ["/start_weight_update", "/update_weights", "/finish_weight_update"]
+
+
+def test_an_update_goes_through_the_four_stages_in_chunks(tmp_path: Path, model: Path) -> None:
+    async def scenario(engine: VllmEngine, stand_in: StandIn) -> None:
+        await engine.pause("keep")
+        stand_in.calls.clear()
+        await engine.load_weights(source(model, 7))
+        assert stand_in.calls == UPDATE
+        (update,) = stand_in.bodies["/update_weights"][-1:]
+        assert update["update_info"]["path"] == str(model / "model.safetensors")
+        assert "model.norm.weight" in update["update_info"]["names"]
+        assert stand_in.bodies["/finish_weight_update"][-1] == {"weight_version": "7"}
+        assert (await engine.health())["version"] == 7
+
+    stand_in = with_engine(scenario, tmp_path, model)
+    assert stand_in.calls[-1] != "/resume", "a failed or finished update resumes nothing by itself"
+
+
+@pytest.mark.parametrize("stage", UPDATE[:2])
+def test_a_refused_update_brings_the_version_before_back_while_paused(
+    tmp_path: Path, model: Path, stage: str
+) -> None:
+    async def scenario(engine: VllmEngine, stand_in: StandIn) -> None:
+        await engine.pause("keep")
+        stand_in.refuse = {stage: 1}
+        stand_in.calls.clear()
+        with pytest.raises(WeightsError, match=r"version 0 is loaded again.*a shape that does not"):
+            await engine.load_weights(source(model))
+        assert stand_in.calls == UPDATE[: UPDATE.index(stage) + 1] + UPDATE
+        assert stand_in.bodies["/finish_weight_update"][-1] == {"weight_version": "0"}
+        await engine.resume()
+        assert (await engine.health())["version"] == 0
+        assert len((await engine.generate(request(pinned=0))).tokens) == 3
+
+    with_engine(scenario, tmp_path, model)
+
+
+@pytest.mark.parametrize("refuse", [{"/update_weights": 2}, {"/finish_weight_update": 1}])
+def test_an_engine_that_cannot_go_back_is_lost_with_all_that_wait(
+    tmp_path: Path, model: Path, refuse: dict[str, int]
+) -> None:
+    async def scenario(engine: VllmEngine, stand_in: StandIn) -> None:
+        runs = await underway(engine, stand_in, request("runs"))
+        await engine.pause("keep")
+        waits = asyncio.ensure_future(engine.generate(request("waits")))
+        await asyncio.sleep(0)
+        stand_in.refuse = refuse
+        with pytest.raises(EngineLost, match=r"refused version 1.*then version 0"):
+            await engine.load_weights(source(model))
+        assert stand_in.killed == 1
+        with pytest.raises(EngineLost):
+            await waits
+        assert (await runs).finish_reason == "abort"
+
+    with_engine(scenario, tmp_path, model)
+
+
+def test_weights_are_not_loaded_while_anything_may_be_computed(tmp_path: Path, model: Path) -> None:
+    async def scenario(engine: VllmEngine, stand_in: StandIn) -> None:
+        with pytest.raises(RuntimeError, match="only while it is paused"):
+            await engine.load_weights(source(model))
+
+    with_engine(scenario, tmp_path, model)
+
+
+def test_a_server_that_is_gone_is_told_from_one_that_refuses(tmp_path: Path, model: Path) -> None:
+    async def scenario(engine: VllmEngine, stand_in: StandIn) -> None:
+        path = "/inference/v1/generate"
+        stand_in.refuse = {path: 1}
+        with pytest.raises(AstraFlowError, match="500 a shape") as refused:
+            await engine.generate(request())
+        assert not isinstance(refused.value, EngineLost)
+        stand_in.refuse, stand_in.status = {path: 1}, 400
+        with pytest.raises(AstraFlowError, match=r"vLLM refused a request.*400"):
+            await engine.generate(request())
+        assert len((await engine.generate(request())).tokens) == 3
+        stand_in.healthy = False
+        for call in (engine.generate(request()), engine.health(), engine.resume()):
+            with pytest.raises(EngineLost, match="it was switched off"):
+                await call
+
+    with_engine(scenario, tmp_path, model)
+
+
+def test_a_server_that_samples_nothing_is_given_up(tmp_path: Path, model: Path) -> None:
+    async def scenario(engine: VllmEngine, stand_in: StandIn) -> None:
+        runs = await underway(engine, stand_in, request("runs"))
+        with pytest.raises(EngineLost, match=r"sampled nothing for .* s with 1 requests"):
+            await asyncio.wait_for(runs, 10)
+        assert stand_in.killed == 1
+
+    with_engine(scenario, tmp_path, model, stall_deadline_s=0.2)
+
+
+def test_a_paused_server_may_sample_nothing(tmp_path: Path, model: Path) -> None:
+    async def scenario(engine: VllmEngine, stand_in: StandIn) -> None:
+        runs = await underway(engine, stand_in, request("runs"))
+        await engine.pause("keep")
+        await asyncio.sleep(0.6)
+        assert not runs.done() and stand_in.killed == 0
+        await engine.abort(["runs"])
+        assert (await runs).finish_reason == "abort"
+
+    with_engine(scenario, tmp_path, model, stall_deadline_s=0.2)
+
+
+def test_a_version_that_was_not_proved_is_warned_of(
+    tmp_path: Path, model: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(engine: VllmEngine, stand_in: StandIn) -> None:
+        assert engine.context_length == 64
+
+    with_engine(scenario, tmp_path, model)
+    assert "not proved" not in caplog.text
+    proved = StandIn.__init__
+
+    def newer(self: StandIn, folder: Path) -> None:
+        proved(self, folder)
+        self.version = "0.99.1"
+
+    monkeypatch.setattr(StandIn, "__init__", newer)
+    (tmp_path / "stand-in").unlink(missing_ok=True)
+    with_engine(scenario, tmp_path, model)
+    assert "vLLM 0.99.1 is not proved" in caplog.text
+
+
+def test_sleeping_goes_by_level_and_waking_by_tags(tmp_path: Path, model: Path) -> None:
+    async def scenario(engine: VllmEngine, stand_in: StandIn) -> None:
+        await engine.pause("wait")
+        stand_in.calls.clear()
+        await engine.sleep(1)
+        await engine.wake()
+        assert stand_in.calls == ["/sleep", "/wake_up", "/wake_up", "/pause"]
+        stand_in.calls.clear()
+        await engine.sleep(2)
+        await engine.wake()
+        assert stand_in.calls == ["/sleep", "/wake_up", *UPDATE, "/wake_up", "/pause"]
+        waits = asyncio.ensure_future(engine.generate(request()))
+        await asyncio.sleep(0.05)
+        assert not waits.done(), "it fell asleep paused, and wakes so"
+        await engine.resume()
+        await waits
+
+    with_engine(scenario, tmp_path, model, sleep_mode=True)
+
+
+def test_only_an_engine_that_was_started_for_it_can_sleep(tmp_path: Path, model: Path) -> None:
+    async def scenario(engine: VllmEngine, stand_in: StandIn) -> None:
+        with pytest.raises(UserError, match="sleep_mode = true"):
+            await engine.sleep(1)
+
+    with_engine(scenario, tmp_path, model)
+
+
+def test_each_version_has_a_prefix_cache_of_its_own(tmp_path: Path, model: Path) -> None:
+    async def scenario(engine: VllmEngine, stand_in: StandIn) -> None:
+        await engine.generate(request())
+        await engine.pause("wait")
+        await engine.load_weights(source(model))
+        late = asyncio.ensure_future(engine.generate(request("late")))
+        await asyncio.sleep(0)
+        await engine.resume()
+        await late
+        first, second = (b["cache_salt"] for b in stand_in.bodies["/inference/v1/generate"])
+        assert first != second and first.rpartition(".")[0] == second.rpartition(".")[0]
+        assert json.dumps(first) and second.endswith(".1")
+
+    with_engine(scenario, tmp_path, model)

@@ -1,0 +1,151 @@
+"""How a server is started and what its end is called. The processes here are stand-ins, scripts that behave
+as a server might; the real one is started by the tests marked ``backend``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astraflow_core.errors import AstraFlowError, DeadlineExceeded, PreflightError, RunFailed
+from astraflow_plugin_vllm.config import VllmConfig
+from astraflow_plugin_vllm.server import AttachedServer, ChildServer
+
+ALIVE = """
+import http.server, os, socketserver, subprocess, sys, time
+path = sys.argv[sys.argv.index("--uds") + 1]
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+open(os.environ["NOTE"], "w").write(f"{os.getpid()} {child.pid}")
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.send_header("Content-Length", "0"); self.end_headers()
+    def address_string(self): return "-"
+socketserver.UnixStreamServer(path, Handler).serve_forever()
+"""
+
+
+def child(tmp_path: Path, script: str = "", cpu: bool = True, **keys: Any) -> ChildServer:
+    """A server whose interpreter runs ``script`` whatever it is asked to run."""
+    (tmp_path / "script.py").write_text(script)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path}/script.py "$@"\n')
+    python.chmod(0o755)
+    log = tmp_path / "state" / "vllm.log"
+    return ChildServer(VllmConfig(**keys), tmp_path / "model", log, 7, str(python), cpu)
+
+
+def started(server: ChildServer) -> None:
+    async def run() -> None:
+        try:
+            await server.start()
+        finally:
+            await server.stop()
+
+    asyncio.run(run())
+
+
+def option(server: ChildServer, name: str) -> str | None:
+    command = server.command()
+    return command[command.index(name) + 1] if name in command else None
+
+
+def test_a_cpu_gets_float32_no_compilation_and_a_small_cache(tmp_path: Path) -> None:
+    server = child(tmp_path, context_length=64, cache_gb=0.5, max_batch=3)
+    assert option(server, "--dtype") == "float32" and "--enforce-eager" in server.command()
+    assert option(server, "--kv-cache-memory-bytes") == str(1 << 29)
+    assert option(server, "--max-model-len") == "64" and option(server, "--max-num-seqs") == "3"
+    assert option(server, "--logprobs-mode") == "processed_logprobs"
+    assert "--gpu-memory-utilization" not in server.command()
+    assert server.environment()["OMP_NUM_THREADS"] == "1"
+
+
+def test_a_gpu_gets_what_vllm_chooses_and_own_arguments_come_last(tmp_path: Path) -> None:
+    keys = {"sleep_mode": True, "tensor_parallel": 2, "logprobs": "raw"}
+    server = child(tmp_path, cpu=False, arguments=("--dtype", "half"), **keys)
+    assert option(server, "--dtype") == "auto" and "--enforce-eager" not in server.command()
+    assert option(server, "--gpu-memory-utilization") == "0.9"
+    assert "--kv-cache-memory-bytes" not in server.command()
+    assert "--enable-sleep-mode" in server.command()
+    assert option(server, "--tensor-parallel-size") == "2"
+    assert option(server, "--logprobs-mode") == "raw_logprobs"
+    assert server.command()[-2:] == ["--dtype", "half"]
+
+
+def test_the_runs_token_stays_with_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASTRAFLOW_TOKEN", "secret")
+    assert "secret" not in child(tmp_path).environment().values()
+
+
+@pytest.mark.parametrize(
+    ("said", "meaning"),
+    [
+        ("ModuleNotFoundError: No module named 'vllm'", "astraflow env create vllm --plugin vllm"),
+        ("RuntimeError: Failed to infer device type", "its own CPU build"),
+        ("RuntimeError: operator torchvision::nms does not exist", "torchvision for CUDA"),
+        ("ValueError: No available memory for the cache blocks.", "lower cache_gb"),
+        ("ValueError: Head size 8 is not supported by CPU_ATTN", "head size"),
+        ("a cause that nobody knows", "its last lines"),
+    ],
+)
+def test_a_server_that_does_not_start_is_quoted_and_explained(
+    tmp_path: Path, said: str, meaning: str
+) -> None:
+    script = f"import sys; sys.stderr.write({said!r} + chr(10)); sys.exit(3)"
+    with pytest.raises(RunFailed) as caught:
+        started(child(tmp_path, script))
+    for part in ("ended with exit code 3 before it was ready", said, meaning):
+        assert part in str(caught.value)
+
+
+def test_a_server_that_takes_too_long_is_killed(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with pytest.raises(DeadlineExceeded, match="still loading"):
+        started(
+            child(
+                tmp_path, "import time; print('still loading', flush=True); time.sleep(60)",
+                start_deadline_s=1.0,
+            )
+        )  # fmt: skip
+    assert time.monotonic() - began < 10
+
+
+def test_a_server_that_is_ready_ends_with_all_its_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTE", str(tmp_path / "note"))
+    server = child(tmp_path, ALIVE)
+
+    async def run() -> str | None:
+        await server.start()
+        assert await server.why_gone() is None
+        os.kill(server.pid, 9)
+        reason = await server.why_gone()
+        await server.stop()
+        return reason
+
+    reason = asyncio.run(run())
+    assert reason is not None and "was killed by SIGKILL (out of memory?)" in reason
+    pids = [int(pid) for pid in (tmp_path / "note").read_text().split()]
+    deadline = time.monotonic() + 5
+    while any(_runs(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(_runs(pid) for pid in pids)
+    assert not Path(server.url.removeprefix("unix:")).parent.exists()
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def test_a_server_of_somebody_else_has_to_be_there() -> None:
+    with pytest.raises(PreflightError, match=r"unix:/nowhere/socket.*start it, or leave the key"):
+        asyncio.run(AttachedServer("unix:/nowhere/socket").start())
+    assert issubclass(PreflightError, AstraFlowError)
