@@ -94,9 +94,10 @@ class Reception:
                 raise WireError(
                     f"a sequence names the policy {policy!r}; there are {', '.join(newest)}"
                 )
-        for index, sequence in enumerate(header.sequences):
-            versions = received.versions[received.offsets[index] : received.offsets[index + 1]]
-            highest = int(versions.max())
+        if not header.sequences:
+            return
+        each = np.maximum.reduceat(received.versions, received.offsets[:-1])
+        for sequence, highest in zip(header.sequences, each.tolist(), strict=True):
             if highest > newest[sequence.policy]:
                 raise WireError(
                     f"a token of {sequence.policy!r} has version {highest}; "

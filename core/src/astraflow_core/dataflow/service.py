@@ -47,6 +47,7 @@ class DataflowService:
         self, flow: Dataflow, wakeups: Wakeups, token: str, routers: Iterable[Any] = ()
     ) -> None:
         self.flow, self.wakeups = flow, wakeups
+        wakeups.work_available = flow.leasing.work_available
         self._metrics = exporter(flow.status)
         limit = flow.state.config.dataflow.max_body_mb << 20
         self.app: FastAPI = create_app("dataflow", token, limit)
@@ -100,7 +101,7 @@ class DataflowService:
                 if flow.leasing.more_to_admit:
                     await asyncio.sleep(0)
                 else:
-                    self._pass_on()
+                    self.wakeups.pass_on()
                     await waiter.wait(left)
                 if waiter.superseded or await request.is_disconnected():
                     return reply(answer)
@@ -108,10 +109,6 @@ class DataflowService:
             self.wakeups.done(message.raas, waiter)
             if record is not None:
                 record.waiting_since = None
-            self._pass_on()
-
-    def _pass_on(self) -> None:
-        if self.flow.leasing.work_available():
             self.wakeups.pass_on()
 
     async def _next_batch(self, request: Request) -> Response:

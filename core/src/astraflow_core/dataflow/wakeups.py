@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 
 
 class Waiter:
@@ -22,7 +23,8 @@ class Waiter:
     async def wait(self, timeout_s: float) -> None:
         """Until woken or timed out."""
         try:
-            await asyncio.wait_for(self._event.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._event.wait()
         except TimeoutError:
             return
         finally:
@@ -33,10 +35,12 @@ class Wakeups:
     """The :class:`astraflow_core.dataflow.signals.Signals` of the running service.
 
     Each RaaS and each trainer has at most one waiting request. When there is work, one waiting RaaS is
-    woken, and the next when that one has looked, so that a push does not wake a thousand.
+    woken, and the next when that one has looked, so that a push does not wake a thousand. ``work_available``
+    tells whether it can be worth waking one.
     """
 
     def __init__(self) -> None:
+        self.work_available: Callable[[], bool] = lambda: True
         self._raas: OrderedDict[str, Waiter] = OrderedDict()
         self._trainers: dict[str, Waiter] = {}
         self._changes = 0
@@ -48,7 +52,9 @@ class Wakeups:
         self.pass_on()
 
     def pass_on(self) -> None:
-        """Wake the next RaaS that has not looked at the present state."""
+        """Wake the next RaaS that has not looked at the present state, if that can be worth it."""
+        if not self._raas or not self.work_available():
+            return
         for waiter in self._raas.values():
             if waiter.tried < self._changes:
                 waiter.wake()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as AbstractSequence
 
 import msgspec
@@ -81,18 +82,19 @@ class ReceivedGroup:
         header, mask = self.header, self.loss_mask.astype(bool)
         if total_bad := int(np.count_nonzero(self.loss_mask > 1)):
             raise WireError(f"{total_bad} values of the loss mask are neither 0 nor 1")
-        if not np.isfinite(self.logprobs[mask]).all():
+        finite = np.isfinite(self.logprobs)
+        if not finite.all() and not finite[mask].all():
             raise WireError("a trained token has a log-prob that is not finite")
-        if (self.versions[mask] < 0).any():
-            raise WireError("a trained token has no version")
         if mask[self.offsets[:-1]].any():
             raise WireError("the first token of a sequence cannot be trained")
-        if not all(np.isfinite(sequence.reward) for sequence in header.sequences):
+        if not all(math.isfinite(sequence.reward) for sequence in header.sequences):
             raise WireError("a reward is not finite")
         far = np.iinfo(np.int32).max
         lowest = np.where(mask, self.versions, far)
         starts = self.offsets[:-1]
         found = np.minimum.reduceat(lowest, starts) if len(starts) else lowest
+        if (found < 0).any():
+            raise WireError("a trained token has no version")
         for sequence, version in zip(header.sequences, found.tolist(), strict=True):
             if sequence.min_version != (-1 if version == far else version):
                 raise WireError(
