@@ -65,7 +65,8 @@ class Child:
             if step is not None:
                 self._signal(step)
             try:
-                await asyncio.wait_for(self._process.wait(), deadline_s / 2)
+                async with asyncio.timeout(deadline_s / 2):
+                    await self._process.wait()
                 break
             except TimeoutError:
                 continue

@@ -200,7 +200,8 @@ async def run(spec: ChildSpec) -> int:
             serving.result()
         serving.cancel()
         if not host.closing.is_set():
-            await asyncio.wait_for(engine.close(), CLOSE_S)
+            async with asyncio.timeout(CLOSE_S):
+                await engine.close()
         return 1 if host.lost.is_set() else 0
     finally:
         context.destroy()

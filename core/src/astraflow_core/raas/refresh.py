@@ -179,7 +179,8 @@ class WeightRefresh:
         pause = min(0.25 * 2 ** min(failures, 10), LONGEST_PAUSE_S)
         self._doing("a retry", f"a version that can be loaded, in {pause:.1f} s")
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), pause)
+            async with asyncio.timeout(pause):
+                await self._wake.wait()
 
     def _doing(self, whom: str, what: str) -> None:
         if self._activity is None or self._activity[:2] != (whom, what):
@@ -290,9 +291,8 @@ class WeightRefresh:
     async def close(self, deadline_s: float) -> None:
         """Release everything that was fetched."""
         try:
-            await asyncio.wait_for(
-                in_thread(f"close-{self.policy}", self._receiver.close), deadline_s
-            )
+            async with asyncio.timeout(deadline_s):
+                await in_thread(f"close-{self.policy}", self._receiver.close)
         except TimeoutError:
             log.warning(
                 "the receiver of policy %r did not close within %.0f s", self.policy, deadline_s

@@ -47,7 +47,8 @@ class _Worker:
         reader, writer = await asyncio.open_connection(sock=ours)
         worker = cls(child, reader, writer)
         try:
-            built = await asyncio.wait_for(worker.receive(), deadline_s)
+            async with asyncio.timeout(deadline_s):
+                built = await worker.receive()
         except (TimeoutError, WorkerGone) as error:
             await worker.end()
             raise RunFailed(
@@ -121,7 +122,8 @@ class RewardPool:
                 await self._retire(worker)
                 worker = None
             worker = worker or await self._new_worker()
-            verdict = await asyncio.wait_for(worker.call(body), self._deadline_s)
+            async with asyncio.timeout(self._deadline_s):
+                verdict = await worker.call(body)
         except TimeoutError:
             await self._drop(worker)
             worker = None

@@ -154,7 +154,8 @@ class RaasService:
 
     async def _room_within(self, seconds: float) -> bool:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._room.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._room.wait()
         return self._room.is_set()
 
     async def _hear_news(self) -> None:
@@ -300,7 +301,8 @@ class RaasService:
     async def _until_all_served(self, deadline_s: float) -> None:
         """A host may have died while its RaaS asked for work."""
         try:
-            await asyncio.wait_for(self._all_served.wait(), deadline_s)
+            async with asyncio.timeout(deadline_s):
+                await self._all_served.wait()
         except TimeoutError:
             absent = ", ".join(repr(p) for p, r in self._refreshes.items() if r.serving is None)
             raise TaskFailed(
@@ -325,7 +327,9 @@ class RaasService:
         asked = time.monotonic()
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._serving_changed.wait(), self._renew_s)
+                # Not wait_for, which until Python 3.12 may swallow a cancellation.
+                async with asyncio.timeout(self._renew_s):
+                    await self._serving_changed.wait()
             self._serving_changed.clear()
             if time.monotonic() - asked >= self._renew_s:
                 await self._ask_engines()
