@@ -11,6 +11,7 @@ from raas_run import task
 
 from astraflow_core.errors import WorkflowError
 from astraflow_core.raas.episodes import TaskFailed, TaskRunner
+from astraflow_core.raas.host_protocol import HostGone
 from astraflow_core.raas.policy_engine import PolicyHandle, TaskPolicyEngine
 from astraflow_core.raas.rewards import LoopScorer
 from astraflow_core.raas.tokenizer import FolderTokenizer
@@ -287,6 +288,62 @@ def test_a_stop_sequence_across_the_seam_of_a_continuation_ends_it(model):
     )
     assert result.tokens.tolist() == [5, 6, 7, 8] and result.finish_reason == "stop"
     assert len(result.logprobs) == len(result.versions) == 4
+
+
+class Mortal(LocalEngine):
+    """Its host dies ``deaths`` times over a request; it is noticed, and replaced, a moment later."""
+
+    def __init__(self, deaths):
+        super().__init__()
+        self.deaths, self.requests = deaths, []
+
+    async def generate(self, request):
+        self.requests.append(request)
+        if len(self.requests) <= self.deaths:
+            loop = asyncio.get_running_loop()
+            loop.call_later(0.02, self.die)
+            loop.call_later(0.05, self.start)
+            raise HostGone("the engine host was killed")
+        return await super().generate(request)
+
+
+def served_by(engine, model):
+    handle = PolicyHandle(engine, FolderTokenizer(model), lambda: 0 if engine.host else None)
+    engine.changed = handle.served_changed
+    return handle
+
+
+def test_an_episode_survives_its_host(model):
+    engine = Mortal(deaths=2)
+    handle = served_by(engine, model)
+    result = asyncio.run(TaskPolicyEngine(handle, Sampling(max_tokens=2)).generate(PROMPT))
+    assert len(result.tokens) == 2
+    assert [r.prompt.tolist() for r in engine.requests] == [PROMPT.tolist()] * 3
+
+
+def test_a_request_that_kills_every_host_is_given_up(model):
+    engine = Mortal(deaths=99)
+    handle = served_by(engine, model)
+    with pytest.raises(HostGone, match="was killed"):
+        asyncio.run(TaskPolicyEngine(handle, Sampling(max_tokens=2)).generate(PROMPT))
+    assert len(engine.requests) == 3
+
+
+def test_a_request_waits_for_a_host(model):
+    engine = Mortal(deaths=0)
+    handle = served_by(engine, model)
+    engine.die()
+
+    async def scenario():
+        asked = asyncio.create_task(
+            TaskPolicyEngine(handle, Sampling(max_tokens=2)).generate(PROMPT)
+        )
+        await asyncio.sleep(0.05)
+        assert not asked.done() and engine.requests == []
+        engine.start()
+        return await asked
+
+    assert len(asyncio.run(scenario()).tokens) == 2
 
 
 def test_an_empty_prompt_is_refused(handle):

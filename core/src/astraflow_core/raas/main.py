@@ -119,14 +119,15 @@ class _Raas:
             drain_s=config.run.deadline_s + config.run.episode_deadline_s,
         )
         engine.changed = partial(self._changed, refresh)
-        refresh.served_changed = self._served_changed
+        refresh.served_changed = partial(self._served_changed, policy)
         return refresh
 
     def _changed(self, refresh: WeightRefresh) -> None:
         refresh.wake()
-        self._served_changed()
+        self._served_changed(refresh.policy)
 
-    def _served_changed(self) -> None:
+    def _served_changed(self, policy: str) -> None:
+        self.handles[policy].served_changed()
         self.service.served_changed()
 
     def _handle(self, policy: str) -> PolicyHandle:
