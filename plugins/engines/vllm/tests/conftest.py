@@ -20,14 +20,20 @@ ENVIRONMENT = "tests-vllm"
 CREATE_S, START_S = 1500, 290
 
 
-def write_model(folder: Path, seed: int = 0, layers: int = 2) -> Path:
-    """The suite's model, with heads of the smallest size that vLLM's CPU attention knows."""
+def write_model(folder: Path, seed: int = 0, layers: int = 2, head_dim: int = 32) -> Path:
+    """The suite's model, with heads of a size that vLLM's attention has kernels for; on CPU that is 32."""
     return write_tiny_model(
-        folder, hidden=32, head_dim=32, init_std=0.3, context=2048, seed=seed, layers=layers
+        folder,
+        hidden=32,
+        head_dim=head_dim,
+        init_std=0.3,
+        context=2048,
+        seed=seed,
+        layers=layers,
     )
 
 
-@pytest.fixture(name="write_model")
+@pytest.fixture(name="write_model", scope="session")
 def _write_model() -> Callable[..., Path]:
     return write_model
 
@@ -45,19 +51,8 @@ def environment() -> str:
     return python
 
 
-@pytest.fixture(scope="module")
-def server(environment: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChildServer]:
-    """A server that the tests of a module share, started by the plugin's own code."""
-    folder = tmp_path_factory.mktemp("server")
-    child = ChildServer(
-        VllmConfig(max_batch=64, start_deadline_s=START_S),
-        write_model(folder / "model"),
-        folder / "vllm.log",
-        seed=0,
-        python=environment,
-        cpu=True,
-    )
-    # Its process belongs to a loop, and the tests each have their own.
+def kept(child: ChildServer) -> Iterator[ChildServer]:
+    """Start a server, yield it, end it. Its process belongs to a loop, and tests each have their own."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -69,3 +64,17 @@ def server(environment: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
         loop.close()
+
+
+@pytest.fixture(name="kept", scope="session")
+def _kept() -> Callable[[ChildServer], Iterator[ChildServer]]:
+    return kept
+
+
+@pytest.fixture(scope="module")
+def server(environment: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChildServer]:
+    """A server that the tests of a module share, started by the plugin's own code."""
+    folder = tmp_path_factory.mktemp("server")
+    config = VllmConfig(max_batch=64, start_deadline_s=START_S)
+    model = write_model(folder / "model")
+    yield from kept(ChildServer(config, model, folder / "vllm.log", 0, environment, cpu=True))
