@@ -191,7 +191,16 @@ def test_ctrl_c_once_ends_cleanly_and_leaves_a_checkpoint(user: User) -> None:
     assert user.left_running() == []
 
 
-def test_ctrl_c_twice_ends_at_once(user: User) -> None:
+@pytest.fixture
+def sockets(user: User) -> Iterator[Path]:
+    """Where the sockets of the user's RaaS are; a path short enough for them."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        user.environment["TMPDIR"] = folder
+        yield Path(folder)
+        user.close()
+
+
+def test_ctrl_c_twice_ends_at_once(user: User, sockets: Path) -> None:
     process = user.start(
         *user.table_arguments("run.steps=100000", "policies.solver.trainer.step_s=1.0")
     )
@@ -201,6 +210,7 @@ def test_ctrl_c_twice_ends_at_once(user: User) -> None:
     process.send_signal(signal.SIGINT)
     assert user.end(process, 10).exit_code == 130
     assert user.left_running() == []
+    assert not list(sockets.iterdir())
 
 
 DEAF_REWARD = """
@@ -219,15 +229,6 @@ class Deaf:
         Path("asked").touch()
         time.sleep(1000)
 """
-
-
-@pytest.fixture
-def sockets(user: User) -> Iterator[Path]:
-    """Where the sockets of the user's RaaS are; a path short enough for them."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        user.environment["TMPDIR"] = folder
-        yield Path(folder)
-        user.close()
 
 
 def test_a_killed_launcher_leaves_nothing_running(user: User, sockets: Path) -> None:

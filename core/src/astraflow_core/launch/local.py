@@ -17,6 +17,7 @@ from astraflow_core.launch import shim
 from astraflow_core.launch.local_config import LocalLauncherConfig
 from astraflow_core.launch.threads import VARIABLES, threads_each, usable_cores
 from astraflow_core.protocols.launcher import ProcessSpec, ProcessState
+from astraflow_core.raas.sockets import remove_orphaned_sockets
 from astraflow_core.telemetry.parent import LAUNCHER
 from astraflow_core.telemetry.processes import look_at
 from astraflow_core.types import ComponentContext
@@ -156,6 +157,7 @@ class LocalLauncher:
                 child.kill_group()
         for child in self._children.values():
             self._wait(child, now)
+        remove_orphaned_sockets()
 
 
 def _tail(path: Path, lines: int) -> list[str]:

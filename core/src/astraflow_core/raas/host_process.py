@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,22 +30,12 @@ from astraflow_core.raas.silence import Silence, StoppedTime
 from astraflow_core.raas.spec import ChildSpec, write_spec
 from astraflow_core.types import LogprobSemantics
 from astraflow_core.wire.messages import Wait
-from astraflow_core.wire.private_folder import PrivateFolder
 
 log = logging.getLogger("astraflow.raas")
 
 MODULE = "astraflow_core.raas.engine_host"
 CLOSE_S = 4.0
 LOOK_S = 0.5
-_LONGEST_IPC_PATH = 100
-
-
-def socket_folder() -> PrivateFolder:
-    """A fresh folder whose path is short enough for an ``ipc://`` address."""
-    base = tempfile.gettempdir()
-    if len(base) > _LONGEST_IPC_PATH - 40:
-        base = "/tmp"  # noqa: S108
-    return PrivateFolder(Path(base), "astraflow-")
 
 
 @dataclass(frozen=True, slots=True)

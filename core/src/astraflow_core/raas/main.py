@@ -21,12 +21,13 @@ from astraflow_core.hooks import Hooks
 from astraflow_core.protocols.engine import PauseMode
 from astraflow_core.protocols.transport import Transport
 from astraflow_core.raas.episodes import TaskRunner
-from astraflow_core.raas.host_process import EngineHostProcess, HostSettings, socket_folder
+from astraflow_core.raas.host_process import EngineHostProcess, HostSettings
 from astraflow_core.raas.monitor import monitor_app, write_address
 from astraflow_core.raas.policy_engine import PolicyHandle
 from astraflow_core.raas.refresh import WeightRefresh
 from astraflow_core.raas.reward_pool import RewardPool
 from astraflow_core.raas.service import RaasService
+from astraflow_core.raas.sockets import socket_folder
 from astraflow_core.raas.supervised_engine import SupervisedEngine
 from astraflow_core.raas.tokenizer import FolderTokenizer
 from astraflow_core.raas.user_objects import load_user_objects

@@ -16,13 +16,12 @@ class PrivateFolder:
     """A new folder with mode 0700 within ``parent``, held by a lock that ends with this process, however
     it ends.
 
-    Creating one removes the folders in ``parent`` with the same ``prefix`` whose owner is dead.
+    Creating one removes the orphans in ``parent`` with the same ``prefix``.
     """
 
     def __init__(self, parent: Path, prefix: str) -> None:
         parent.mkdir(parents=True, exist_ok=True)
-        for left in parent.glob(f"{prefix}*"):
-            _remove_if_orphaned(left)
+        remove_orphans(parent, prefix)
         made = Path(tempfile.mkdtemp(prefix=f".{prefix}", dir=parent))
         lock = os.open(made / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -33,6 +32,12 @@ class PrivateFolder:
     def close(self) -> None:
         """Remove the folder and all in it; also done when the process exits."""
         self._remove()
+
+
+def remove_orphans(parent: Path, prefix: str) -> None:
+    """Remove the private folders in ``parent`` with that prefix whose owner is dead."""
+    for left in parent.glob(f"{prefix}*"):
+        _remove_if_orphaned(left)
 
 
 def _remove(path: Path, lock: int) -> None:
