@@ -52,3 +52,14 @@ def test_no_sequence_of_a_thousand_raas_is_lost_or_comes_twice() -> None:
     fields = quick("flow_scale")
     assert fields["lost"] == fields["duplicated"] == 0
     assert fields["over_bare_at_1"] > 0 and fields["over_bare_at_1000"] > 0
+
+
+def test_no_row_is_lost_whichever_process_is_killed() -> None:
+    fields = quick("recovery")
+    assert fields["kills"] == 8
+    assert fields["lost_rows"] == fields["lost_tasks"] == 0
+    for name in ("raas", "host", "trainer", "dataflow"):
+        assert fields[f"{name}_own_start_s"] > 0
+        assert fields[f"{name}_least_s"] <= fields[f"{name}_s"] <= fields[f"{name}_most_s"]
+        # The operating system notes when a process was created in steps of 10 ms.
+        assert fields[f"{name}_noticed_s"] > -0.02 and fields[f"{name}_after_start_s"] > 0
