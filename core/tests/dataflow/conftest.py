@@ -212,7 +212,7 @@ class Bench:
 
     def next_batch(self, version: int, policy: str = "solver") -> Batch | NoBatch | None:
         body = self.flow.training.next_batch(NextBatch(policy=policy, version=version, wait_s=0))
-        return None if body is None else decode_batch(body)
+        return None if body is None else decode_batch(b"".join(body))
 
     def acknowledge(self, batch: str, version: int, policy: str = "solver") -> BatchAcknowledged:
         return self.flow.training.acknowledge(
@@ -229,7 +229,12 @@ def picture(flow: Dataflow) -> dict[str, Any]:
     state = flow.state
 
     def batch(stream: PolicyStream, served: ServedBatch | None) -> Any:
-        return served and (served.asked, served.first_served, served.again, stream.encode(served))
+        return served and (
+            served.asked,
+            served.first_served,
+            served.again,
+            b"".join(stream.encode(served)),
+        )
 
     def stream(stream: PolicyStream) -> dict[str, Any]:
         held = [stream.outstanding, *stream._unreleased, *stream._to_repeat]

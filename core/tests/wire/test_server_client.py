@@ -9,11 +9,21 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 from fastapi import FastAPI, Request, Response
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from astraflow_core.errors import DeadlineExceeded, Refused, UserError
 from astraflow_core.wire.client import Client, SyncClient
 from astraflow_core.wire.messages import Done, LeaveRaas, encode
-from astraflow_core.wire.server import PIECE_BYTES, Server, create_app, frame, read_message, reply
+from astraflow_core.wire.server import (
+    PIECE_BYTES,
+    Server,
+    _pieces,
+    create_app,
+    frame,
+    read_message,
+    reply,
+)
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -222,3 +232,11 @@ def test_the_blocking_client_serves_threads_at_once() -> None:
         client.close()
 
     run(scenario, echo_app())
+
+
+@given(st.lists(st.integers(0, 3 * PIECE_BYTES).map(bytes), max_size=12))
+@settings(max_examples=30, deadline=None)
+def test_the_pieces_of_a_frame_are_its_parts(parts: list[bytes]) -> None:
+    pieces = list(_pieces(parts))
+    assert b"".join(pieces) == b"".join(parts)
+    assert all(0 < len(piece) <= PIECE_BYTES for piece in pieces)

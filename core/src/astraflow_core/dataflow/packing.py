@@ -1,4 +1,4 @@
-"""Packing rows into the frame of a batch: slices of the received columns, copied once."""
+"""Packing rows into the frame of a batch: slices of the received columns, not copied."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from astraflow_core.dataflow.rows import Row
-from astraflow_core.wire.batches import TOKEN_COLUMNS, BatchHeader, encode_columns
+from astraflow_core.wire.batches import TOKEN_COLUMNS, BatchHeader, batch_parts
 from astraflow_core.wire.groups import ReceivedGroup
 
 
@@ -32,8 +32,8 @@ def _runs(rows: Sequence[Row]) -> list[tuple[ReceivedGroup, int, int]]:
 
 def pack(
     batch_id: str, policy: str, version: int, temperature: float, rows: Sequence[Row]
-) -> bytes:
-    """The encoded batch of ``rows`` in their order."""
+) -> list[bytes | memoryview]:
+    """The frame of a batch of ``rows`` in their order, in parts."""
     runs, items = _runs(rows), [row.item for row in rows]
     header = BatchHeader(
         id=batch_id,
@@ -56,4 +56,4 @@ def pack(
         name: [getattr(received, name)[start:end] for received, start, end in runs]
         for name, _ in TOKEN_COLUMNS
     }
-    return encode_columns(header, per_row, per_token)
+    return batch_parts(header, per_row, per_token)

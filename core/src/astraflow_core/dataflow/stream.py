@@ -225,8 +225,8 @@ class PolicyStream:
         self.outstanding = ServedBatch(name, version, tuple(rows), first, version)
         return self.outstanding
 
-    def encode(self, batch: ServedBatch) -> bytes:
-        """The frame of a batch; each time the same."""
+    def encode(self, batch: ServedBatch) -> list[bytes | memoryview]:
+        """The frame of a batch, in parts; each time the same bytes."""
         return pack(batch.id, self.policy, batch.version, self.settings.temperature, batch.rows)
 
     def rows_needed(self) -> Iterator[Row]:

@@ -78,9 +78,9 @@ class Training:
             state.advance_evaluations()
         return VersionAnnounced(retain=self._retained(message.policy))
 
-    def next_batch(self, message: NextBatch) -> bytes | None:
-        """The batch that updates ``message.version`` as a frame, the word that there will be none, or
-        ``None`` while there is nothing to say."""
+    def next_batch(self, message: NextBatch) -> list[bytes | memoryview] | None:
+        """The batch that updates ``message.version`` as the parts of a frame, the word that there will be
+        none, or ``None`` while there is nothing to say."""
         state = self._state
         stream, trainer = state.stream(message.policy), state.trainers[message.policy]
         if not trainer.registered:
@@ -91,7 +91,7 @@ class Training:
             best = state.evaluations.best
             kept = best is not None and state.versions.available(best["versions"])
             best_version = best["versions"][message.policy] if best and kept else -1
-            return encode_no_batch(True, state.progress.reason, best_version)
+            return [encode_no_batch(True, state.progress.reason, best_version)]
         newest = state.versions.newest[message.policy]
         batch = stream.outstanding
         if message.version != newest and (batch is None or batch.asked != message.version):

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow_core.types import Batch
-from astraflow_core.wire.frames import Frame, decode_header, encode_frame
+from astraflow_core.wire.frames import Frame, decode_header, encode_frame, frame_parts
 
 
 class BatchHeader(msgspec.Struct, frozen=True, tag="batch", kw_only=True):
@@ -63,17 +63,17 @@ def encode_batch(batch: Batch) -> bytes:
     )
     rows = {name: getattr(batch, name) for name, _ in ROW_COLUMNS}
     tokens = {name: [getattr(batch, name)] for name, _ in TOKEN_COLUMNS}
-    return encode_columns(header, rows, tokens)
+    return b"".join(batch_parts(header, rows, tokens))
 
 
-def encode_columns(
+def batch_parts(
     header: BatchHeader,
     rows: Mapping[str, npt.NDArray[Any]],
     tokens: Mapping[str, Sequence[npt.NDArray[Any]]],
-) -> bytes:
-    """A batch from the columns of its rows and, for each of those of its tokens, contiguous pieces in
-    order: each token is copied once. The loss mask may be uint8."""
-    return encode_frame(
+) -> list[bytes | memoryview]:
+    """The parts of the frame of a batch, from the columns of its rows and, for each of those of its tokens,
+    contiguous pieces in order; no token is copied. The loss mask may be uint8."""
+    return frame_parts(
         header,
         [rows[name].astype(dtype, copy=False) for name, dtype in ROW_COLUMNS]
         + [tokens[name] for name, _ in TOKEN_COLUMNS],

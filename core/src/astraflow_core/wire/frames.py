@@ -35,14 +35,21 @@ def encode_frame(
 ) -> bytes:
     """One frame as bytes. ``header`` is a msgspec struct or JSON-like. A buffer is an array, or a list of
     contiguous arrays that are written one after the other without being joined first."""
+    return b"".join(frame_parts(header, buffers))
+
+
+def frame_parts(
+    header: Any, buffers: Sequence[npt.NDArray[Any] | Sequence[npt.NDArray[Any]]]
+) -> list[bytes | memoryview]:
+    """The same as bytes and views of bytes that follow each other; nothing large is copied."""
     head = _encoder.encode(header)
     views = [
         [np.ascontiguousarray(buffer).reshape(-1).view(np.uint8).data]
         if isinstance(buffer, np.ndarray)
-        else [piece.data for piece in buffer]
+        else [piece.view(np.uint8).data for piece in buffer]
         for buffer in buffers
     ]
-    sizes = [sum(view.nbytes for view in pieces) for pieces in views]
+    sizes = [sum(map(len, pieces)) for pieces in views]
     start = _PREFIX.size + 8 * len(sizes)
     parts: list[bytes | memoryview] = [
         _PREFIX.pack(MAGIC, len(head), len(sizes)),
@@ -53,7 +60,7 @@ def encode_frame(
     for pieces, size in zip(views, sizes, strict=True):
         parts.extend(pieces)
         parts.append(bytes(_padded(size) - size))
-    return b"".join(parts)
+    return parts
 
 
 class Frame:

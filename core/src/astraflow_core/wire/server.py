@@ -8,7 +8,14 @@ import errno
 import ipaddress
 import socket
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    MutableMapping,
+    Sequence,
+)
 from typing import Any, TypeVar
 
 import uvicorn
@@ -25,7 +32,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 STOP_DEADLINE_S = 5
-PIECE_BYTES = 1 << 20
+PIECE_BYTES = 1 << 18
 
 
 class BodyTooLarge(Refused):
@@ -113,10 +120,15 @@ def reply(message: Message) -> Response:
 
 
 class FrameResponse(Response):
-    """A frame, handed to the server in pieces as the socket takes them. What a socket does not take at once
-    is copied by the event loop, and all of it moved for every further send."""
+    """A frame, copied together piece by piece as the socket takes them: a piece is sent while it is in the
+    processor's cache. What a socket does not take at once is copied by the event loop, and all of it moved
+    for every further send, so that pieces are not large either."""
 
     media_type = "application/octet-stream"
+
+    def __init__(self, parts: Sequence[bytes | memoryview]) -> None:
+        self._parts = parts
+        super().__init__(headers={"content-length": str(sum(map(len, parts)))})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry point."""
@@ -127,16 +139,33 @@ class FrameResponse(Response):
                 "headers": self.raw_headers,
             }
         )
-        body = memoryview(self.body)
-        for start in range(0, len(body), PIECE_BYTES):
-            piece = body[start : start + PIECE_BYTES]
-            more = start + len(piece) < len(body)
-            await send({"type": "http.response.body", "body": piece, "more_body": more})
+        for piece in _pieces(self._parts):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
 
 
-def frame(body: bytes) -> Response:
-    """A frame as a response."""
-    return FrameResponse(body)
+def _pieces(parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """The same bytes in pieces of about ``PIECE_BYTES``: small parts joined, large ones cut."""
+    small: list[bytes | memoryview] = []
+    size = 0
+    for part in parts:
+        if size + len(part) > PIECE_BYTES and small:
+            yield b"".join(small)
+            small, size = [], 0
+        if len(part) < PIECE_BYTES:
+            small.append(part)
+            size += len(part)
+        else:
+            view = memoryview(part)
+            for start in range(0, len(view), PIECE_BYTES):
+                yield view[start : start + PIECE_BYTES]
+    if size:
+        yield b"".join(small)
+
+
+def frame(body: bytes | Sequence[bytes | memoryview]) -> Response:
+    """A frame, or the parts of one, as a response."""
+    return FrameResponse([body] if isinstance(body, bytes) else body)
 
 
 def _is_loopback(host: str) -> bool:
