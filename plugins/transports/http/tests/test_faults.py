@@ -194,7 +194,9 @@ def test_a_trickle_meets_the_deadline(rig: Any, announce: Any, model: Any) -> No
     listener.close()
 
 
-def test_closing_a_receiver_ends_its_fetches(rig: Any, announce: Any, model: Any) -> None:
+def test_closing_a_receiver_ends_its_fetches(
+    rig: Any, announce: Any, model: Any, tmp_path: Path
+) -> None:
     publisher, receiver = rig.publisher(), rig.receiver()
     proxy = rig.proxy(publisher)
     proxy.gate.clear()
@@ -213,6 +215,9 @@ def test_closing_a_receiver_ends_its_fetches(rig: Any, announce: Any, model: Any
     receiver.close()
     thread.join(10)
     assert "the receiver was closed" in outcome[0]
+    with pytest.raises(WeightsError, match="the receiver was closed"):
+        receiver.fetch(announcement, 30)
+    assert not list(tmp_path.rglob("received-*"))
 
 
 def test_only_the_bearer_of_the_token_is_served(rig: Any, announce: Any, model: Any) -> None:

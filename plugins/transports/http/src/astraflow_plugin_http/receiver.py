@@ -17,6 +17,9 @@ from astraflow_core.wire.private_folder import PrivateFolder
 from astraflow_core.wire.tensor_file import read_specs
 from astraflow_plugin_http.download import Download, PublisherFailed
 
+CLOSE_S = 2.0
+"""How long a receiver that is closed waits for its fetches, which it cancels."""
+
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -30,6 +33,8 @@ class HttpReceiver:
         self._count = itertools.count()
         self._running: set[Download] = set()
         self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._fetches = 0
         self._closed = False
 
     def fetch(self, announcement: Announcement, deadline_s: float) -> WeightSource:
@@ -41,9 +46,10 @@ class HttpReceiver:
         stem = f"{announcement.policy}-{announcement.version}-{next(self._count)}"
         partial = self._folder.path / f"{stem}.part"
         try:
-            with partial.open("x+b") as file:
-                received = self._fill(announcement, file.fileno(), who, began + deadline_s)
-            path = partial.rename(partial.with_name(f"{stem}.safetensors"))
+            with self._counted():
+                with partial.open("x+b") as file:
+                    received = self._fill(announcement, file.fileno(), who, began + deadline_s)
+                path = partial.rename(partial.with_name(f"{stem}.safetensors"))
         except OSError as error:
             partial.unlink(missing_ok=True)
             raise WeightsError(f"{who} cannot be stored in {self._folder.path}: {error}") from error
@@ -71,6 +77,8 @@ class HttpReceiver:
             self._closed = True
             for download in self._running:
                 download.cancel(WeightsError("the receiver was closed"))
+            # A fetch that still makes files would leave the folder behind.
+            self._idle.wait_for(lambda: not self._fetches, CLOSE_S)
         self._folder.close()
 
     def _fill(self, announcement: Announcement, file: int, who: str, deadline: float) -> int:
@@ -101,6 +109,19 @@ class HttpReceiver:
                 break
         reasons = "; ".join(problems) or "it was announced without an address"
         raise WeightsError(f"{who} could not be fetched: {reasons}")
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._lock:
+            if self._closed:
+                raise WeightsError("the receiver was closed")
+            self._fetches += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._fetches -= 1
+                self._idle.notify_all()
 
     @contextmanager
     def _registered(self, download: Download) -> Iterator[None]:
