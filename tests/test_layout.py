@@ -37,7 +37,7 @@ CORE = ROOT / "core" / "src" / "astraflow_core"
 
 LOW = {
     "types", "errors", "capabilities", "seeds", "suggestions", "requirements", "docstrings", "disk",
-    "file_lock",
+    "file_lock", "provenance",
 }  # fmt: skip
 SEAMS = LOW | {"protocols", "component", "hookspecs"}
 CHOICE = {"discovery", "catalog", "config", "hooks", "model_folders"}
@@ -45,6 +45,7 @@ SHARED = SEAMS | CHOICE | {"wire", "telemetry"}
 SERVICES = {"dataflow", "raas", "trainer"}
 MAY_IMPORT: dict[str, set[str]] = {
     **{part: set() for part in LOW},
+    "provenance": {"errors"},
     "protocols": {"types"},
     "component": {"errors", "protocols"},
     "hookspecs": {"component", "protocols", "types"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 import sys
@@ -105,10 +106,13 @@ def test_a_run_is_resumed_by_hand(user: User) -> None:
     process.kill()  # the launcher; its processes end by themselves
     process.wait()
     killed = time.monotonic()
+    plugins = directory / "plugins.json"
+    plugins.write_text(plugins.read_text().replace('"0.1.0"', '"0.0.9"'))
 
     ended = user.astraflow("run", "--resume", directory, deadline_s=90)
     assert len(check(ended, 120)) <= 4
     assert "goes on where it ended" in ended.out
+    assert re.search(r"note: astraflow-.*: the run began with 0.0.9, 0.1.0 is installed", ended.out)
     assert time.monotonic() - killed < 60
 
     finished = user.astraflow("run", "--resume", directory)

@@ -14,6 +14,7 @@ from astraflow_core.capabilities import unknown_flags
 from astraflow_core.component import CannotImport, Component, Kind, load_attribute
 from astraflow_core.discovery import DISABLE_VARIABLE, Plugin, find_plugins
 from astraflow_core.errors import ConfigError, PluginError
+from astraflow_core.provenance import check_version
 from astraflow_core.requirements import RUNTIME, missing_runtime
 from astraflow_core.suggestions import did_you_mean, nearest
 
@@ -206,8 +207,10 @@ class Catalog:
             raise ConfigError(render(error, model, where)) from error
 
     def build(self, kind: Kind | str, table: ComponentTable, context: ComponentContext) -> Any:
-        """Validate a table and build its component."""
+        """Validate a table and build its component; :class:`VersionSkew` if the run began with another
+        version of what provides it."""
         selected, config = self.validate(kind, table, str(Kind(kind)))
+        check_version(selected.distribution, selected.version, context.run.directory)
         return selected.build(config, context)
 
     def _missing(self, kind: Kind, use: str) -> PluginError:

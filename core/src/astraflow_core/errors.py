@@ -34,6 +34,10 @@ class PluginError(UserError):
     """A component that a run names is missing, ambiguous, broken or incompatible."""
 
 
+class VersionSkew(PluginError):
+    """A process of a run has another version of a distribution than the run began with."""
+
+
 class PreflightError(UserError):
     """The components of a run do not fit together, or a resource that it needs is absent."""
 

@@ -24,6 +24,7 @@ from astraflow_core.launch.user_objects import (
     write_private,
 )
 from astraflow_core.model_folders import resolve_models
+from astraflow_core.provenance import write_plugins
 from astraflow_core.raas.user_objects import FILE
 from astraflow_core.wire.auth import new_token
 
@@ -66,7 +67,7 @@ def prepare(
     token = new_token()
     directory = _new_directory(config)
     (directory / "config.toml").write_text(dump_toml(config))
-    (directory / "plugins.json").write_text(json.dumps(plugins, indent=2) + "\n")
+    write_plugins(directory, plugins)
     write_private(directory / "token", token.encode())
     environment = {}
     if objects:

@@ -18,6 +18,7 @@ from astraflow_core.launch.plan import check_interpreters
 from astraflow_core.launch.prepare import Prepared, described_plugins
 from astraflow_core.launch.user_objects import import_path
 from astraflow_core.model_folders import resolve_models
+from astraflow_core.provenance import read_plugins, write_plugins
 from astraflow_core.raas.user_objects import FILE
 from astraflow_core.trainer.checkpoints import Checkpoints
 
@@ -42,7 +43,6 @@ def resume(directory: str | Path) -> Prepared:
     hooks = Hooks.for_run(loaded.catalog, config)
     config = resolve_models(config, hooks)
     plugins = described_plugins(loaded)
-    before = json.loads((folder / "plugins.json").read_text(encoding="utf-8"))
     return Prepared(
         config,
         loaded.catalog,
@@ -52,7 +52,7 @@ def resume(directory: str | Path) -> Prepared:
         plugins,
         {"PYTHONPATH": import_path()} if objects_given else {},
         resumed=True,
-        notes=_changes(before, plugins),
+        notes=_changes(read_plugins(folder), plugins),
     )
 
 
@@ -101,10 +101,11 @@ def _changes(
     )
 
 
-def clear(directory: Path) -> None:
-    """Remove what tells of processes that are gone."""
+def begin_again(prepared: Prepared) -> None:
+    """Remove what tells of processes that are gone; from here on the run has the plugins of now."""
     for name in LEFT_BEHIND:
-        (directory / name).unlink(missing_ok=True)
+        (prepared.directory / name).unlink(missing_ok=True)
+    write_plugins(prepared.directory, prepared.plugins)
 
 
 def claim(directory: Path) -> int:

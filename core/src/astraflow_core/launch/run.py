@@ -20,7 +20,7 @@ from astraflow_core.launch.header import header
 from astraflow_core.launch.metrics import Metrics, read_metrics
 from astraflow_core.launch.plan import plan
 from astraflow_core.launch.prepare import Prepared, prepare
-from astraflow_core.launch.resume import can_resume, claim, clear, resume
+from astraflow_core.launch.resume import begin_again, can_resume, claim, resume
 from astraflow_core.launch.signals import Interrupts, KillNow, ignore_signals
 from astraflow_core.launch.summary import summarise
 from astraflow_core.launch.supervise import Supervisor
@@ -117,7 +117,7 @@ def execute(prepared: Prepared, live: bool | None, stream: TextIO, clock: _Clock
 
 def _execute(prepared: Prepared, live: bool | None, stream: TextIO, clock: _Clock) -> Ended:
     config, directory = prepared.config, prepared.directory
-    clear(directory)
+    begin_again(prepared)
     context = component_context(config, directory, "launcher", "", "launcher", prepared.token)
     launcher: Launcher = prepared.catalog.build(Kind.LAUNCHER, config.launcher, context)
     specs = [

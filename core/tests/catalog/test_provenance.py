@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from astraflow_core import __version__
+from astraflow_core.catalog import Catalog
+from astraflow_core.component import Kind
+from astraflow_core.config.models import ComponentTable
+from astraflow_core.errors import PluginError, VersionSkew
+from astraflow_core.launch.local import LocalLauncher
+from astraflow_core.provenance import read_plugins, write_plugins
+from astraflow_core.types import ComponentContext, RunInfo
+
+
+def began_with(directory: Path, version: str) -> None:
+    entry = {"plugin": "core", "distribution": "astraflow-core", "version": version}
+    write_plugins(directory, [{**entry, "packaged": True, "components": {"launcher": "local"}}])
+
+
+def built(directory: Path) -> object:
+    run = RunInfo("r", 0, 1, 0, ("p",), directory)
+    context = ComponentContext(run, "launcher", "", 0, directory)
+    return Catalog.discover().build(Kind.LAUNCHER, ComponentTable(use="local"), context)
+
+
+def test_a_process_has_the_versions_that_the_run_began_with(tmp_path: Path) -> None:
+    assert isinstance(built(tmp_path), LocalLauncher)  # nothing is said of versions
+    same, other = tmp_path / "same", tmp_path / "other"
+    same.mkdir()
+    other.mkdir()
+    began_with(same, __version__)
+    assert read_plugins(same)[0]["version"] == __version__
+    assert isinstance(built(same), LocalLauncher)
+    began_with(other, "9.9.9")
+    with pytest.raises(
+        VersionSkew,
+        match=rf"began with astraflow-core 9\.9\.9, and .* has {__version__}; pip install",
+    ):
+        built(other)
+    assert issubclass(VersionSkew, PluginError)
