@@ -75,3 +75,44 @@ def test_a_mistake_raises_a_readable_error(user: User) -> None:
     )
     assert code == 0, output
     assert "refused:" in output and "run.stepz" in output
+
+
+@pytest.mark.slow
+def test_a_run_of_ones_own_objects_goes_on(user: User) -> None:
+    user.write("table.toml", TABLE_RUN)
+    code, output = run_script(
+        user,
+        """
+        import os, signal, threading, time
+        from pathlib import Path
+        import astraflow_core
+
+        def likes_sevens(view):
+            return view.text.count("7") / 3
+
+        def interrupt():
+            while True:
+                logs = list(Path("runs").glob("*/metrics.jsonl"))
+                if logs and logs[0].read_text().count('"step"') >= 5:
+                    os.kill(os.getpid(), signal.SIGINT)
+                    return
+                time.sleep(0.05)
+
+        threading.Thread(target=interrupt, daemon=True).start()
+        slowly = ["run.steps=40", "policies.solver.trainer.step_s=0.1"]
+        stopped = astraflow_core.run("table.toml", reward=likes_sevens, overrides=slowly)
+        assert stopped.exit_code == 130, stopped.exit_code
+        made = stopped.summary["steps"]
+        assert 5 <= made < 40
+        resumed = astraflow_core.resume(stopped.directory)
+        assert resumed.exit_code == 0
+        assert resumed.summary["steps"] == 40
+        steps = [line["step"] for line in resumed.metrics if "step" in line]
+        assert steps == list(range(1, 41)), steps
+        assert resumed.summary["reward_last"] > resumed.summary["reward_first"] + 0.3
+        print("went on")
+        """,
+    )
+    assert code == 0, output
+    assert "went on" in output
+    assert user.left_running() == []

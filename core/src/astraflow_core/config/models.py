@@ -201,7 +201,7 @@ class CheckpointTable(ConfigModel):
         "from the last one.",
     )
     keep: PositiveInt = Field(
-        default=2, description="Checkpoints kept; the best and the last always."
+        default=2, description="Checkpoints kept, the newest ones."
     )
 
 
