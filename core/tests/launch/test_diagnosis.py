@@ -103,6 +103,15 @@ def test_the_end_of_the_chain_is_named_with_its_last_lines(scene: Scene) -> None
     assert "published version 7" in scene.file.read_text()
 
 
+def test_a_full_disk_does_not_keep_a_diagnosis_from_being_told(scene: Scene) -> None:
+    scene.file.symlink_to("/dev/full")
+    assert named(scene.explain(("raas-0", "trainer solver"))) == ["trainer-solver"]
+    scene.file.unlink()
+    scene.file.mkdir()
+    with pytest.raises(IsADirectoryError):
+        scene.explain(("raas-0", "trainer solver"))
+
+
 def test_when_everybody_waits_all_are_named(scene: Scene) -> None:
     waits = [("raas-0", "trainers"), ("raas-1", "trainers")]
     waits += [("trainer solver", "rollouts"), ("trainer judge", "rollouts")]

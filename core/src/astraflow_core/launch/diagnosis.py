@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from astraflow_core.disk import is_full
 from astraflow_core.launch.figures import duration
 from astraflow_core.launch.status import WaitStatus
 from astraflow_core.launch.view import View
@@ -82,9 +83,13 @@ class Watchdog:
             for suspect in suspects[:_MOST_SUSPECTS]:
                 lines += self._describe(suspect)
         text = "\n".join(lines)
-        moment = time.strftime("%Y-%m-%dT%H:%M:%S")
-        with self._file.open("a", encoding="utf-8") as file:
-            file.write(f"{moment} {text}\n\n")
+        try:
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {text}\n\n")
+        except OSError as error:
+            # A full disk may be the very thing that is explained.
+            if not is_full(error, self._file.parent):
+                raise
         return text
 
     def _suspects(self, waits: Sequence[WaitStatus]) -> list[Suspect]:
