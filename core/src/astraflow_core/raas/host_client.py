@@ -178,6 +178,8 @@ class HostClient:
             return answer.result()
         finally:
             self._calls.pop(call, None)
+            if not answer.cancel() and not answer.cancelled():
+                answer.exception()  # seen, also by a caller that was cancelled just before
 
     def _plan_flush(self) -> None:
         if not self._flush_planned:

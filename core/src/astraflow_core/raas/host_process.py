@@ -82,6 +82,7 @@ class EngineHostProcess:
         self.pid = child.pid
         self._settings = settings
         self._child = child
+        self._closing = False
         self._socket = socket
         self._silent_s = settings.config.run.deadline_s
         self._patience_s = settings.config.run.patience_s
@@ -210,7 +211,8 @@ class EngineHostProcess:
         ping = asyncio.ensure_future(self.client.ping(self._silent_s))
         try:
             while not (await asyncio.wait({ping}, timeout=LOOK_S))[0]:
-                if silence.is_notable(self._silent_s) and self.silence is None:
+                notable = silence.is_notable(self._silent_s) and not self._closing
+                if notable and self.silence is None:
                     self.silence = silence
                     log.warning("%s has not answered for %s", self._settings.name, silence)
                     self.silence_changed()
@@ -233,6 +235,7 @@ class EngineHostProcess:
 
     async def close(self) -> None:
         """Close the engine and end the process within a few seconds."""
+        self._closing = True
         began = time.monotonic()
         with contextlib.suppress(AstraFlowError, ValueError):
             await self.client.close(CLOSE_S / 2)

@@ -35,11 +35,11 @@ class Silence:
     def __init__(self, pid: int, stopped_s: StoppedTime) -> None:
         self._pid, self._stopped_s = pid, stopped_s
         self._began = present_s()
-        self._cpu_s = self._cpu()
+        self._cpu_s = self._cpu(0.0)
 
-    def _cpu(self) -> float:
+    def _cpu(self, unknown: float) -> float:
         look = look_at(self._pid)
-        return look.cpu_s if look is not None else 0.0
+        return look.cpu_s if look is not None else unknown
 
     @property
     def seconds(self) -> float:
@@ -56,7 +56,7 @@ class Silence:
         self._stopped_s()
         if self._stopped_s.now:
             return f"it was stopped (SIGSTOP); `kill -CONT {self._pid}` lets it go on"
-        used = self._cpu() - self._cpu_s
+        used = self._cpu(self._cpu_s) - self._cpu_s
         does = "busy" if used >= _BUSY * self.seconds else "idle"
         return f"it is {does}: {used:.1f} s of CPU in that time"
 
