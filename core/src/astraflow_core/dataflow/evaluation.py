@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,9 +92,10 @@ class Evaluations:
         self._queue(self.active)
         return True
 
-    def host(self, fleet: Fleet, load: Mapping[str, int]) -> bool:
+    def host(self, fleet: Fleet, load: Callable[[str], int]) -> bool:
         """See that the evaluation that runs has a live host: one that serves the versions, else one that is
-        not past them, and the least loaded of these. Returns whether the host changed."""
+        not past them, and the least loaded of these (``load``: tasks that a RaaS holds). Returns whether the
+        host changed."""
         if self.active is None:
             return False
         host = fleet.get(self.active.host)
@@ -109,7 +110,7 @@ class Evaluations:
             key=lambda r: (
                 not r.serves(versions),
                 r.is_past(versions),
-                load.get(r.name, 0),
+                load(r.name),
                 r.name,
             ),
         )

@@ -71,7 +71,9 @@ class FlowState:
         self.started_at = clock()
         self.progress = Progress(clock())
         self.versions = VersionTable(config.policies)
-        self.train = TaskTable("train", run.lease_s, run.episode_deadline_s, run.task_attempts)
+        self.train = TaskTable(
+            "train", run.lease_s, run.episode_deadline_s, run.task_attempts, admission.on_ended
+        )
         self.eval = TaskTable("eval", run.lease_s, run.episode_deadline_s, run.task_attempts)
         self.fleet = Fleet(run.lease_s * 2 / RENEWALS_PER_LEASE, run.lease_s)
         self.trainers = {policy: TrainerRecord(policy) for policy in config.policies}
@@ -187,6 +189,7 @@ class FlowState:
 
     def admit(self, prompt: Prompt) -> TaskRecord:
         """A prompt becomes the next task of training."""
+        self.admission.chain.on_admitted(prompt)
         return self.train.add(prompt, self.config.run.group_size)
 
     def lease(self, table: TaskTable, raas: str, capacity: int) -> TaskRecord:
@@ -253,8 +256,7 @@ class FlowState:
         if not reachable and evaluations.is_hopeless(self.fleet):
             self.give_up_evaluation("its weights went with the trainer that published them")
             return True
-        load = {r.name: len(self.train.held_by(r.name)) for r in self.fleet.live()}
-        return evaluations.host(self.fleet, load)
+        return evaluations.host(self.fleet, lambda raas: len(self.train.held_by(raas)))
 
     def give_up_evaluation(self, reason: str) -> None:
         """What is left of the running evaluation cannot be done."""
