@@ -217,3 +217,9 @@ def test_a_finished_run_stays_finished(bench, config, tmp_path):
     assert b.state.progress.state is RunState.FINISHED
     b.restart()
     assert b.next_batch(1).ended
+    b.restart(resumed=True)  # its trainer died before it had saved the model
+    assert b.state.progress.state is RunState.RUNNING
+    b.flow.training.register(RegisterTrainer(policy="solver", pid=5, host="h", updates=(0, 1)))
+    b.announce(2)
+    assert b.state.progress.state is RunState.FINISHED
+    assert b.next_batch(2).ended

@@ -13,6 +13,8 @@ from astraflow_core.protocols.data_policy import (
     Accept,
     Admit,
     Draw,
+    Follow,
+    Hold,
     Key,
     Metrics,
     OnVersion,
@@ -47,6 +49,8 @@ class DataChain:
         self._admit = self._with(Admit)
         self._accept = self._with(Accept)
         self._key = self._with(Key)
+        self._follow = self._with(Follow)
+        self._hold = self._with(Hold)
         draws = self._with(Draw)
         if len(draws) > 1:
             names = " and ".join(repr(policy.name) for policy in draws)
@@ -120,6 +124,26 @@ class DataChain:
         for named in self._with(OnVersion):
             with _blaming(named, "on_version"):
                 named.component.on_version(policy, version)
+
+    def on_admitted(self, prompt: Prompt) -> None:
+        """A prompt became a task."""
+        for policy in self._follow:
+            with _blaming(policy, "on_admitted"):
+                policy.component.on_admitted(prompt)
+
+    def on_ended(self, prompt: Prompt, outcome: str) -> None:
+        """The task of a prompt ended."""
+        for policy in self._follow:
+            with _blaming(policy, "on_ended"):
+                policy.component.on_ended(prompt, outcome)
+
+    def held_by(self) -> str:
+        """The first policy that wants no more prompts now; empty if none does."""
+        for policy in self._hold:
+            with _blaming(policy, "hold"):
+                if policy.component.hold():
+                    return policy.name
+        return ""
 
     def metrics(self) -> dict[str, float]:
         """``NAME/metric`` → value of all policies."""

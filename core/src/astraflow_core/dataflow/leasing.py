@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from astraflow_core.dataflow.capacity import has_room
 from astraflow_core.dataflow.entries import Failed, RaasCame, RaasLeft, Walked
 from astraflow_core.dataflow.fleet import RaasRecord
@@ -20,6 +22,8 @@ from astraflow_core.wire.messages import (
     Task,
     TasksLeased,
 )
+
+log = logging.getLogger(__name__)
 
 REFUSALS_PER_CALL = 256
 
@@ -89,6 +93,7 @@ class Leasing:
             state.progress.state is RunState.RUNNING
             and has_room(state.live_streams(), state.train, state.config.run.group_size)
             and not state.held_back
+            and (bool(state.train.queued) or not state.admission.held_by(state.train.live))
         )
 
     def renew(self, message: RenewLeases) -> LeasesRenewed:
@@ -188,10 +193,15 @@ class Leasing:
         """Make a task of the next prompt that the policies want. The work of one call is bounded;
         ``more_to_admit`` says that it ended at the bound."""
         state, admission = self._state, self._state.admission
-        prompt = None
+        self.more_to_admit = False
+        if admission.held_by(state.train.live):
+            return False
+        prompt, forced = None, admission.forced
         for _ in range(REFUSALS_PER_CALL):
             if (prompt := admission.take()) is not None:
                 break
+        if admission.forced > forced and prompt is not None:
+            log.warning("%s", admission.why_forced(prompt))
         task = state.admit(prompt) if prompt is not None else None
         state.records.tell(
             Walked(cursor=admission.cursor.position, task=task.id if task is not None else "")

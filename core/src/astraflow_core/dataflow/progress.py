@@ -50,6 +50,11 @@ class Progress:
         """Whether the state is final."""
         return not _NEXT[self.state]
 
+    def reopen(self, reason: str, now: float) -> None:
+        """A run that was started again goes on, even if all that was left was to save its models."""
+        if self.state in (RunState.FINISHING, RunState.FINISHED):
+            self.state, self.reason, self.since = RunState.RUNNING, reason, now
+
     def move(self, state: RunState, reason: str, now: float) -> bool:
         """Go to a state if the present one allows it; returns whether it did."""
         if state not in _NEXT[self.state]:

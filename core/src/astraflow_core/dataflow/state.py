@@ -299,7 +299,7 @@ class FlowState:
             trainer.registered = trainer.failed = trainer.told_end = False
             self.versions.withdraw(policy)
         self.failed_in_a_row = 0
-        self.run_again("the run was started again")
+        self.progress.reopen("the run was started again", self.clock())
 
     def finish_if_done(self) -> None:
         """Go to the last evaluation once every policy has made its updates."""

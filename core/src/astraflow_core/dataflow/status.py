@@ -49,6 +49,7 @@ def status(state: FlowState) -> dict[str, Any]:
             "forced": state.admission.forced,
         },
         "rejected": dict(state.rejected),
+        "held_by": state.admission.held_by(state.train.live),
         "refused_prompts": dict(state.admission.chain.refused),
         "admission_metrics": state.admission.chain.metrics(),
         "set_aside": list(state.train.set_aside),

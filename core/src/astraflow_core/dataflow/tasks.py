@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -43,9 +43,18 @@ class TaskRecord:
 
 
 class TaskTable:
-    """All tasks of one kind (``prefix``: ``"train"`` or ``"eval"``) with their queue and leases."""
+    """All tasks of one kind (``prefix``: ``"train"`` or ``"eval"``) with their queue and leases.
+    ``on_ended``: told the prompt and the outcome of each that ended."""
 
-    def __init__(self, prefix: str, lease_s: float, deadline_s: float, attempts: int) -> None:
+    def __init__(
+        self,
+        prefix: str,
+        lease_s: float,
+        deadline_s: float,
+        attempts: int,
+        on_ended: Callable[[Prompt, Outcome], None] | None = None,
+    ) -> None:
+        self._on_ended = on_ended
         self._prefix, self._lease_s = prefix, lease_s
         self._deadline_s, self._max_attempts = deadline_s, attempts
         self._next = 0
@@ -177,6 +186,8 @@ class TaskTable:
         self._why_revoked.pop(task.id, None)
         self._ended[int(task.id.partition("-")[2])] = (outcome, holder)
         self.outcomes[outcome] += 1
+        if self._on_ended is not None:
+            self._on_ended(task.prompt, outcome)
 
     def give_back(self, task: TaskRecord, reason: str, *, blame: bool) -> Outcome | None:
         """End a lease without a result. With ``blame`` it counts as an attempt, and the last one sets
