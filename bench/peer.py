@@ -7,8 +7,10 @@ included; CPU seconds are those of the whole process tree at that moment. Then i
 a seed, each pair has another.
 
 TRL runs twice in each round, with all cores for torch and with one: the first is faster, the second takes
-less CPU. ``vs_trl_wall`` and ``vs_trl_cpu`` compare with whichever is better at it. ``others_cores`` tells
-how many cores other work on the machine took meanwhile, on average: 0 is an idle machine.
+less CPU. ``vs_trl_wall`` and ``vs_trl_cpu`` compare with whichever is better at it; ``…_after_start`` leaves
+out what comes before the end of the first update, which is mostly imports: here in a process for each
+role, there in one. ``others_cores`` tells how many cores other work on the machine took meanwhile, on
+average: 0 is an idle machine.
 """
 
 from __future__ import annotations
@@ -90,24 +92,21 @@ def measure(quick: bool) -> dict[str, float]:
 
 
 def compared(ours: list[Solved], theirs: dict[int, list[Solved]]) -> dict[str, float]:
-    """The ratios, and what they are made of."""
-    wall = [run.wall_s for run in ours]
-    cpu = [run.cpu_s for run in ours]
-    walls = {count: [run.wall_s for run in runs] for count, runs in theirs.items()}
-    cpus = {count: [run.cpu_s for run in runs] for count, runs in theirs.items()}
-    fastest = min(walls.values(), key=statistics.median)
-    cheapest = min(cpus.values(), key=statistics.median)
-    result = {
-        "vs_trl_wall": ratio(fastest, wall),
-        "vs_trl_cpu": ratio(cheapest, cpu),
-        "pairs": len(ours),
-    }
-    if len(ours) > 1:
-        result |= {
-            "vs_trl_wall_spread": spread(fastest, wall),
-            "vs_trl_cpu_spread": spread(cheapest, cpu),
-        }
-    result |= _medians("ours", ours)
+    """The ratios, and what they are made of. ``..._after_start``: from the end of the first update."""
+    result: dict[str, float] = {}
+    spreads: dict[str, float] = {}
+    for name, value in (
+        ("wall", lambda run: run.wall_s),
+        ("cpu", lambda run: run.cpu_s),
+        ("wall_after_start", lambda run: run.wall_s - run.first_wall_s),
+        ("cpu_after_start", lambda run: run.cpu_s - run.first_cpu_s),
+    ):
+        mine = list(map(value, ours))
+        best = min((list(map(value, runs)) for runs in theirs.values()), key=statistics.median)
+        result[f"vs_trl_{name}"] = ratio(best, mine)
+        if len(ours) > 1:
+            spreads[f"vs_trl_{name}_spread"] = spread(best, mine)
+    result |= {**spreads, "pairs": len(ours), **_medians("ours", ours)}
     for count, runs in theirs.items():
         result |= _medians(f"trl_{count}_threads", runs)
     return result

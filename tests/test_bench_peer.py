@@ -119,4 +119,6 @@ def test_each_ratio_is_to_the_better_setting() -> None:
     assert fields["vs_trl_wall"] == pytest.approx(1.2)
     assert fields["vs_trl_cpu"] == pytest.approx(0.75)
     assert fields["trl_2_threads_wall_s"] == 12 and fields["trl_1_threads_cpu_s"] == 15
+    assert fields["vs_trl_wall_after_start"] == pytest.approx(11 / 8)
+    assert fields["vs_trl_cpu_after_start"] == pytest.approx(13 / 16)
     assert fields["ours_cpu_s_per_step"] == pytest.approx(16 / 49, abs=1e-4)
