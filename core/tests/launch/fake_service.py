@@ -35,8 +35,13 @@ class Flow:
         there = home / file
         return not there.exists() or time.time() - there.stat().st_mtime < 0.5
 
+    def stands_still(self):
+        """For ever, or for a while in which nobody seems to wait for anything that can come."""
+        kind, _, seconds = behaviour.partition(":")
+        return kind == "stand_still" and time.monotonic() - began < float(seconds or "inf")
+
     def look(self):
-        if self.state == "running" and behaviour != "stand_still":
+        if self.state == "running" and not self.stands_still():
             most = STEPS // 2 if self.held() else STEPS
             self.steps = min(most, int((time.monotonic() - began) * float(rate)))
         with (home / "metrics.jsonl").open("a") as file:
@@ -107,7 +112,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         if self._allowed():
-            until = 0.0 if behaviour == "stand_still" else 5.0
+            until = 0.0 if flow.stands_still() else 5.0
             wait = {"who": "trainer solver", "for_whom": "rollouts", "what": "4 more sequences"}
             wait |= {"since_s": 1.0, "until_s": until}
             self._send(

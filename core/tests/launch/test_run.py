@@ -185,6 +185,14 @@ def test_a_run_that_stands_still(table: Table) -> None:
     assert "trainer solver waits 1 s for rollouts: 4 more sequences" in str(ended.error)
 
 
+def test_a_run_that_gets_on_again_is_not_given_up_at_once(table: Table) -> None:
+    changed = behaving(table, dataflow="stand_still:2")
+    changed["run"] |= {"deadline_s": 1.5, "start_deadline_s": 0.8}
+    ended, output = run_here(changed)
+    assert ended.exit_code == 0
+    assert output.count("no progress for") == 1
+
+
 def test_warnings_of_processes_are_told_once(table: Table) -> None:
     _, output = run_here(behaving(table, dataflow="hold:raas-0.did", raas_0="warn"))
     assert output.count("raas-0: low on memory free_mb=3") == 1

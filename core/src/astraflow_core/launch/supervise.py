@@ -29,6 +29,9 @@ STATUS_DEADLINE_S = 2.0
 SILENT_S = 10.0
 """Silence of the dataflow, in seconds, after which a person hears of it."""
 
+HOPELESS_S = 5.0
+"""How long it must hold that nothing can come any more: one who just came back waits for nothing yet."""
+
 FINISH_DEADLINE_S = 30.0
 END_DEADLINE_S = 10.0
 BLAME_S = 3.0
@@ -58,7 +61,7 @@ class Supervisor:
         self._logs = LogWatch(spec.log for spec in specs)
         self._resuming = resuming
         self._gone: set[str] = set()
-        self._answered = self._progressed = present_s()
+        self._answered = self._progressed = self._hopeful = present_s()
         self._warned = self._told_silence = False
         self._watchdog = Watchdog(specs, launcher, directory, view)
 
@@ -232,9 +235,12 @@ class Supervisor:
             allowed = max(allowed, self.run.start_deadline_s)
         still = present_s() - self._progressed
         if still < allowed or present_s() - self._answered > STATUS_DEADLINE_S:
+            self._hopeful = present_s()
             return
         what = f"no progress for {duration(still)}"
-        if not any(wait.until_s > 0 for wait in self.status.waits):
+        if any(wait.until_s > 0 for wait in self.status.waits):
+            self._hopeful = present_s()
+        elif present_s() - self._hopeful >= min(HOPELESS_S, self.run.deadline_s):
             what += ", and nothing that is waited for can still come"
             raise RunFailed(self._watchdog.explain(what, self.status.waits))
         if not self._warned:
