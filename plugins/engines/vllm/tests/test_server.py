@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -131,11 +133,49 @@ def test_a_server_that_is_ready_ends_with_all_its_processes(
     reason = asyncio.run(run())
     assert reason is not None and "was killed by SIGKILL (out of memory?)" in reason
     pids = [int(pid) for pid in (tmp_path / "note").read_text().split()]
-    deadline = time.monotonic() + 5
-    while any(_runs(pid) for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not any(_runs(pid) for pid in pids)
+    _until(lambda: not any(_runs(pid) for pid in pids))
     assert not Path(server.url.removeprefix("unix:")).parent.exists()
+
+
+FAKE_VLLM = """
+import os, subprocess, sys, time
+def main():
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    open(os.environ["NOTE"], "w").write(f"{os.getpid()} {child.pid}")
+    time.sleep(60)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_server_does_not_outlive_an_engine_host_that_was_killed(tmp_path: Path) -> None:
+    package = tmp_path / "vllm" / "entrypoints" / "cli"
+    package.mkdir(parents=True)
+    (package / "main.py").write_text(FAKE_VLLM)
+    note = tmp_path / "note"
+    start = (
+        "import subprocess, sys, time\n"
+        "subprocess.Popen([sys.executable, '-m', 'astraflow_plugin_vllm.serve'], process_group=0)\n"
+        "time.sleep(60)"
+    )
+    own = {**os.environ, "PYTHONPATH": str(tmp_path), "NOTE": str(note)}
+    host = subprocess.Popen([sys.executable, "-c", start], env=own)
+    try:
+        _until(lambda: note.exists() and len(note.read_text().split()) == 2)
+    finally:
+        host.kill()
+        host.wait()
+    pids = [int(pid) for pid in note.read_text().split()]
+    _until(lambda: not any(_runs(pid) for pid in pids))
+
+
+def _until(holds: Callable[[], bool], seconds: float = 15.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.02)
 
 
 def _runs(pid: int) -> bool:
