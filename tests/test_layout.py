@@ -52,6 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(CHOICE, SEAMS | CHOICE | {"builtin"}),
     **dict.fromkeys(("wire", "telemetry"), LOW | {"wire", "telemetry"}),
     **dict.fromkeys(SERVICES, SHARED),
+    "policy_tools": {"errors", "types"},
     "builtin": {"component", "hookspecs", "launch"},  # the core's own manifest
     "launch": SHARED | SERVICES,
     "cli": SHARED | SERVICES | {"launch", "scaffold", "testing"},

@@ -40,6 +40,7 @@ CAPABILITIES: dict[str, dict[str, str]] = {
         "accept": "decides after rollout which groups are kept, per policy",
         "key": "orders the buffer",
         "draw": "chooses the rows of a batch",
+        "hold": "decides when no more prompts are rolled out",
         "stateful": "has state that belongs in a checkpoint",
         "random": "makes random choices from the run's seed",
     },

@@ -1,8 +1,8 @@
 """DataPolicy: decides in the dataflow which prompts to roll out, what to keep, what to train on.
 
 A data policy implements any of :class:`Admit`, :class:`Accept`, :class:`Key`, :class:`Draw`; those of a
-list in the config are applied in order at each point. ``on_version``, ``state_dict`` and
-``load_state_dict``, ``metrics`` are optional. A policy sees rewards and statistics, never an algorithm's
+list in the config are applied in order at each point. ``on_version``, ``on_admitted`` and ``on_ended``,
+``hold``, ``state_dict`` and ``load_state_dict``, ``metrics`` are optional. A policy sees rewards and statistics, never an algorithm's
 advantages; a random choice takes its generator from ``context.seed`` and is part of its state. Its
 decisions follow from its calls and that seed alone: a dataflow that was restarted makes all calls again, in
 the same order, and must come to the same decisions.
@@ -68,6 +68,27 @@ class OnVersion(Protocol):
 
     def on_version(self, policy: str, version: int) -> None:
         """Version ``version`` of ``policy`` was announced."""
+
+
+@runtime_checkable
+class Follow(Protocol):
+    """Wants to know what becomes of prompts; asked under ``[prompts] data`` only."""
+
+    def on_admitted(self, prompt: Prompt) -> None:
+        """The prompt became a task: every policy admitted it, or it was forced."""
+
+    def on_ended(self, prompt: Prompt, outcome: str) -> None:
+        """Its task ended: ``"accepted"`` or ``"rejected"`` (after all calls of ``accept``), ``"failed"`` (a
+        RaaS said that it cannot be done) or ``"set_aside"`` (too many attempts)."""
+
+
+@runtime_checkable
+class Hold(Protocol):
+    """Decides when to roll out; asked under ``[prompts] data`` only."""
+
+    def hold(self) -> bool:
+        """Whether no more prompts are wanted now. Asked at any time and any number of times, it changes
+        nothing. While nothing is under way it is overruled."""
 
 
 @runtime_checkable

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from astraflow_core.protocols.data_policy import Accept, Admit, Draw, Key, OnVersion
+from astraflow_core.protocols.data_policy import Accept, Admit, Draw, Follow, Key, OnVersion
 from astraflow_core.types import BufferedRow, GroupSummary, Prompt, group_statistics
 
 COUNT = 4
@@ -64,7 +64,14 @@ class World:
             admitted = policy.admit(prompt)
             made.append(("admit", admitted))
         if admitted:
+            if isinstance(policy, Follow):
+                policy.on_admitted(prompt)
             made += self._finish(policy, self.group(prompt))
+            if isinstance(policy, Follow):
+                accepted = all(
+                    getattr(answer, "accepted", answer) for kind, answer in made if kind == "accept"
+                )
+                policy.on_ended(prompt, "accepted" if accepted else "rejected")
         if len(self.fresh) >= 2 * COUNT:
             made += self._serve(policy)
         self.step += 1

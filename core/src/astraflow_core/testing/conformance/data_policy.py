@@ -16,6 +16,7 @@ from astraflow_core.protocols.data_policy import (
     Accept,
     Admit,
     Draw,
+    Hold,
     Key,
     Metrics,
     Stateful,
@@ -26,7 +27,7 @@ from astraflow_core.testing.conformance._data_world import COUNT, GROUP, World
 from astraflow_core.testing.conformance.subject import Conformance, Subject, context, violated
 from astraflow_core.types import GroupSummary, Prompt, Verdict
 
-POINTS: dict[str, Any] = {"admit": Admit, "accept": Accept, "key": Key, "draw": Draw}
+POINTS: dict[str, Any] = {"admit": Admit, "accept": Accept, "key": Key, "draw": Draw, "hold": Hold}
 STEPS = 120
 SEEDS = range(1, 9)
 PATIENCE = 64
@@ -168,6 +169,19 @@ class DataPolicyConformance(Conformance):
                             f"when asked for {count}",
                             "as many different rows as asked for, of those offered, or None",
                         )
+
+    def test_hold_only_answers(self, component: Subject, build: Any, prompts: list[Prompt]) -> None:
+        """``hold`` returns a bool, and asking once more changes nothing."""
+        _opened(component, "hold")
+        for (name, asked), (_, other) in zip(build(), build(), strict=True):
+            here, there = World(prompts), World(prompts)
+            for _ in range(STEPS):
+                for answer in (asked.hold(), asked.hold()):
+                    if not isinstance(answer, bool):
+                        _violated(f"{name}: hold returned {answer!r}", "a bool")
+                left, right = here.advance(asked, 1), there.advance(other, 1)
+                if left != right or asked.hold() is not other.hold():
+                    _violated(f"{name}: a call of hold made a difference", "that it only answers")
 
     def test_metrics_are_plain_numbers(
         self, build: Any, component: Subject, prompts: list[Prompt]

@@ -1,0 +1,24 @@
+"""Statistics of rows and groups that several data policies decide by."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from astraflow_core.types import BufferedRow
+
+EPSILON = 1e-5
+"""Beside the standard deviation, as in AstraFlow 0.1.2's normalisation of rewards."""
+
+
+def surprise(row: BufferedRow, epsilon: float = EPSILON) -> float:
+    """``|reward - group mean| / (group std + epsilon)``, from the statistics stamped at acceptance (std with
+    n - 1): how far from what its prompt usually earns. 0 for a group of one."""
+    if row.group_size < 2:
+        return 0.0
+    return abs(row.reward - row.group_mean) / (row.group_std + epsilon)
+
+
+def without_variance(rewards: npt.NDArray[np.float64]) -> bool:
+    """Whether there are two rewards at least and all are exactly equal; ``rewards`` float64 ``[n]``."""
+    return rewards.size > 1 and bool((rewards == rewards[0]).all())
