@@ -8,6 +8,7 @@ in which the process ran.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
 import time
@@ -23,16 +24,26 @@ was stopped."""
 
 
 class PresenceClock:
-    """Seconds that only grow. Of a gap between two looks longer than ``AWAY_S`` it counts ``TICK_S``.
-    Any thread may look. ``away_s``: what was not counted."""
+    """Seconds that only grow. Somebody calls :meth:`look` every ``TICK_S``; of a gap between two looks that
+    is longer than ``AWAY_S`` it counts ``TICK_S``. Any thread may use it. ``away_s``: what was not
+    counted."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic, away_s: float = 0.0) -> None:
-        self.away_s = away_s
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self.away_s = 0.0
         self._now, self._seen = now, now()
         self._lock = threading.Lock()
 
     def __call__(self) -> float:
-        """Look at the clock."""
+        """The time. Without the lock, for event loops ask often: a process may be stopped between any
+        two of these lines, so the first is checked again at the end."""
+        away_s = self.away_s
+        now = self._now()
+        if now - self._seen > AWAY_S or self.away_s != away_s:
+            return self.look()
+        return now - away_s
+
+    def look(self) -> float:
+        """The time, and the gap since the last look."""
         with self._lock:
             now = self._now()
             gap = now - self._seen
@@ -42,25 +53,32 @@ class PresenceClock:
             return now - self.away_s
 
 
-class _OwnClock:
-    """The clock of this process, kept going by a thread."""
+class _OwnClock(PresenceClock):
+    """The clock of this process, kept going by a thread that starts at its first look."""
 
     def __init__(self) -> None:
-        self._clock = PresenceClock()
-        self._pid = 0
+        super().__init__()
+        self._seen = -math.inf
+        self._ticking = False
+        os.register_at_fork(after_in_child=self._forked)
 
-    def __call__(self) -> float:
-        if self._pid != os.getpid():
-            # At the first look, and in a forked child: threads and the state of locks stay behind.
-            self._pid = os.getpid()
-            self._clock = PresenceClock(away_s=self._clock.away_s)
-            threading.Thread(target=self._tick, name="presence", daemon=True).start()
-        return self._clock()
+    def _forked(self) -> None:
+        """Threads stay behind, and nobody knows who held the lock."""
+        self._lock = threading.Lock()
+        self._seen, self._ticking = -math.inf, False
+
+    def look(self) -> float:
+        """The time, and the gap since the last look; starts the thread."""
+        with self._lock:
+            if not self._ticking:
+                self._seen, self._ticking = self._now(), True
+                threading.Thread(target=self._tick, name="presence", daemon=True).start()
+        return super().look()
 
     def _tick(self) -> None:
         while True:
             time.sleep(TICK_S)
-            self._clock()
+            self.look()
 
 
 present_s = _OwnClock()
