@@ -25,7 +25,7 @@ def write(path, text):
 
 
 class Flow:
-    state, reason, logged, steps = "running", "", 0, 0
+    state, reason, logged, steps = "running", "rolling out and training", 0, 0
 
     def held(self):
         """Half-way until a file of that name is there and the launcher had time to see why."""

@@ -195,7 +195,7 @@ class Supervisor:
                 self._fetch_status(processes)
                 if self.status.ended:
                     return
-                raise error_of(state, "while the run went on", self.status.reason)
+                raise error_of(state, "while the run went on")
         raas = {name for name, spec in self.specs.items() if spec.role == "raas"}
         if raas <= self._gone:
             # They leave when the run ends, which it may have done since it was asked.
