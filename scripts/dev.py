@@ -290,13 +290,13 @@ def run(args: list[str]) -> int:
 def test(args: list[str]) -> int:
     """Run the tests that need neither a GPU nor patience; pytest's arguments pass through."""
     setup("test")
-    return _call("-m", "pytest", "-m", LIGHT, *args)
+    return _pytest(LIGHT, *args)
 
 
 def heavy(args: list[str]) -> int:
     """Run the tests marked slow or backend."""
     setup("test")
-    return _call("-m", "pytest", "-m", HEAVY, *args)
+    return _pytest(HEAVY, *args)
 
 
 def check(args: list[str]) -> int:
@@ -329,6 +329,12 @@ def docs(args: list[str]) -> int:
     """Write the generated pages under docs/ anew."""
     setup("test")
     return _call(str(ROOT / "scripts" / "docs.py"), *args)
+
+
+def _pytest(markers: str, *args: str) -> int:
+    """Run tests. An environment that they make holds the sources of this checkout, so it stays here."""
+    os.environ.setdefault("ASTRAFLOW_ENVIRONMENTS", str(VENV / "envs"))
+    return _call("-m", "pytest", "-m", markers, *args)
 
 
 def _call(*args: str) -> int:

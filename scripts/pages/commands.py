@@ -15,6 +15,8 @@ _VARIABLES = {
     DATAFLOW: "URL of the dataflow, for the same",
     DISABLE_VARIABLE: "plugins that are not to be imported, by name, with commas between",
     "ASTRAFLOW_CACHE": "folder for what can be fetched or made again: models, environments",
+    "ASTRAFLOW_ENVIRONMENTS": "folder for environments alone; `scripts/dev.py` sets it for tests, since an "
+    "environment holds the sources that made it, and two checkouts would take it from each other",
     "ASTRAFLOW_LOG_LEVEL": "what the processes of a run log: `debug`, `info`, `warning` or `error`",
     TRACEBACK: "`1` shows the traceback of every error",
 }

@@ -145,7 +145,7 @@ def test_an_environment_that_is_not_made_yet_says_how_to_make_it(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("ASTRAFLOW_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("ASTRAFLOW_ENVIRONMENTS", str(tmp_path / "envs"))
     site.add(
         "heavy",
         f"{manifest}ASTRAFLOW_ENVIRONMENT = 'm:environment'\n"

@@ -60,6 +60,7 @@ class Base:
 @pytest.fixture
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Base:
     monkeypatch.setenv("ASTRAFLOW_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("ASTRAFLOW_ENVIRONMENTS", raising=False)
     script, calls, trouble = tmp_path / "python", tmp_path / "calls", tmp_path / "trouble"
     script.write_text(STAND_IN.format(calls=calls, self=script, trouble=trouble))
     script.chmod(0o755)
@@ -166,6 +167,15 @@ def test_the_command_lists_makes_and_removes(
     assert environments() == [] and not Path(made["folder"]).exists()
     with pytest.raises(UserError, match="there are: none"):
         remove("mine")
+
+
+def test_environments_may_have_a_folder_of_their_own(
+    base: Base, catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASTRAFLOW_ENVIRONMENTS", str(tmp_path / "elsewhere"))
+    made = create("mine", ["plain"], catalog, python=base.python)
+    assert made.folder == str(tmp_path / "elsewhere" / "mine") and environments() == [made]
+    assert EngineTable(use="x", python="env:mine").python == str(made.interpreter)
 
 
 def test_a_role_names_an_environment(base: Base, run_file: Path) -> None:

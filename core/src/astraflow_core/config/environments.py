@@ -45,8 +45,9 @@ def cache_folder() -> Path:
 
 
 def environments_folder() -> Path:
-    """Where ``astraflow env create`` makes environments."""
-    return cache_folder() / "envs"
+    """Where ``astraflow env create`` makes environments: ``ASTRAFLOW_ENVIRONMENTS``, else in the cache."""
+    given = os.environ.get("ASTRAFLOW_ENVIRONMENTS")
+    return Path(given).expanduser().absolute() if given else cache_folder() / "envs"
 
 
 def environment_folder(name: str) -> Path:
