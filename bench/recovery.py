@@ -115,7 +115,9 @@ def measure(quick: bool) -> dict[str, float]:
 
 
 def measured(scenario: Scenario, rounds: int) -> dict[str, float]:
-    """One run and ``rounds`` kills of each process."""
+    """One run and ``rounds`` kills of each process. ``others_cores``: how many cores other work on the
+    machine took meanwhile, on average."""
+    began, cpu = time.monotonic(), trees.machine_cpu_s()
     with tempfile.TemporaryDirectory() as folder, Job(Path(folder), scenario) as job:
         recoveries: dict[str, list[Recovery]] = {name: [] for name in VICTIMS}
         for _ in range(rounds):
@@ -125,6 +127,7 @@ def measured(scenario: Scenario, rounds: int) -> dict[str, float]:
         job.settle()
         job.count_lost()
         summary = job.end()
+        others = trees.machine_cpu_s() - cpu - summary["cpu_s"]
         details: dict[str, float] = {}
         for name, found in recoveries.items():
             details |= figures(name, found)
@@ -137,6 +140,7 @@ def measured(scenario: Scenario, rounds: int) -> dict[str, float]:
             "lost_tasks": summary["lost"],
             "stale_rows": summary["policies"]["solver"]["rows_stale"],
             "evicted_rows": summary["policies"]["solver"]["rows_evicted"],
+            "others_cores": others / (time.monotonic() - began),
         }
 
 
