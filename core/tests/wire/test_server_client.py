@@ -234,9 +234,9 @@ def test_the_blocking_client_serves_threads_at_once() -> None:
     run(scenario, echo_app())
 
 
-@given(st.lists(st.integers(0, 3 * PIECE_BYTES).map(bytes), max_size=12))
-@settings(max_examples=30, deadline=None)
+@given(st.lists(st.binary(max_size=30), max_size=12))
+@settings(deadline=None)
 def test_the_pieces_of_a_frame_are_its_parts(parts: list[bytes]) -> None:
-    pieces = list(_pieces(parts))
+    pieces = list(_pieces(parts, most=10))
     assert b"".join(pieces) == b"".join(parts)
-    assert all(0 < len(piece) <= PIECE_BYTES for piece in pieces)
+    assert all(0 < len(piece) <= 10 for piece in pieces)

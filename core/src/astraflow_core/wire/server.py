@@ -139,26 +139,26 @@ class FrameResponse(Response):
                 "headers": self.raw_headers,
             }
         )
-        for piece in _pieces(self._parts):
+        for piece in _pieces(self._parts, PIECE_BYTES):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
 
-def _pieces(parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    """The same bytes in pieces of about ``PIECE_BYTES``: small parts joined, large ones cut."""
+def _pieces(parts: Iterable[bytes | memoryview], most: int) -> Iterator[bytes | memoryview]:
+    """The same bytes in pieces of up to ``most``: small parts joined, large ones cut."""
     small: list[bytes | memoryview] = []
     size = 0
     for part in parts:
-        if size + len(part) > PIECE_BYTES and small:
+        if size and size + len(part) > most:
             yield b"".join(small)
             small, size = [], 0
-        if len(part) < PIECE_BYTES:
+        if len(part) <= most:
             small.append(part)
             size += len(part)
         else:
             view = memoryview(part)
-            for start in range(0, len(view), PIECE_BYTES):
-                yield view[start : start + PIECE_BYTES]
+            for start in range(0, len(view), most):
+                yield view[start : start + most]
     if size:
         yield b"".join(small)
 
