@@ -16,7 +16,7 @@ from astraflow_contrib_rewards import exact
 from astraflow_core.raas.tokenizer import FolderTokenizer
 from astraflow_core.testing.tiny_model import ALPHABET, write_tiny_model
 from astraflow_core.types import Completion
-from astraflow_plugin_grpo.schedule import piecewise_linear
+from astraflow_plugin_losses.schedule import piecewise_linear
 from astraflow_plugin_torch_trainer.schedule import lr_factor
 
 sys.path.append(str(ROOT))
@@ -67,7 +67,7 @@ def test_the_job_is_the_quickstart(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for step in range(job["steps"]):
         expected = lr_factor(step, 100, "linear", job["warmup_steps"], job["min_lr_ratio"])
         assert trl_grpo.lr_factor(job, step) == pytest.approx(expected)
-        expected = piecewise_linear(job["entropy_coef"], step)
+        expected = np.interp(step, *zip(*job["entropy_coef"], strict=True))
         assert trl_grpo.entropy_coef(job, step) == pytest.approx(expected)
 
 
