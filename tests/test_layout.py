@@ -51,6 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hookspecs": {"component", "protocols", "types"},
     **dict.fromkeys(CHOICE, SEAMS | CHOICE | {"builtin"}),
     **dict.fromkeys(("wire", "telemetry"), LOW | {"wire", "telemetry"}),
+    "serving": SEAMS | {"wire", "serving"},
     **dict.fromkeys(SERVICES, SHARED),
     "policy_tools": {"errors", "types"},
     "builtin": {"component", "hookspecs", "launch"},  # the core's own manifest

@@ -1,0 +1,83 @@
+"""Decoding of a tiny model in float64 numpy, for stand-ins of servers that cannot run where tests do."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from astraflow_core.testing.conformance import _qwen3
+from astraflow_core.testing.conformance._engine_rig import allowed_tokens
+from astraflow_core.testing.conformance._weights import read_floats
+from astraflow_core.types import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A sampled token with its log-prob under the raw logits, and under what it was sampled from
+    (temperature and truncation applied)."""
+
+    token: int
+    raw: float
+    processed: float
+
+
+class TinyDecoder:
+    """A model of :func:`astraflow_core.testing.tiny_model.write_tiny_model`, and the weights it has now."""
+
+    def __init__(self, folder: Path, seed: int = 0) -> None:
+        self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        self.load(folder / "model.safetensors")
+        self._random = np.random.default_rng(seed)
+
+    def load(self, file: Path) -> None:
+        """Compute with the weights of ``file`` from now on; sequences keep the keys and values they have."""
+        self._weights = read_floats(file)
+
+    def sequence(self, prompt: list[int]) -> Sequence:
+        """A sequence of which nothing is computed yet."""
+        return Sequence(self, prompt)
+
+    def draw(self, logits: _qwen3.Floats, sampling: Sampling) -> Drawn:
+        """Choose a token from logits ``[V]``."""
+        raw = _qwen3.log_softmax(logits)
+        if sampling.temperature == 0:
+            token = int(logits.argmax())
+            return Drawn(token, float(raw[token]), float(raw[token]))
+        kept = allowed_tokens(logits[None], sampling, slack=0.0)[0]
+        processed = _qwen3.log_softmax(np.where(kept, logits / sampling.temperature, -np.inf))
+        token = int(self._random.choice(len(logits), p=np.exp(processed)))
+        return Drawn(token, float(raw[token]), float(processed[token]))
+
+    def logits(self, ids: list[int], cache: _qwen3._Cache) -> _qwen3.Floats:
+        """Logits ``[N, V]`` after each of ``ids``, which follow what ``cache`` holds; it is extended."""
+        return _qwen3._forward(self.config, self._weights, np.array(ids, np.int32), cache)
+
+
+class Sequence:
+    """Tokens, and the keys and values of all but those that are not computed yet."""
+
+    def __init__(self, decoder: TinyDecoder, tokens: list[int]) -> None:
+        self.tokens = list(tokens)
+        self._decoder = decoder
+        self._cache: _qwen3._Cache = {}
+        self._computed = 0
+
+    def next(self, sampling: Sampling) -> Drawn:
+        """Sample one token more."""
+        logits = self._decoder.logits(self.tokens[self._computed :], self._cache)[-1]
+        self._computed = len(self.tokens)
+        drawn = self._decoder.draw(logits, sampling)
+        self.tokens.append(drawn.token)
+        return drawn
+
+    def forget(self) -> None:
+        """Drop keys and values; they are computed anew with the weights of then."""
+        self._cache, self._computed = {}, 0
+
+    def scores(self) -> list[float]:
+        """Raw log-probs of the tokens, each given those before it; the first has none."""
+        logprobs = _qwen3.log_softmax(self._decoder.logits(self.tokens, {}))
+        return [float(row[token]) for row, token in zip(logprobs, self.tokens[1:], strict=False)]

@@ -1,0 +1,47 @@
+"""The keys of engine ``openai``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from astraflow_core.config.models import ConfigModel, PositiveInt, Seconds
+
+
+class OpenAIConfig(ConfigModel):
+    """``engine = { use = "openai", url = "http://HOST:PORT/v1", … }``"""
+
+    url: Annotated[str, Field(pattern=r"^https?://")] = Field(
+        description="Base URL of the server, up to and including /v1."
+    )
+    served_model: str | None = Field(
+        default=None, description="The model's name there; default: the only one that it lists."
+    )
+    tokens: Literal["ids", "text"] = Field(
+        default="ids",
+        description="ids: the server takes and returns token ids (vLLM's return_token_ids); text: it "
+        "speaks text only, so completions are tokenized here and have no log-probs.",
+    )
+    logprobs: Literal["raw", "processed"] = Field(
+        default="raw",
+        description="What the server's log-probs are: of the raw logits, or of the distribution that was "
+        "sampled from (temperature and truncation applied).",
+    )
+    api_key_env: str | None = Field(
+        default=None, description="Variable of the environment that holds the server's key."
+    )
+    max_batch: PositiveInt = Field(
+        default=64, description="Most requests at the server at once; others wait here."
+    )
+    context_length: PositiveInt | None = Field(
+        default=None,
+        description="Most tokens of a sequence; default: what the server says, else the model's folder.",
+    )
+    retry_s: Seconds = Field(
+        default=60.0,
+        description="Longest that a server which is away, overloaded or limits the rate is tried again.",
+    )
+    stall_deadline_s: Seconds = Field(
+        default=120.0, description="Longest that a request may go without an answer or a token."
+    )
