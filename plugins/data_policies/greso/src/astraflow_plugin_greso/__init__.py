@@ -1,0 +1,1 @@
+"""Data policies: skips prompts that keep giving no signal."""

@@ -1,0 +1,1 @@
+"""Data policies: which prompts are rolled out."""
