@@ -22,7 +22,7 @@ import numpy as np
 from astraflow_core.component import load_attribute
 from astraflow_core.types import Batch, ComponentContext, RunInfo
 
-(point,) = entry_points(group="astraflow", name="grpo")
+(point,) = entry_points(group="astraflow", name="losses")
 (component,) = [c for c in point.load().astraflow_algorithms() if c.name == "grpo"]
 Config = load_attribute(component.config)
 try:
@@ -131,7 +131,7 @@ def test_a_plugin_from_a_folder_brings_the_core_and_works(
     wheelhouse: dict[str, tuple[Path, Path]], tmp_path: Path
 ) -> None:
     wheels = wheelhouse["astraflow-core"][1].parent
-    python = clean_environment(tmp_path / "venv", wheels, "astraflow-plugin-grpo")
+    python = clean_environment(tmp_path / "venv", wheels, "astraflow-plugin-losses")
     printed = execute(str(python.parent / "astraflow"), "plugins", "--json")
     listed = [r for r in records(json.loads(printed)) if r.get("name") == "grpo"]
     assert any(r.get("kind") == "algorithm" for r in listed), printed
@@ -145,5 +145,5 @@ def test_the_runtime_extra_brings_what_the_loss_needs(
     wheelhouse: dict[str, tuple[Path, Path]], tmp_path: Path
 ) -> None:
     wheels = wheelhouse["astraflow-core"][1].parent
-    python = clean_environment(tmp_path / "venv", wheels, "astraflow-plugin-grpo[runtime]")
+    python = clean_environment(tmp_path / "venv", wheels, "astraflow-plugin-losses[runtime]")
     execute(str(python), "-c", ADVANTAGES + LOSS)

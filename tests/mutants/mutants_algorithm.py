@@ -16,11 +16,10 @@ import torch
 from astraflow_core.testing.conformance.algorithm import AlgorithmConformance
 from astraflow_core.testing.conformance.subject import Subject
 from astraflow_core.types import Batch, ComponentContext, Loss, LossInputs
-from astraflow_plugin_grpo.algorithm import Grpo
-from astraflow_plugin_grpo.config import GrpoConfig
+from astraflow_plugin_losses.grpo import Grpo, GrpoConfig
 
 KEYS: dict[str, Any] = {"kl_coef": 0.05, "entropy_coef": 0.01}
-GOLDEN = Path(__file__).parents[2] / "plugins" / "algorithms" / "grpo" / "tests" / "golden.json"
+GOLDEN = Path(__file__).parents[2] / "plugins" / "algorithms" / "losses" / "tests" / "golden.json"
 GRPO = frozenset({"reference", "entropy"})
 
 
@@ -301,6 +300,8 @@ class TestDividesByNothing(OfGrpo):
 
 class OfGolden(OfGrpo):
     """GRPO beside the golden values of its plugin, in their configurations."""
+
+    capabilities: ClassVar[frozenset[str]] = GRPO | {"proximal"}
 
     @pytest.fixture
     def component(self) -> Subject:

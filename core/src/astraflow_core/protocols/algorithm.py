@@ -26,7 +26,9 @@ class Algorithm(Protocol):
 
     def weights(self, batch: Batch) -> dict[str, npt.NDArray[np.float32]]:
         """Each token's share in each loss term, float32 ``[N]``, 0 where the loss mask is not set; called
-        once per mini-batch with the whole mini-batch, so a loss does not depend on how it is cut."""
+        once per mini-batch with the whole mini-batch, so a loss does not depend on how it is cut. Entries
+        that name no term hand the loss other constants per token that take the whole mini-batch, as a
+        threshold over all its tokens."""
 
     def loss(self, inputs: LossInputs) -> Loss:
         """The terms of the loss on one micro-batch."""

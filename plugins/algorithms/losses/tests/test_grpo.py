@@ -18,9 +18,8 @@ from astraflow_core.types import (
     RunInfo,
     group_statistics,
 )
-from astraflow_plugin_grpo.algorithm import Grpo
-from astraflow_plugin_grpo.config import GrpoConfig
-from astraflow_plugin_grpo.schedule import piecewise_linear
+from astraflow_plugin_losses.grpo import Grpo, GrpoConfig
+from astraflow_plugin_losses.schedule import piecewise_linear
 
 
 def grpo(**keys: Any) -> Grpo:

@@ -16,12 +16,13 @@ import numpy as np
 FILE = Path(__file__).with_name("golden.json")
 DEFAULTS: dict[str, Any] = {
     "clip_low": 0.2, "clip_high": 0.2, "kl_coef": 0.0, "entropy_coef": 0.0, "normalize_std": True,
-    "std_eps": 1e-4,
+    "std_eps": 1e-4, "corrections": [],
 }  # fmt: skip
 VARIANTS: tuple[dict[str, Any], ...] = (
     {},
     {"kl_coef": 0.05, "entropy_coef": 0.01, "clip_high": 0.28},
     {"normalize_std": False, "entropy_coef": [[0, 0.1], [40, 0.0]]},
+    {"proximal": "recompute", "corrections": [{"mode": "truncate", "high": 1.2}]},
 )
 STEPS = (0, 13, 90)
 GROUPS = ((0.0, 1.0, 1.0), (0.25,), (1.0, 1.0), (-2.0, 0.5))
@@ -49,6 +50,7 @@ def given(seed: int) -> dict[str, Any]:
         "current_logprobs": short(behaviour + apart),
         "reference": short(behaviour + rng.uniform(-0.7, 0.7, total)),
         "entropy": short(rng.uniform(0, 3, total)),
+        "proximal": short(behaviour + rng.uniform(-0.4, 0.4, total)),
     }
     return {
         "version": 5,
@@ -78,7 +80,7 @@ def expected(data: dict[str, Any], keys: dict[str, Any], step: int) -> dict[str,
     bounds = 1 - config["clip_low"], 1 + config["clip_high"]
     count = sum(data["loss_mask"])
     advantages, gradient = [], []
-    surrogate = kl = entropy = clipped = approx_kl = ratios = 0.0
+    surrogate = kl = entropy = clipped = approx_kl = ratios = weights_used = zeros = 0.0
     token = 0
     for row, length in enumerate(data["lengths"]):
         value = data["rewards"][row] - data["group_mean"][row]
@@ -94,11 +96,17 @@ def expected(data: dict[str, Any], keys: dict[str, Any], step: int) -> dict[str,
                 continue
             advantages.append(value)
             current = data["current_logprobs"][token]
-            ratio = math.exp(current - data["logprobs"][token])
+            behaviour = data["logprobs"][token]
+            proximal = data["proximal"][token] if config["corrections"] else behaviour
+            cap = config["corrections"][0]["high"] if config["corrections"] else math.inf
+            weight = min(math.exp(proximal - behaviour), cap)
+            ratio = math.exp(current - proximal)
             bounded = min(max(ratio, bounds[0]), bounds[1])
             gained = min(value * ratio, value * bounded)
-            surrogate -= gained / count
-            pull = -value * ratio / count if gained == value * ratio else 0.0
+            surrogate -= weight * gained / count
+            pull = -weight * value * ratio / count if gained == value * ratio else 0.0
+            weights_used += weight / count
+            zeros += (weight == 0) / count
             stopped = (ratio < bounds[0] and value < 0) or (ratio > bounds[1] and value > 0)
             clipped += stopped / count
             approx_kl += (ratio - 1 - math.log(ratio)) / count
@@ -113,6 +121,8 @@ def expected(data: dict[str, Any], keys: dict[str, Any], step: int) -> dict[str,
     share = [float(trained) / count for trained in data["loss_mask"]]
     terms, weights = {"policy": surrogate}, {"policy": share}
     metrics = {"clip_fraction": clipped, "approx_kl": approx_kl, "ratio_mean": ratios}
+    if config["corrections"]:
+        metrics |= {"correction_mean": weights_used, "masked_fraction": zeros}
     if config["kl_coef"]:
         terms["kl"], weights["kl"], metrics["kl"] = config["kl_coef"] * kl, share, kl
     if slope:
@@ -139,6 +149,7 @@ def made() -> dict[str, Any]:
     for number, keys in enumerate(VARIANTS):
         needed = {"reference"} if "kl_coef" in keys else set()
         needed |= {"entropy"} if "entropy_coef" in keys else set()
+        needed |= {"proximal"} if "proximal" in keys else set()
         for step in STEPS:
             data = given(seed=10 * number + step)
             cases.append(
@@ -148,7 +159,7 @@ def made() -> dict[str, Any]:
                     "given": {
                         key: value
                         for key, value in data.items()
-                        if key not in ("reference", "entropy") or key in needed
+                        if key not in ("reference", "entropy", "proximal") or key in needed
                     },
                     "expected": expected(data, keys, step),
                 }

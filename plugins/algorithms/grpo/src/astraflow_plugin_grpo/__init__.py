@@ -1,1 +1,0 @@
-"""Algorithm ``grpo``: group-relative advantages and the clipped policy loss."""

@@ -1,0 +1,160 @@
+"""The keys that policy losses have in common."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from astraflow_core.config.models import ConfigModel, PositiveInt
+
+NotNegative = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+Knot = tuple[NotNegative, float]
+
+
+def _increasing(knots: tuple[Knot, ...]) -> tuple[Knot, ...]:
+    steps = [step for step, _ in knots]
+    if any(later <= earlier for earlier, later in pairwise(steps)):
+        raise ValueError(f"steps must increase, got {steps}")
+    return knots
+
+
+Schedule = Annotated[tuple[Knot, ...], Field(min_length=1), AfterValidator(_increasing)]
+Aggregation = Literal[
+    "token_mean",
+    "prompt_mean",
+    "seq_mean_token_mean",
+    "seq_mean_token_mean_all_rows",
+    "seq_mean_token_sum",
+    "seq_mean_token_sum_norm",
+    "const_norm_all_rows",
+]
+NEEDS_MAX_TOKENS = ("seq_mean_token_sum_norm", "const_norm_all_rows")
+
+
+class Correction(ConfigModel):
+    """One correction of the mismatch between the policy that sampled and the proximal one."""
+
+    mode: Literal["truncate", "mask", "reject"] = Field(
+        description="With w = proximal / behaviour: 'truncate' weighs by min(w, high); 'mask' by w where "
+        "low ≤ w ≤ high, else 0 (IcePop); 'reject' by 1 where low ≤ w ≤ high, else 0."
+    )
+    level: Literal["token", "sequence", "geometric"] = Field(
+        "token", description="w of each token, their product over the row, or its geometric mean."
+    )
+    low: NotNegative = Field(0.0, description="Smallest w that is kept.")
+    high: Positive = Field(2.0, description="Largest w that is kept, or what w is truncated to.")
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"low = {self.low} is above high = {self.high}")
+        if self.mode == "truncate" and self.low:
+            raise ValueError("mode 'truncate' has no lower bound; 'mask' and 'reject' have one")
+        return self
+
+
+class PolicyConfig(ConfigModel):
+    """Keys of every policy loss."""
+
+    aggregation: Aggregation = Field(
+        "token_mean",
+        description="token_mean: over all trained tokens of the mini-batch; prompt_mean: per prompt, then "
+        "over prompts; seq_mean_…: per row (mean, sum, or sum / max_tokens), then over rows that train a "
+        "token, or over all_rows; const_norm_all_rows: sum / (rows × max_tokens).",
+    )
+    max_tokens: PositiveInt | None = Field(
+        None, description="The constant length of the aggregations that divide by one."
+    )
+    log_ratio_clamp: Positive | None = Field(
+        None,
+        description="Log-ratios are clamped to ± this before exp; verl: 20. Unset: not at all.",
+    )
+    kl_coef: NotNegative = Field(
+        0.0, description="Weight of the KL to the reference model; 0 loads no such model."
+    )
+    kl_estimator: Literal["k1", "k2", "k3", "k1_plus", "k3_plus"] = Field(
+        "k3", description="Schulman's estimators; …_plus: that value with the gradient of k2."
+    )
+    kl_clamp: Literal["none", "verl", "areal"] = Field(
+        "none",
+        description="verl: k3 of a gap within ±20, clamped to ±10; areal: any estimator clamped to ±10.",
+    )
+    kl_in: Literal["loss", "reward"] = Field(
+        "loss",
+        description="Where the KL counts: as a term, or in the reward of each token (as return to go).",
+    )
+    entropy_coef: float | Schedule = Field(
+        0.0,
+        description="Weight of the entropy bonus: a number, or [[update, value], …] joined by lines and "
+        "constant outside, as [[40, 0.1], [80, 0.0]].",
+    )
+    proximal: Literal["behaviour", "recompute", "loglinear"] = Field(
+        "behaviour",
+        description="The policy that ratios are taken to: the one that sampled; the one at the start of the "
+        "update, computed again; or between behaviour and current, by the token's version.",
+    )
+    corrections: tuple[Correction, ...] = Field(
+        (),
+        description="Off-policy corrections, multiplied: [{ mode = 'truncate', high = 2.0 }, …].",
+    )
+    off_policy_delta: Positive | None = Field(
+        None,
+        description="Rows with A < 0 whose mean log(behaviour / current) is above this are masked.",
+    )
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.aggregation in NEEDS_MAX_TOKENS and self.max_tokens is None:
+            raise ValueError(f"aggregation = {self.aggregation!r} needs max_tokens")
+        if self.corrections and self.proximal == "behaviour":
+            raise ValueError(
+                "corrections weigh the proximal policy against the behaviour policy: set "
+                "proximal = 'recompute' (or 'loglinear')"
+            )
+        return self
+
+
+class ClipConfig(PolicyConfig):
+    """Keys of losses with a clipped ratio."""
+
+    clip_low: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.2, description="The ratio is clipped below at 1 - clip_low."
+    )
+    clip_high: NotNegative = Field(
+        0.2,
+        description="The ratio is clipped above at 1 + clip_high; 0.28 is 'clip-higher' (DAPO).",
+    )
+    dual_clip: Annotated[float, Field(gt=1)] | None = Field(
+        None, description="Bounds the loss at -A · dual_clip where A < 0; verl: 3. Unset: no bound."
+    )
+
+
+class GroupConfig(PolicyConfig):
+    """Keys of losses with advantages relative to the group."""
+
+    normalize_std: bool = Field(
+        True,
+        description="Divide advantages by the group's standard deviation (false: as Dr. GRPO).",
+    )
+    std_eps: Positive = Field(
+        1e-4, description="Added to the standard deviation: 1e-4 as TRL, 1e-6 as verl, 1e-5 AReaL."
+    )
+    std_eps_inside: bool = Field(False, description="Add std_eps to the variance instead.")
+    bessel: bool = Field(True, description="Standard deviation with n - 1 (false: n).")
+    leave_one_out: bool = Field(
+        False, description="The baseline of a row is the mean of the others of its group."
+    )
+    alone: Literal["zero", "reward"] = Field(
+        "zero", description="Advantage of a group of one: 0 (AReaL), or its reward (verl)."
+    )
+    whiten: Literal["none", "row", "token"] = Field(
+        "none",
+        description="Then normalise over the whole batch, each row or each trained token counting once.",
+    )
+
+
+class ClippedGroupConfig(ClipConfig, GroupConfig):
+    """Keys of losses with both."""

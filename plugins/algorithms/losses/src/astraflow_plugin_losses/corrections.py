@@ -1,0 +1,48 @@
+"""Off-policy corrections: weights of tokens, without gradient."""
+
+from __future__ import annotations
+
+import torch
+
+from astraflow_plugin_losses.config import Correction
+from astraflow_plugin_losses.tensors import row_mean, row_sum
+
+
+def correction_weights(
+    correction: Correction,
+    log_weight: torch.Tensor,
+    mask: torch.Tensor,
+    row: torch.Tensor,
+    rows: int,
+) -> torch.Tensor:
+    """Weights ``[N]`` of ``w = exp(log_weight)``, ``log_weight`` = proximal - behaviour, 0 outside ``mask``.
+
+    ``truncate`` at token level is TIS (Yao et al. 2025), at sequence level the product of ratios as in verl
+    0.9.1 and TRL 1.16.0; ``mask`` is IcePop (Ling Team 2025); ``geometric`` uses the mean log-ratio of the
+    row for test and weight (AReaL 1.0.4). What is masked or rejected stays in the denominator of means.
+    """
+    fixed = log_weight.detach()
+    if correction.level == "sequence":
+        fixed = row_sum(fixed, row, rows)
+    elif correction.level == "geometric":
+        fixed = row_mean(fixed, mask, row, rows)
+    weight = fixed.exp()
+    if correction.mode == "truncate":
+        return weight.clamp(max=correction.high)
+    kept = (weight >= correction.low) & (weight <= correction.high)
+    inside = weight if correction.mode == "mask" else torch.ones_like(weight)
+    return torch.where(kept, inside, torch.zeros_like(weight))
+
+
+def off_policy_sequences(
+    log_ratio: torch.Tensor,
+    advantages: torch.Tensor,
+    mask: torch.Tensor,
+    row: torch.Tensor,
+    rows: int,
+    delta: float,
+) -> torch.Tensor:
+    """1.0, or 0.0 where ``A < 0`` and the row's mean of ``-log_ratio`` (behaviour - current) is above
+    ``delta``: the off-policy sequence mask of DeepSeek-V3.2, as TRL 1.16.0 has it. Rows with A ≥ 0 stay."""
+    drift = row_mean(-log_ratio.detach(), mask, row, rows)
+    return ((advantages >= 0) | (drift <= delta)).to(log_ratio.dtype)

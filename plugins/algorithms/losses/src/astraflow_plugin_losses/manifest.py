@@ -1,0 +1,92 @@
+"""What this distribution provides; strings only, nothing heavy is imported."""
+
+from __future__ import annotations
+
+from astraflow_core.component import Component
+from astraflow_core.hookspecs import hookimpl
+
+ASTRAFLOW_API = (1, 0)
+OF_ALL = frozenset({"reference", "entropy", "proximal"})
+
+
+@hookimpl
+def astraflow_algorithms() -> list[Component]:
+    """One component per loss of the family."""
+    return [
+        Component(
+            name="grpo",
+            target="astraflow_plugin_losses.grpo:Grpo",
+            config="astraflow_plugin_losses.grpo:GrpoConfig",
+            summary="group-relative advantages, clipped ratio, token mean over the global batch",
+            capabilities=OF_ALL,
+        ),
+        Component(
+            name="dr_grpo",
+            target="astraflow_plugin_losses.dr_grpo:DrGrpo",
+            config="astraflow_plugin_losses.dr_grpo:DrGrpoConfig",
+            summary="GRPO without its two normalisations: R - mean, sum over a constant length",
+            capabilities=OF_ALL,
+        ),
+        Component(
+            name="dapo",
+            target="astraflow_plugin_losses.dapo:Dapo",
+            config="astraflow_plugin_losses.dapo:DapoConfig",
+            summary="GRPO with clip-higher, token mean and a penalty on overlong rows",
+            capabilities=OF_ALL,
+        ),
+        Component(
+            name="rloo",
+            target="astraflow_plugin_losses.rloo:Rloo",
+            config="astraflow_plugin_losses.rloo:RlooConfig",
+            summary="the mean of the group's other rows as baseline, clipped ratio",
+            capabilities=OF_ALL,
+        ),
+        Component(
+            name="reinforce_pp",
+            target="astraflow_plugin_losses.reinforce_pp:ReinforcePp",
+            config="astraflow_plugin_losses.reinforce_pp:ReinforcePpConfig",
+            summary="returns whitened over the tokens of the batch, clipped ratio",
+            capabilities=OF_ALL,
+        ),
+        Component(
+            name="cispo",
+            target="astraflow_plugin_losses.cispo:Cispo",
+            config="astraflow_plugin_losses.cispo:CispoConfig",
+            summary="REINFORCE with a bounded importance weight per token",
+            capabilities=OF_ALL,
+        ),
+        Component(
+            name="gspo",
+            target="astraflow_plugin_losses.gspo:Gspo",
+            config="astraflow_plugin_losses.gspo:GspoConfig",
+            summary="the clipped ratio of whole rows",
+            capabilities=OF_ALL,
+        ),
+        Component(
+            name="sapo",
+            target="astraflow_plugin_losses.sapo:Sapo",
+            config="astraflow_plugin_losses.sapo:SapoConfig",
+            summary="a soft gate on the ratio instead of a clip",
+            capabilities=OF_ALL,
+        ),
+        Component(
+            name="decoupled_ppo",
+            target="astraflow_plugin_losses.decoupled_ppo:DecoupledPpo",
+            config="astraflow_plugin_losses.decoupled_ppo:DecoupledPpoConfig",
+            summary="clip to the proximal policy, weight from the behaviour policy",
+            capabilities=OF_ALL,
+        ),
+        Component(
+            name="m2po",
+            target="astraflow_plugin_losses.m2po:M2po",
+            config="astraflow_plugin_losses.m2po:M2poConfig",
+            summary="clip range from the second moment of the log-ratio, for stale data",
+            capabilities=OF_ALL | {"current"},
+        ),
+        Component(
+            name="sft",
+            target="astraflow_plugin_losses.sft:Sft",
+            config="astraflow_plugin_losses.sft:SftConfig",
+            summary="cross-entropy of all rows, or of those that are good enough",
+        ),
+    ]

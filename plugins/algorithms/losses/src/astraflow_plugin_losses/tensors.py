@@ -1,0 +1,93 @@
+"""Pieces of policy losses: pure functions of tensors ``[N]`` of one dtype, ``[N]`` out."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+
+def masked(mask: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """``values`` with 0 where ``mask`` (bool) is not set; what was there, NaN or not, has no influence on
+    the result or on gradients."""
+    return torch.where(mask, values, torch.zeros((), dtype=values.dtype, device=values.device))
+
+
+def row_sum(values: torch.Tensor, row: torch.Tensor, rows: int) -> torch.Tensor:
+    """At each position the sum over its row; ``row`` int64 ``[N]`` in ``range(rows)``."""
+    return values.new_zeros(rows).index_add(0, row, values)[row]
+
+
+def row_mean(
+    values: torch.Tensor, mask: torch.Tensor, row: torch.Tensor, rows: int
+) -> torch.Tensor:
+    """At each position the mean over the trained tokens of its row, 0 in a row without any."""
+    count = row_sum(mask.to(values.dtype), row, rows)
+    return row_sum(masked(mask, values), row, rows) / count.clamp(min=1)
+
+
+def clipped_surrogate(
+    ratio: torch.Tensor,
+    advantages: torch.Tensor,
+    clip_low: float | torch.Tensor,
+    clip_high: float | torch.Tensor,
+    dual_clip: float | None = None,
+) -> torch.Tensor:
+    """``max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high))``: PPO (Schulman et al. 2017, eq. 7) with separate
+    bounds (DAPO, Yu et al. 2025, eq. 10); with ``dual_clip`` at most ``-A · dual_clip`` where A < 0 (Ye et
+    al. 2020, eq. 8)."""
+    clipped = ratio.clamp(1 - clip_low, 1 + clip_high)  # type: ignore[arg-type]
+    loss = torch.maximum(-advantages * ratio, -advantages * clipped)
+    if dual_clip is None:
+        return loss
+    return torch.where(advantages < 0, torch.minimum(loss, -advantages * dual_clip), loss)
+
+
+def clipped(
+    ratio: torch.Tensor,
+    advantages: torch.Tensor,
+    clip_low: float | torch.Tensor,
+    clip_high: float | torch.Tensor,
+    dual_clip: float | None = None,
+) -> torch.Tensor:
+    """1.0 where the clip takes the gradient away: ``r < 1 - clip_low`` with ``A < 0``, or ``r > 1 +
+    clip_high`` with ``A > 0``, or ``r > dual_clip`` with ``A < 0``; else 0."""
+    stopped = ((ratio < 1 - clip_low) & (advantages < 0)) | (
+        (ratio > 1 + clip_high) & (advantages > 0)
+    )
+    if dual_clip is not None:
+        stopped = stopped | ((ratio > dual_clip) & (advantages < 0))
+    return stopped.to(ratio.dtype)
+
+
+def k3(log_ratio: torch.Tensor) -> torch.Tensor:
+    """``exp(x) - 1 - x``, Schulman's k3 estimator (joschu.net/blog/kl-approx.html), not clamped.
+
+    With ``x = log p - log q`` at samples of ``q`` its mean estimates ``KL(q ‖ p)``; never negative.
+    """
+    return torch.expm1(log_ratio) - log_ratio
+
+
+def kl_estimate(
+    current: torch.Tensor,
+    reference: torch.Tensor,
+    estimator: Literal["k1", "k2", "k3", "k1_plus", "k3_plus"],
+    clamp: Literal["none", "verl", "areal"] = "none",
+) -> torch.Tensor:
+    """Schulman's estimators of ``KL(current ‖ reference)`` at samples of ``current``.
+
+    ``k1`` = current - reference, ``k2`` its square / 2, ``k3`` of reference - current. ``…_plus`` has that
+    value and the gradient of k2 (verl 0.9.1, ``k1+``, ``k3+``). ``clamp``: ``verl`` clamps the gap of k3 to
+    ±20 and its value to ±10; ``areal`` (and AstraFlow 0.1.2) clamps the value of any estimator to ±10.
+    """
+    gap = current - reference
+    if estimator.endswith("_plus"):
+        value = kl_estimate(current, reference, "k1" if estimator == "k1_plus" else "k3", clamp)
+        straight = gap.square() / 2
+        return straight - straight.detach() + value.detach()
+    if estimator == "k3":
+        opposite = -gap
+        value = k3(opposite.clamp(-20, 20) if clamp == "verl" else opposite)
+        return value if clamp == "none" else value.clamp(-10, 10)
+    value = gap if estimator == "k1" else gap.square() / 2
+    return value.clamp(-10, 10) if clamp == "areal" else value
