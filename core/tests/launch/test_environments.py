@@ -100,7 +100,9 @@ def test_it_is_left_alone_until_what_it_is_made_from_changes(
     assert create("mine", ["heavy"], catalog, python=base.python) == first
     assert base.taken() == []
     (site.folder / "pins.txt").write_text("backend==1.3\n")
-    assert create("mine", ["heavy"], catalog, python=base.python).key != first.key
+    told: list[str] = []
+    again = create("mine", ["heavy"], catalog, python=base.python, say=told.append)
+    assert again.key != first.key and "other sources or versions" in told[0]
     assert len(base.taken()) == 4
     create("mine", ["heavy"], catalog, extra="runtime", python=base.python)
     assert any("fake-heavy[runtime]" in call for call in base.taken())

@@ -106,6 +106,8 @@ def create(
                 f"environment {name!r} is for {' and '.join(there.plugins)}: choose another name, or "
                 f"`astraflow env remove {name}` first"
             )
+        if there is not None:
+            say(f"environment {name!r} was made from other sources or versions: making it anew")
         began = time.monotonic()
         (folder / RECORD).unlink(missing_ok=True)
         _make(folder, recipe, say)
