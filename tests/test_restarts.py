@@ -89,6 +89,7 @@ def test_without_a_journal_a_killed_dataflow_fails_the_run(user: User) -> None:
     assert "--resume" not in ended.text
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_by_hand(user: User) -> None:
     process = user.start(*user.table_arguments("run.steps=120", *SLOWLY))
     directory = user.wait_for_steps(6)
