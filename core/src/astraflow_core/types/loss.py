@@ -16,6 +16,7 @@ class LossInputs:
     All tensors are ``[N]`` on the trainer's device, float32 unless said. ``logprobs`` of the current
     policy, with gradient; ``entropy`` of its distribution at the position, with gradient, if the
     algorithm needs it; ``behaviour``, ``proximal``, ``reference``, ``values`` (if needed) without;
+    ``predicted_values``, if the algorithm needs values, what the value model gives now, with gradient;
     ``advantages``; ``mask`` bool, the trained positions (a trainer may leave out all others); ``row``
     int64, the row of each position within the micro-batch, ``rows`` their number; ``weights``: term →
     each position's share, 0 where not trained, fixed for the whole mini-batch before the first backward
@@ -35,6 +36,7 @@ class LossInputs:
     reference: Tensor | None = None
     values: Tensor | None = None
     current: Tensor | None = None
+    predicted_values: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,13 @@ class TestM2po(AlgorithmConformance):
         return installed("algorithm", "m2po", {}, repository | ALL, areal)
 
 
+class TestPpo(AlgorithmConformance):
+    @pytest.fixture
+    def component(self) -> Subject:
+        other = {"gamma": 0.9, "lam": 0.8, "whiten": False, "value_loss": "huber"}
+        return installed("algorithm", "ppo", {}, other, ALL | RECOMPUTE | {"value_clip": None})
+
+
 class TestSft(AlgorithmConformance):
     @pytest.fixture
     def component(self) -> Subject:

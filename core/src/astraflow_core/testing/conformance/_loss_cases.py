@@ -183,6 +183,7 @@ def inputs_of(
         step=step,
         entropy=tensor(case.entropy, gradient=True) if "entropy" in needs else None,
         current=tensor(batch.current),
+        predicted_values=None if batch.values is None else tensor(batch.values / 2, gradient=True),
         **{name: tensor(getattr(batch, name)) for name in _CONSTANT_OF_TRAINER},
     )
 

@@ -84,6 +84,13 @@ def astraflow_algorithms() -> list[Component]:
             capabilities=OF_ALL | {"current"},
         ),
         Component(
+            name="ppo",
+            target="astraflow_plugin_losses.ppo:Ppo",
+            config="astraflow_plugin_losses.ppo:PpoConfig",
+            summary="clipped ratio, generalized advantages and a value loss, with a critic",
+            capabilities=OF_ALL | {"values"},
+        ),
+        Component(
             name="sft",
             target="astraflow_plugin_losses.sft:Sft",
             config="astraflow_plugin_losses.sft:SftConfig",

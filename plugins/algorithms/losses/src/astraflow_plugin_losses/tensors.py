@@ -91,3 +91,26 @@ def kl_estimate(
         return value if clamp == "none" else value.clamp(-10, 10)
     value = gap if estimator == "k1" else gap.square() / 2
     return value.clamp(-10, 10) if clamp == "areal" else value
+
+
+def value_loss(
+    predicted: torch.Tensor,
+    old: torch.Tensor,
+    returns: torch.Tensor,
+    clip: float | None,
+    kind: Literal["squared", "huber"] = "squared",
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``max(l(V - G), l(clip(V, old ± clip) - G))`` with l half the square (verl 0.9.1) or Huber's loss with
+    delta 10 (AReaL 1.0.4), and 1.0 where the clipped one is the larger, without gradient."""
+
+    def distance(values: torch.Tensor) -> torch.Tensor:
+        error = values - returns
+        if kind == "squared":
+            return error.square() / 2
+        return torch.where(error.abs() < 10, error.square() / 2, 10 * (error.abs() - 5))
+
+    plain = distance(predicted)
+    if clip is None:
+        return plain, torch.zeros_like(plain)
+    clipped = distance(torch.maximum(torch.minimum(predicted, old + clip), old - clip))
+    return torch.maximum(plain, clipped), (clipped > plain).to(plain.dtype).detach()
