@@ -60,10 +60,13 @@ def test_the_exact_rule_is_that_of_a_set(rewards):
     assert policy().accept(summary(rewards)).accepted is (len(set(rewards)) > 1)
 
 
-@given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=8), st.floats(1e-9, 0.5))
-def test_the_tolerance_is_that_of_allclose(rewards, tolerance):
-    equal = np.allclose(rewards, rewards[0], rtol=tolerance, atol=0.0)
-    assert policy(tolerance=tolerance).accept(summary(rewards)).accepted is not bool(equal)
+@given(
+    st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=8), st.floats(1e-9, 0.5), st.floats(0, 0.5)
+)
+def test_the_tolerances_are_those_of_allclose(rewards, tolerance, absolute):
+    equal = np.allclose(rewards, rewards[0], rtol=tolerance, atol=absolute)
+    tolerant = policy(tolerance=tolerance, absolute_tolerance=absolute)
+    assert tolerant.accept(summary(rewards)).accepted is not bool(equal)
 
 
 def test_reasons_and_counts():

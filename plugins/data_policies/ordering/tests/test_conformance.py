@@ -9,4 +9,6 @@ from astraflow_core.testing.conformance.subject import Subject, installed
 class TestOrdering(DataPolicyConformance):
     @pytest.fixture
     def component(self) -> Subject:
-        return installed("data_policy", "ordering", {"by": "edf"}, {"by": "fifo"})
+        return installed(
+            "data_policy", "ordering", {"by": "edf"}, {"by": "fifo"}, {"by": "surprise"}
+        )

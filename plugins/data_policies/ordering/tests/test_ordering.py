@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,6 +48,19 @@ def test_no_other_order_loses_fewer_rows_to_staleness(versions, limit):
         version += 1
     assert trained >= in_time(range(len(versions)))
     assert trained >= in_time(sorted(range(len(versions)), key=lambda row: -versions[row]))
+
+
+@given(st.lists(st.floats(-5, 5), min_size=2, max_size=9))
+def test_the_most_surprising_rows_come_first(rewards):
+    policy = Ordering(OrderingConfig(by="surprise"), CONTEXT)
+    mean, std = float(np.mean(rewards)), float(np.std(rewards, ddof=1))
+    rows = [BufferedRow(i, "p", 3, 5, r, len(rewards), mean, std) for i, r in enumerate(rewards)]
+    order = sorted(rows, key=lambda row: (policy.key(row), row.arrival))
+    distances = [abs(row.reward - mean) for row in order]
+    np.testing.assert_allclose(distances, sorted(distances, reverse=True))
+    np.testing.assert_allclose(
+        [-policy.key(row) for row in rows], np.abs(np.array(rewards) - mean) / (std + 1e-5)
+    )
 
 
 def test_keys_are_checked():

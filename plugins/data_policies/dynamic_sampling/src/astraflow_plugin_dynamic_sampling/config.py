@@ -16,6 +16,9 @@ class DynamicSamplingConfig(ConfigModel):
         0.0,
         description="Rewards within tolerance × |first reward| of the first count as equal; 0: exactly equal.",
     )
+    absolute_tolerance: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="Added to the distance within which rewards count as equal."
+    )
     singletons: Literal["drop", "keep"] = Field(
         "drop", description="What becomes of a group of one sequence, which has no variance."
     )

@@ -1,9 +1,9 @@
 """Dynamic sampling: only groups whose rewards differ are kept.
 
 The filter of DAPO (Yu et al. 2025, arXiv 2503.14476, section 3.2) by reward, before any normalisation.
-``tolerance = 0`` is the exact comparison of GRESO's repository; ``tolerance = 1e-5`` with
-``singletons = "drop"`` is AstraFlow 0.1.2's ``filter_zero_adv`` (``allclose``; its absolute part of 1e-8 is
-left out); ``singletons = "keep"`` is verl's and SkyRL's ``std > 0`` with groups of one let through.
+``tolerance = 0`` is the exact comparison of GRESO's repository; ``tolerance = 1e-5, absolute_tolerance = 1e-8``
+with ``singletons = "drop"`` is AstraFlow 0.1.2's ``filter_zero_adv`` (``allclose`` to the first reward);
+``singletons = "keep"`` is verl's and SkyRL's ``std > 0`` with groups of one let through.
 """
 
 from __future__ import annotations
@@ -42,4 +42,5 @@ class DynamicSampling:
             return KEEP if self._config.singletons == "keep" else SINGLE
         first = rewards[0]
         farthest = float(np.abs(rewards - first).max())
-        return KEEP if farthest > self._config.tolerance * abs(float(first)) else EQUAL
+        allowed = self._config.absolute_tolerance + self._config.tolerance * abs(float(first))
+        return KEEP if farthest > allowed else EQUAL

@@ -1,0 +1,1 @@
+"""Data policies: which groups are kept."""

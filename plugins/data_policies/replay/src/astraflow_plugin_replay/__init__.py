@@ -1,0 +1,1 @@
+"""Data policy: rows of earlier batches are trained on again."""

@@ -1,0 +1,34 @@
+"""The keys of the data policy ``replay``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from astraflow_core.config.models import ConfigModel, PositiveInt
+
+
+class ReplayConfig(ConfigModel):
+    """``data = [{ use = "replay", ratio = 0.3 }]``"""
+
+    ratio: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.5, description="Share of a batch that is served again, if the pool has as much."
+    )
+    selector: Literal["latest", "uniform", "prioritised"] = Field(
+        "latest",
+        description="'latest': what was trained last; 'uniform': at random; 'prioritised': at random, by "
+        "(|reward - group mean| / (group std + 1e-5)) ** exponent.",
+    )
+    pool_size: PositiveInt = Field(
+        10_000, description="Only the rows trained last are candidates, as many as this."
+    )
+    reuse_limit: PositiveInt | None = Field(
+        None, description="Times that a row is served again at most; default: any number."
+    )
+    max_staleness: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="Staleness bound of rows served again; default, and at most: the run's."
+    )
+    exponent: Annotated[float, Field(ge=0)] = Field(
+        1.0, description="Of the priority: 0 is uniform but for rows without any."
+    )

@@ -1,0 +1,1 @@
+"""Data policies: what to do about old samples, short of dropping them."""
