@@ -45,3 +45,5 @@ def test_truncation_and_temperature_are_in_the_processed_logprobs(tmp_path: Path
     assert seen == {0, 1}
     drawn = decoder.draw(logits, Sampling(1, top_k=1, temperature=0.5))
     assert (drawn.token, drawn.processed) == (0, 0.0) and drawn.raw == pytest.approx(np.log(0.5))
+    weights = np.array([0.5, 0.3, 0.2]) ** 2
+    assert drawn.tempered == pytest.approx(np.log(weights[0] / weights.sum()))

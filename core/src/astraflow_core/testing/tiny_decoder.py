@@ -16,11 +16,12 @@ from astraflow_core.types import Sampling
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A sampled token with its log-prob under the raw logits, and under what it was sampled from
-    (temperature and truncation applied)."""
+    """A sampled token with its log-prob under the raw logits, after division by the temperature, and under
+    what it was sampled from (temperature and truncation applied)."""
 
     token: int
     raw: float
+    tempered: float
     processed: float
 
 
@@ -45,11 +46,14 @@ class TinyDecoder:
         raw = _qwen3.log_softmax(logits)
         if sampling.temperature == 0:
             token = int(logits.argmax())
-            return Drawn(token, float(raw[token]), float(raw[token]))
+            likeliest = float(raw[token])
+            return Drawn(token, likeliest, likeliest, likeliest)
         kept = allowed_tokens(logits[None], sampling, slack=0.0)[0]
-        processed = _qwen3.log_softmax(np.where(kept, logits / sampling.temperature, -np.inf))
+        scaled = logits / sampling.temperature
+        tempered = _qwen3.log_softmax(scaled)
+        processed = _qwen3.log_softmax(np.where(kept, scaled, -np.inf))
         token = int(self._random.choice(len(logits), p=np.exp(processed)))
-        return Drawn(token, float(raw[token]), float(processed[token]))
+        return Drawn(token, float(raw[token]), float(tempered[token]), float(processed[token]))
 
     def logits(self, ids: list[int], cache: _qwen3._Cache) -> _qwen3.Floats:
         """Logits ``[N, V]`` after each of ``ids``, which follow what ``cache`` holds; it is extended."""

@@ -1,0 +1,174 @@
+"""Requests as ``/generate`` takes them, and its answers as results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from astraflow_core.errors import AstraFlowError
+from astraflow_core.serving.tokens import first_stop, long_stops, single_stops
+from astraflow_core.types import GenerateRequest, GenerateResult, LogprobSemantics
+from astraflow_core.types.generation import FinishReason
+
+PATH = "/generate"
+SEMANTICS = LogprobSemantics(temperature=True, truncation=False)
+"""SGLang's sampler takes log-probs after dividing by the temperature and before top-k, top-p and min-p
+(unless its environment says SGLANG_RETURN_ORIGINAL_LOGPROB)."""
+
+_Entry = tuple[float | None, int, str | None]
+
+
+class _Span(msgspec.Struct):
+    version: str
+    start: int
+    end: int
+
+
+class _Finish(msgspec.Struct):
+    type: str
+    message: str | None = None
+
+
+class _Meta(msgspec.Struct):
+    completion_tokens: int = 0
+    finish_reason: _Finish | None = None
+    output_token_logprobs: list[_Entry] = []
+    input_token_logprobs: list[_Entry] = []
+    weight_versions: list[_Span] = []
+
+
+class _Answer(msgspec.Struct):
+    meta_info: _Meta
+
+
+_answer = msgspec.json.Decoder(_Answer, strict=False)
+
+
+def read(answer: bytes) -> _Meta:
+    """The part of an answer that counts; raises :class:`AstraFlowError` if it is none."""
+    try:
+        return _answer.decode(answer).meta_info
+    except msgspec.MsgspecError as error:
+        raise AstraFlowError(
+            f"SGLang's answer to {PATH} is not as expected ({error}): {answer[:200]!r}"
+        ) from error
+
+
+def body_of(identifier: str, request: GenerateRequest) -> dict[str, Any]:
+    """The body of a request. ``ignore_eos`` makes SGLang ignore stop tokens of every sort, so all stops are
+    looked for here too (:class:`Sampled`)."""
+    sampling = request.sampling
+    truncation: dict[str, float] = {"top_p": 1.0, "top_k": -1, "min_p": 0.0}
+    if sampling.temperature > 0:
+        truncation = {
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k or -1,
+            "min_p": sampling.min_p,
+        }
+    return {
+        "input_ids": request.prompt.tolist(),
+        "rid": identifier,
+        "sampling_params": {
+            "max_new_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            **truncation,
+            "ignore_eos": sampling.ignore_eos,
+            "stop_token_ids": list(sampling.stop_token_ids),
+        },
+        "return_logprob": True,
+        "stream": True,
+    }
+
+
+class Sampled:
+    """What the server has sampled for one request."""
+
+    def __init__(self, request: GenerateRequest, eos: tuple[int, ...]) -> None:
+        self._request = request
+        stops = [(token,) for token in single_stops(request.sampling, eos)]
+        self._stops = [*stops, *long_stops(request.sampling)]
+        self._tokens: list[int] = []
+        self._logprobs: list[float] = []
+        self._spans: list[_Span] = []
+        self._cut: int | None = None
+        self.finish: _Finish | None = None
+
+    @property
+    def count(self) -> int:
+        """Tokens so far."""
+        return len(self._tokens) if self._cut is None else self._cut
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop is complete, so that no more is wanted."""
+        return self._cut is not None
+
+    def take(self, answer: bytes) -> None:
+        """Take an event, which repeats what came before or, as the server was started, does not."""
+        meta = read(answer)
+        new = meta.output_token_logprobs
+        before = len(self._tokens)
+        if len(new) == meta.completion_tokens:
+            new = new[before:]
+        self._tokens += [token for _, token, _ in new]
+        self._logprobs += [logprob or 0.0 for logprob, _, _ in new]
+        self._spans = meta.weight_versions or self._spans
+        self.finish = meta.finish_reason or self.finish
+        if self._cut is None:
+            self._cut = first_stop(self._tokens, before, self._stops)
+
+    def result(self) -> GenerateResult:
+        """All of it; raises :class:`AstraFlowError` unless each token has its version."""
+        covered = sum(span.end - span.start for span in self._spans)
+        if covered != len(self._tokens):
+            raise AstraFlowError(
+                f"SGLang returned {len(self._tokens)} tokens and versions of "
+                f"{[(s.version, s.start, s.end) for s in self._spans]}"
+            )
+        versions = np.repeat(
+            np.array([int(span.version) for span in self._spans], dtype=np.int32),
+            [span.end - span.start for span in self._spans],
+        )
+        return GenerateResult(
+            self._request.id,
+            np.array(self._tokens[: self._cut], dtype=np.int32),
+            np.array(self._logprobs[: self._cut], dtype=np.float32),
+            versions[: self._cut],
+            self._reason(),
+        )
+
+    def _reason(self) -> FinishReason:
+        if self._cut is not None:
+            return "stop"
+        said = None if self.finish is None else self.finish.type
+        if said == "stop":
+            return "stop"
+        if said == "length":
+            return "length"
+        if said == "abort":
+            return "abort"
+        raise AstraFlowError(f"SGLang ended a request with finish_reason {said!r}")
+
+
+def body_of_score(identifier: str, tokens: npt.NDArray[np.int32]) -> dict[str, Any]:
+    """A request for the log-probs of ``tokens``; it samples one token more, which nobody wants."""
+    return {
+        "input_ids": tokens.tolist(),
+        "rid": identifier,
+        "sampling_params": {"max_new_tokens": 1, "temperature": 0.0, "ignore_eos": True},
+        "return_logprob": True,
+        "logprob_start_len": 0,
+    }
+
+
+def read_scores(answer: bytes, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+    """Raw log-prob of each token given those before it: float32 ``[T]``, the first is 0."""
+    found = read(answer).input_token_logprobs
+    if [token for _, token, _ in found] != tokens.tolist():
+        raise AstraFlowError(f"SGLang scored {len(found)} tokens, not the {len(tokens)} given")
+    scores = np.array([logprob or 0.0 for logprob, _, _ in found], dtype=np.float32)
+    scores[:1] = 0
+    return scores

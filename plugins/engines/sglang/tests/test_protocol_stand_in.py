@@ -1,0 +1,313 @@
+"""What the engine sends and how it takes what may come back, against the stand-in for SGLang's protocol; first,
+that the stand-in is as awkward as the sources say the server is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+import pytest
+
+from astraflow_core.errors import EngineLost, PreflightError, WeightsError
+from astraflow_core.testing.conformance import _qwen3
+from astraflow_core.testing.conformance.subject import context, installed
+from astraflow_core.testing.tiny_model import write_tiny_model
+from astraflow_core.types import GenerateRequest, Sampling, WeightSource
+
+Serving = Callable[[Path], Any]
+UPDATE = "/update_weights_from_disk"
+LONG = Sampling(400, ignore_eos=True)
+
+
+def write(folder: Path, seed: int) -> Path:
+    return write_tiny_model(folder, hidden=32, init_std=0.3, context=512, seed=seed)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write(tmp_path / "model", 0)
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    return write(tmp_path / "other", 1)
+
+
+def run(
+    url: str, model: Path, scenario: Callable[[Any], Coroutine[Any, Any, None]], **keys: Any
+) -> None:
+    async def main() -> None:
+        (build,) = installed("engine", "sglang", {"url": url, **keys}).variants.values()
+        engine = build(context("engine", model.parent))
+        async with asyncio.timeout(15):
+            await engine.start(model)
+            try:
+                await scenario(engine)
+            finally:
+                await engine.close()
+
+    asyncio.run(main())
+
+
+def request(sampling: Sampling, name: str = "r") -> GenerateRequest:
+    return GenerateRequest(name, np.array((5, 9, 3), np.int32), sampling)
+
+
+def source(folder: Path, version: int = 1) -> WeightSource:
+    return WeightSource("solver", version, folder / "model.safetensors", "", 0, 0.0)
+
+
+async def underway(engine: Any, tokens: int = 5) -> asyncio.Future[Any]:
+    sent = asyncio.ensure_future(engine.generate(request(LONG)))
+    while (await engine.health())["tokens_generated"] < tokens:
+        await asyncio.sleep(0.002)
+    return sent
+
+
+# --- the stand-in ------------------------------------------------------------------------------
+
+
+def raw(url: str, scenario: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        async with aiohttp.ClientSession(url) as http, asyncio.timeout(15):
+            await scenario(http)
+
+    asyncio.run(main())
+
+
+def plain(rid: str, tokens: int, **more: Any) -> dict[str, Any]:
+    sampling = {"max_new_tokens": tokens, "temperature": 1.0, "ignore_eos": True}
+    return {"input_ids": [5, 9], "rid": rid, "sampling_params": sampling, "stream": True, **more}
+
+
+def test_stand_in_update_without_a_pause_waits_for_what_runs_and_holds_back_what_comes(
+    serving: Serving, model: Path, other: Path
+) -> None:
+    stand_in = serving(model)
+    stand_in.delay_s = 0.005
+
+    async def scenario(http: Any) -> None:
+        order: list[str] = []
+
+        async def send(what: str, path: str, body: Any) -> None:
+            async with http.post(path, json=body) as response:
+                await response.read()
+            order.append(what)
+
+        first = asyncio.ensure_future(send("first", "/generate", plain("a", 20)))
+        while not stand_in.running:
+            await asyncio.sleep(0.002)
+        update = asyncio.ensure_future(send("update", UPDATE, {"model_path": str(other)}))
+        while not stand_in.bodies(UPDATE):
+            await asyncio.sleep(0.002)
+        later = asyncio.ensure_future(send("later", "/generate", plain("b", 1)))
+        await asyncio.gather(first, update, later)
+        assert order == ["first", "update", "later"]
+
+    raw(stand_in.url, scenario)
+
+
+def test_stand_in_pause_without_a_mode_aborts(serving: Serving, model: Path) -> None:
+    stand_in = serving(model)
+
+    async def scenario(http: Any) -> None:
+        async with http.post("/generate", json=plain("a", 10_000)) as response:
+            while not stand_in.running:
+                await asyncio.sleep(0.002)
+            await http.post("/abort_request", json={"rid": ""})  # ignored
+            await http.post("/pause_generation", json={})
+            assert b'"type": "abort"' in await response.read()
+
+    raw(stand_in.url, scenario)
+
+
+def test_stand_in_refuses_unknown_fields_and_flushes_over_frozen_requests(
+    serving: Serving, model: Path, other: Path
+) -> None:
+    stand_in = serving(model)
+
+    async def scenario(http: Any) -> None:
+        for body in (plain("a", 1, extra=1), {**plain("a", 1), "sampling_params": {"n_": 2}}):
+            async with http.post("/generate", json=body) as response:
+                assert response.status == 400
+        async with http.post("/generate", json=plain("a", 10_000)):
+            while not stand_in.running:
+                await asyncio.sleep(0.002)
+            await http.post("/pause_generation", json={"mode": "in_place"})
+            for flush, status in ((True, 400), (False, 200)):
+                body = {"model_path": str(other), "flush_cache": flush}
+                async with http.post(UPDATE, json=body) as response:
+                    assert response.status == status
+
+    raw(stand_in.url, scenario)
+
+
+# --- the engine against it ---------------------------------------------------------------------
+
+
+def test_no_default_that_aborts_is_left_to_the_server(
+    serving: Serving, model: Path, other: Path
+) -> None:
+    stand_in = serving(model)
+
+    async def scenario(engine: Any) -> None:
+        sent = await underway(engine)
+        for mode, name in (("keep", "in_place"), ("abort", "abort")):
+            await engine.pause(mode)
+            assert stand_in.bodies("/pause_generation")[-1] == {"mode": name}
+            await engine.load_weights(source(other))
+            body = stand_in.bodies(UPDATE)[-1]
+            assert body["abort_all_requests"] is False and body["keep_pause"] is True
+            assert body["weight_version"] == "1"
+            # Frozen requests hold their blocks: only without them can the cache be flushed.
+            assert body["flush_cache"] is (mode == "abort")
+            if mode == "keep":
+                await engine.resume()
+        assert (await sent).finish_reason == "abort"
+
+    run(stand_in.url, model, scenario)
+    assert stand_in.bodies(UPDATE)[0]["weight_version"] == "0"  # by the start
+
+
+def test_retracted_requests_go_on_with_keys_and_values_of_the_new_weights(
+    serving: Serving, model: Path, other: Path
+) -> None:
+    stand_in = serving(model)
+
+    async def scenario(engine: Any) -> None:
+        sent = await underway(engine)
+        await engine.pause("keep")
+        assert stand_in.bodies("/pause_generation")[-1] == {"mode": "retract"}
+        await engine.load_weights(source(other))
+        assert stand_in.bodies(UPDATE)[-1]["flush_cache"] is True
+        await engine.resume()
+        while (await engine.health())["tokens_generated"] < 40:
+            await asyncio.sleep(0.002)
+        await engine.abort(["r"])
+        result = await sent
+        assert set(result.versions.tolist()) == {0, 1}
+        whole = np.concatenate([np.array((5, 9, 3), np.int32), result.tokens])
+        logits = _qwen3.logits(model, [(other / "model.safetensors", whole[:-1])])[2:]
+        logprobs = _qwen3.log_softmax(logits)[np.arange(len(result.tokens)), result.tokens]
+        new = result.versions == 1
+        np.testing.assert_allclose(result.logprobs[new], logprobs[new], atol=1e-5)
+
+    run(stand_in.url, model, scenario, keep="retract")
+
+
+def test_a_refused_version_is_replaced_by_the_one_before_while_paused(
+    serving: Serving, model: Path, other: Path
+) -> None:
+    stand_in = serving(model)
+
+    async def scenario(engine: Any) -> None:
+        await engine.pause("keep")
+        stand_in.refuse = [UPDATE]
+        with pytest.raises(WeightsError, match="version 0 is loaded again"):
+            await engine.load_weights(source(other))
+        assert [b["weight_version"] for b in stand_in.bodies(UPDATE)] == ["0", "1", "0"]
+        assert stand_in.paused == "in_place"
+        await engine.resume()
+        result = await engine.generate(request(Sampling(3, ignore_eos=True)))
+        assert result.versions.tolist() == [0, 0, 0]
+
+    run(stand_in.url, model, scenario)
+
+
+def test_an_engine_that_cannot_go_back_is_lost_with_all_that_run_and_wait(
+    serving: Serving, model: Path, other: Path
+) -> None:
+    stand_in = serving(model)
+
+    async def scenario(engine: Any) -> None:
+        runs = await underway(engine)
+        await engine.pause("keep")
+        waits = asyncio.ensure_future(engine.generate(request(LONG, "late")))
+        await asyncio.sleep(0)
+        stand_in.refuse = [UPDATE, UPDATE]
+        with pytest.raises(EngineLost, match=r"refused version 1 .* and then version 0"):
+            await engine.load_weights(source(other))
+        for sent in (runs, waits):
+            with pytest.raises(EngineLost):
+                await sent
+
+    run(stand_in.url, model, scenario)
+
+
+def test_weights_are_not_loaded_while_anything_may_be_computed(
+    serving: Serving, model: Path, other: Path
+) -> None:
+    stand_in = serving(model)
+
+    async def scenario(engine: Any) -> None:
+        with pytest.raises(RuntimeError, match="only while it is paused"):
+            await engine.load_weights(source(other))
+        assert len(stand_in.bodies(UPDATE)) == 1
+
+    run(stand_in.url, model, scenario)
+
+
+def test_a_stream_that_repeats_nothing_is_understood_too(serving: Serving, model: Path) -> None:
+    stand_in = serving(model)
+    stand_in.repeats = False
+
+    async def scenario(engine: Any) -> None:
+        result = await engine.generate(request(Sampling(9, ignore_eos=True)))
+        assert (len(result.tokens), len(result.logprobs), len(result.versions)) == (9, 9, 9)
+        assert (await engine.health())["tokens_generated"] == 9
+
+    run(stand_in.url, model, scenario)
+
+
+def test_a_stop_token_is_heeded_though_ignore_eos_makes_sglang_ignore_it(
+    serving: Serving, model: Path
+) -> None:
+    stand_in = serving(model)
+    greedy = Sampling(12, temperature=0, ignore_eos=True)
+
+    async def scenario(engine: Any) -> None:
+        free = (await engine.generate(request(greedy))).tokens.tolist()
+        stop = Sampling(300, temperature=0, ignore_eos=True, stop_token_ids=(free[5],))
+        result = await engine.generate(request(stop))
+        assert result.tokens.tolist() == free[: free.index(free[5]) + 1]
+        assert result.finish_reason == "stop"
+        assert stand_in.bodies("/abort_request")
+
+    run(stand_in.url, model, scenario)
+
+
+def test_a_server_that_is_gone_ends_the_engine(model: Path, serving: Serving) -> None:
+    stand_in = serving(model)
+
+    async def scenario(engine: Any) -> None:
+        sent = await underway(engine)
+        await asyncio.to_thread(stand_in.stop)
+        stand_in.stop = lambda: None
+        with pytest.raises(EngineLost, match="gone"):
+            await sent
+
+    run(stand_in.url, model, scenario)
+
+
+def test_one_that_samples_nothing_is_given_up(serving: Serving, model: Path) -> None:
+    stand_in = serving(model)
+
+    async def scenario(engine: Any) -> None:
+        sent = await underway(engine)
+        stand_in.frozen = True
+        with pytest.raises(EngineLost, match="sampled nothing for"):
+            await sent
+
+    run(stand_in.url, model, scenario, stall_deadline_s=0.2)
+
+
+def test_a_server_has_to_be_there(model: Path) -> None:
+    async def nothing(engine: Any) -> None:
+        pass
+
+    with pytest.raises(PreflightError, match="is not there or refuses version 0"):
+        run("http://127.0.0.1:9", model, nothing)
