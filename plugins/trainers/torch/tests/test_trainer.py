@@ -317,11 +317,6 @@ def test_absent_devices_are_refused(
         trainer.setup(folder, 1, frozenset())
 
 
-def test_a_critic_is_refused(build: Build, folder: Path) -> None:
-    with pytest.raises(UserError, match="value model"):
-        build(folder, needs=frozenset({"values"}))
-
-
 @pytest.mark.parametrize(
     ("schedule", "expected"),
     [

@@ -45,6 +45,9 @@ class TorchTrainerConfig(ConfigModel):
         False, description="Recompute each layer in the backward pass: less memory, more time."
     )
     lr: NotNegative = Field(1e-6, description="Peak learning rate.")
+    value_lr_scale: Annotated[float, Field(gt=0)] = Field(
+        10.0, description="The value head's learning rate over lr, for algorithms with a critic."
+    )
     betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="AdamW.")
     eps: Annotated[float, Field(gt=0)] = Field(1e-8, description="AdamW.")
     weight_decay: NotNegative = Field(

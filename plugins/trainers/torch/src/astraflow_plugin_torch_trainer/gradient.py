@@ -61,7 +61,7 @@ def accumulate(
     """
     for micro in parts:
         with tally.clock("forward_s"):
-            inputs = _inputs(model, batch, micro, step, "entropy" in algorithm.needs)
+            inputs = _inputs(model, batch, micro, step, algorithm.needs)
             loss = algorithm.loss(inputs)
             total = torch.zeros((), device=model.device)
             for term, (coefficient, value) in loss.terms.items():
@@ -79,7 +79,7 @@ def accumulate(
 
 
 def _inputs(
-    model: CausalLM, batch: Batch, micro: MicroBatch, step: int, with_entropy: bool
+    model: CausalLM, batch: Batch, micro: MicroBatch, step: int, needs: frozenset[str]
 ) -> LossInputs:
     def there(per_token: npt.NDArray[np.generic]) -> torch.Tensor:
         return torch.from_numpy(per_token[micro.positions]).to(model.device)
@@ -89,9 +89,11 @@ def _inputs(
 
     assert batch.advantages is not None, "advantages are set before a batch is trained on"
     targets = there(batch.tokens.astype(np.int64))
-    logprobs, entropy = model.predict(micro, targets, batch.temperature, with_entropy)
+    predicted = model.predict(
+        micro, targets, batch.temperature, "entropy" in needs, "values" in needs
+    )
     return LossInputs(
-        logprobs=logprobs,
+        logprobs=predicted.logprobs,
         behaviour=there(batch.logprobs),
         advantages=there(batch.advantages),
         mask=torch.ones(len(micro.positions), dtype=torch.bool, device=model.device),
@@ -99,9 +101,10 @@ def _inputs(
         rows=micro.rows,
         weights={term: there(share) for term, share in batch.weights.items()},
         step=step,
-        entropy=entropy,
+        entropy=predicted.entropy,
         proximal=there_if(batch.proximal),
         reference=there_if(batch.reference),
         values=there_if(batch.values),
         current=there_if(batch.current),
+        predicted_values=predicted.values,
     )

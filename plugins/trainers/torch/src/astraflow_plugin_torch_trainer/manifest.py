@@ -17,6 +17,6 @@ def astraflow_trainers() -> list[Component]:
             target="astraflow_plugin_torch_trainer.trainer:TorchTrainer",
             config="astraflow_plugin_torch_trainer.config:TorchTrainerConfig",
             summary="trains a Hugging Face causal LM with AdamW in one process, CPU or CUDA",
-            capabilities=frozenset({"entropy", "reference", "proximal", "checkpoint"}),
+            capabilities=frozenset({"entropy", "reference", "proximal", "values", "checkpoint"}),
         )
     ]

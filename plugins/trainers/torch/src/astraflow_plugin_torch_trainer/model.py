@@ -15,6 +15,19 @@ from astraflow_core.errors import UserError
 from astraflow_plugin_torch_trainer.logprobs import token_logprobs
 from astraflow_plugin_torch_trainer.micro_batches import MicroBatch
 
+VALUE_HEAD = "value_head"
+"""Name of the critic's head among the modules of the transformers model, which is never published."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """At each of ``n`` positions, float32 ``[n]``, differentiable: log-probs of the targets; the entropy in
+    nats of the distribution and the value of the state before the token, if asked for."""
+
+    logprobs: torch.Tensor
+    entropy: torch.Tensor | None
+    values: torch.Tensor | None
+
 
 @dataclass(frozen=True, slots=True)
 class CausalLM:
@@ -36,22 +49,50 @@ class CausalLM:
         )
 
     def predict(
-        self, micro: MicroBatch, targets: torch.Tensor, temperature: float, with_entropy: bool
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Log-probs of ``targets`` (int64 ``[n]``) at the positions of ``micro``, and entropies if asked.
+        self,
+        micro: MicroBatch,
+        targets: torch.Tensor,
+        temperature: float,
+        with_entropy: bool = False,
+        with_values: bool = False,
+    ) -> Prediction:
+        """What the model says of ``targets`` (int64 ``[n]``) at the positions of ``micro``.
 
         Only hidden states that predict such a position go through the head.
         """
+        with self.precision():
+            hidden = self._hidden(micro)
+            logprobs, entropy = token_logprobs(
+                self.head, hidden, targets, temperature, self.vocabulary, with_entropy
+            )
+        return Prediction(logprobs, entropy, self._value(hidden) if with_values else None)
+
+    def values(self, micro: MicroBatch) -> torch.Tensor:
+        """The value of the state before each position of ``micro``: float32 ``[n]``."""
+        with self.precision():
+            hidden = self._hidden(micro)
+        return self._value(hidden)
+
+    def add_value_head(self) -> None:
+        """A linear head on the last hidden states, float32, that starts at 0 everywhere."""
+        size = self.head.weight.shape[1]
+        critic = torch.nn.Linear(size, 1, device=self.device, dtype=torch.float32)
+        torch.nn.init.zeros_(critic.weight)
+        torch.nn.init.zeros_(critic.bias)
+        self.whole.add_module(VALUE_HEAD, critic)
+
+    def _value(self, hidden: torch.Tensor) -> torch.Tensor:
+        critic = self.whole.get_submodule(VALUE_HEAD)
+        values: torch.Tensor = critic(hidden.float()).squeeze(-1)
+        return values
+
+    def _hidden(self, micro: MicroBatch) -> torch.Tensor:
         ids = torch.from_numpy(micro.input_ids).to(self.device)
         arguments: dict[str, Any] = {"input_ids": ids, "use_cache": False}
         if micro.position_ids is not None:
             arguments["position_ids"] = torch.from_numpy(micro.position_ids).to(self.device)
-        with self.precision():
-            states = self.backbone(**arguments).last_hidden_state.flatten(0, 1)
-            hidden = states.index_select(0, torch.from_numpy(micro.states).to(self.device))
-            return token_logprobs(
-                self.head, hidden, targets, temperature, self.vocabulary, with_entropy
-            )
+        states: torch.Tensor = self.backbone(**arguments).last_hidden_state.flatten(0, 1)
+        return states.index_select(0, torch.from_numpy(micro.states).to(self.device))
 
     def frozen_copy(self) -> CausalLM:
         """The same model as it is now, never to be trained."""

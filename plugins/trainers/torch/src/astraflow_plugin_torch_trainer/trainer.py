@@ -19,7 +19,7 @@ from astraflow_plugin_torch_trainer import checkpoint, export
 from astraflow_plugin_torch_trainer.config import TorchTrainerConfig
 from astraflow_plugin_torch_trainer.gradient import Tally, accumulate
 from astraflow_plugin_torch_trainer.micro_batches import MicroBatch, micro_batches
-from astraflow_plugin_torch_trainer.model import CausalLM, load_model
+from astraflow_plugin_torch_trainer.model import VALUE_HEAD, CausalLM, load_model
 from astraflow_plugin_torch_trainer.schedule import lr_factor
 
 # On CPU activations of a few thousand tokens stay in cache; a GPU wants larger products.
@@ -31,6 +31,8 @@ class TorchTrainer:
 
     Weights, gradients and optimizer state are float32; with ``compute_dtype = "bfloat16"`` matrix products
     run under autocast. Dropout is off, so that the log-probs trained on are those that were sampled from.
+    For an algorithm that needs values, a linear value head shares the backbone; it is in checkpoints and
+    never published.
     """
 
     def __init__(self, config: TorchTrainerConfig, context: ComponentContext) -> None:
@@ -39,14 +41,10 @@ class TorchTrainer:
         self._steps = 0
         self._total_steps = 0
         self._reference: CausalLM | None = None
+        self._critic = False
 
     def setup(self, model: Path, total_steps: int, needs: frozenset[str]) -> None:
         """See :class:`astraflow_core.protocols.trainer.Trainer`."""
-        if "values" in needs:
-            raise UserError(
-                "trainer 'torch' has no value model: choose an algorithm without a critic, "
-                "or a trainer with the capability 'values'"
-            )
         torch.set_num_threads(self._config.threads)
         torch.manual_seed(self._seed)
         device = _device(self._config.device)
@@ -58,9 +56,12 @@ class TorchTrainer:
         self._model = load_model(
             model, device, attention, self._config.gradient_checkpointing, self._autocast
         )
-        self._optimizer = self._adamw()
         if "reference" in needs:
             self._reference = self._model.frozen_copy()
+        self._critic = "values" in needs
+        if self._critic:
+            self._model.add_value_head()
+        self._optimizer = self._adamw()
 
     def logprobs(
         self, batch: Batch, model: Literal["current", "reference"]
@@ -74,13 +75,20 @@ class TorchTrainer:
         for micro in self._cut(batch, np.ones(len(batch.tokens), dtype=np.bool_)):
             targets = torch.from_numpy(batch.tokens[micro.positions].astype(np.int64)).to(device)
             with torch.no_grad():
-                logprobs, _ = chosen.predict(micro, targets, batch.temperature, False)
+                logprobs = chosen.predict(micro, targets, batch.temperature).logprobs
             result[micro.positions] = logprobs.cpu().numpy()
         return result
 
     def values(self, batch: Batch) -> npt.NDArray[np.float32]:
-        """Always :class:`UserError`: there is no value model."""
-        raise UserError("trainer 'torch' has no value model")
+        """See :class:`astraflow_core.protocols.trainer.Trainer`: of the state before each token, 0 at the
+        first of a row."""
+        if not self._critic:
+            raise UserError("no value head was made: setup() was not told that values are needed")
+        result = np.zeros(len(batch.tokens), dtype=np.float32)
+        for micro in self._cut(batch, np.ones(len(batch.tokens), dtype=np.bool_)):
+            with torch.no_grad():
+                result[micro.positions] = self._model.values(micro).cpu().numpy()
+        return result
 
     def step(self, batch: Batch, algorithm: Algorithm, step: int) -> dict[str, float]:
         """See :class:`astraflow_core.protocols.trainer.Trainer`.
@@ -109,7 +117,7 @@ class TorchTrainer:
             sums = _floats(tally.sums)
             norm = self._clip(sums.get("loss", 0.0))
             for group in self._optimizer.param_groups:
-                group["lr"] = lr
+                group["lr"] = lr * group["lr_scale"]
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
         self._steps += 1
@@ -172,15 +180,21 @@ class TorchTrainer:
         embedding = self._model.whole.get_input_embeddings().weight
         decayed: list[torch.nn.Parameter] = []
         kept: list[torch.nn.Parameter] = []
-        for parameter in self._model.whole.parameters():
+        critic: list[torch.nn.Parameter] = []
+        for name, parameter in self._model.whole.named_parameters():
             matrix = parameter.ndim >= 2 and parameter is not embedding
-            (decayed if matrix else kept).append(parameter)
+            value = name.startswith(f"{VALUE_HEAD}.")
+            (critic if value else decayed if matrix else kept).append(parameter)
         config = self._config
+        groups = [
+            {"params": decayed, "weight_decay": config.weight_decay, "lr_scale": 1.0},
+            {"params": kept, "weight_decay": 0.0, "lr_scale": 1.0},
+        ]
+        if critic:
+            scale = config.value_lr_scale
+            groups.append({"params": critic, "weight_decay": 0.0, "lr_scale": scale})
         return torch.optim.AdamW(
-            [
-                {"params": decayed, "weight_decay": config.weight_decay},
-                {"params": kept, "weight_decay": 0.0},
-            ],
+            groups,
             lr=config.lr,
             betas=config.betas,
             eps=config.eps,
