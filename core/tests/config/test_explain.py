@@ -18,7 +18,9 @@ def test_a_key_of_the_core(site: Any) -> None:
     assert by_last_name.path == "run.group_size"
     assert by_last_name.default == "8"
     tables = explain("policies.x.data.0", site.catalog())
-    assert [key.path for key in tables] == ["policies.NAME.data.N.use"]
+    assert [key.path for key in tables] == [
+        f"policies.NAME.data.N.{key}" for key in ("use", "name", "shadow")
+    ]
 
 
 def test_keys_of_a_component(site: Any) -> None:

@@ -103,6 +103,19 @@ path = 3
     assert [table for table in seen if table in order[2:]] == order[2:]
 
 
+def test_a_data_policy_stands_twice_under_different_names_only(site: Any, run_file: Path) -> None:
+    text = run_file.read_text()
+    twice = 'data = [{ use = "toy_filter", ratio = 0.1 }, { use = "toy_filter", NAMEratio = 0.9 }]'
+    run_file.write_text(text.replace("[prompts]", f"[prompts]\n{twice}").replace("NAME", ""))
+    (problem,) = problems(run_file, site)
+    assert problem.startswith("prompts.data: toy_filter stands there more than once")
+    named = twice.replace("NAME", 'name = "second", ')
+    run_file.write_text(text.replace("[prompts]", f"[prompts]\n{named}"))
+    first, second = load_config(run_file, (), site.catalog()).config.prompts.data
+    assert (first.label, second.label) == ("toy_filter", "second")
+    assert second.options == {"ratio": 0.9}
+
+
 def test_a_missing_workflow_may_come_as_an_object(site: Any, run_file: Path) -> None:
     run_file.write_text(run_file.read_text().replace('[workflow]\nuse = "toy_turn"\n', ""))
     assert problems(run_file, site) == [

@@ -41,10 +41,15 @@ policies = st.fixed_dictionaries(
         "mini_batches": positive,
         "data": st.lists(
             st.fixed_dictionaries(
-                {"use": st.just("toy_filter")},
-                optional={"ratio": st.floats(0, 1), "by": st.sampled_from(["edf", "fifo"])},
+                {"use": st.just("toy_filter"), "name": st.sampled_from(["one", "two", "three"])},
+                optional={
+                    "ratio": st.floats(0, 1),
+                    "by": st.sampled_from(["edf", "fifo"]),
+                    "shadow": st.booleans(),
+                },
             ),
             max_size=3,
+            unique_by=lambda table: table["name"],
         ),
     },
 )

@@ -6,7 +6,11 @@ import logging
 
 import pytest
 
+from astraflow_core.dataflow.buffer import RowBuffer
+from astraflow_core.dataflow.chains import DataChain, NamedPolicy
+from astraflow_core.dataflow.journal import Journal
 from astraflow_core.types import Verdict
+from astraflow_core.wire.batches import encode_batch
 
 
 class Follower:
@@ -103,3 +107,81 @@ def test_what_becomes_of_a_group_is_told(bench, config, outcome):
     task = b.lease(2)[0][0]
     b.push(task)
     assert b.state.admission.chain._policies[0].component.told[-1] == ("p0", outcome)
+
+
+class Contrary:
+    """Refuses everything, draws the newest rows first and counts what it is shown."""
+
+    def __init__(self):
+        self.shown = 0
+
+    def admit(self, prompt):
+        self.shown += 1
+        return False
+
+    def accept(self, group):
+        self.shown += 1
+        return Verdict(False, "contrary")
+
+    def key(self, row):
+        return -float(row.arrival)
+
+    def draw(self, count, fresh, kept, version):
+        self.shown += len(kept)
+        return list(reversed(fresh))[:count]
+
+    def hold(self):
+        return True
+
+    def state_dict(self):
+        return {"shown": self.shown}
+
+    def load_state_dict(self, state):
+        raise AssertionError("a journal restores a policy by its calls")
+
+
+def test_a_shadow_learns_and_counts_and_decides_nothing(bench, config, tmp_path):
+    def played(name, shadow):
+        journal = tmp_path / name
+        b = bench(config(run__max_staleness=4), journal=journal)
+        b.state.close()
+        built = b.build
+
+        def build():
+            flow = built()
+            for stream in (flow.state, *flow.state.streams.values()):
+                policies = [NamedPolicy("contrary", Contrary(), True)] if shadow else []
+                chain = DataChain(policies)
+                if stream is flow.state:
+                    stream.admission.chain = chain
+                    stream.train._on_ended = chain.on_ended
+                else:
+                    stream.chain, stream.buffer = chain, RowBuffer(chain.key, chain.wants_kept)
+            return flow
+
+        b.build, b.flow = build, build()
+        b.state.records.begin(Journal(journal, lambda: b.time[0]))
+        b.begin()
+        batches = []
+        for version in range(3):
+            for task in b.lease(6, serving=version)[0]:
+                b.push(task, version=version)
+            batches.append(b.next_batch(version))
+            b.announce(version + 1)
+            b.acknowledge(batches[-1].id, version + 1)
+        b.restart()
+        return b, batches
+
+    b, with_shadow = played("with", True)
+    _, without = played("without", False)
+    for one, other in zip(with_shadow, without, strict=True):
+        assert encode_batch(one) == encode_batch(other)
+    admission, stream = b.state.admission.chain, b.state.streams["solver"].chain
+    tasks = b.state.train.admitted
+    assert admission.shadows["contrary"].prompts_refused == tasks
+    assert stream.shadows["contrary"].groups_refused == b.state.streams["solver"].groups_accepted
+    counts = stream.metrics()
+    assert counts["contrary/shadow_batches"] == 3
+    assert 0 < counts["contrary/shadow_rows_otherwise"] <= 12
+    assert admission.refused == {}
+    assert stream._policies[0].component.shown > tasks  # it saw rows served before, too

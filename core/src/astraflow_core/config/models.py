@@ -110,13 +110,43 @@ class RunTable(ConfigModel):
         return PATIENCE * self.deadline_s
 
 
+class DataPolicyTable(ComponentTable):
+    """A data policy of a list."""
+
+    name: Name | None = Field(
+        default=None,
+        description="What it is called in figures and logs; needed if the list has the component twice.",
+    )
+    shadow: bool = Field(
+        default=False,
+        description="Let it learn and count what it would have decided, without effect.",
+    )
+
+    @property
+    def label(self) -> str:
+        """Its name; by default that of its component."""
+        return self.name or self.use
+
+
+def _of_different_names(tables: tuple[DataPolicyTable, ...]) -> tuple[DataPolicyTable, ...]:
+    labels = [table.label for table in tables]
+    twice = sorted({label for label in labels if labels.count(label) > 1})
+    if twice:
+        raise ValueError(
+            f"{', '.join(twice)} stands there more than once: give each a name of its own, as "
+            'name = "first"'
+        )
+    return tables
+
+
+DataPolicies = Annotated[tuple[DataPolicyTable, ...], AfterValidator(_of_different_names)]
+
+
 class PromptsTable(ComponentTable):
     """``[prompts]``"""
 
     shuffle: bool = Field(default=True, description="Shuffle every epoch by the run's seed.")
-    data: tuple[ComponentTable, ...] = Field(
-        default=(), description="Data policies that decide on admission."
-    )
+    data: DataPolicies = Field(default=(), description="Data policies that decide on admission.")
 
 
 class SamplingTable(ConfigModel):
@@ -146,9 +176,7 @@ class PolicyTable(ConfigModel):
     algorithm: ComponentTable
     engine: EngineTable
     transport: ComponentTable
-    data: tuple[ComponentTable, ...] = Field(
-        default=(), description="Data policies, applied in order."
-    )
+    data: DataPolicies = Field(default=(), description="Data policies, applied in order.")
     batch_sequences: PositiveInt = Field(description="Sequences per batch.")
     mini_batches: PositiveInt = Field(default=1, description="Optimizer steps per batch.")
     publish_every: PositiveInt = Field(default=1, description="Updates per published version.")
@@ -200,9 +228,7 @@ class CheckpointTable(ConfigModel):
         description="Updates between checkpoints; 0: at the end. Above 0 a trainer that is killed goes on "
         "from the last one.",
     )
-    keep: PositiveInt = Field(
-        default=2, description="Checkpoints kept, the newest ones."
-    )
+    keep: PositiveInt = Field(default=2, description="Checkpoints kept, the newest ones.")
 
 
 class JournalTable(ConfigModel):

@@ -9,6 +9,7 @@ from typing import Any
 from astraflow_core.component import Kind
 from astraflow_core.config.models import (
     ComponentTable,
+    DataPolicyTable,
     EngineTable,
     LauncherTable,
     PromptsTable,
@@ -68,7 +69,7 @@ def _list(path: str, owner: Any) -> Iterator[Place]:
     tables = _get(owner, "data")
     if isinstance(tables, list | tuple):
         for index, table in enumerate(tables):
-            yield from _place(f"{path}.{index}", Kind.DATA_POLICY, ComponentTable, table)
+            yield from _place(f"{path}.{index}", Kind.DATA_POLICY, DataPolicyTable, table)
 
 
 def _get(owner: Any, key: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from astraflow_core.errors import PluginError, RunFailed
@@ -25,10 +25,26 @@ from astraflow_core.types import BufferedRow, GroupSummary, Prompt, Verdict
 
 @dataclass(frozen=True, slots=True)
 class NamedPolicy:
-    """A data policy under the name that the config uses for it."""
+    """A data policy under the name that the config uses for it. A ``shadow`` is asked and told everything
+    that it would be asked and told in its place, and decides nothing."""
 
     name: str
     component: Any
+    shadow: bool = False
+
+
+@dataclass(slots=True)
+class ShadowCounts:
+    """What a shadow would have decided: prompts and groups that it was asked about and refused, batches
+    that it was asked for, held back or drew, and the rows of them that were not the ones served."""
+
+    prompts: int = 0
+    prompts_refused: int = 0
+    groups: int = 0
+    groups_refused: int = 0
+    batches: int = 0
+    batches_held: int = 0
+    rows_otherwise: int = 0
 
 
 @contextmanager
@@ -48,10 +64,12 @@ class DataChain:
         self._policies = tuple(policies)
         self._admit = self._with(Admit)
         self._accept = self._with(Accept)
-        self._key = self._with(Key)
+        self._key = [policy for policy in self._with(Key) if not policy.shadow]
         self._follow = self._with(Follow)
-        self._hold = self._with(Hold)
-        draws = self._with(Draw)
+        self._hold = [policy for policy in self._with(Hold) if not policy.shadow]
+        draws = [policy for policy in self._with(Draw) if not policy.shadow]
+        self._shadow_draws = [policy for policy in self._with(Draw) if policy.shadow]
+        self.shadows = {policy.name: ShadowCounts() for policy in policies if policy.shadow}
         if len(draws) > 1:
             names = " and ".join(repr(policy.name) for policy in draws)
             raise PluginError(f"only one data policy can draw the rows of a batch, not {names}")
@@ -63,12 +81,20 @@ class DataChain:
         """Name of the policy that chooses the rows of a batch, if one does."""
         return self._draw.name if self._draw else None
 
+    @property
+    def wants_kept(self) -> bool:
+        """Whether a policy, be it a shadow, looks at rows served before."""
+        return self._draw is not None or bool(self._shadow_draws)
+
     def admit(self, prompt: Prompt) -> bool:
         """Whether all policies admit the prompt; refusals are counted by policy."""
         for policy in self._admit:
             with _blaming(policy, "admit"):
                 admitted = policy.component.admit(prompt)
-            if not admitted:
+            if policy.shadow:
+                self.shadows[policy.name].prompts += 1
+                self.shadows[policy.name].prompts_refused += not admitted
+            elif not admitted:
                 self.refused[policy.name] += 1
                 return False
         return True
@@ -78,7 +104,10 @@ class DataChain:
         for policy in self._accept:
             with _blaming(policy, "accept"):
                 verdict = policy.component.accept(group)
-            if not verdict.accepted:
+            if policy.shadow:
+                self.shadows[policy.name].groups += 1
+                self.shadows[policy.name].groups_refused += not verdict.accepted
+            elif not verdict.accepted:
                 return Verdict(False, verdict.reason or policy.name)
         return Verdict(True)
 
@@ -101,8 +130,33 @@ class DataChain:
     ) -> list[int] | None:
         """Arrival numbers of the rows that the drawing policy chose, or ``None`` to wait."""
         assert self._draw is not None
-        with _blaming(self._draw, "draw"):
-            chosen = self._draw.component.draw(count, fresh, kept, version)
+        return self._drawn(self._draw, count, fresh, kept, version)
+
+    def served(
+        self,
+        arrivals: Sequence[int],
+        fresh: Sequence[BufferedRow],
+        kept: Sequence[BufferedRow],
+        version: int,
+    ) -> None:
+        """A batch of rows with these arrival numbers was cut: ask the shadows for theirs."""
+        for policy in self._shadow_draws:
+            counts = self.shadows[policy.name]
+            drawn = self._drawn(policy, len(arrivals), fresh, kept, version)
+            counts.batches += 1
+            counts.batches_held += drawn is None
+            counts.rows_otherwise += len(set(drawn or ()) - set(arrivals))
+
+    @staticmethod
+    def _drawn(
+        policy: NamedPolicy,
+        count: int,
+        fresh: Sequence[BufferedRow],
+        kept: Sequence[BufferedRow],
+        version: int,
+    ) -> list[int] | None:
+        with _blaming(policy, "draw"):
+            chosen = policy.component.draw(count, fresh, kept, version)
         if chosen is None:
             return None
         arrivals = [row.arrival for row in chosen]
@@ -113,7 +167,7 @@ class DataChain:
             or not offered.issuperset(arrivals)
         ):
             raise RunFailed(
-                f"data policy {self._draw.name!r} drew {len(arrivals)} rows "
+                f"data policy {policy.name!r} drew {len(arrivals)} rows "
                 f"({len(offered.intersection(arrivals))} different ones of those offered); "
                 f"exactly {count} were asked for"
             )
@@ -146,12 +200,16 @@ class DataChain:
         return ""
 
     def metrics(self) -> dict[str, float]:
-        """``NAME/metric`` → value of all policies."""
-        return {
+        """``NAME/metric`` → value of all policies; those of shadows are joined by ``shadow_…``, what they
+        would have decided (:class:`ShadowCounts`)."""
+        own = {
             f"{policy.name}/{key}": float(value)
             for policy in self._with(Metrics)
             for key, value in policy.component.metrics().items()
         }
+        for name, counts in self.shadows.items():
+            own |= {f"{name}/shadow_{key}": float(n) for key, n in asdict(counts).items()}
+        return own
 
     def state_dict(self) -> list[dict[str, Any] | None]:
         """States in list order, ``None`` for policies without."""

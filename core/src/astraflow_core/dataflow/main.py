@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
 from astraflow_core.config.load import component_context, run_info
-from astraflow_core.config.models import ComponentTable, RunConfig
+from astraflow_core.config.models import ComponentTable, DataPolicyTable, RunConfig
 from astraflow_core.dataflow.chains import DataChain, NamedPolicy
 from astraflow_core.dataflow.clock import RunClock
 from astraflow_core.dataflow.cursor import PromptCursor
@@ -92,12 +92,13 @@ def build_state(
             kind, table, component_context(config, directory, ROLE, policy, name, token)
         )
 
-    def chain(tables: Sequence[ComponentTable], policy: str) -> DataChain:
+    def chain(tables: Sequence[DataPolicyTable], policy: str) -> DataChain:
         named = []
         for index, table in enumerate(tables):
             place = f"data-{policy or 'prompts'}-{index}-{table.use.rpartition('/')[2]}"
             place = place.replace(":", ".")
-            named.append(NamedPolicy(table.use, build(Kind.DATA_POLICY, table, policy, place)))
+            component = build(Kind.DATA_POLICY, table, policy, place)
+            named.append(NamedPolicy(table.label, component, table.shadow))
         return DataChain(named)
 
     prompts = build(Kind.PROMPT_SOURCE, config.prompts, "", "prompts")

@@ -64,7 +64,7 @@ class PolicyStream:
 
     def __init__(self, policy: str, settings: StreamSettings, chain: DataChain) -> None:
         self.policy, self.settings, self.chain = policy, settings, chain
-        self.buffer = RowBuffer(chain.key, keep_served=chain.draws is not None)
+        self.buffer = RowBuffer(chain.key, keep_served=chain.wants_kept)
         self.staleness = StalenessBound(settings.max_staleness)
         self.rows = RowCounts()
         self.reasons: Counter[str] = Counter()
@@ -239,12 +239,18 @@ class PolicyStream:
 
     def _choose(self, version: int) -> list[Row] | None:
         count = self.settings.batch_sequences
-        if self.chain.draws is None:
+        if not self.chain.wants_kept:
             return self.buffer.take_first(count) if len(self.buffer) >= count else None
         fresh = [row.item for row in self.buffer.fresh]
-        arrivals = self.chain.draw(count, fresh, [row.item for row in self.buffer.kept], version)
+        kept = [row.item for row in self.buffer.kept]
+        arrivals: list[int] | None
+        if self.chain.draws is not None:
+            arrivals = self.chain.draw(count, fresh, kept, version)
+        else:
+            arrivals = [row.arrival for row in fresh[:count]] if len(fresh) >= count else None
         if arrivals is None:
             return None
+        self.chain.served(arrivals, fresh, kept, version)
         by_arrival = {row.item.arrival: row for row in self.buffer.take(set(arrivals))}
         return [by_arrival[arrival] for arrival in arrivals]
 
