@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import pytest
 
 from astraflow_core.errors import WeightsError
+from astraflow_core.serving.model_folder import ModelFolder
 from astraflow_core.testing.conformance.engine import EngineConformance, Subject, installed
 from astraflow_core.types import Sampling, WeightSource
 from astraflow_plugin_vllm.server import ChildServer
-from astraflow_plugin_vllm.weights import ModelFolder
 
 pytestmark = [pytest.mark.backend, pytest.mark.timeout(2000)]
 WriteModel = Callable[..., Path]

@@ -16,6 +16,8 @@ from astraflow_core.errors import (
     UserError,
 )
 from astraflow_core.protocols.engine import PauseMode
+from astraflow_core.serving.desk import Flight
+from astraflow_core.serving.model_folder import ModelFolder
 from astraflow_core.types import (
     ComponentContext,
     GenerateRequest,
@@ -27,10 +29,9 @@ from astraflow_core.types import (
 from astraflow_plugin_vllm import requests
 from astraflow_plugin_vllm.client import ServerRefused, ServerSilent
 from astraflow_plugin_vllm.config import VllmConfig
-from astraflow_plugin_vllm.desk import Flight
 from astraflow_plugin_vllm.server import AttachedServer, ChildServer, Server
 from astraflow_plugin_vllm.session import Session, wrong_version
-from astraflow_plugin_vllm.weights import ModelFolder, Version
+from astraflow_plugin_vllm.updates import Version
 
 _AGAIN_S = 0.1
 
@@ -236,7 +237,7 @@ class VllmEngine:
                 f"{what}: {len(tokens)} tokens + {more} to sample exceed the context length of "
                 f"{session.context_length}"
             )
-        vocabulary = session.folder.vocabulary
+        vocabulary = session.folder.config.vocabulary
         if tokens.min() < 0 or tokens.max() >= vocabulary:
             # The server would not refuse them: it would die of them.
             raise ValueError(f"{what} has token ids outside [0, {vocabulary})")

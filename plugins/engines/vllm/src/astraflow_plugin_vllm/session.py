@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow_core.errors import AstraFlowError, EngineLost, WeightsError, WrongVersion
+from astraflow_core.serving.desk import Desk, Flight
+from astraflow_core.serving.model_folder import ModelFolder
 from astraflow_core.types import GenerateResult
 from astraflow_plugin_vllm import requests
 from astraflow_plugin_vllm.client import Client, ServerRefused, ServerSilent
 from astraflow_plugin_vllm.config import VllmConfig
-from astraflow_plugin_vllm.desk import Desk, Flight
 from astraflow_plugin_vllm.server import Server
-from astraflow_plugin_vllm.updates import Reload, Transfer, Update
-from astraflow_plugin_vllm.weights import ModelFolder, Version
+from astraflow_plugin_vllm.updates import Reload, Transfer, Update, Version
 
 log = logging.getLogger("astraflow.vllm")
 PROVED = "0.32."
@@ -92,7 +92,9 @@ class Session:
         # A prefix cached under one version is never read under another, even while requests that a
         # pause had frozen keep the cache from being reset.
         salt = f"{self.name}.{self.version.number}"
-        body = requests.body_of(flight.identifier, request, self.folder.eos, salt, bool(stops))
+        body = requests.body_of(
+            flight.identifier, request, self.folder.config.eos, salt, bool(stops)
+        )
         sampled = requests.Sampled(request)
         if not stops:
             sampled.take(await self._client.ask(requests.PATH, body))

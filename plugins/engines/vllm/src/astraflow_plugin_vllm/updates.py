@@ -5,11 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from astraflow_core.serving.model_folder import ModelFolder, chunks
 from astraflow_plugin_vllm.client import Client
-from astraflow_plugin_vllm.weights import ModelFolder, Version, chunks
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """The files of a version, and its number."""
+
+    number: int
+    files: tuple[Path, ...]
 
 
 class Update(Protocol):
@@ -72,7 +81,7 @@ class Reload:
         await self._client.post("/update_weight_version", {"new_version": str(version.number)})
 
     async def _repack(self) -> None:
-        if self._folder.tied:
+        if self._folder.config.tied:
             await self._call("repack_output", {})
 
     async def _call(self, method: str, arguments: dict[str, str]) -> None:
