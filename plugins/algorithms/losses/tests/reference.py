@@ -38,6 +38,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "ppo": COMMON | CLIP | VERL
     | {"kl_estimator": "k1", "kl_in": "reward", "gamma": 1.0, "lam": 1.0, "whiten": True,
        "value_coef": 1.0, "value_clip": 0.5, "value_loss": "squared"},
+    "opd": COMMON | {"coef": 1.0, "discount": 0.0},
     "cispo": COMMON | GROUP | {"clip_low": 1.0, "clip_high": 4.0},
     "gspo": COMMON | CLIP | GROUP
     | {"form": "sequence", "aggregation": "seq_mean_token_mean_all_rows",
@@ -94,7 +95,17 @@ class Reference:
         for r, row in enumerate(self.rows):
             members = [float(x) for x, g in zip(b.rewards, b.group, strict=True) if g == b.group[r]]
             reward = float(b.rewards[r])
-            if self.name == "ppo":
+            if self.name == "opd":
+                for t in row:
+                    later = [s for s in row if s >= t]
+                    found[t] = sum(
+                        k["coef"]
+                        * k["discount"] ** place
+                        * (float(b.reference[s]) - float(b.logprobs[s]))
+                        + kl[s]
+                        for place, s in enumerate(later)
+                    )
+            elif self.name == "ppo":
                 after = trace = 0.0
                 for t in reversed(row):
                     value, here = float(b.values[t]), kl[t] + (reward if t == row[-1] else 0.0)
@@ -111,6 +122,8 @@ class Reference:
             else:
                 per_row.append(self._relative(reward, members, len(row)))
         self.returns = {t: x + float(b.values[t]) for t, x in found.items()}
+        if self.name == "opd":
+            return found
         if self.name in ("reinforce_pp", "ppo"):
             return self._whitened(found) if k.get("whiten", True) else found
         if k["whiten"] != "none":
@@ -278,6 +291,8 @@ class Reference:
         if self.name == "sapo":
             tau = k["tau_positive"] if a > 0 else k["tau_negative"]
             return -a * 4 / tau / (1 + cmath.exp(-tau * (cmath.exp(logs[t]) - 1)))
+        if self.name == "opd":
+            return -cmath.exp(logs[t]) * a
         log = logs[t]
         if self.name == "gspo":
             log = sum(logs.values()) / len(logs)

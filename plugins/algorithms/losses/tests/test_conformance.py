@@ -131,6 +131,18 @@ class TestPpo(AlgorithmConformance):
         return installed("algorithm", "ppo", {}, other, ALL | RECOMPUTE | {"value_clip": None})
 
 
+class TestOpd(AlgorithmConformance):
+    @pytest.fixture
+    def component(self) -> Subject:
+        return installed("algorithm", "opd", {}, {"discount": 0.9, "coef": 2.0} | ALL | RECOMPUTE)
+
+
+class TestDpo(AlgorithmConformance):
+    @pytest.fixture
+    def component(self) -> Subject:
+        return installed("algorithm", "dpo", {}, {"beta": 0.5})
+
+
 class TestSft(AlgorithmConformance):
     @pytest.fixture
     def component(self) -> Subject:

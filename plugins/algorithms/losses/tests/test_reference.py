@@ -56,6 +56,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("ppo", {}),
     ("ppo", {"gamma": 0.9, "lam": 0.7, "kl_coef": 0.1, "whiten": False, "value_clip": None}),
     ("ppo", RECOMPUTE | {"value_loss": "huber", "value_coef": 0.3, "value_clip": 0.2, "lam": 0.5}),
+    ("opd", {}),
+    ("opd", {"discount": 0.8, "coef": 0.5, "kl_coef": 0.1, "kl_in": "reward"} | RECOMPUTE),
     ("cispo", {}),
     ("cispo", {"clip_low": 0.2, "clip_high": 0.3} | BOTH),
     ("gspo", {}),

@@ -14,7 +14,7 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file
 from trainer_cases import Surrogate, make_batch, prepared
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from astraflow_core.errors import NonFiniteLoss, UserError
 from astraflow_core.testing.tiny_model import write_tiny_model
@@ -68,6 +68,26 @@ def test_reference_stays_the_initial_model(build: Build, folder: Path) -> None:
     train(trainer, 2)
     np.testing.assert_array_equal(trainer.logprobs(batch, "reference"), before)
     assert np.abs(trainer.logprobs(batch, "current") - before).max() > 1e-3
+
+
+def test_the_reference_may_be_another_model(build: Build, folder: Path, tmp_path: Path) -> None:
+    teacher = write_tiny_model(tmp_path / "teacher", hidden=16, layers=1, init_std=0.3, seed=5)
+    batch = make_batch()
+    trainer = build(folder, reference_model=str(teacher), **LR)
+    got = trainer.logprobs(batch, "reference")
+    np.testing.assert_allclose(got, hf_logprobs(teacher, batch), atol=5e-6)
+    train(trainer, 2)
+    np.testing.assert_array_equal(trainer.logprobs(batch, "reference"), got)
+
+
+def test_a_reference_of_another_vocabulary_is_refused(
+    build: Build, folder: Path, tmp_path: Path
+) -> None:
+    config = AutoConfig.from_pretrained(folder)
+    config.vocab_size += 1
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "other")
+    with pytest.raises(UserError, match="vocabulary"):
+        build(folder, reference_model=str(tmp_path / "other"))
 
 
 def test_reference_is_loaded_only_if_needed(build: Build, folder: Path) -> None:

@@ -91,6 +91,20 @@ def astraflow_algorithms() -> list[Component]:
             capabilities=OF_ALL | {"values"},
         ),
         Component(
+            name="dpo",
+            target="astraflow_plugin_losses.dpo:Dpo",
+            config="astraflow_plugin_losses.dpo:DpoConfig",
+            summary="best against worst row of a group, by the log-ratio to the reference model",
+            capabilities=frozenset({"reference", "current"}),
+        ),
+        Component(
+            name="opd",
+            target="astraflow_plugin_losses.opd:Opd",
+            config="astraflow_plugin_losses.opd:OpdConfig",
+            summary="on-policy distillation: the reference model teaches, token by token",
+            capabilities=OF_ALL,
+        ),
+        Component(
             name="sft",
             target="astraflow_plugin_losses.sft:Sft",
             config="astraflow_plugin_losses.sft:SftConfig",

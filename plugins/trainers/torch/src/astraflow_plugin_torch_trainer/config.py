@@ -26,6 +26,11 @@ class TorchTrainerConfig(ConfigModel):
     publish_dtype: Literal["float32", "bfloat16"] = Field(
         "bfloat16", description="Of published versions and of the model left at the end."
     )
+    reference_model: str | None = Field(
+        None,
+        description="Hugging Face folder of the reference model, of the same vocabulary: a teacher. Default: "
+        "the initial model.",
+    )
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = Field(
         "auto",
         description="'auto': flash_attention_2 on CUDA if flash-attn is installed and compute_dtype is "

@@ -57,7 +57,7 @@ class TorchTrainer:
             model, device, attention, self._config.gradient_checkpointing, self._autocast
         )
         if "reference" in needs:
-            self._reference = self._model.frozen_copy()
+            self._reference = self._load_reference(attention)
         self._critic = "values" in needs
         if self._critic:
             self._model.add_value_head()
@@ -200,6 +200,20 @@ class TorchTrainer:
             eps=config.eps,
             fused=True,
         )
+
+    def _load_reference(self, attention: str) -> CausalLM:
+        folder = self._config.reference_model
+        if folder is None:
+            return self._model.frozen_copy()
+        device, autocast = self._model.device, self._autocast
+        model = load_model(Path(folder), device, attention, False, autocast)
+        if model.vocabulary != self._model.vocabulary:
+            raise UserError(
+                f"reference_model {folder} has a vocabulary of {model.vocabulary}, the trained model one of "
+                f"{self._model.vocabulary}: their tokens differ"
+            )
+        model.whole.requires_grad_(False).eval()
+        return model
 
     def _attention(self, device: torch.device) -> str:
         if self._config.attention != "auto":
