@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+import pytest
+
+from astraflow_core.testing.conformance.engine import EngineConformance, Subject, installed
+from astraflow_core.testing.conformance.manifest import ManifestConformance
+
+
+class TestManifest(ManifestConformance):
+    @pytest.fixture
+    def manifest(self) -> str:
+        return "astraflow_plugin_hf.manifest"
+
+
+class TestHF(EngineConformance):
+    @pytest.fixture
+    def component(self) -> Subject:
+        return installed("engine", "hf", {"device": "cpu", "cache_gb": 0.01, "page_size": 16})
