@@ -27,7 +27,8 @@ class Trainer(Protocol):
         ``batch.temperature``: float32 ``[N]``, 0 at the first token of a row. No gradient."""
 
     def values(self, batch: Batch) -> npt.NDArray[np.float32]:
-        """Values per token, float32 ``[N]``; only with capability ``values``."""
+        """The value of the state before each token, float32 ``[N]``; only with capability ``values``. A loss
+        then gets ``predicted_values``, the same of the current weights and with gradient."""
 
     def step(self, batch: Batch, algorithm: Algorithm, step: int) -> dict[str, float]:
         """One optimizer step on a mini-batch whose ``advantages`` and ``weights`` are set.

@@ -143,7 +143,7 @@ class PolicyLoss(ABC, Generic[C]):
 
     def _terms(self) -> list[str]:
         terms = ["policy"]
-        if "reference" in self._needs and self._config.kl_in == "loss":
+        if self._config.kl_coef and self._config.kl_in == "loss":
             terms.append("kl")
         if "entropy" in self._needs:
             terms.append("entropy")
