@@ -106,7 +106,8 @@ def bench(kit: ModuleType, data: list[dict[str, Any]], folder: Path, seed: int) 
                 chains={"solver": chain(data, "solver")},
                 eval_sets={},
                 clock=lambda: time[0],
-            )
+            ),
+            kit.no_policies,
         )
 
     made = kit.Bench(build(), time, build, folder)

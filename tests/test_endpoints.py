@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -47,9 +47,13 @@ flows = load(ROOT / "core" / "tests" / "dataflow" / "conftest.py")
 class Served:
     """A dataflow with trainer and RaaS ``r0`` present, behind its real app."""
 
-    def __init__(self, begun: bool = True, **parts: Any) -> None:
+    def __init__(
+        self, begun: bool = True, tables: Sequence[dict[str, Any]] = (), **parts: Any
+    ) -> None:
         wakeups = Wakeups()
-        config = flows.make_config(dataflow__max_body_mb=LIMIT_MB, eval__every=1)
+        config = flows.make_config(
+            dataflow__max_body_mb=LIMIT_MB, eval__every=1, prompts__data=tables
+        )
         self.bench = flows.make_bench(config, signals=wakeups, **parts)
         if begun:
             self.bench.begin()
@@ -149,6 +153,48 @@ def of_a_task_that_ended() -> Any:
     return served.post("/v1/groups", flows.group_body(task.id, task.prompt_id, "r1"))
 
 
+class Picky:
+    """Draws, and takes over no state but its own."""
+
+    def __init__(self, **keys: Any) -> None:
+        self.keys = keys
+
+    def draw(self, count: int, fresh: Any, kept: Any, version: int) -> None:
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.keys
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state != self.keys:
+            raise ValueError("of other keys")
+
+
+class Open:
+    def admit(self, prompt: object) -> bool:
+        return True
+
+
+def swapped(policy: str = "Picky", place: str = "prompts", **table: Any) -> Provocation:
+    def build(place: str, table: Any, number: int) -> Any:
+        if table.use not in ("Picky", "Open"):
+            raise errors.PluginError(f"no {table.use} is installed")
+        return Picky(**table.options) if table.use == "Picky" else Open()
+
+    def swap() -> Any:
+        served = Served(
+            tables=[{"use": "Picky"}, {"use": "Open"}],
+            admission=[Picky(), Open()],
+            build_policy=build,
+        )
+        message = messages.SwapPolicy(
+            id="1", place=place, name=policy, author="ada", at=0.0, table=table
+        )
+        return served.post("/v1/data_policies/swap", message)
+
+    return swap
+
+
 PROVOKED: dict[str, list[tuple[Provocation, ...]]] = {
     "/v1/raas/register": [
         (sent("/v1/raas/register", REGISTER, capacity=0),),
@@ -180,6 +226,17 @@ PROVOKED: dict[str, list[tuple[Provocation, ...]]] = {
         stranger("/v1/versions", VERSION),
         (after(5, version=3),),
         (after(5, version=5, digest="another"),),
+    ],
+    "/v1/data_policies/swap": [
+        (swapped(place="nobody", use="Open"), swapped(policy="nobody", use="Open")),
+        (
+            swapped(unknown=1),
+            swapped(use="Picky", name="other"),
+            swapped(use="nothing"),
+            swapped(policy="Open", use="Picky"),
+            swapped(use="Picky", other=1),
+        ),
+        (swapped(),),
     ],
     "/v1/groups": [
         (contradicted,),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astraflow_core.config.models import RunConfig
+from astraflow_core.config.models import DataPolicyTable, RunConfig
 from astraflow_core.dataflow.chains import DataChain, NamedPolicy
 from astraflow_core.dataflow.cursor import PromptCursor
 from astraflow_core.dataflow.evaluation import Evaluation
@@ -21,7 +21,9 @@ from astraflow_core.dataflow.journal import Journal
 from astraflow_core.dataflow.replay import Replay
 from astraflow_core.dataflow.state import FlowState
 from astraflow_core.dataflow.stream import PolicyStream, ServedBatch
+from astraflow_core.dataflow.swapping import PolicyBuilder
 from astraflow_core.dataflow.tasks import TaskTable
+from astraflow_core.errors import PluginError
 from astraflow_core.types import Batch, Group, Prompt, Trajectory
 from astraflow_core.types import Sequence as TokenSequence
 from astraflow_core.wire.batches import NoBatch, decode_batch
@@ -272,6 +274,7 @@ def picture(flow: Dataflow) -> dict[str, Any]:
         "cursor": state.admission.cursor.position,
         "admission": (state.admission.forced, dict(state.admission.chain.refused)),
         "admission_policies": state.admission.chain.state_dict(),
+        "swaps": state.swaps,
         "rejected": dict(state.rejected),
         "failed_in_a_row": state.failed_in_a_row,
         "train": table(state.train),
@@ -290,6 +293,10 @@ def picture(flow: Dataflow) -> dict[str, Any]:
     }
 
 
+def no_policies(place: str, table: DataPolicyTable, number: int) -> Any:
+    raise PluginError(f"no data policy {table.use!r} is installed")
+
+
 def make_bench(
     config: RunConfig | None = None,
     *,
@@ -298,6 +305,7 @@ def make_bench(
     admission: Sequence[Callable[[], Any] | Any] = (),
     data: Sequence[Callable[[], Any] | Any] = (),
     journal: Path | None = None,
+    build_policy: PolicyBuilder = no_policies,
     **parts: Any,
 ) -> Bench:
     """``admission`` and ``data``: policies, or functions that make one. ``journal``: a folder for one."""
@@ -318,7 +326,7 @@ def make_bench(
             clock=lambda: time[0],
             **parts,
         )
-        return Dataflow(state)
+        return Dataflow(state, build_policy)
 
     bench = Bench(build(), time, build, journal)
     if journal is not None:

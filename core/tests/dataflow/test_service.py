@@ -26,11 +26,13 @@ from astraflow_core.wire.messages import (
     LeaseTasks,
     LeaveRaas,
     NextBatch,
+    PolicySwapped,
     RaasRegistered,
     RegisterRaas,
     RegisterTrainer,
     RenewLeases,
     StopRun,
+    SwapPolicy,
     TasksLeased,
     TrainerRegistered,
     VersionAnnounced,
@@ -123,6 +125,30 @@ def test_a_group_travels_from_a_raas_to_a_trainer(running, body):
             batch = await service.batch(0, 1.0)
             assert batch.rewards.tolist() == [0.0, 1.0]
 
+    asyncio.run(play())
+
+
+def test_a_data_policy_is_swapped(running):
+    def build(place, table, number):
+        return Refuser()
+
+    async def play():
+        data = [{"use": "calm"}]
+        async with running(
+            {"prompts__data": data}, admission=[calm()], build_policy=build
+        ) as service:
+            message = SwapPolicy(
+                id="1", place="prompts", name="calm", author="ada", at=1.0, table={"use": "refuser"}
+            )
+            answer = await service.post("/v1/data_policies/swap", message, PolicySwapped)
+            assert answer.table["use"] == "refuser"
+            assert isinstance(service.bench.state.admission.chain.policy("calm").component, Refuser)
+
+    class Refuser:
+        def admit(self, prompt):
+            return False
+
+    calm = type("calm", (), {"admit": lambda self, prompt: True})
     asyncio.run(play())
 
 

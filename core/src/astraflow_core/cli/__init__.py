@@ -8,7 +8,17 @@ import sys
 from collections.abc import Sequence
 
 from astraflow_core import __version__
-from astraflow_core.cli import config, doctor, environments, plugins, report, roles, run, status
+from astraflow_core.cli import (
+    config,
+    doctor,
+    environments,
+    plugins,
+    policy,
+    report,
+    roles,
+    run,
+    status,
+)
 from astraflow_core.errors import AstraFlowError
 
 TRACEBACK = "ASTRAFLOW_TRACEBACK"
@@ -25,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"astraflow-core {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (run, plugins, doctor, config, environments, status, report, roles):
+    for module in (run, plugins, doctor, config, environments, status, policy, report, roles):
         module.add(commands)
     return top
 

@@ -61,6 +61,13 @@ class RowBuffer:
                 row.item = replace(row.item, times_served=row.item.times_served + 1)
             self.kept.extend(rows)
 
+    def arrange(self, *, keep_served: bool) -> None:
+        """Sort the rows anew, after the order changed; without ``keep_served`` those served go."""
+        self._fresh = sorted((self._key(row.item), arrival, row) for _, arrival, row in self._fresh)
+        self._keep_served = keep_served
+        if not keep_served:
+            self.kept = []
+
     def evict_oldest(self, count: int) -> int:
         """Drop the ``count`` fresh rows of smallest version (then arrival); returns how many went."""
         if count <= 0:

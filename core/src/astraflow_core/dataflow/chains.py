@@ -61,20 +61,42 @@ class DataChain:
     """An ordered list of data policies; what no policy decides is let through."""
 
     def __init__(self, policies: Sequence[NamedPolicy]) -> None:
-        self._policies = tuple(policies)
+        self.shadows: dict[str, ShadowCounts] = {}
+        self.refused: Counter[str] = Counter()
+        self._arrange(tuple(policies))
+
+    def _arrange(self, policies: tuple[NamedPolicy, ...]) -> None:
+        drawing = [policy for policy in policies if isinstance(policy.component, Draw)]
+        draws = [policy for policy in drawing if not policy.shadow]
+        if len(draws) > 1:
+            names = " and ".join(repr(policy.name) for policy in draws)
+            raise PluginError(f"only one data policy can draw the rows of a batch, not {names}")
+        self._policies = policies
+        self._draw = draws[0] if draws else None
+        self._shadow_draws = [policy for policy in drawing if policy.shadow]
         self._admit = self._with(Admit)
         self._accept = self._with(Accept)
         self._key = [policy for policy in self._with(Key) if not policy.shadow]
         self._follow = self._with(Follow)
         self._hold = [policy for policy in self._with(Hold) if not policy.shadow]
-        draws = [policy for policy in self._with(Draw) if not policy.shadow]
-        self._shadow_draws = [policy for policy in self._with(Draw) if policy.shadow]
-        self.shadows = {policy.name: ShadowCounts() for policy in policies if policy.shadow}
-        if len(draws) > 1:
-            names = " and ".join(repr(policy.name) for policy in draws)
-            raise PluginError(f"only one data policy can draw the rows of a batch, not {names}")
-        self._draw = draws[0] if draws else None
-        self.refused: Counter[str] = Counter()
+        self.shadows = {
+            policy.name: self.shadows.get(policy.name, ShadowCounts())
+            for policy in policies
+            if policy.shadow
+        }
+
+    def policy(self, name: str) -> NamedPolicy:
+        """The policy of that name; :class:`LookupError` if there is none."""
+        for policy in self._policies:
+            if policy.name == name:
+                return policy
+        raise LookupError(f"no data policy {name!r}")
+
+    def replace(self, new: NamedPolicy) -> None:
+        """Put a policy in the place of the one of its name; :class:`PluginError`, and no change, if it does
+        not go with the others."""
+        old = self.policy(new.name)
+        self._arrange(tuple(new if policy is old else policy for policy in self._policies))
 
     @property
     def draws(self) -> str | None:

@@ -19,6 +19,7 @@ from astraflow_core.wire.messages import (
     RegisterRaas,
     RegisterTrainer,
     ReleaseBatches,
+    SwapPolicy,
 )
 
 
@@ -140,6 +141,13 @@ class EvaluationGivenUp(msgspec.Struct, frozen=True, tag="evaluation_given_up", 
     reason: str
 
 
+class Swapped(msgspec.Struct, frozen=True, tag="swapped", kw_only=True):
+    """A data policy was replaced, when these were the newest ``versions``."""
+
+    message: SwapPolicy
+    versions: dict[str, int]
+
+
 class Resumed(msgspec.Struct, frozen=True, tag="resumed", kw_only=True):
     """The whole run was started again after it had ended: nobody of before is there any more."""
 
@@ -161,4 +169,5 @@ Entry = (
     | Evicted
     | EvaluationGivenUp
     | Resumed
+    | Swapped
 )

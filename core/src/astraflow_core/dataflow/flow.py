@@ -8,20 +8,25 @@ from astraflow_core.dataflow.leasing import Leasing
 from astraflow_core.dataflow.reception import Reception
 from astraflow_core.dataflow.state import FlowState
 from astraflow_core.dataflow.status import balance, status
+from astraflow_core.dataflow.swapping import PROMPTS, PolicyBuilder, Swapping
 from astraflow_core.dataflow.training import Training
 from astraflow_core.dataflow.waits import waits
 from astraflow_core.dataflow.watch import Watch
 
 
 class Dataflow:
-    """``leasing`` and ``reception`` face RaaS, ``training`` faces trainers, ``watch`` the clock."""
+    """``leasing`` and ``reception`` face RaaS, ``training`` faces trainers, ``watch`` the clock, ``swapping``
+    people. ``build_policy`` makes the data policies that are swapped in."""
 
-    def __init__(self, state: FlowState) -> None:
+    def __init__(self, state: FlowState, build_policy: PolicyBuilder) -> None:
         self.state = state
         self.leasing = Leasing(state)
         self.reception = Reception(state)
         self.training = Training(state)
         self.watch = Watch(state)
+        config = state.config
+        tables = {policy: table.data for policy, table in config.policies.items()}
+        self.swapping = Swapping(state, {PROMPTS: config.prompts.data, **tables}, build_policy)
 
     def status(self) -> dict[str, Any]:
         """JSON-like picture of the run; the one source of the live view and the summary."""

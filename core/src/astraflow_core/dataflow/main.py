@@ -28,6 +28,7 @@ from astraflow_core.dataflow.replay import Replay
 from astraflow_core.dataflow.service import DataflowService
 from astraflow_core.dataflow.state import FlowState
 from astraflow_core.dataflow.steplog import StepLog
+from astraflow_core.dataflow.swapping import PROMPTS, PolicyBuilder
 from astraflow_core.dataflow.wakeups import Wakeups
 from astraflow_core.errors import AstraFlowError, PromptError, RunFailed
 from astraflow_core.hooks import Hooks
@@ -124,6 +125,20 @@ def build_state(
     )
 
 
+def policy_builder(
+    config: RunConfig, directory: Path, token: str, catalog: Catalog
+) -> PolicyBuilder:
+    """What builds the data policies that are swapped in."""
+
+    def build(place: str, table: DataPolicyTable, number: int) -> Any:
+        policy = "" if place == PROMPTS else place
+        name = f"data-{place}-swap-{number}"
+        context = component_context(config, directory, ROLE, policy, name, token)
+        return catalog.build(Kind.DATA_POLICY, table, context)
+
+    return build
+
+
 async def _serve(
     config: RunConfig, directory: Path, token: str, catalog: Catalog, hooks: Hooks
 ) -> str | None:
@@ -131,7 +146,7 @@ async def _serve(
     directory.mkdir(parents=True, exist_ok=True)
     wakeups, clock = Wakeups(), RunClock()
     state = build_state(config, directory, token, catalog, wakeups, clock)
-    flow = Dataflow(state)
+    flow = Dataflow(state, policy_builder(config, directory, token, catalog))
     port = _port_of_before(directory)
     if config.journal.enabled:
         _restore(flow, clock, Journal(directory / "journal", clock), resumed=port is None)

@@ -31,6 +31,7 @@ from astraflow_core.dataflow.entries import (
     RaasLeft,
     Released,
     Resumed,
+    Swapped,
     TrainerCame,
     Walked,
 )
@@ -192,6 +193,10 @@ class Replay:
     @_apply.register
     def _(self, entry: Resumed) -> None:
         self._state.resume()
+
+    @_apply.register
+    def _(self, entry: Swapped) -> None:
+        self._flow.swapping.swap(entry.message)
 
 
 def _other_decision(point: str, what: str) -> RunFailed:

@@ -30,6 +30,7 @@ from astraflow_core.wire.messages import (
     ReleaseBatches,
     RenewLeases,
     StopRun,
+    SwapPolicy,
     TrainerFailed,
 )
 from astraflow_core.wire.server import create_app, frame, read_message, reply
@@ -185,6 +186,7 @@ class DataflowService:
         call("/v1/versions", AnnouncementMessage, training.announce)
         call("/v1/batches/ack", AcknowledgeBatch, training.acknowledge)
         call("/v1/stop", StopRun, lambda message: state.stop(message.reason))
+        call("/v1/data_policies/swap", SwapPolicy, flow.swapping.swap)
         show("/v1/status", flow.status)
         show("/v1/balance", flow.balance)
         show("/v1/waits", flow.waits)

@@ -94,6 +94,7 @@ class FlowState:
         self.failed_in_a_row = 0
         self.last_progress = clock()
         self.samples: deque[dict[str, Any]] = deque(maxlen=KEPT_SAMPLES)
+        self.swaps: list[dict[str, Any]] = []
         self._told_held_back = False
 
     @property

@@ -52,6 +52,7 @@ def status(state: FlowState) -> dict[str, Any]:
         "held_by": state.admission.held_by(state.train.live),
         "refused_prompts": dict(state.admission.chain.refused),
         "admission_metrics": state.admission.chain.metrics(),
+        "swaps": list(state.swaps),
         "set_aside": list(state.train.set_aside),
         "epoch": state.admission.cursor.epoch,
         "cursor": state.admission.cursor.position,

@@ -90,6 +90,11 @@ class TaskTable:
         """Tasks that have not ended."""
         return len(self._live)
 
+    @property
+    def prompts(self) -> list[Prompt]:
+        """Prompts of the tasks that have not ended, in order of admission."""
+        return [task.prompt for task in self._live.values()]
+
     def add(
         self,
         prompt: Prompt,

@@ -276,6 +276,32 @@ class StopRun(Message, frozen=True):
     reason: str
 
 
+class SwapPolicy(Message, frozen=True):
+    """``POST /v1/data_policies/swap``: put another data policy in the place of ``name``, or with an empty
+    ``table`` the one before. ``place``: ``"prompts"``, or the policy whose data it decides on; ``table``: as in
+    the config, ``use`` and keys; ``author`` and ``at`` (seconds since 1970) are kept with it. A message with
+    the same ``id`` is done once.
+
+    400: there is no such place or name.
+    400: the table is wrong, or does not go with the other policies of the list.
+    400: the policy was not swapped, so that there is nothing to put back.
+    """
+
+    id: str
+    place: str
+    name: str
+    author: str
+    at: float
+    table: dict[str, Any] = {}
+
+
+class PolicySwapped(Message, frozen=True):
+    """``number`` of the swap in this run, from 1, and the ``table`` that holds from now on."""
+
+    number: int
+    table: dict[str, Any]
+
+
 class Done(Message, frozen=True):
     """Reply where there is nothing to say."""
 

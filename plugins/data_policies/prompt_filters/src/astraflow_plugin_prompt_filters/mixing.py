@@ -72,8 +72,9 @@ class Mixing:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on as the policy that gave ``state`` would."""
+        """Go on as the policy that gave ``state`` would; sources that have a weight here only are new."""
+        known = self._config.weights
         self._version = state["version"]
-        self._offered = dict(state["offered"])
-        self._admitted = dict(state["admitted"])
-        self._credit = dict(state["credit"])
+        self._offered = {s: n for s, n in state["offered"].items() if s in known}
+        self._admitted = {s: state["admitted"].get(s, 0) for s in known}
+        self._credit = {s: state["credit"].get(s, 0.0) for s in known}

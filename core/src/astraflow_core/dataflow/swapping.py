@@ -1,0 +1,137 @@
+"""Replacing a data policy of a run that goes on, and taking that back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from astraflow_core.config.models import DataPolicyTable
+from astraflow_core.config.rendering import render
+from astraflow_core.dataflow.chains import DataChain, NamedPolicy
+from astraflow_core.dataflow.entries import Swapped
+from astraflow_core.dataflow.state import FlowState
+from astraflow_core.errors import AstraFlowError, Refused
+from astraflow_core.protocols.data_policy import Follow, Stateful
+from astraflow_core.wire.messages import PolicySwapped, SwapPolicy
+
+log = logging.getLogger(__name__)
+
+PROMPTS = "prompts"
+"""Place of the data policies that decide on admission; other places are the names of policies."""
+
+PolicyBuilder = Callable[[str, DataPolicyTable, int], Any]
+"""``build(place, table, number)``: the component of a table; ``number`` counts the swaps of the run, so that
+each instance has a seed of its own."""
+
+
+class Swapping:
+    """Swaps data policies by name. One of the same component takes over the state; any other begins anew and
+    is told of the prompts under way. ``tables``: what the config has at each place; ``build`` makes
+    components."""
+
+    def __init__(
+        self,
+        state: FlowState,
+        tables: Mapping[str, tuple[DataPolicyTable, ...]],
+        build: PolicyBuilder,
+    ) -> None:
+        self._state, self._build = state, build
+        self._tables = {
+            (place, table.label): [table] for place, listed in tables.items() for table in listed
+        }
+        self._done: dict[str, PolicySwapped] = {}
+
+    def swap(self, message: SwapPolicy) -> PolicySwapped:
+        """Replace a policy, or with an empty ``table`` go back to the table before. A message that comes again
+        changes nothing. 400: there is no such place or policy, the table is wrong, or there is none before."""
+        if message.id in self._done:
+            return self._done[message.id]
+        chain = self._chain(message.place)
+        history = self._tables.get((message.place, message.name))
+        if history is None:
+            names = ", ".join(repr(name) for place, name in self._tables if place == message.place)
+            raise Refused(
+                400,
+                f"{message.place!r} has no data policy {message.name!r}; it has {names or 'none'}",
+            )
+        if not message.table and len(history) < 2:
+            raise Refused(400, f"{message.name!r} of {message.place!r} was not swapped")
+        table = self._validated(message) if message.table else history[-2]
+        self._put(message, chain, table, same=table.use == history[-1].use)
+        history[-1:] = [history[-1], table] if message.table else []
+        return self._told(message, table)
+
+    def _validated(self, message: SwapPolicy) -> DataPolicyTable:
+        where = f"{message.place}.{message.name}"
+        try:
+            table = DataPolicyTable.model_validate(message.table)
+        except ValidationError as error:
+            raise Refused(400, "; ".join(render(error, DataPolicyTable, where))) from error
+        if table.name not in (None, message.name):
+            raise Refused(400, f"{where} keeps its name; leave name = {table.name!r} out")
+        return table
+
+    def _put(
+        self, message: SwapPolicy, chain: DataChain, table: DataPolicyTable, *, same: bool
+    ) -> None:
+        before = chain.policy(message.name).component
+        where = f"{message.place}.{message.name}"
+        try:
+            component = self._build(message.place, table, len(self._done) + 1)
+            if same and isinstance(before, Stateful):
+                component.load_state_dict(before.state_dict())
+            chain.replace(NamedPolicy(message.name, component, table.shadow))
+        except AstraFlowError as error:
+            raise Refused(400, f"{where}: {error}") from error
+        except (LookupError, TypeError, ValueError) as error:
+            raise Refused(
+                400, f"{where}: with these keys it cannot take over the state: {error!r}"
+            ) from error
+        if not same and message.place == PROMPTS and isinstance(component, Follow):
+            for prompt in self._state.train.prompts:
+                component.on_admitted(prompt)
+
+    def _told(self, message: SwapPolicy, table: DataPolicyTable) -> PolicySwapped:
+        state = self._state
+        if message.place != PROMPTS:
+            stream = state.streams[message.place]
+            stream.buffer.arrange(keep_served=stream.chain.wants_kept)
+        entry = Swapped(message=message, versions=dict(state.versions.newest))
+        state.records.tell(entry)
+        answer = PolicySwapped(
+            number=len(self._done) + 1, table=table.model_dump(exclude_none=True)
+        )
+        self._done[message.id] = answer
+        state.swaps.append(
+            {
+                "number": answer.number,
+                "at": message.at,
+                "author": message.author,
+                "versions": entry.versions,
+                "place": message.place,
+                "name": message.name,
+                "table": answer.table,
+                "rollback": not message.table,
+            }
+        )
+        if not state.replaying:
+            log.warning(
+                "data policy %r of %s is %s now, said %s (swap %d)",
+                message.name, message.place, answer.table, message.author, answer.number,
+            )  # fmt: skip
+        state.signals.work()
+        if message.place != PROMPTS:
+            state.signals.trainer(message.place)
+        return answer
+
+    def _chain(self, place: str) -> DataChain:
+        state = self._state
+        if place == PROMPTS:
+            return state.admission.chain
+        if place not in state.streams:
+            known = ", ".join([PROMPTS, *state.streams])
+            raise Refused(400, f"there are no data policies of {place!r}; places are {known}")
+        return state.streams[place].chain
