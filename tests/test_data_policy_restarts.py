@@ -19,10 +19,12 @@ from astraflow_core.dataflow.chains import DataChain, NamedPolicy
 from astraflow_core.dataflow.cursor import PromptCursor
 from astraflow_core.dataflow.flow import Dataflow
 from astraflow_core.dataflow.journal import Journal
+from astraflow_core.dataflow.main import policy_builder
 from astraflow_core.dataflow.state import FlowState
 from astraflow_core.seeds import derive_seed
 from astraflow_core.types import ComponentContext, Prompt, RunInfo
 from astraflow_core.wire.batches import NoBatch, encode_batch
+from astraflow_core.wire.messages import SwapPolicy
 
 STALENESS = 3
 STEPS = 1000
@@ -50,6 +52,16 @@ SERVED: list[dict[str, Any]] = [
     {"use": "staleness_decay"},
     {"use": "replay", "name": "watched_replay", "shadow": True, "selector": "uniform"},
 ]
+
+
+SWAPS: dict[int, tuple[str, str, dict[str, Any]]] = {
+    60: ("prompts", "greso", {"use": "greso", "floor_hard": 0.9}),
+    90: ("prompts", "other", {"use": "greso_repository", "floor": 0.5, "shadow": True}),
+    100: ("solver", "ordering", {"use": "ordering", "by": "edf"}),
+    120: ("prompts", "greso", {}),
+    130: ("prompts", "solved_filter", {"use": "staleness_throttle", "first": 4}),
+}
+"""Step of a life: place, name and table (empty: back to the one before)."""
 
 
 class Prompts:
@@ -80,7 +92,7 @@ def bench(kit: ModuleType, data: list[dict[str, Any]], folder: Path, seed: int) 
     config = kit.make_config(
         run__steps=STEPS, run__max_staleness=STALENESS, run__group_size=3, run__task_attempts=1,
         run__failure_limit=10**6, run__deadline_s=1e6, run__start_deadline_s=1e6,
-        policy__batch_sequences=6,
+        policy__batch_sequences=6, prompts__data=ADMISSION, policy__data=data,
     )  # fmt: skip
     catalog = Catalog.discover()
     time = [1000.0]
@@ -107,7 +119,7 @@ def bench(kit: ModuleType, data: list[dict[str, Any]], folder: Path, seed: int) 
                 eval_sets={},
                 clock=lambda: time[0],
             ),
-            kit.no_policies,
+            policy_builder(config, folder, "", catalog),
         )
 
     made = kit.Bench(build(), time, build, folder)
@@ -122,6 +134,12 @@ def live(b: Any, seed: int, restart_every: int) -> tuple[list[Any], dict[str, fl
     for step in range(200):
         if restart_every and step % restart_every == 0:
             b.restart()
+        if step in SWAPS:
+            place, name, table = SWAPS[step]
+            message = SwapPolicy(
+                id=str(step), place=place, name=name, author="ada", at=0.0, table=table
+            )
+            assert b.flow.swapping.swap(message).table["use"]
         if version < STEPS:
             tasks, _ = b.lease(9, serving=version)
             held += [(task, version) for task in tasks]
