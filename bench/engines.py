@@ -24,13 +24,13 @@ from astraflow_core.config.environments import cache_folder
 from astraflow_core.hooks import Hooks
 from astraflow_core.launch.environments import create
 from astraflow_core.raas.host_client import HostClient
+from astraflow_core.serving.model_folder import chunks
 from astraflow_core.testing.tiny_model import write_tiny_model
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling
 from astraflow_plugin_vllm import requests
 from astraflow_plugin_vllm.client import Client
 from astraflow_plugin_vllm.config import VllmConfig
 from astraflow_plugin_vllm.server import ChildServer
-from astraflow_plugin_vllm.weights import chunks
 from bench.support.hosted import hosted, swap
 from bench.support.timing import ratio
 
