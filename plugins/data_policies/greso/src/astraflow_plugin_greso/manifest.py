@@ -16,14 +16,14 @@ def astraflow_data_policies() -> list[Component]:
             name="greso",
             target="astraflow_plugin_greso.curator:Greso",
             config="astraflow_plugin_greso.config:GresoConfig",
-            summary="skips prompts whose rewards did not differ, the likelier the longer (AstraFlow's form)",
+            summary="skips prompts whose rewards did not differ, likelier each time (AstraFlow)",
             capabilities=frozenset({"admit", "accept", "stateful", "random"}),
         ),
         Component(
             name="greso_repository",
             target="astraflow_plugin_greso.repository:GresoRepository",
             config="astraflow_plugin_greso.config:GresoRepositoryConfig",
-            summary="skips prompts solved or failed whole, in rounds of adaptive size (GRESO repository's form)",
+            summary="skips prompts solved or failed whole, in rounds of adaptive size (GRESO)",
             capabilities=frozenset({"admit", "accept", "hold", "stateful", "random"}),
         ),
     ]

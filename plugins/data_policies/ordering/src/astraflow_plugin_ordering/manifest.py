@@ -16,7 +16,7 @@ def astraflow_data_policies() -> list[Component]:
             name="ordering",
             target="astraflow_plugin_ordering.policy:Ordering",
             config="astraflow_plugin_ordering.config:OrderingConfig",
-            summary="serves the oldest versions first, rows as they came, or the most surprising first",
+            summary="serves the oldest versions, the first to come, or the most surprising first",
             capabilities=frozenset({"key"}),
         )
     ]
