@@ -87,10 +87,11 @@ class ControlTests:
         self, component: Subject, run: Run, examiner: Examine
     ) -> None:
         async def scenario(served: Served) -> None:
-            sent = await served.underway()
+            sent = await served.underway(3, tokens=5)
             await served.engine.pause("abort")
-            for one, result in zip(sent, await served.ended(sent, "pause('abort')"), strict=True):
-                partial(result)
+            ended = await served.ended(sent, "pause('abort')")
+            partial(ended, sampled=3 * 5)
+            for one, result in zip(sent, ended, strict=True):
                 examiner(served).examine(one.request, result)
             late = served.launch(SHORT)
             await _stands_still(served, "abort")

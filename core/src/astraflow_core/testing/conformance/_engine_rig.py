@@ -285,11 +285,14 @@ def complete(
     )
 
 
-def partial(result: GenerateResult) -> None:
-    """Fail unless it is the result of an interrupted request."""
+def partial(results: Sequence[GenerateResult], sampled: int) -> None:
+    """Fail unless these are the results of requests that were interrupted after they had sampled so many
+    tokens in all. Which of them had sampled how many is the engine's affair."""
+    reasons = sorted({result.finish_reason for result in results})
+    tokens = sum(len(result.tokens) for result in results)
     DEMANDS.that(
-        result.finish_reason == "abort" and len(result.tokens) > 0,
-        f"an interrupted request came back with {len(result.tokens)} tokens and finish_reason "
-        f"{result.finish_reason!r}",
-        "the tokens that it has and finish_reason 'abort'",
+        reasons == ["abort"] and tokens >= sampled,
+        f"interrupted requests that had sampled {sampled} tokens came back with {tokens} and finish_reason "
+        f"{' and '.join(map(repr, reasons))}",
+        "the tokens that they have and finish_reason 'abort'",
     )
