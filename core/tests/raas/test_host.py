@@ -176,6 +176,7 @@ def test_a_host_that_hangs_is_killed_and_named(make_config, tmp_path, caplog):
     assert "it is idle: 0.0 s of CPU" in caplog.text
 
 
+@pytest.mark.slow
 @ON_LINUX
 def test_a_host_that_is_stopped_is_named_and_waited_for(make_config, tmp_path, caplog):
     async def scenario(host, life):
@@ -205,6 +206,7 @@ def test_a_host_that_is_stopped_is_named_and_waited_for(make_config, tmp_path, c
     assert len(said) == 2 and "has not answered" in said[0] and "goes on after" in said[1]
 
 
+@pytest.mark.slow
 @ON_LINUX
 def test_a_host_that_stays_stopped_is_given_up_in_the_end(make_config, tmp_path):
     async def scenario(host, life):

@@ -173,6 +173,7 @@ def test_a_killed_host_is_replaced_and_its_tasks_go_on(make_config, raas_process
     assert len(flow.registrations) == 2
 
 
+@pytest.mark.slow
 def test_a_dataflow_that_stays_away_ends_the_raas_with_a_clear_message(make_config, raas_process):
     async def scenario():
         flow = FakeDataflow()

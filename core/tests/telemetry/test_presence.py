@@ -48,12 +48,14 @@ def test_a_long_gap_counts_as_one_tick() -> None:
     assert clock() - began == pytest.approx(11 * TICK_S + AWAY_S)
 
 
+@pytest.mark.slow
 def test_the_clock_of_a_process_that_runs_is_the_ordinary_one() -> None:
     began, ordinary = present_s(), time.monotonic()
     time.sleep(AWAY_S + 0.5)  # nobody but its thread looks at it
     assert present_s() - began == pytest.approx(time.monotonic() - ordinary, abs=0.3)
 
 
+@pytest.mark.slow
 def test_a_forked_child_has_a_clock_that_goes() -> None:
     present_s()
     if not (child := os.fork()):
@@ -63,6 +65,7 @@ def test_a_forked_child_has_a_clock_that_goes() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stopped", "said"), [(True, "heard you"), (False, "gave up")])
 def test_a_process_that_was_stopped_still_hears_the_answer(stopped: bool, said: str) -> None:
     waiter = subprocess.Popen(

@@ -111,6 +111,7 @@ def test_weights_are_not_loaded_while_anything_may_be_computed(model: Path) -> N
     run(model, scenario)
 
 
+@pytest.mark.slow
 def test_a_process_ends_though_its_engine_was_not_closed(model: Path) -> None:
     script = f"""
 import asyncio

@@ -95,6 +95,7 @@ def test_other_weights_under_the_announced_number_are_refused(
     assert files(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_publisher_killed_in_the_middle_is_an_error_in_time(
     rig: Any, announce: Any, model: Any, tmp_path: Path
 ) -> None:
