@@ -27,7 +27,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         action.add_argument("place", metavar="PLACE", help="'prompts', or the name of a policy")
         action.add_argument("name", metavar="NAME", help="the data policy's name, or component")
         action.add_argument("--author", default="", help="who wants it; default: the user")
-    swap.add_argument("table", metavar="TABLE", help="""as in the config: '{ use = "greso" }'""")
+    swap.add_argument("table", metavar="TABLE", help="""as in the config: '{ use = "NAME" }'""")
     rollback.set_defaults(table="")
     parser.set_defaults(command=run)
 
