@@ -87,9 +87,12 @@ class ControlTests:
         self, component: Subject, run: Run, examiner: Examine
     ) -> None:
         async def scenario(served: Served) -> None:
-            sent = await served.underway(3, tokens=5)
+            # While it is alone, what is sampled is its own.
+            (first,) = await served.underway(1, tokens=5)
+            sent = [first, *await served.underway(2, tokens=5)]
             await served.engine.pause("abort")
             ended = await served.ended(sent, "pause('abort')")
+            partial(ended[:1], sampled=5)
             partial(ended, sampled=3 * 5)
             for one, result in zip(sent, ended, strict=True):
                 examiner(served).examine(one.request, result)
