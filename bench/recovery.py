@@ -6,8 +6,8 @@ in turn, round after round, each time when the run has made some updates since t
 same once more with the quickstart's model, engine and trainer (fields ``model_…``; left out if ``quick``).
 
 *Recovery* is the time from the kill to an acknowledged update that needed the killed process: for RaaS and
-host the first whose batch cannot be made of the rows that were accepted before the kill, for trainer and
-dataflow the first new one (updates that a restored trainer repeats do not count). The *own start* of the
+host the first after the own start whose batch cannot be made of the rows that were accepted before the
+kill, for trainer and dataflow the first new one (updates that a restored trainer repeats do not count). The *own start* of the
 process that takes the place is from its creation, as the operating system notes it, to the line in its log
 that says that it can work: engine host ready (RaaS and host), checkpoint restored (trainer), listening
 (dataflow, without the seconds in which it reads its journal back). ``<process>_s`` is the median of
@@ -30,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -224,14 +224,18 @@ class Job:
         while process.pid in trees.tree(self._launcher.pid):
             time.sleep(0.001)
         target = self._target(name)
-        progress = self._wait_for(lambda: self._time_of(target), f"update {target} without {name}")
+        # What the killed process had left to others can make updates meanwhile: those need nobody.
+        ready = self._wait_for(
+            lambda: self._said(victim.log, victim.ready, killed), f"a new {name}"
+        )
+        progress = self._wait_for(
+            lambda: self._time_of(target, ready), f"update {target} with a new {name}"
+        )
         after = self._process(victim)
         assert after is not None and after.pid != process.pid
-        ready, _ = self._said(victim.log, victim.ready, killed)
         start = ready - after.began
         if name == "dataflow":
-            _, seconds = self._said(victim.log, RESTORED, killed)
-            start -= float(seconds)
+            start -= self._restored_s(victim.log, killed)
         self.count_lost(at_least=before["accepted"])
         return Recovery(after.began - killed, ready - killed, progress - killed, start)
 
@@ -274,20 +278,28 @@ class Job:
         found = trees.tree(self._launcher.pid).values()
         return next((p for p in found if words <= set(p.words)), None)
 
-    def _said(self, name: str, what: str, since: float) -> tuple[float, str]:
-        """When a log first said ``what`` after ``since``; the group in it, if it has one."""
-        pattern = re.compile(rf"(\S+) INFO \S+ {what}")
+    def _said(self, name: str, what: str, since: float) -> float | None:
+        """When a log first said ``what`` after ``since``."""
+        return next((at for at, _ in self._lines(name, what, since)), None)
+
+    def _restored_s(self, name: str, since: float) -> float:
+        """The seconds in which a dataflow read its journal back, by its own word."""
+        return next(float(match[2]) for _, match in self._lines(name, RESTORED, since))
+
+    def _lines(self, name: str, what: str, since: float) -> Iterator[tuple[float, re.Match[str]]]:
+        """Time and match of every line of a log after ``since`` that says ``what``."""
         text = (self._run / "logs" / f"{name}.log").read_text()
-        found = [(datetime.fromisoformat(m[1]).timestamp(), m) for m in pattern.finditer(text)]
-        at, match = next((at, match) for at, match in found if at > since)
-        return at, match[match.lastindex or 0]
+        for match in re.finditer(rf"(\S+) INFO \S+ {what}", text):
+            at = datetime.fromisoformat(match[1]).timestamp()
+            if at > since:
+                yield at, match
 
     def _steps(self) -> int:
         return max((step for step, _ in self._log.steps()), default=0)
 
-    def _time_of(self, target: int) -> float | None:
-        """When an update was acknowledged that is at least ``target``."""
-        return next((at for step, at in self._log.steps() if step >= target), None)
+    def _time_of(self, target: int, since: float) -> float | None:
+        """When after ``since`` an update was acknowledged that is at least ``target``."""
+        return next((t for step, t in self._log.steps() if step >= target and t > since), None)
 
     def _wait_for(self, look: Callable[[], Any], what: str) -> Any:
         end = time.monotonic() + DEADLINE_S

@@ -24,7 +24,7 @@ from safetensors.numpy import load_file, save_file
 
 from astraflow_core.errors import WeightsError
 from astraflow_core.testing.table import TableEngine, TableEngineConfig, TableTrainer
-from astraflow_core.types import ExportedTensor, GenerateRequest, GenerateResult, WeightSource
+from astraflow_core.types import ExportedTensor, WeightSource
 from astraflow_plugin_http.config import HttpConfig
 from astraflow_plugin_http.transport import HttpTransport
 
@@ -100,12 +100,11 @@ class WitnessEngine(TableEngine):
         self._sampled = -1
         note(directory, "engine", loaded=source.version)
 
-    async def generate(self, request: GenerateRequest) -> GenerateResult:
-        result = await super().generate(request)
-        if len(result.versions) and (version := int(result.versions[-1])) != self._sampled:
+    def _sample(self, running: Any) -> None:
+        super()._sample(running)
+        if (version := running.versions[-1]) != self._sampled:
             self._sampled = version
             note(self._context.run.directory, "engine", sampled=version)
-        return result
 
 
 class FaultyConfig(HttpConfig):
