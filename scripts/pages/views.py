@@ -75,6 +75,7 @@ DATAFLOW: dict[str, View] = {
         "rejected": "groups that every policy rejected, by reason",
         "held_by": "the data policy that wants no more prompts for now, or nothing",
         "refused_prompts": "prompts not admitted, by data policy",
+        "decisions.NAME": "by place (`prompts`, or a policy): data policy → point (`admit`, `accept`, `draw`, of a shadow `shadow_admit` …) → reason of a refusal, or `admitted`, `accepted`, `drawn`, `waited` → how often",
         "admission_metrics": "metrics of the data policies under `[prompts] data`",
         "swaps": "data policies that were swapped: when, by whom, at which versions, to what",
         "set_aside": "ids of the prompts that were given up",

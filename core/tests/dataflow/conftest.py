@@ -274,6 +274,7 @@ def picture(flow: Dataflow) -> dict[str, Any]:
         "cursor": state.admission.cursor.position,
         "admission": (state.admission.forced, dict(state.admission.chain.refused)),
         "admission_policies": state.admission.chain.state_dict(),
+        "decisions": {place: dict(c.decisions) for place, c in state.chains_by_place().items()},
         "swaps": state.swaps,
         "rejected": dict(state.rejected),
         "failed_in_a_row": state.failed_in_a_row,

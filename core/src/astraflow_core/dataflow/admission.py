@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 from astraflow_core.dataflow.chains import DataChain
 from astraflow_core.dataflow.cursor import PromptCursor
+from astraflow_core.dataflow.entries import Turned
+from astraflow_core.dataflow.rulings import Ruling
 from astraflow_core.types import Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A prompt that was taken, and what the data policies said; ``forced``: they were not asked."""
+
+    prompt: Prompt
+    ruling: Ruling
+    forced: bool = False
+
+    @property
+    def admitted(self) -> bool:
+        """Whether it becomes a task."""
+        return self.ruling.refusal is None
 
 
 class Admission:
@@ -30,13 +49,27 @@ class Admission:
             f"{prompt.id!r} is rolled out all the same. Look at their keys: they leave nothing to train on"
         )
 
-    def take(self) -> Prompt | None:
-        """Take one prompt; ``None`` if it is refused."""
+    def take(self) -> Offer:
+        """Take one prompt."""
         prompt = self.cursor.take()
-        forced = self._refused_in_a_row >= self.cursor.size
-        if forced or self.chain.admit(prompt):
-            self.forced += forced
+        if self._refused_in_a_row >= self.cursor.size:
+            self.forced += 1
             self._refused_in_a_row = 0
-            return prompt
-        self._refused_in_a_row += 1
-        return None
+            return Offer(prompt, Ruling(), forced=True)
+        offer = Offer(prompt, self.chain.admit(prompt))
+        self._refused_in_a_row = 0 if offer.admitted else self._refused_in_a_row + 1
+        return offer
+
+
+def turned(offers: Iterable[Offer]) -> list[Turned]:
+    """The refusals of ``offers``, and those of shadows, by policy and reason."""
+    found: dict[tuple[str, str, bool], list[str]] = {}
+    for offer in offers:
+        for doubt in offer.ruling.doubts:
+            found.setdefault((doubt.by, doubt.reason, True), []).append(offer.prompt.id)
+        if (refusal := offer.ruling.refusal) is not None:
+            found.setdefault((refusal.by, refusal.reason, False), []).append(offer.prompt.id)
+    return [
+        Turned(by=by, reason=reason, prompts=prompts, shadow=shadow)
+        for (by, reason, shadow), prompts in found.items()
+    ]

@@ -33,12 +33,14 @@ class RowBuffer:
         """Put a row in its place."""
         insort(self._fresh, (self._key(row.item), row.item.arrival, row))
 
-    def drop(self, unwanted: Callable[[Row], bool]) -> tuple[int, int]:
-        """Drop fresh and kept rows; returns how many fresh and how many kept."""
-        fresh, kept = len(self._fresh), len(self.kept)
-        self._fresh = [entry for entry in self._fresh if not unwanted(entry[2])]
+    def drop(self, unwanted: Callable[[Row], bool]) -> list[Row]:
+        """Drop fresh and kept rows; returns the fresh ones of them."""
+        dropped = [row for _, _, row in self._fresh if unwanted(row)]
+        if dropped:
+            gone = {row.item.arrival for row in dropped}
+            self._fresh = [entry for entry in self._fresh if entry[1] not in gone]
         self.kept = [row for row in self.kept if not unwanted(row)]
-        return fresh - len(self._fresh), kept - len(self.kept)
+        return dropped
 
     def take_first(self, count: int) -> list[Row]:
         """Remove and return the first ``count`` fresh rows."""
@@ -68,11 +70,11 @@ class RowBuffer:
         if not keep_served:
             self.kept = []
 
-    def evict_oldest(self, count: int) -> int:
-        """Drop the ``count`` fresh rows of smallest version (then arrival); returns how many went."""
+    def evict_oldest(self, count: int) -> list[int]:
+        """Drop the ``count`` fresh rows of smallest version (then arrival); returns their arrivals."""
         if count <= 0:
-            return 0
+            return []
         oldest = sorted(self._fresh, key=lambda entry: (entry[2].min_version, entry[1]))[:count]
         gone = {entry[1] for entry in oldest}
         self._fresh = [entry for entry in self._fresh if entry[1] not in gone]
-        return len(gone)
+        return sorted(gone)

@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from astraflow_core.dataflow.rulings import Decisions, Refusal, Ruling
 from astraflow_core.errors import PluginError, RunFailed
 from astraflow_core.protocols.data_policy import (
     Accept,
     Admit,
     Draw,
+    Explain,
     Follow,
     Hold,
     Key,
@@ -20,7 +22,10 @@ from astraflow_core.protocols.data_policy import (
     OnVersion,
     Stateful,
 )
-from astraflow_core.types import BufferedRow, GroupSummary, Prompt, Verdict
+from astraflow_core.types import BufferedRow, GroupSummary, Prompt
+
+REFUSED = "refused"
+"""The reason of a policy that gives none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,7 @@ class DataChain:
     def __init__(self, policies: Sequence[NamedPolicy]) -> None:
         self.shadows: dict[str, ShadowCounts] = {}
         self.refused: Counter[str] = Counter()
+        self.decisions: Decisions = Counter()
         self._arrange(tuple(policies))
 
     def _arrange(self, policies: tuple[NamedPolicy, ...]) -> None:
@@ -108,30 +114,49 @@ class DataChain:
         """Whether a policy, be it a shadow, looks at rows served before."""
         return self._draw is not None or bool(self._shadow_draws)
 
-    def admit(self, prompt: Prompt) -> bool:
-        """Whether all policies admit the prompt; refusals are counted by policy."""
+    def admit(self, prompt: Prompt) -> Ruling:
+        """Whether all policies admit the prompt. A policy after a refusal is not asked."""
+        doubts = []
         for policy in self._admit:
             with _blaming(policy, "admit"):
                 admitted = policy.component.admit(prompt)
+            refusal = None if admitted else self._why_refused(policy, prompt)
+            self._count(policy, "admit", refusal.reason if refusal else "admitted")
             if policy.shadow:
                 self.shadows[policy.name].prompts += 1
                 self.shadows[policy.name].prompts_refused += not admitted
-            elif not admitted:
+                doubts += [refusal] if refusal else []
+            elif refusal:
                 self.refused[policy.name] += 1
-                return False
-        return True
+                return Ruling(refusal, tuple(doubts))
+        return Ruling(None, tuple(doubts))
 
-    def accept(self, group: GroupSummary) -> Verdict:
-        """The first refusal, or acceptance. A policy after a refusal does not see the group."""
+    def accept(self, group: GroupSummary) -> Ruling:
+        """Whether all policies keep the group. A policy after a refusal does not see it."""
+        doubts = []
         for policy in self._accept:
             with _blaming(policy, "accept"):
                 verdict = policy.component.accept(group)
+            refusal = None
+            if not verdict.accepted:
+                refusal = Refusal(policy.name, verdict.reason or REFUSED)
+            self._count(policy, "accept", refusal.reason if refusal else "accepted")
             if policy.shadow:
                 self.shadows[policy.name].groups += 1
                 self.shadows[policy.name].groups_refused += not verdict.accepted
-            elif not verdict.accepted:
-                return Verdict(False, verdict.reason or policy.name)
-        return Verdict(True)
+                doubts += [refusal] if refusal else []
+            elif refusal:
+                return Ruling(refusal, tuple(doubts))
+        return Ruling(None, tuple(doubts))
+
+    def _why_refused(self, policy: NamedPolicy, prompt: Prompt) -> Refusal:
+        if not isinstance(policy.component, Explain):
+            return Refusal(policy.name, REFUSED)
+        with _blaming(policy, "why_refused"):
+            return Refusal(policy.name, policy.component.why_refused(prompt))
+
+    def _count(self, policy: NamedPolicy, point: str, what: str) -> None:
+        self.decisions[policy.name, f"shadow_{point}" if policy.shadow else point, what] += 1
 
     def observe(self, group: GroupSummary) -> None:
         """Let every policy learn from a group; their verdicts decide nothing."""
@@ -152,7 +177,9 @@ class DataChain:
     ) -> list[int] | None:
         """Arrival numbers of the rows that the drawing policy chose, or ``None`` to wait."""
         assert self._draw is not None
-        return self._drawn(self._draw, count, fresh, kept, version)
+        drawn = self._drawn(self._draw, count, fresh, kept, version)
+        self._count(self._draw, "draw", "waited" if drawn is None else "drawn")
+        return drawn
 
     def served(
         self,
@@ -165,6 +192,7 @@ class DataChain:
         for policy in self._shadow_draws:
             counts = self.shadows[policy.name]
             drawn = self._drawn(policy, len(arrivals), fresh, kept, version)
+            self._count(policy, "draw", "waited" if drawn is None else "drawn")
             counts.batches += 1
             counts.batches_held += drawn is None
             counts.rows_otherwise += len(set(drawn or ()) - set(arrivals))

@@ -33,12 +33,24 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     digest: int
 
 
+class Turned(msgspec.Struct, frozen=True, array_like=True):
+    """``prompts`` that the data policy ``by`` refused for one reason, or would have if it is a ``shadow``."""
+
+    by: str
+    reason: str
+    prompts: list[str]
+    shadow: bool = False
+
+
 class Walked(msgspec.Struct, frozen=True, tag="walked", kw_only=True):
-    """Prompts were taken from the cursor, which is at ``cursor`` now; the last of them became ``task``
-    unless that is empty."""
+    """Prompts were taken from the cursor, which is at ``cursor`` now; the last of them, ``prompt``, became
+    ``task`` unless that is empty, ``forced`` against the data policies. ``turned``: who refused which."""
 
     cursor: int
     task: str = ""
+    prompt: str = ""
+    forced: bool = False
+    turned: list[Turned] = []
 
 
 class Leased(msgspec.Struct, frozen=True, tag="leased", kw_only=True):
@@ -62,23 +74,39 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", kw_only=True):
     message: FailTask
 
 
+class Judged(msgspec.Struct, frozen=True, array_like=True):
+    """What a group was to ``policy``: refused ``by`` a data policy (empty: the dataflow) for a reason, or kept
+    if that is empty. The sequences ``indexes`` became rows, numbered from ``first`` in the order of arrival.
+    ``doubts``: (shadow, its reason)."""
+
+    policy: str
+    by: str
+    reason: str
+    first: int
+    indexes: list[int]
+    doubts: list[tuple[str, str]] = []
+
+
 class Pushed(msgspec.Struct, frozen=True, tag="pushed", kw_only=True):
     """A group came in. ``header`` is its own, without texts; ``trained``: trained tokens of each sequence;
-    ``body``: where it lies, if a policy accepted it."""
+    ``body``: where it lies, if a policy accepted it; ``judged``: for each policy that has a share of it."""
 
     header: GroupHeader
     trained: list[int]
     accepted: bool
     body: Place | None = None
+    judged: list[Judged] = []
 
 
 class Asked(msgspec.Struct, frozen=True, tag="asked", kw_only=True):
     """A trainer asked for a batch and got ``batch``, made of the rows with these ``arrivals``; or none,
-    and rows were dropped or a data policy was asked to draw."""
+    and rows were dropped or a data policy was asked to draw. ``dropped``: arrivals of rows that had become
+    too stale."""
 
     message: NextBatch
     batch: str = ""
     arrivals: list[int] = []
+    dropped: list[int] = []
 
 
 class Acknowledged(msgspec.Struct, frozen=True, tag="acknowledged", kw_only=True):
@@ -130,9 +158,10 @@ class Announced(msgspec.Struct, frozen=True, tag="announced", kw_only=True):
 
 
 class Evicted(msgspec.Struct, frozen=True, tag="evicted", kw_only=True):
-    """The oldest rows over the limit were dropped: the trainer of their policy is silent."""
+    """The oldest rows over the limit, ``arrivals``, were dropped: the trainer of their policy is silent."""
 
     policy: str
+    arrivals: list[int] = []
 
 
 class EvaluationGivenUp(msgspec.Struct, frozen=True, tag="evaluation_given_up", kw_only=True):

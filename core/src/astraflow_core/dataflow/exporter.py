@@ -35,6 +35,17 @@ class _StatusCollector(Collector):
         for reason, count in status["rejected"].items():
             reasons.add_metric([reason], count)
         yield reasons
+        decisions = CounterMetricFamily(
+            "astraflow_data_decisions",
+            "Decisions of data policies",
+            labels=["place", "name", "point", "decision"],
+        )
+        for place, policies in status["decisions"].items():
+            for name, points in policies.items():
+                for point, counts in points.items():
+                    for decision, count in counts.items():
+                        decisions.add_metric([place, name, point, decision], count)
+        yield decisions
         rows = GaugeMetricFamily("astraflow_rows", "Rows by state", labels=["policy", "state"])
         for policy, facts in status["policies"].items():
             for name, count in facts["rows"].items():

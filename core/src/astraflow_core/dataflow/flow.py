@@ -6,9 +6,9 @@ from typing import Any
 
 from astraflow_core.dataflow.leasing import Leasing
 from astraflow_core.dataflow.reception import Reception
-from astraflow_core.dataflow.state import FlowState
+from astraflow_core.dataflow.state import PROMPTS, FlowState
 from astraflow_core.dataflow.status import balance, status
-from astraflow_core.dataflow.swapping import PROMPTS, PolicyBuilder, Swapping
+from astraflow_core.dataflow.swapping import PolicyBuilder, Swapping
 from astraflow_core.dataflow.training import Training
 from astraflow_core.dataflow.waits import waits
 from astraflow_core.dataflow.watch import Watch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from astraflow_core.dataflow.admission import turned
 from astraflow_core.dataflow.capacity import has_room
 from astraflow_core.dataflow.entries import Failed, RaasCame, RaasLeft, Walked
 from astraflow_core.dataflow.fleet import RaasRecord
@@ -196,15 +197,21 @@ class Leasing:
         self.more_to_admit = False
         if admission.held_by(state.train.live):
             return False
-        prompt, forced = None, admission.forced
-        for _ in range(REFUSALS_PER_CALL):
-            if (prompt := admission.take()) is not None:
-                break
-        if admission.forced > forced and prompt is not None:
-            log.warning("%s", admission.why_forced(prompt))
-        task = state.admit(prompt) if prompt is not None else None
+        offers = [admission.take()]
+        while not offers[-1].admitted and len(offers) < REFUSALS_PER_CALL:
+            offers.append(admission.take())
+        last = offers[-1]
+        if last.forced:
+            log.warning("%s", admission.why_forced(last.prompt))
+        task = state.admit(last.prompt) if last.admitted else None
         state.records.tell(
-            Walked(cursor=admission.cursor.position, task=task.id if task is not None else "")
+            Walked(
+                cursor=admission.cursor.position,
+                task=task.id if task is not None else "",
+                prompt=last.prompt.id if task is not None else "",
+                forced=last.forced,
+                turned=turned(offers),
+            )
         )
         self.more_to_admit = task is None
         return task is not None

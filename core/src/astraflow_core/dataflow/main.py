@@ -26,9 +26,9 @@ from astraflow_core.dataflow.journal import Journal
 from astraflow_core.dataflow.progress import RunState
 from astraflow_core.dataflow.replay import Replay
 from astraflow_core.dataflow.service import DataflowService
-from astraflow_core.dataflow.state import FlowState
+from astraflow_core.dataflow.state import PROMPTS, FlowState
 from astraflow_core.dataflow.steplog import StepLog
-from astraflow_core.dataflow.swapping import PROMPTS, PolicyBuilder
+from astraflow_core.dataflow.swapping import PolicyBuilder
 from astraflow_core.dataflow.wakeups import Wakeups
 from astraflow_core.errors import AstraFlowError, PromptError, RunFailed
 from astraflow_core.hooks import Hooks

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from astraflow_core.dataflow.entries import Place, Pushed
+from astraflow_core.dataflow.entries import Judged, Place, Pushed
 from astraflow_core.dataflow.rows import Row, share_of, trained_tokens
+from astraflow_core.dataflow.rulings import Refusal, Ruling
 from astraflow_core.dataflow.state import FlowState
 from astraflow_core.dataflow.tasks import TaskRecord, TaskTable
 from astraflow_core.errors import Refused, WireError
@@ -52,7 +53,7 @@ class Reception:
             state.records.tell(Pushed(header=told, trained=[], accepted=True))
             return self.score(header, task)
         trained = trained_tokens(received)
-        answer, rows = self.judge(received, trained, task)
+        answer, rows, judged = self.judge(received, trained, task)
         place = state.records.keep_body(body) if rows else None
         self.keep(rows, place)
         state.records.tell(
@@ -61,6 +62,7 @@ class Reception:
                 trained=trained.tolist(),
                 accepted=answer.status == "accepted",
                 body=place,
+                judged=judged,
             )
         )
         for policy in {received.header.sequences[row.index].policy for row in rows}:
@@ -125,12 +127,13 @@ class Reception:
         received: ReceivedGroup,
         trained: np.ndarray[tuple[int], np.dtype[np.int64]],
         task: TaskRecord,
-    ) -> tuple[GroupPushed, list[Row]]:
-        """End a task of training with its result: the answer, and the rows that were buffered.
-        ``trained``: trained tokens of each sequence, int64 ``[n]``."""
+    ) -> tuple[GroupPushed, list[Row], list[Judged]]:
+        """End a task of training with its result: the answer, the rows that were buffered, and what it was
+        to each policy. ``trained``: trained tokens of each sequence, int64 ``[n]``."""
         state, header = self._state, received.header
         state.failed_in_a_row = 0
         buffered: list[Row] = []
+        judged: list[Judged] = []
         reasons: dict[str, str] = {}
         accepted = False
         for policy, stream in state.streams.items():
@@ -141,22 +144,23 @@ class Reception:
                 continue
             stream.note_reward(share.statistics.mean)
             state.admission.chain.observe(share.summary)
-            verdict, rows = stream.offer(received, share, self._groups, self._trajectories, newest)
-            if verdict.accepted:
+            ruling, rows = stream.offer(received, share, self._groups, self._trajectories, newest)
+            judged.append(_judged(policy, ruling, rows))
+            if ruling.refusal is None:
                 accepted = True
                 buffered += rows
             else:
-                reasons[policy] = verdict.reason
+                reasons[policy] = ruling.refusal.reason
         if not header.sequences:
             reasons = dict.fromkeys(state.streams, EMPTY)
         if accepted:
             state.train.end(task, "accepted")
             self._groups += 1
             self._trajectories += header.trajectories
-            return GroupPushed(status="accepted", reasons=reasons), buffered
+            return GroupPushed(status="accepted", reasons=reasons), buffered, judged
         state.rejected["; ".join(dict.fromkeys(reasons.values()))] += 1
         state.train.end(task, "rejected")
-        return GroupPushed(status="rejected", reasons=reasons), buffered
+        return GroupPushed(status="rejected", reasons=reasons), buffered, judged
 
     @staticmethod
     def keep(rows: Sequence[Row], place: Place | None) -> None:
@@ -171,3 +175,15 @@ class Reception:
             self._state.samples.append(
                 {"prompt_id": header.prompt_id, "texts": header.texts, "rewards": rewards}
             )
+
+
+def _judged(policy: str, ruling: Ruling, rows: Sequence[Row]) -> Judged:
+    refusal = ruling.refusal or Refusal("", "")
+    return Judged(
+        policy=policy,
+        by=refusal.by,
+        reason=refusal.reason,
+        first=rows[0].item.arrival if rows else -1,
+        indexes=[row.index for row in rows],
+        doubts=[(doubt.by, doubt.reason) for doubt in ruling.doubts],
+    )

@@ -87,7 +87,8 @@ class Replay:
         while admission.cursor.position < entry.cursor:
             if prompt is not None:
                 raise _other_decision("admit", f"prompt {prompt.id!r} was refused then")
-            prompt = admission.take()
+            offer = admission.take()
+            prompt = offer.prompt if offer.admitted else None
         if prompt is None and entry.task:
             raise _other_decision("admit", f"the prompt of task {entry.task} was admitted then")
         if prompt is not None:
@@ -130,7 +131,7 @@ class Replay:
             return self._read_body(place)
 
         group = LoggedGroup(header, read)
-        answer, rows = reception.judge(group, np.array(entry.trained, dtype=np.int64), task)
+        answer, rows, _ = reception.judge(group, np.array(entry.trained, dtype=np.int64), task)
         if (answer.status == "accepted") != entry.accepted or bool(rows) != (place is not None):
             then = "accepted" if entry.accepted else "rejected"
             raise _other_decision(

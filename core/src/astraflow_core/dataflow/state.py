@@ -38,6 +38,9 @@ from astraflow_core.wire.messages import News, RevokedLease
 log = logging.getLogger(__name__)
 
 KEPT_SAMPLES = 8
+PROMPTS = "prompts"
+"""Place of the data policies that decide on admission; other places are the names of policies."""
+
 CHECKPOINTS_OVERDUE = 2
 """Intervals between checkpoints that may pass without one before no new task is handed out."""
 
@@ -121,6 +124,10 @@ class FlowState:
     def segments_needed(self) -> set[int]:
         """Files of bodies of the journal that hold a row which may be served yet."""
         return {row.segment for stream in self.streams.values() for row in stream.rows_needed()}
+
+    def chains_by_place(self) -> dict[str, DataChain]:
+        """The lists of data policies: that of ``"prompts"``, and that of each policy."""
+        return {PROMPTS: self.admission.chain} | {p: s.chain for p, s in self.streams.items()}
 
     @property
     def held_back(self) -> str:

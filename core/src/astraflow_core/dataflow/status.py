@@ -8,6 +8,7 @@ from typing import Any
 from astraflow_core.dataflow.accounting import imbalances, row_counts, task_counts
 from astraflow_core.dataflow.capacity import under_way
 from astraflow_core.dataflow.fleet import RaasRecord
+from astraflow_core.dataflow.rulings import nested
 from astraflow_core.dataflow.state import FlowState
 from astraflow_core.dataflow.stream import PolicyStream
 
@@ -51,6 +52,9 @@ def status(state: FlowState) -> dict[str, Any]:
         "rejected": dict(state.rejected),
         "held_by": state.admission.held_by(state.train.live),
         "refused_prompts": dict(state.admission.chain.refused),
+        "decisions": {
+            place: nested(chain.decisions) for place, chain in state.chains_by_place().items()
+        },
         "admission_metrics": state.admission.chain.metrics(),
         "swaps": list(state.swaps),
         "set_aside": list(state.train.set_aside),

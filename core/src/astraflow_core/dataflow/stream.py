@@ -10,9 +10,10 @@ from astraflow_core.dataflow.buffer import RowBuffer
 from astraflow_core.dataflow.chains import DataChain
 from astraflow_core.dataflow.packing import pack
 from astraflow_core.dataflow.rows import PolicyShare, Row
+from astraflow_core.dataflow.rulings import Refusal, Ruling
 from astraflow_core.dataflow.staleness import StalenessBound
 from astraflow_core.errors import Refused
-from astraflow_core.types import BufferedRow, Verdict
+from astraflow_core.types import BufferedRow
 from astraflow_core.wire.groups import ReceivedGroup
 
 RECENT_GROUPS = 64
@@ -77,6 +78,7 @@ class PolicyStream:
         self.last_acknowledged = ""
         self.trainer_is_new = False
         self.starved = False
+        self.dropped: list[int] = []
         self.per_trajectory = 1.0
         self._observed = False
         self._arrivals = 0
@@ -144,12 +146,12 @@ class PolicyStream:
         group: int,
         first_trajectory: int,
         newest: int,
-    ) -> tuple[Verdict, list[Row]]:
-        """Judge a group and buffer its rows; returns the verdict and the rows buffered."""
-        verdict = self._judge(share, newest)
-        if not verdict.accepted:
-            self.reasons[verdict.reason] += 1
-            return verdict, []
+    ) -> tuple[Ruling, list[Row]]:
+        """Judge a group and buffer its rows; returns the ruling and the rows buffered."""
+        ruling = self._judge(share, newest)
+        if ruling.refusal is not None:
+            self.reasons[ruling.refusal.reason] += 1
+            return ruling, []
         self.groups_accepted += 1
         updated = self.next_version(newest)
         buffered = []
@@ -178,23 +180,24 @@ class PolicyStream:
             self.buffer.add(row)
             self.starved = False
             buffered.append(row)
-        return verdict, buffered
+        return ruling, buffered
 
-    def _judge(self, share: PolicyShare, newest: int) -> Verdict:
+    def _judge(self, share: PolicyShare, newest: int) -> Ruling:
         if self.done:
-            return Verdict(False, "the policy has made all its updates")
+            return Ruling(Refusal("", "the policy has made all its updates"))
         trained = share.summary.min_versions[share.summary.trained > 0]
         if trained.size == 0:
-            return Verdict(False, "no trained token")
+            return Ruling(Refusal("", "no trained token"))
         if self.staleness.too_stale(int(trained.max()), self.next_version(newest)):
-            return Verdict(False, "stale")
+            return Ruling(Refusal("", "stale"))
         return self.chain.accept(share.summary)
 
     def cut(self, version: int) -> ServedBatch | None:
         """The batch that updates ``version``: the unacknowledged one again, the next of those that a trainer
         which came back must repeat, or a new one if enough rows are there. Rows too stale for a new one are
-        dropped and counted first. What is served again is the same to the bit: the weights that such a
+        dropped, counted and noted in ``dropped`` first. What is served again is the same to the bit: the weights that such a
         trainer published under a new number are those that the batch was cut for."""
+        self.dropped = []
         if (batch := self.outstanding) is not None:
             if batch.asked != version and not self.trainer_is_new:
                 raise Refused(
@@ -210,8 +213,9 @@ class PolicyStream:
             return self.outstanding
         if self.done:
             return None
-        stale, _ = self.buffer.drop(lambda row: self.staleness.too_stale(row.min_version, version))
-        self.rows.stale += stale
+        stale = self.buffer.drop(lambda row: self.staleness.too_stale(row.min_version, version))
+        self.rows.stale += len(stale)
+        self.dropped = [row.item.arrival for row in stale]
         rows = self._choose(version)
         self.starved = rows is None
         if rows is None:
@@ -275,7 +279,7 @@ class PolicyStream:
             self._unreleased.append(batch)
         self.outstanding, self.last_acknowledged = None, batch_id
         if self.done:
-            self.rows.evicted += self.buffer.evict_oldest(len(self.buffer))
+            self.rows.evicted += len(self.buffer.evict_oldest(len(self.buffer)))
         return batch
 
     def release(self, updates: int) -> None:
@@ -320,8 +324,9 @@ class PolicyStream:
             self.last_acknowledged = ""
         return missing > 0
 
-    def evict_beyond_limit(self) -> int:
-        """Drop the oldest rows over the limit, for a policy whose trainer is silent."""
+    def evict_beyond_limit(self) -> list[int]:
+        """Drop the oldest rows over the limit, for a policy whose trainer is silent; returns their
+        arrivals."""
         evicted = self.buffer.evict_oldest(len(self.buffer) + self.being_trained - self.limit)
-        self.rows.evicted += evicted
+        self.rows.evicted += len(evicted)
         return evicted

@@ -12,15 +12,12 @@ from astraflow_core.config.models import DataPolicyTable
 from astraflow_core.config.rendering import render
 from astraflow_core.dataflow.chains import DataChain, NamedPolicy
 from astraflow_core.dataflow.entries import Swapped
-from astraflow_core.dataflow.state import FlowState
+from astraflow_core.dataflow.state import PROMPTS, FlowState
 from astraflow_core.errors import AstraFlowError, Refused
 from astraflow_core.protocols.data_policy import Follow, Stateful
 from astraflow_core.wire.messages import PolicySwapped, SwapPolicy
 
 log = logging.getLogger(__name__)
-
-PROMPTS = "prompts"
-"""Place of the data policies that decide on admission; other places are the names of policies."""
 
 PolicyBuilder = Callable[[str, DataPolicyTable, int], Any]
 """``build(place, table, number)``: the component of a table; ``number`` counts the swaps of the run, so that
@@ -128,10 +125,8 @@ class Swapping:
         return answer
 
     def _chain(self, place: str) -> DataChain:
-        state = self._state
-        if place == PROMPTS:
-            return state.admission.chain
-        if place not in state.streams:
-            known = ", ".join([PROMPTS, *state.streams])
+        chains = self._state.chains_by_place()
+        if place not in chains:
+            known = ", ".join(chains)
             raise Refused(400, f"there are no data policies of {place!r}; places are {known}")
-        return state.streams[place].chain
+        return chains[place]

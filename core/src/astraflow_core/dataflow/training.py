@@ -106,16 +106,18 @@ class Training:
     def serve(self, message: NextBatch) -> ServedBatch | None:
         """The batch that updates ``message.version`` if there is one, now in the hands of its trainer."""
         state, stream = self._state, self._state.streams[message.policy]
-        before, stale = stream.outstanding, stream.rows.stale
+        before = stream.outstanding
         batch = stream.cut(message.version)
         if batch is not None and before is None and not batch.again:
             state.last_progress = state.clock()
-        dropped = stream.rows.stale != stale
+        dropped = stream.dropped
         if batch is not None:
             arrivals = [row.item.arrival for row in batch.rows]
-            state.records.tell(Asked(message=message, batch=batch.id, arrivals=arrivals))
+            state.records.tell(
+                Asked(message=message, batch=batch.id, arrivals=arrivals, dropped=dropped)
+            )
         elif dropped or stream.chain.draws is not None:
-            state.records.tell(Asked(message=message))
+            state.records.tell(Asked(message=message, dropped=dropped))
         if batch is not None or dropped or stream.starved:
             state.signals.work()
         return batch

@@ -48,8 +48,8 @@ class Watch:
         state, now = self._state, self._state.clock()
         for policy, trainer in state.trainers.items():
             silent = trainer.registered and not trainer.alive(now, state.config.run.deadline_s)
-            if silent and state.streams[policy].evict_beyond_limit():
-                state.records.tell(Evicted(policy=policy))
+            if silent and (evicted := state.streams[policy].evict_beyond_limit()):
+                state.records.tell(Evicted(policy=policy, arrivals=evicted))
 
     def _hopeless_waits(self) -> None:
         """A counterpart that never comes, or is gone for good, becomes an error that names it."""

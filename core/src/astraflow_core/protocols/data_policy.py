@@ -1,11 +1,11 @@
 """DataPolicy: decides in the dataflow which prompts to roll out, what to keep, what to train on.
 
 A data policy implements any of :class:`Admit`, :class:`Accept`, :class:`Key`, :class:`Draw`; those of a
-list in the config are applied in order at each point. ``on_version``, ``on_admitted`` and ``on_ended``,
-``hold``, ``state_dict`` and ``load_state_dict``, ``metrics`` are optional. A policy sees rewards and statistics, never an algorithm's
-advantages; a random choice takes its generator from ``context.seed`` and is part of its state. Its
-decisions follow from its calls and that seed alone: a dataflow that was restarted makes all calls again, in
-the same order, and must come to the same decisions.
+list in the config are applied in order at each point. ``why_refused``, ``on_version``, ``on_admitted`` and
+``on_ended``, ``hold``, ``state_dict`` and ``load_state_dict``, ``metrics`` are optional. A policy sees rewards
+and statistics, never an algorithm's advantages; a random choice takes its generator from ``context.seed`` and
+is part of its state. Its decisions follow from its calls and that seed alone: a dataflow that was restarted
+makes all calls again, in the same order, and must come to the same decisions.
 """
 
 from __future__ import annotations
@@ -22,6 +22,15 @@ class Admit(Protocol):
 
     def admit(self, prompt: Prompt) -> bool:
         """Whether to roll this prompt out now."""
+
+
+@runtime_checkable
+class Explain(Protocol):
+    """Says why it refused a prompt."""
+
+    def why_refused(self, prompt: Prompt) -> str:
+        """A short phrase, counted per reason; asked right after ``admit`` refused this prompt, and changes
+        nothing."""
 
 
 @runtime_checkable

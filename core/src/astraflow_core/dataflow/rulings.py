@@ -1,0 +1,35 @@
+"""What a list of data policies decided about a prompt or a group, and how often each decided what."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+Decisions = Counter[tuple[str, str, str]]
+"""(name of a data policy, point, what it decided) → how often. Points are ``admit``, ``accept`` and ``draw``, of
+shadows ``shadow_admit`` …; what was decided is the reason of a refusal, or ``admitted``, ``accepted``, ``drawn``,
+``waited``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """``by`` whom, and why. ``by`` is empty if the dataflow itself refused."""
+
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """The first refusal of a list, if there was one, and those of the shadows that were asked before it."""
+
+    refusal: Refusal | None = None
+    doubts: tuple[Refusal, ...] = ()
+
+
+def nested(decisions: Decisions) -> dict[str, dict[str, dict[str, int]]]:
+    """Policy → point → decision → count."""
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for (policy, point, what), count in sorted(decisions.items()):
+        found.setdefault(policy, {}).setdefault(point, {})[what] = count
+    return found
