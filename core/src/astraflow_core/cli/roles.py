@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from astraflow_core.cli.run import add_overrides
 from astraflow_core.cli.secrets import DATAFLOW, TOKEN, read_token
+from astraflow_core.lasting import made_to_last
 
 if TYPE_CHECKING:
     from astraflow_core.config.models import RunConfig
@@ -30,18 +31,19 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run_dataflow(arguments: argparse.Namespace) -> int:
     """The dataflow."""
-    from astraflow_core.dataflow.main import serve
+    with made_to_last():
+        from astraflow_core.dataflow.main import serve
 
-    return serve(
-        _config(arguments), arguments.directory.absolute(), read_token(arguments.token_file)
-    )
+        config = _config(arguments)
+    return serve(config, arguments.directory.absolute(), read_token(arguments.token_file))
 
 
 def run_raas(arguments: argparse.Namespace) -> int:
     """One RaaS."""
-    from astraflow_core.raas.main import serve
+    with made_to_last():
+        from astraflow_core.raas.main import serve
 
-    config, url = _config(arguments), _dataflow_url(arguments)
+        config, url = _config(arguments), _dataflow_url(arguments)
     token = read_token(arguments.token_file)
     return serve(config, arguments.directory.absolute(), token, url, arguments.name)
 
@@ -50,9 +52,11 @@ def run_trainer(arguments: argparse.Namespace) -> int:
     """The trainer of one policy."""
     from astraflow_core.errors import UserError
     from astraflow_core.suggestions import did_you_mean
-    from astraflow_core.trainer.main import serve
 
-    config, url = _config(arguments), _dataflow_url(arguments)
+    with made_to_last():
+        from astraflow_core.trainer.main import serve
+
+        config, url = _config(arguments), _dataflow_url(arguments)
     if arguments.policy not in config.policies:
         raise UserError(
             f"--policy {arguments.policy!r}: the run has no such policy"

@@ -26,10 +26,11 @@ from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
 from astraflow_core.config.load import component_context
 from astraflow_core.errors import EngineLost
+from astraflow_core.lasting import made_to_last
 from astraflow_core.protocols.engine import Engine
 from astraflow_core.raas import host_protocol as protocol
 from astraflow_core.raas.failures import as_failure
-from astraflow_core.raas.spec import TOKEN_VARIABLE, ChildSpec, read_spec
+from astraflow_core.raas.spec import TOKEN_VARIABLE, ChildSpec, part_name, read_spec
 from astraflow_core.telemetry.parent import end_with
 from astraflow_core.types import GenerateRequest, GenerateResult
 
@@ -40,16 +41,17 @@ CLOSE_S = 5.0
 def build_engine(spec: ChildSpec) -> Engine:
     """The engine that the policy names, with a context and a seed of its own."""
     config = spec.run_config
-    table = config.policies[spec.policy].engine
+    table = config.served[spec.policy].engine
     context = component_context(
         config,
         Path(spec.directory),
         role="engine",
         policy=spec.policy,
-        name=spec.raas,
+        name=part_name(spec.raas, spec.replica),
         token=os.environ.get(TOKEN_VARIABLE, ""),
     )
-    context = replace(context, directory=context.directory / f"engine-{spec.policy}")
+    folder = Path(spec.directory) / "state" / spec.raas / f"engine-{spec.part}"
+    context = replace(context, directory=folder)
     catalog = Catalog.discover(disable=config.plugins.disable, only=config.plugins.only)
     engine: Engine = catalog.build(Kind.ENGINE, table, context)
     return engine
@@ -159,8 +161,9 @@ class EngineHost:
 async def _start(spec: ChildSpec, socket: zmq.asyncio.Socket) -> Engine | None:
     began = time.monotonic()
     try:
-        engine = build_engine(spec)
-        await engine.start(Path(spec.run_config.policies[spec.policy].model))
+        with made_to_last():
+            engine = build_engine(spec)
+            await engine.start(Path(spec.run_config.served[spec.policy].model))
         semantics = engine.logprob_semantics
         ready = protocol.Ready(
             engine.context_length,
@@ -213,7 +216,7 @@ def main() -> int:
     end_with(spec.parent)
     logging.basicConfig(
         level=logging.INFO,
-        format=f"%(asctime)s {spec.raas} engine-{spec.policy} %(levelname)s %(message)s",
+        format=f"%(asctime)s {spec.raas} engine-{spec.part} %(levelname)s %(message)s",
     )
     return asyncio.run(run(spec))
 

@@ -12,6 +12,7 @@ from astraflow_core.config.load import component_context, run_info
 from astraflow_core.config.models import RunConfig
 from astraflow_core.errors import AstraFlowError
 from astraflow_core.hooks import Hooks
+from astraflow_core.lasting import made_to_last
 from astraflow_core.telemetry.logs import configure_logging
 from astraflow_core.telemetry.parent import end_with_parent
 from astraflow_core.trainer.publishing import Versions
@@ -29,15 +30,16 @@ def serve(config: RunConfig, directory: Path, token: str, dataflow_url: str, pol
     configure_logging(name)
     end_with_parent()
     table = config.policies[policy]
-    catalog = Catalog.discover(config.plugins.disable, config.plugins.only)
-    hooks = Hooks.for_run(catalog, config)
-    run = run_info(config, directory)
-    context = component_context(config, directory, "trainer", policy, name, token)
-    algorithm = catalog.build(Kind.ALGORITHM, table.algorithm, context)
-    flags = catalog.flags(Kind.TRAINER, table.trainer.use)
-    check_needs(algorithm, table.algorithm.use, table.trainer.use, flags)
-    trainer = catalog.build(Kind.TRAINER, table.trainer, context)
-    transport = catalog.build(Kind.TRANSPORT, table.transport, context)
+    with made_to_last():
+        catalog = Catalog.discover(config.plugins.disable, config.plugins.only)
+        hooks = Hooks.for_run(catalog, config)
+        run = run_info(config, directory)
+        context = component_context(config, directory, "trainer", policy, name, token)
+        algorithm = catalog.build(Kind.ALGORITHM, table.algorithm, context)
+        flags = catalog.flags(Kind.TRAINER, table.trainer.use)
+        check_needs(algorithm, table.algorithm.use, table.trainer.use, flags)
+        trainer = catalog.build(Kind.TRAINER, table.trainer, context)
+        transport = catalog.build(Kind.TRANSPORT, table.transport, context)
     hooks.run_started(run)
     client = SyncClient(dataflow_url, token)
     dataflow = Dataflow(client, policy, config.run.patience_s)

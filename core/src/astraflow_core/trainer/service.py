@@ -10,6 +10,7 @@ from pathlib import Path
 from astraflow_core.config.models import PolicyTable, RunConfig
 from astraflow_core.errors import AstraFlowError, DeadlineExceeded, NonFiniteLoss
 from astraflow_core.hooks import Hooks
+from astraflow_core.lasting import made_to_last
 from astraflow_core.protocols.algorithm import Algorithm
 from astraflow_core.protocols.trainer import Trainer
 from astraflow_core.trainer.checkpoints import Checkpoints, NoRoom
@@ -58,11 +59,12 @@ class TrainerService:
         registered = self._dataflow.register([0, *saved], self._config.run.start_deadline_s)
         self._updates = registered.updates
         self._checkpoints.forget_after(self._updates)
-        self._trainer.setup(
-            Path(self._table.model),
-            total_steps=self._config.run.steps * self._table.mini_batches,
-            needs=self._algorithm.needs,
-        )
+        with made_to_last():
+            self._trainer.setup(
+                Path(self._table.model),
+                total_steps=self._config.run.steps * self._table.mini_batches,
+                needs=self._algorithm.needs,
+            )
         if (checkpoint := saved.get(self._updates)) is not None:
             self._trainer.load(checkpoint)
             self._checkpointed = self._updates
