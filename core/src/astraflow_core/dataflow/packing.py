@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from astraflow_core.dataflow.rows import Row
+from astraflow_core.dataflow.rows import Row, trained_tokens
+from astraflow_core.types import Units, units_of
 from astraflow_core.wire.batches import TOKEN_COLUMNS, BatchHeader, batch_parts
 from astraflow_core.wire.groups import ReceivedGroup
 
@@ -30,6 +31,26 @@ def _runs(rows: Sequence[Row]) -> list[tuple[ReceivedGroup, int, int]]:
     return runs
 
 
+def _units(policy: str, rows: Sequence[Row]) -> Units:
+    """Of the rows, out of all that the policy has in their groups."""
+    groups = {id(row.received): row.received for row in rows}
+    columns: list[tuple[int, int, float]] = []
+    tokens: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
+    place: dict[tuple[int, int], int] = {}
+    trajectories = 0
+    for number, (key, received) in enumerate(groups.items()):
+        own = [i for i, s in enumerate(received.header.sequences) if s.policy == policy]
+        place |= {(key, index): len(columns) + nth for nth, index in enumerate(own)}
+        for index in own:
+            sequence = received.header.sequences[index]
+            columns.append((number, trajectories + sequence.trajectory, sequence.reward))
+        tokens.append(trained_tokens(received)[own])
+        trajectories += received.header.trajectories
+    group, trajectory, rewards = (np.array(c) for c in zip(*columns, strict=True))
+    whole = units_of(group, trajectory, rewards, np.concatenate(tokens))
+    return whole.take(np.array([place[id(row.received), row.index] for row in rows]))
+
+
 def pack(
     batch_id: str, policy: str, version: int, temperature: float, rows: Sequence[Row]
 ) -> list[bytes | memoryview]:
@@ -42,6 +63,7 @@ def pack(
         rows=len(rows),
         tokens=sum(end - start for _, start, end in runs),
         temperature=temperature,
+        units=True,
     )
     per_row = {
         "lengths": np.array([item.length for item in items]),
@@ -56,4 +78,4 @@ def pack(
         name: [getattr(received, name)[start:end] for received, start, end in runs]
         for name, _ in TOKEN_COLUMNS
     }
-    return batch_parts(header, per_row, per_token)
+    return batch_parts(header, per_row, per_token, _units(policy, rows))

@@ -25,6 +25,7 @@ from astraflow_core.types.trajectory import (
     TrajectoryView,
     group_statistics,
 )
+from astraflow_core.types.units import Units, units_of
 from astraflow_core.types.weights import (
     Announcement,
     ExportedTensor,
@@ -56,7 +57,9 @@ __all__ = [
     "TensorSpec",
     "Trajectory",
     "TrajectoryView",
+    "Units",
     "Verdict",
     "WeightSource",
     "group_statistics",
+    "units_of",
 ]

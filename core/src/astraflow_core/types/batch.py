@@ -8,6 +8,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from astraflow_core.types.units import Units
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -16,6 +18,9 @@ class Batch:
     Per row (``[R]``): ``lengths`` int32 with sum ``N``; ``rewards`` float32; ``group`` int64, equal for
     rows of one group; ``trajectory`` int64, equal for rows of one trajectory; ``group_size`` int32,
     ``group_mean`` and ``group_std`` float32 as stamped at acceptance (std with n-1, 0 for one).
+
+    ``units``, if the batch comes from a dataflow: places in trajectories, and statistics of the group over
+    trajectories and over tokens instead of sequences.
 
     Per token (``[N]``): ``tokens`` int32; ``loss_mask`` bool; ``logprobs`` float32, behaviour log-prob of
     each token given those before it in its row; ``versions`` int32, -1 where not sampled. The first token
@@ -44,6 +49,7 @@ class Batch:
     group_mean: npt.NDArray[np.float32]
     group_std: npt.NDArray[np.float32]
     temperature: float = 1.0
+    units: Units | None = None
     reference: npt.NDArray[np.float32] | None = None
     proximal: npt.NDArray[np.float32] | None = None
     current: npt.NDArray[np.float32] | None = None
@@ -85,6 +91,8 @@ class Batch:
             value = getattr(self, entry.name)
             if isinstance(value, np.ndarray):
                 changed[entry.name] = value[rows if entry.name in _PER_ROW else tokens]
+        if self.units is not None:
+            changed["units"] = self.units.take(rows)
         return replace(self, **changed)  # type: ignore[arg-type]
 
 

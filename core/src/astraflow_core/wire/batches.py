@@ -9,13 +9,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from astraflow_core.types import Batch
+from astraflow_core.types import Batch, Units
 from astraflow_core.wire.frames import Frame, decode_header, encode_frame, frame_parts
 
 
 class BatchHeader(msgspec.Struct, frozen=True, tag="batch", kw_only=True):
-    """Header of a batch; the buffers are the columns of :data:`ROW_COLUMNS` and then of
-    :data:`TOKEN_COLUMNS`."""
+    """Header of a batch; the buffers are the columns of :data:`ROW_COLUMNS`, of :data:`TOKEN_COLUMNS` and,
+    with ``units``, of :data:`UNIT_COLUMNS`."""
 
     id: str
     policy: str
@@ -23,6 +23,7 @@ class BatchHeader(msgspec.Struct, frozen=True, tag="batch", kw_only=True):
     rows: int
     tokens: int
     temperature: float
+    units: bool = False
 
 
 class NoBatch(msgspec.Struct, frozen=True, tag="no_batch", kw_only=True):
@@ -49,6 +50,17 @@ TOKEN_COLUMNS: tuple[tuple[str, Any], ...] = (
     ("logprobs", np.float32),
     ("versions", np.int32),
 )
+UNIT_COLUMNS: tuple[tuple[str, Any], ...] = (
+    ("turn", np.int32),
+    ("turns", np.int32),
+    ("trajectory_reward", np.float32),
+    ("trajectories", np.int32),
+    ("trajectory_mean", np.float32),
+    ("trajectory_std", np.float32),
+    ("trained_tokens", np.int32),
+    ("token_mean", np.float32),
+    ("token_std", np.float32),
+)
 
 
 def encode_batch(batch: Batch) -> bytes:
@@ -60,23 +72,28 @@ def encode_batch(batch: Batch) -> bytes:
         rows=len(batch),
         tokens=len(batch.tokens),
         temperature=batch.temperature,
+        units=batch.units is not None,
     )
     rows = {name: getattr(batch, name) for name, _ in ROW_COLUMNS}
     tokens = {name: [getattr(batch, name)] for name, _ in TOKEN_COLUMNS}
-    return b"".join(batch_parts(header, rows, tokens))
+    return b"".join(batch_parts(header, rows, tokens, batch.units))
 
 
 def batch_parts(
     header: BatchHeader,
     rows: Mapping[str, npt.NDArray[Any]],
     tokens: Mapping[str, Sequence[npt.NDArray[Any]]],
+    units: Units | None = None,
 ) -> list[bytes | memoryview]:
     """The parts of the frame of a batch, from the columns of its rows and, for each of those of its tokens,
-    contiguous pieces in order; no token is copied. The loss mask may be uint8."""
+    contiguous pieces in order; no token is copied. The loss mask may be uint8. ``header.units`` says
+    whether there are ``units``."""
+    given = () if units is None else UNIT_COLUMNS
     return frame_parts(
         header,
         [rows[name].astype(dtype, copy=False) for name, dtype in ROW_COLUMNS]
-        + [tokens[name] for name, _ in TOKEN_COLUMNS],
+        + [tokens[name] for name, _ in TOKEN_COLUMNS]
+        + [getattr(units, name).astype(dtype, copy=False) for name, dtype in given],
     )
 
 
@@ -96,10 +113,16 @@ def decode_batch(body: bytes) -> Batch | NoBatch:
         columns[name] = frame.array(
             index, dtype, header.rows if index < len(ROW_COLUMNS) else header.tokens
         )
+    start = len(columns)
+    units = {
+        name: frame.array(start + index, dtype, header.rows)
+        for index, (name, dtype) in enumerate(UNIT_COLUMNS if header.units else ())
+    }
     return Batch(
         id=header.id,
         policy=header.policy,
         version=header.version,
         temperature=header.temperature,
+        units=Units(**units) if header.units else None,
         **columns,
     )
