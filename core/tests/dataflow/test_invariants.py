@@ -19,6 +19,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from astraflow_core.dataflow.journal_records import ENTRIES, read_records
+from astraflow_core.dataflow.tracing import Trace
 from astraflow_core.errors import Refused
 from astraflow_core.types import Verdict
 from astraflow_core.wire.batches import NoBatch, encode_batch
@@ -112,6 +114,7 @@ class Play(RuleBasedStateMachine):
         )
         self.checkpoints, self.first_served = checkpoints, {}
         self.staleness, self.batch_size = staleness, batch
+        self.attempts, self.journal = attempts, Path(tempfile.mkdtemp(dir=type(self).folder))
         self.b = (
             type(self)
             .make_bench(
@@ -119,7 +122,7 @@ class Play(RuleBasedStateMachine):
                 prompts=5,
                 admission=[Picky],
                 data=data,
-                journal=Path(tempfile.mkdtemp(dir=type(self).folder)),
+                journal=self.journal,
                 evals={"held": evals} if evals else {},
             )
             .begin(*RAAS)
@@ -335,6 +338,41 @@ class Play(RuleBasedStateMachine):
             for policy in POLICIES:
                 own = [name for name in self.trained if name.startswith(policy)]
                 assert own == [f"{policy}-{i:06d}" for i in range(len(own))]
+
+    def teardown(self):
+        """What the journal tells of each prompt and its groups is what happened to them."""
+        if not hasattr(self, "b"):
+            return
+        entries = [record[:2] for record in read_records(self.journal / ENTRIES)]
+        traces = [Trace(self.attempts, prompt=f"p{n}").read(entries) for n in range(5)]
+        state, stories = self.b.state, {}
+        for trace in traces:
+            stories |= trace.groups
+        offers = [offer for trace in traces for offer in trace.offers]
+        assert sum(not offer.admitted for offer in offers) == sum(
+            state.admission.chain.refused.values()
+        )
+        assert sum(offer.forced for offer in offers) == state.admission.forced
+        assert len(stories) == state.train.admitted == sum(offer.admitted for offer in offers)
+        leased = {task.id for task in state.train.leased()}
+        for name, story in stories.items():
+            live = "leased" if name in leased else "queued"
+            # That leases end when all updates are made follows from the acknowledgement before.
+            if not state.progress.ending or story.state not in ("leased", "queued"):
+                assert story.state == (state.train.outcome(name) or live)
+        for policy, stream in state.streams.items():
+            shares = [s for story in stories.values() for s in story.shares if s.policy == policy]
+            rows = [row for share in shares for row in share.rows]
+            assert sum(share.accepted for share in shares) == stream.groups_accepted
+            assert len(rows) + sum(share.stale for share in shares) == stream.rows.accepted
+            states = Counter(row.state for row in rows)
+            assert states["stale"] + sum(share.stale for share in shares) == stream.rows.stale
+            if not stream.done:
+                assert states["evicted"] == stream.rows.evicted
+            trained = {(row.arrival, use.batch) for row in rows for use in row.batches}
+            for batch in stream._unreleased:
+                for row in batch.rows:
+                    assert (row.item.arrival, batch.id) in trained
 
 
 @pytest.mark.timeout(120)

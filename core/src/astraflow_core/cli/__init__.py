@@ -12,6 +12,7 @@ from astraflow_core.cli import (
     config,
     doctor,
     environments,
+    explain,
     plugins,
     policy,
     report,
@@ -35,7 +36,18 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"astraflow-core {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (run, plugins, doctor, config, environments, status, policy, report, roles):
+    for module in (
+        run,
+        plugins,
+        doctor,
+        config,
+        environments,
+        status,
+        explain,
+        policy,
+        report,
+        roles,
+    ):
         module.add(commands)
     return top
 

@@ -1,25 +1,21 @@
 """The journal of a run: entries in order, and the bodies of accepted groups beside them.
 
-``entries.log`` is a sequence of records: magic ``AFJ\\n``, u32 size of the entry, f64 seconds of the run,
-u64 xxh3-64 of the entry, u32 xxh32 of all these, then the entry (:mod:`astraflow_core.dataflow.entries`,
-msgpack). A record that a killed process left half-written ends the log. ``bodies-00000000.bin`` and its
-successors hold push bodies, exactly as received, one after the other; a file of which no row is needed any
-more is deleted.
+``entries.log`` is a sequence of records (:mod:`astraflow_core.dataflow.journal_records`).
+``bodies-00000000.bin`` and its successors hold push bodies, exactly as received, one after the other; a file of
+which no row is needed any more is deleted.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
-import struct
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
-import msgspec
 import xxhash
 
 from astraflow_core.dataflow.append_file import AppendFile
 from astraflow_core.dataflow.entries import Entry, Place
+from astraflow_core.dataflow.journal_records import ENTRIES, encode_record, read_records
 from astraflow_core.errors import RunFailed, UserError
 
 SEGMENT_BYTES = 64 << 20
@@ -27,13 +23,6 @@ SEGMENT_BYTES = 64 << 20
 
 OTHERS_END_S = 10.0
 """How long the dataflow of a launcher that was killed may take to end."""
-
-_FACTS = struct.Struct("<4sIdQ")
-_CHECK = struct.Struct("<I")
-_HEAD_SIZE = _FACTS.size + _CHECK.size
-_MAGIC = b"AFJ\n"
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Entry)
 
 
 class Journal:
@@ -49,7 +38,7 @@ class Journal:
             raise RunFailed(f"{directory} cannot be made: {error.strerror}") from error
         self.path = directory
         self._clock, self._segment_bytes = clock, segment_bytes
-        self._entries = AppendFile(directory / "entries.log")
+        self._entries = AppendFile(directory / ENTRIES)
         if not self._entries.lock(OTHERS_END_S):
             self._entries.close()
             raise UserError(f"{directory}: another dataflow writes this journal; end it first")
@@ -62,36 +51,13 @@ class Journal:
     def entries(self) -> Iterator[tuple[float, Entry]]:
         """(seconds, entry) of everything that was written before, in order. A last record that is not
         whole is cut off; a whole one that is damaged raises :class:`RunFailed`."""
-        path, size = self._entries.path, self._entries.size
-        if size == 0:
-            return
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as log:
-            position = 0
-            while position + _HEAD_SIZE <= size:
-                head = log[position : position + _HEAD_SIZE]
-                magic, length, seconds, digest = _FACTS.unpack_from(head)
-                begin, end = position + _HEAD_SIZE, position + _HEAD_SIZE + length
-                if magic != _MAGIC or _head(length, seconds, digest) != head:
-                    if not any(log[position:]):
-                        break  # what a file system leaves after power was lost
-                    raise RunFailed(f"{path}: the record at byte {position} is damaged")
-                if end > size:
-                    break
-                content = log[begin:end]
-                if xxhash.xxh3_64_intdigest(content) != digest:
-                    raise RunFailed(f"{path}: the record at byte {position} is damaged")
-                try:
-                    entry = _decoder.decode(content)
-                except msgspec.DecodeError as error:
-                    raise RunFailed(
-                        f"{path}: the record at byte {position} is not of this version of "
-                        f"astraflow-core: {error}"
-                    ) from error
-                yield seconds, entry
-                position = end
-        if position < size:
-            os.truncate(path, position)
-            self._entries.size = position
+        path, end = self._entries.path, 0
+        for seconds, entry, position in read_records(path):
+            end = position
+            yield seconds, entry
+        if end < self._entries.size:
+            os.truncate(path, end)
+            self._entries.size = end
 
     def body(self, place: Place) -> bytes:
         """A body of before; :class:`RunFailed` if it is not there as it was written."""
@@ -110,8 +76,7 @@ class Journal:
 
     def write(self, entry: Entry) -> None:
         """Add an entry."""
-        content = _encoder.encode(entry)
-        head = _head(len(content), self._clock(), xxhash.xxh3_64_intdigest(content))
+        head, content = encode_record(entry, self._clock())
         if self._bodies.holds:
             self._entries.hold(head, content)
         else:
@@ -172,8 +137,3 @@ class Journal:
 
     def _path(self, segment: int) -> Path:
         return self.path / f"bodies-{segment:08d}.bin"
-
-
-def _head(length: int, seconds: float, digest: int) -> bytes:
-    facts = _FACTS.pack(_MAGIC, length, seconds, digest)
-    return facts + _CHECK.pack(xxhash.xxh32_intdigest(facts))

@@ -1,0 +1,212 @@
+"""``astraflow explain prompt | group``: what became of one of them, from the journal of a run."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import tomllib
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from astraflow_core.cli.output import print_json
+from astraflow_core.errors import UserError
+
+if TYPE_CHECKING:
+    from astraflow_core.dataflow.entries import Entry
+    from astraflow_core.dataflow.stories import GroupStory, Offered, RowStory, Share
+    from astraflow_core.dataflow.tracing import Trace
+
+_SUGGESTED = 3
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = commands.add_parser("explain", help="tell what became of a prompt or a group")
+    subjects = parser.add_subparsers(title="subjects", metavar="SUBJECT", required=True)
+    for subject, text in (
+        ("prompt", "each time that a prompt came up: who refused it and why, or its group"),
+        ("group", "the way of a group: where it ran, the verdicts on it, its batches"),
+    ):
+        each = subjects.add_parser(subject, help=text)
+        what = "of the prompt" if subject == "prompt" else "of the group's task, such as train-12"
+        each.add_argument("id", metavar="ID", help=f"name {what}")
+        each.add_argument(
+            "run",
+            metavar="RUN",
+            type=Path,
+            nargs="?",
+            help="directory of a run, live or ended; default: the newest in runs/",
+        )
+        each.add_argument("--json", action="store_true", help="print JSON")
+        each.set_defaults(command=run, subject=subject)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read the journal and tell; 2 if it knows nothing of the subject."""
+    from astraflow_core.dataflow.tracing import Trace
+
+    directory = arguments.run or _newest_run()
+    name, subject = arguments.id, arguments.subject
+    attempts = _task_attempts(directory)
+    trace = Trace(attempts, **{subject: name}).read(_entries(directory))
+    if not (trace.offers or trace.groups):
+        raise UserError(
+            f"no {subject} {name!r} came up in {directory}{_like(directory, arguments)}"
+        )
+    if arguments.json:
+        print_json(
+            {
+                subject: name,
+                "run": str(directory),
+                "offers": [asdict(offer) for offer in trace.offers],
+                "groups": [asdict(story) for story in trace.groups.values()],
+            }
+        )
+        return 0
+    print(f"{subject} {name} in {directory} (seconds since its dataflow began)")
+    for line in _told(trace):
+        print(line)
+    return 0
+
+
+def _newest_run() -> Path:
+    found = sorted(Path("runs").glob("*/journal/entries.log"), key=lambda f: f.stat().st_mtime)
+    if not found:
+        raise UserError(
+            "which run? give RUN, a run directory; there is none with a journal in runs/"
+        )
+    return found[-1].parent.parent
+
+
+def _entries(directory: Path) -> Iterator[tuple[float, Entry]]:
+    from astraflow_core.dataflow.journal_records import ENTRIES, read_records
+
+    path = directory / "journal" / ENTRIES
+    if not path.exists():
+        raise UserError(
+            f"{directory} has no journal ({path} is missing): it is no run directory, or the run had "
+            "[journal] enabled = false"
+        )
+    return ((seconds, entry) for seconds, entry, _ in read_records(path))
+
+
+def _task_attempts(directory: Path) -> int:
+    from astraflow_core.config.models import RunTable
+
+    try:
+        config = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"{directory} is no run directory: config.toml: {error}") from error
+    default: int = RunTable.model_fields["task_attempts"].default
+    attempts: int = config.get("run", {}).get("task_attempts", default)
+    return attempts
+
+
+def _like(directory: Path, arguments: argparse.Namespace) -> str:
+    from astraflow_core.dataflow.entries import Pushed, Walked
+
+    known: dict[str, None] = {}
+    for _, entry in _entries(directory):
+        if arguments.subject == "group":
+            task = entry.task if isinstance(entry, Walked) else ""
+            task = entry.header.task if isinstance(entry, Pushed) else task
+            known[task] = None
+        elif isinstance(entry, Walked):
+            known[entry.prompt] = None
+            known |= dict.fromkeys(name for turned in entry.turned for name in turned.prompts)
+    known.pop("", None)
+    near = difflib.get_close_matches(arguments.id, known, _SUGGESTED) or list(known)[:_SUGGESTED]
+    return (
+        f"; it knows {len(known)}, such as {', '.join(near)}" if near else "; its journal has none"
+    )
+
+
+# -- for people ----------------------------------------------------------------------------------
+
+
+def _told(trace: Trace) -> Iterator[str]:
+    told = set()
+    for offer in trace.offers:
+        yield from _offer(offer)
+        if offer.group:
+            told.add(offer.group)
+            yield from _group(trace.groups[offer.group])
+    for name, story in trace.groups.items():
+        if name not in told:
+            of = f" of evaluation set {story.eval_set!r}" if story.eval_set else ""
+            yield f"{'':>12}group {name}, prompt {story.prompt or 'unknown'}{of}"
+            yield from _group(story)
+
+
+def _line(at: float, text: str) -> str:
+    return f"{at:10.2f}  {text}"
+
+
+def _offer(offer: Offered) -> Iterator[str]:
+    if not offer.admitted:
+        yield _line(offer.at_s, f"offered; refused by {offer.by!r}: {offer.reason}")
+    else:
+        how = " (forced: the data policies had refused a whole epoch)" if offer.forced else ""
+        yield _line(offer.at_s, f"offered; admitted as group {offer.group}{how}")
+    for doubt in offer.doubts:
+        yield f"{'':>12}shadow {doubt.shadow!r} would have refused: {doubt.reason}"
+
+
+def _group(story: GroupStory) -> Iterator[str]:
+    for attempt in story.attempts:
+        if attempt.until_s is None:
+            yield _line(attempt.since_s, f"{attempt.raas} has it; no result yet")
+        elif attempt.ended == "pushed":
+            took = attempt.until_s - attempt.since_s
+            yield _line(attempt.since_s, f"{attempt.raas} rolls it out, {took:.2f} s")
+        else:
+            yield _line(attempt.since_s, f"{attempt.raas} has it")
+            yield _line(attempt.until_s, f"came back without a result: {attempt.ended}")
+    if story.pushed_s is not None:
+        lost = f", {story.rejected_by_workflow} more rejected by the workflow"
+        yield _line(
+            story.pushed_s,
+            f"{story.state}: {story.trajectories} trajectories"
+            f"{lost if story.rejected_by_workflow else ''}",
+        )
+    elif story.state != "leased":
+        yield f"{'':>12}{story.state.replace('_', ' ')}"
+    for share in story.shares:
+        yield from _share(share)
+
+
+def _share(share: Share) -> Iterator[str]:
+    rewards, versions = share.rewards, sorted({v for v in share.min_versions if v >= 0})
+    shown = f"{rewards[0]:g}" if len(set(rewards)) == 1 else f"{min(rewards):g} to {max(rewards):g}"
+    sampled = ", ".join(map(str, versions)) or "none"
+    facts = (
+        f"{len(rewards)} sequences, rewards {shown}, sampled from version {sampled}, "
+        f"newest {share.newest}"
+    )
+    if share.accepted:
+        yield f"{'':>12}{share.policy}: kept ({facts})"
+    else:
+        by = f"data policy {share.by!r}" if share.by else "the dataflow"
+        yield f"{'':>12}{share.policy}: rejected by {by}: {share.reason} ({facts})"
+    for doubt in share.doubts:
+        yield f"{'':>14}shadow {doubt.shadow!r} would have rejected it: {doubt.reason}"
+    if share.stale:
+        yield f"{'':>14}{share.stale} sequences were too stale already"
+    if share.untrained:
+        yield f"{'':>14}{share.untrained} sequences have nothing to train"
+    for row in share.rows:
+        yield f"{'':>14}{_row(row)}"
+
+
+def _row(row: RowStory) -> str:
+    uses = []
+    for use in row.batches:
+        end = "served" if use.trained_s is None else f"trained {use.trained_s:.2f} s"
+        staleness = use.updates - row.min_version
+        uses.append(f"{use.batch} ({end}, staleness {staleness})")
+    state = "" if row.state in ("trained", "being_trained") else row.state
+    return (
+        f"row {row.arrival}, reward {row.reward:g}: {', '.join([*uses, state] if state else uses)}"
+    )

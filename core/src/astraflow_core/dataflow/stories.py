@@ -1,0 +1,130 @@
+"""What became of a prompt or a group, as a journal tells it: plain values, with seconds of the run as times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from astraflow_core.dataflow.entries import Judged
+from astraflow_core.wire.groups import GroupHeader
+
+State = Literal["queued", "leased", "accepted", "rejected", "failed", "set_aside"]
+RowState = Literal["buffered", "being_trained", "trained", "stale", "evicted"]
+
+
+@dataclass(slots=True)
+class Doubt:
+    """A ``shadow`` would have refused, for a ``reason``."""
+
+    shadow: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Offered:
+    """The prompt came up: it was ``admitted`` as the group ``group`` (``forced``: without asking), or refused
+    ``by`` a data policy for a ``reason``."""
+
+    at_s: float
+    admitted: bool
+    group: str = ""
+    forced: bool = False
+    by: str = ""
+    reason: str = ""
+    doubts: list[Doubt] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A lease: which RaaS had the task, and why it ended; still running if ``until_s`` is ``None``."""
+
+    raas: str
+    since_s: float
+    until_s: float | None = None
+    ended: str = ""
+
+
+@dataclass(slots=True)
+class Use:
+    """A batch that had the row: it updated the version ``updates``; the update was ``trained_s`` done and
+    published as ``published``, or was not (yet)."""
+
+    batch: str
+    served_s: float
+    updates: int
+    trained_s: float | None = None
+    published: int | None = None
+
+
+@dataclass(slots=True)
+class RowStory:
+    """Sequence ``index`` of the group, row ``arrival`` of its policy's buffer."""
+
+    arrival: int
+    index: int
+    reward: float
+    length: int
+    min_version: int
+    state: RowState = "buffered"
+    batches: list[Use] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Share:
+    """What the group was to a policy, whose newest version was ``newest`` then. ``by`` is empty if the dataflow
+    itself refused. ``untrained`` and ``stale``: sequences that became no row."""
+
+    policy: str
+    accepted: bool
+    by: str
+    reason: str
+    newest: int
+    rewards: list[float]
+    min_versions: list[int]
+    rows: list[RowStory]
+    untrained: int = 0
+    stale: int = 0
+    doubts: list[Doubt] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class GroupStory:
+    """A group from its admission on. ``eval_set`` is set if it was an evaluation's."""
+
+    group: str
+    prompt: str = ""
+    eval_set: str = ""
+    state: State = "queued"
+    offered: Offered | None = None
+    attempts: list[Attempt] = field(default_factory=list)
+    pushed_s: float | None = None
+    trajectories: int = 0
+    rejected_by_workflow: int = 0
+    shares: list[Share] = field(default_factory=list)
+
+
+def share_of(judged: Judged, header: GroupHeader, trained: list[int], newest: int) -> Share:
+    """The share of a policy, as its group came in."""
+    own = [(i, s) for i, s in enumerate(header.sequences) if s.policy == judged.policy]
+    accepted = not judged.reason
+    untrained = sum(trained[i] == 0 for i, _ in own)
+    rows = [
+        RowStory(
+            judged.first + position, index, sequence.reward, sequence.length, sequence.min_version
+        )
+        for position, index in enumerate(judged.indexes)
+        for sequence in [header.sequences[index]]
+    ]
+    return Share(
+        policy=judged.policy,
+        accepted=accepted,
+        by=judged.by,
+        reason=judged.reason,
+        newest=newest,
+        rewards=[sequence.reward for _, sequence in own],
+        min_versions=[sequence.min_version for _, sequence in own],
+        rows=rows,
+        untrained=untrained,
+        stale=len(own) - untrained - len(rows) if accepted else 0,
+        doubts=[Doubt(shadow, reason) for shadow, reason in judged.doubts],
+    )
