@@ -7,6 +7,8 @@ from types import SimpleNamespace
 from fake_parts import EngineConfig, FakeEngine
 
 from astraflow_core.raas.host_protocol import HostGone
+from astraflow_core.raas.replica import Replica
+from astraflow_core.raas.replicas import Replicas
 
 
 class LocalClient:
@@ -17,9 +19,15 @@ class LocalClient:
     def __init__(self, engine: FakeEngine) -> None:
         self.engine = engine
         self.calls: list[str] = []
+        self.pending = 0
+        self.lost: str | None = None
 
     async def generate(self, request):
-        return await self.engine.generate(request)
+        self.pending += 1
+        try:
+            return await self.engine.generate(request)
+        finally:
+            self.pending -= 1
 
     async def pause(self, mode, deadline_s):
         self.calls.append(f"pause {mode}")
@@ -40,8 +48,9 @@ class LocalEngine:
     restarts = 0
     stopped_s = 0.0
 
-    def __init__(self, policy: str = "solver", **config) -> None:
-        self.policy = policy
+    def __init__(self, policy: str = "solver", number: int = 0, **config) -> None:
+        self.policy, self.number = policy, number
+        self.label = f"policy {policy!r}"
         self.config = EngineConfig(**config)
         self.changed = lambda: None
         self.start()
@@ -52,6 +61,8 @@ class LocalEngine:
             client=client,
             context_length=self.config.context,
             cpu_s=0.0,
+            pid=0,
+            silence=None,
             kill=lambda reason: self.die(),
         )
         self.changed()
@@ -60,6 +71,10 @@ class LocalEngine:
         self.host = None
         self.changed()
 
+    @property
+    def answers(self):
+        return self.host is not None and self.host.silence is None
+
     def running(self):
         if self.host is None:
             raise HostGone("the engine host is gone")
@@ -67,3 +82,10 @@ class LocalEngine:
 
     async def generate(self, request):
         return await self.running().client.generate(request)
+
+
+def replicas_of(*engines: LocalEngine, serving=None, **settings) -> Replicas:
+    """Engines as the replicas of their policy; they serve version 0 unless ``serving()`` says otherwise."""
+    serving = serving or (lambda: 0)
+    members = [Replica(number, engine, serving) for number, engine in enumerate(engines)]
+    return Replicas(members, **settings)

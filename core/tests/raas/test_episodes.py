@@ -6,7 +6,7 @@ import asyncio
 
 import numpy as np
 import pytest
-from local_engine import LocalEngine
+from local_engine import LocalEngine, replicas_of
 from raas_run import task
 
 from astraflow_core.errors import WorkflowError
@@ -27,7 +27,7 @@ PROMPT = np.array([14, 3, 4], np.int32)
 
 @pytest.fixture
 def handle(model):
-    return PolicyHandle(LocalEngine(), FolderTokenizer(model), lambda: 0)
+    return PolicyHandle(replicas_of(LocalEngine()), FolderTokenizer(model))
 
 
 async def ask(engine, prompt):
@@ -63,7 +63,7 @@ def test_time_in_which_an_engine_host_is_stopped_does_not_count(handle):
     async def late(engines, prompt):
         for _ in range(3):
             await asyncio.sleep(0.4)
-            handle.engine.stopped_s += 0.4 if stopped[0] else 0.0
+            handle.replicas.members[0].engine.stopped_s += 0.4 if stopped[0] else 0.0
         return await once(engines, prompt)
 
     assert rolled_out(handle, late, fixed, group_size=1, deadline_s=0.8).header.trajectories == 1
@@ -193,7 +193,7 @@ def test_failures_are_told_in_one_line(handle, workflow, reward, changes, messag
     with pytest.raises(TaskFailed, match=message) as caught:
         rolled_out(handle, workflow, reward, **changes)
     assert not caught.value.fatal and "\n" not in str(caught.value)
-    assert not handle.engine.host.client.engine.running
+    assert not handle.replicas.members[0].engine.host.client.engine.running
 
 
 def _result(count):
@@ -211,20 +211,25 @@ def test_a_prompt_over_the_context_is_fatal_and_says_the_numbers(handle):
 
 
 def test_a_lost_host_fails_the_task_for_another_attempt(handle):
-    handle.engine.die()
+    async def gone(request):
+        raise HostGone("the engine host is gone")
+
+    handle.replicas.members[0].engine.generate = gone
     with pytest.raises(TaskFailed, match="engine host is gone") as caught:
         rolled_out(handle, once, fixed)
     assert not caught.value.fatal
 
 
-def test_stop_texts_and_pins_reach_the_engine(handle):
+def test_stop_texts_and_pins_reach_the_engine(model):
+    engines = replicas_of(LocalEngine(), serving=lambda: 4)
+    handle = PolicyHandle(engines, FolderTokenizer(model))
     seen = []
 
     async def spy(request):
         seen.append(request)
         return _result(2)
 
-    handle.engine.generate = spy
+    handle.replicas.members[0].engine.generate = spy
     sampling = SamplingMessage(max_tokens=3, temperature=0.5, stop=["12", "="])
     rolled_out(handle, once, fixed, sampling=sampling, pinned={"solver": 4})
     assert seen[0].pinned_version == 4 and seen[0].sampling.temperature == 0.5
@@ -258,7 +263,7 @@ class Scripted(LocalEngine):
 
 def continued(model, sampling, *parts):
     engine = Scripted(*parts)
-    handle = PolicyHandle(engine, FolderTokenizer(model), lambda: 0)
+    handle = PolicyHandle(replicas_of(engine), FolderTokenizer(model))
     return engine, asyncio.run(TaskPolicyEngine(handle, sampling).generate(PROMPT))
 
 
@@ -300,6 +305,7 @@ class Mortal(LocalEngine):
     async def generate(self, request):
         self.requests.append(request)
         if len(self.requests) <= self.deaths:
+            self.host.client.lost = "was killed"
             loop = asyncio.get_running_loop()
             loop.call_later(0.02, self.die)
             loop.call_later(0.05, self.start)
@@ -308,9 +314,9 @@ class Mortal(LocalEngine):
 
 
 def served_by(engine, model):
-    handle = PolicyHandle(engine, FolderTokenizer(model), lambda: 0 if engine.host else None)
-    engine.changed = handle.served_changed
-    return handle
+    replicas = replicas_of(engine, serving=lambda: 0 if engine.host else None)
+    engine.changed = replicas.changed
+    return PolicyHandle(replicas, FolderTokenizer(model))
 
 
 def test_an_episode_survives_its_host(model):

@@ -10,7 +10,7 @@ import pytest
 from fake_parts import FakeTransport, TransportConfig
 from local_engine import LocalEngine
 
-from astraflow_core.raas import refresh as module
+from astraflow_core.raas import replica_refresh as module
 from astraflow_core.raas.host_protocol import HostGone
 from astraflow_core.raas.refresh import WeightRefresh
 from astraflow_core.types import Announcement
@@ -28,7 +28,7 @@ async def refreshing(tmp_path, engine=None, mode="keep", **transport):
     receiver = FakeTransport(
         TransportConfig(**transport), SimpleNamespace(directory=tmp_path / "w")
     )
-    refresh = WeightRefresh(engine, receiver, mode, deadline_s=5, drain_s=5)
+    refresh = WeightRefresh([engine], receiver, mode, deadline_s=5, drain_s=5)
     engine.changed = refresh.wake
     task = asyncio.create_task(refresh.run())
     try:
@@ -52,7 +52,7 @@ def files(tmp_path):
 def test_loads_the_newest_version_and_releases_the_old(tmp_path):
     async def scenario():
         async with refreshing(tmp_path) as (refresh, engine):
-            assert refresh.serving is None and refresh.wait() is None
+            assert refresh.serving is None and refresh.waits() == []
             refresh.hear(announce(0))
             await until(lambda: refresh.serving == 0)
             refresh.hear(announce(1))
@@ -64,7 +64,7 @@ def test_loads_the_newest_version_and_releases_the_old(tmp_path):
             refresh.hear(announce(1))
             await asyncio.sleep(0.02)
             assert refresh.serving == 2, "readers only move forward"
-            assert refresh.wait() is None
+            assert refresh.waits() == []
 
     asyncio.run(scenario())
 
@@ -77,7 +77,7 @@ def test_a_fetch_that_fails_leaves_the_old_version_and_is_tried_again(tmp_path):
             refresh.hear(announce(1))
             await until(lambda: refresh.times.failures >= 1)
             assert refresh.serving == 0
-            assert "block 3 does not match" in refresh.wait().what
+            assert "block 3 does not match" in refresh.waits()[0].what
             refresh.hear(announce(2))
             await until(lambda: refresh.serving == 2)
             assert engine.host.client.calls.count("load 1") == 0
@@ -129,7 +129,7 @@ def test_a_pin_that_arrives_during_a_pull_prevents_the_swap(tmp_path):
             assert refresh.serving == 0 and "load 1" not in engine.host.client.calls
             refresh.pin(None)
             await until(lambda: refresh.serving == 1)
-            assert refresh.times.pull_s < 0.25, "what was fetched is used"
+            assert refresh.times.bytes_received == 20, "what was fetched is used"
 
     asyncio.run(scenario())
 
@@ -155,8 +155,8 @@ def test_a_pin_may_lead_back_to_an_older_version(tmp_path):
             refresh.hear(announce(6))
             await until(lambda: refresh.serving == 6)
             refresh.pin(3)
-            await until(lambda: refresh.wait() is not None)
-            assert "pinned version 3" in refresh.wait().what
+            await until(lambda: refresh.waits())
+            assert "pinned version 3" in refresh.waits()[0].what
             refresh.hear(announce(3))
             await until(lambda: refresh.serving == 3)
             assert refresh.seen == 6
@@ -177,7 +177,7 @@ def test_a_restarted_host_gets_its_version_back_without_a_fetch(tmp_path):
             received = refresh.times.bytes_received
             engine.die()
             assert refresh.serving is None
-            await until(lambda: refresh.wait() is not None)
+            await until(lambda: refresh.waits())
             engine.start()
             await until(lambda: refresh.serving == 5)
             assert refresh.times.bytes_received == received

@@ -156,7 +156,7 @@ def test_a_killed_host_is_replaced_and_its_tasks_go_on(make_config, raas_process
             await flow.tell(news(3), tasks=[slow_task()])
             async with raas_process(make_config(engine={"token_s": 0.05}), flow.server.url) as raas:
                 await flow.until(lambda: flow.leases and not flow.tasks)
-                os.kill((await raas.status())["engine_hosts"]["solver"]["pid"], signal.SIGKILL)
+                os.kill((await raas.status())["replicas"]["solver"][0]["pid"], signal.SIGKILL)
                 await flow.until(lambda: flow.groups)
                 # A dataflow that was restarted does not know its RaaS.
                 flow.known = False

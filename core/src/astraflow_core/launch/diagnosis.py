@@ -120,7 +120,11 @@ class Watchdog:
             lines = self._launcher.logs(suspect.process, _LAST_LINES)
             head = f"  {suspect.process} {self._does(self._states[suspect.process])}; it said last:"
         else:
-            marks = (f"engine-{suspect.policy} ", f"policy '{suspect.policy}'")
+            marks = (
+                f"engine-{suspect.policy} ",
+                f"engine-{suspect.policy}-",
+                f"policy '{suspect.policy}'",
+            )
             said = self._launcher.logs(suspect.process, _SEARCHED_LINES)
             lines = [line for line in said if any(mark in line for mark in marks)][-_LAST_LINES:]
             head = (

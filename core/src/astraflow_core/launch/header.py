@@ -37,6 +37,9 @@ def header(prepared: Prepared) -> str:
         ]
         rows.append((name, ", ".join(used)))
         rows.append(("", policy.model))
+    for name, engine in config.engines.items():
+        rows.append((name, f"frozen, engine {shown(f'engines.{name}', engine.use)}"))
+        rows.append(("", engine.model))
     count = config.raas.replicas
     rows.append(("rollout", f"{count} RaaS, staleness at most {config.run.max_staleness}"))
     rows.append(("directory", str(prepared.directory)))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from astraflow_core.config.environments import environment_of
 from astraflow_core.config.models import PolicyTable, RunConfig
+from astraflow_core.config.tables import component_tables
 from astraflow_core.errors import PreflightError
 from astraflow_core.protocols.launcher import ProcessSpec, Role
 
@@ -59,18 +60,17 @@ def _python(table: PolicyTable) -> tuple[str, ...]:
 
 def check_interpreters(config: RunConfig) -> None:
     """Every ``python`` that a role names must be there; raises :class:`PreflightError`."""
-    for name, policy in config.policies.items():
-        for role, python in (("trainer", policy.trainer.python), ("engine", policy.engine.python)):
-            if python is not None and shutil.which(python) is None:
-                environment = environment_of(python)
-                table = getattr(policy, role)
-                remedy = (
-                    "make that environment"
-                    if environment is None
-                    else f"make it with `astraflow env create {environment} --plugin PLUGIN`, PLUGIN being "
-                    f"the one that provides {role} {table.use!r}"
-                )
-                raise PreflightError(
-                    f"policies.{name}.{role}.python: no interpreter at {python!r}; {remedy}, or leave the "
-                    "key out to use this one"
-                )
+    for place in component_tables(config):
+        python = place.table.python if "python" in place.core_keys else None
+        if python is not None and shutil.which(python) is None:
+            environment = environment_of(python)
+            remedy = (
+                "make that environment"
+                if environment is None
+                else f"make it with `astraflow env create {environment} --plugin PLUGIN`, PLUGIN being "
+                f"the one that provides {place.kind} {place.table.use!r}"
+            )
+            raise PreflightError(
+                f"{place.path}.python: no interpreter at {python!r}; {remedy}, or leave the key out to use "
+                "this one"
+            )

@@ -88,7 +88,7 @@ class TaskRunner:
         return self._push_body(task, played, time.monotonic() - began)
 
     def _stopped_s(self) -> float:
-        return sum(handle.engine.stopped_s for handle in self.policies.values())
+        return sum(handle.replicas.stopped_s for handle in self.policies.values())
 
     def _missed_deadline(self, task: Task, late: int, scoring: int) -> TaskFailed:
         text = (
@@ -111,7 +111,7 @@ class TaskRunner:
                 tuple(handle.tokenizer.encode(text).tolist()) for text in wanted.stop
             ),
         )
-        return TaskPolicyEngine(handle, sampling, task.pinned.get(handle.engine.policy))
+        return TaskPolicyEngine(handle, sampling, task.pinned.get(handle.replicas.policy))
 
     def _push_body(self, task: Task, played: list[Trajectory | None], seconds: float) -> bytes:
         kept = tuple(trajectory for trajectory in played if trajectory is not None)
@@ -178,6 +178,11 @@ class TaskRunner:
         if sequence.policy not in self.policies:
             known = ", ".join(map(repr, self.policies))
             return f"of policy {sequence.policy!r}; the run has {known}"
+        if self.policies[sequence.policy].frozen:
+            return (
+                f"of {sequence.policy!r}, a frozen engine; nothing of it is trained, so keep what it said out "
+                "of the sequences"
+            )
         columns = (sequence.loss_mask, sequence.logprobs, sequence.versions)
         if len(sequence.tokens) < 1 or any(len(c) != len(sequence.tokens) for c in columns):
             sizes = ", ".join(str(len(c)) for c in (sequence.tokens, *columns))

@@ -14,7 +14,7 @@ from pathlib import Path
 import zmq
 import zmq.asyncio
 
-from astraflow_core.config.models import RunConfig
+from astraflow_core.config.models import EngineTable, RunConfig
 from astraflow_core.errors import (
     AstraFlowError,
     DeadlineExceeded,
@@ -27,7 +27,7 @@ from astraflow_core.raas.child import Child
 from astraflow_core.raas.host_client import HostClient
 from astraflow_core.raas.host_protocol import HostGone
 from astraflow_core.raas.silence import Silence, StoppedTime
-from astraflow_core.raas.spec import ChildSpec, write_spec
+from astraflow_core.raas.spec import ChildSpec, part_name, write_spec
 from astraflow_core.types import LogprobSemantics
 from astraflow_core.wire.messages import Wait
 
@@ -40,7 +40,7 @@ LOOK_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class HostSettings:
-    """How to start the engine host of ``policy``, and how patient to be with it."""
+    """How to start replica ``replica`` of the engine of ``policy``, and how patient to be with its host."""
 
     config: RunConfig
     directory: Path
@@ -48,11 +48,23 @@ class HostSettings:
     policy: str
     token: str
     sockets: Path
+    replica: int = 0
+
+    @property
+    def engine(self) -> EngineTable:
+        """The table of the engine."""
+        return self.config.served[self.policy].engine
+
+    @property
+    def part(self) -> str:
+        """The policy and the replica, as files name them."""
+        return part_name(self.policy, self.replica)
 
     @property
     def name(self) -> str:
         """The host, in errors and logs."""
-        return f"the engine host of policy {self.policy!r} in {self.raas}"
+        name = f"the engine host of policy {self.policy!r} in {self.raas}"
+        return f"{name} (replica {self.replica})" if self.engine.replicas > 1 else name
 
 
 class EngineHostProcess:
@@ -94,7 +106,7 @@ class EngineHostProcess:
         Raises what the engine raised (:class:`UserError` for the user's mistakes, else
         :class:`RunFailed`), and :class:`HostGone` if the process ended without a word.
         """
-        address = f"ipc://{settings.sockets / f'{settings.policy}-{attempt}'}"
+        address = f"ipc://{settings.sockets / f'{settings.part}.{attempt}'}"
         socket = zmq.asyncio.Context.instance().socket(zmq.ROUTER)
         socket.setsockopt(zmq.SNDHWM, 0)
         socket.setsockopt(zmq.RCVHWM, 0)
@@ -115,22 +127,23 @@ class EngineHostProcess:
     @staticmethod
     async def _spawn(settings: HostSettings, address: str) -> Child:
         config, policy = settings.config, settings.policy
-        path = settings.directory / "state" / settings.raas / f"engine-{policy}.json"
+        path = settings.directory / "state" / settings.raas / f"engine-{settings.part}.json"
         spec = ChildSpec(
             config=config.model_dump_json(),
             directory=str(settings.directory),
             raas=settings.raas,
             parent=os.getpid(),
             policy=policy,
+            replica=settings.replica,
             address=address,
         )
         await asyncio.to_thread(write_spec, path, spec)
-        python = config.policies[policy].engine.python
+        python = settings.engine.python
         try:
             return await Child.start(MODULE, path, settings.token, python)
         except OSError as error:
             raise PreflightError(
-                f"cannot start the interpreter {python!r} of [policies.{policy}.engine] python: "
+                f"cannot start the interpreter {python!r} that the engine of {policy!r} names as python: "
                 f"{error.strerror}; name a Python that has astraflow-core and the engine's plugin"
             ) from error
 
@@ -231,7 +244,9 @@ class EngineHostProcess:
         """What its RaaS waits for if it is silent."""
         if self.silence is None:
             return None
-        return self.silence.wait(self._settings.policy, self._settings.name, self._patience_s)
+        return self.silence.wait(
+            f"policy {self._settings.part}", self._settings.name, self._patience_s
+        )
 
     async def close(self) -> None:
         """Close the engine and end the process within a few seconds."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,8 @@ from astraflow_core.raas.host_process import EngineHostProcess, HostSettings
 from astraflow_core.raas.monitor import monitor_app, write_address
 from astraflow_core.raas.policy_engine import PolicyHandle
 from astraflow_core.raas.refresh import WeightRefresh
+from astraflow_core.raas.replica import Replica
+from astraflow_core.raas.replicas import Replicas
 from astraflow_core.raas.reward_pool import RewardPool
 from astraflow_core.raas.service import RaasService
 from astraflow_core.raas.sockets import socket_folder
@@ -87,9 +89,9 @@ class _Raas:
         self.state.mkdir(parents=True, exist_ok=True)
         self.sockets = socket_folder()
         self.client = Client(dataflow_url, token)
-        self.engines = {policy: self._engine(policy) for policy in config.policies}
+        self.engines = {name: self._engines(name) for name in config.served}
         self.refreshes = {policy: self._refresh(policy) for policy in config.policies}
-        self.handles = {policy: self._handle(policy) for policy in config.policies}
+        self.handles = {name: self._handle(name) for name in config.served}
         given = load_user_objects(directory)
         self.scorer = build_scorer(config, catalog, directory, name, token, given)
         workflow = build_workflow(config, catalog, directory, name, token, given)
@@ -97,11 +99,28 @@ class _Raas:
         self.service = RaasService(name, config, self.client, runner, self.handles, self.refreshes)
         self.routers = hooks.routes("raas")
 
-    def _engine(self, policy: str) -> SupervisedEngine:
-        settings = HostSettings(
-            self.config, self.directory, self.name, policy, self.token, self.sockets.path
-        )
-        return SupervisedEngine(policy, partial(EngineHostProcess.start, settings))
+    def _engines(self, policy: str) -> list[SupervisedEngine]:
+        count = self.config.served[policy].engine.replicas
+        engines: list[SupervisedEngine] = []
+        for replica in range(count):
+            settings = HostSettings(
+                self.config,
+                self.directory,
+                self.name,
+                policy,
+                self.token,
+                self.sockets.path,
+                replica,
+            )
+            engine = SupervisedEngine(
+                policy,
+                partial(EngineHostProcess.start, settings),
+                replica if count > 1 else None,
+                needed=lambda: all(each.host is None for each in engines),
+            )
+            engine.changed = partial(self._served_changed, policy)
+            engines.append(engine)
+        return engines
 
     def _refresh(self, policy: str) -> WeightRefresh:
         config = self.config
@@ -111,15 +130,15 @@ class _Raas:
         context = replace(context, directory=self.state / f"transport-{policy}")
         table = config.policies[policy].transport
         transport: Transport = self.catalog.build(Kind.TRANSPORT, table, context)
-        engine = self.engines[policy]
         refresh = WeightRefresh(
-            engine,
+            self.engines[policy],
             transport.receiver(),
             cast(PauseMode, config.raas.pause),
             deadline_s=config.run.deadline_s,
             drain_s=config.run.deadline_s + config.run.episode_deadline_s,
         )
-        engine.changed = partial(self._changed, refresh)
+        for engine in self.engines[policy]:
+            engine.changed = partial(self._changed, refresh)
         refresh.served_changed = partial(self._served_changed, policy)
         return refresh
 
@@ -128,13 +147,29 @@ class _Raas:
         self._served_changed(refresh.policy)
 
     def _served_changed(self, policy: str) -> None:
-        self.handles[policy].served_changed()
+        self.handles[policy].replicas.changed()
         self.service.served_changed()
 
     def _handle(self, policy: str) -> PolicyHandle:
-        tokenizer = FolderTokenizer(Path(self.config.policies[policy].model))
-        refresh = self.refreshes[policy]
-        return PolicyHandle(self.engines[policy], tokenizer, lambda: refresh.serving)
+        served = self.config.served[policy]
+        tokenizer = FolderTokenizer(Path(served.model))
+        replicas = [
+            Replica(number, engine, self._version_of(policy, number))
+            for number, engine in enumerate(self.engines[policy])
+        ]
+        together = Replicas(replicas, self.config.run.deadline_s)
+        return PolicyHandle(together, tokenizer, served.frozen)
+
+    def _version_of(self, policy: str, number: int) -> Callable[[], int | None]:
+        """What a replica serves: a frozen engine its one version, 0, as soon as it has started."""
+        if policy in self.refreshes:
+            refresh = self.refreshes[policy].replicas[number]
+            return lambda: refresh.serving
+        engine = self.engines[policy][number]
+        return lambda: 0 if engine.host is not None else None
+
+    def _all_engines(self) -> list[SupervisedEngine]:
+        return [engine for engines in self.engines.values() for engine in engines]
 
     async def run(self) -> None:
         """Run all parts until one of them ends, which is ``stopping`` if all goes well."""
@@ -145,6 +180,7 @@ class _Raas:
             self.token,
             lambda: self.service.ready,
             self.service.status,
+            self.service.replicas,
             self.service.measurements.prometheus,
             self.routers,
         )
@@ -152,7 +188,7 @@ class _Raas:
         await server.start()
         write_address(self.state / "raas.json", server.url, os.getpid())
         parts: list[Coroutine[Any, Any, None]] = [
-            *(engine.run() for engine in self.engines.values()),
+            *(engine.run() for engine in self._all_engines()),
             *(refresh.run() for refresh in self.refreshes.values()),
             self._stopped(),
             self._serve_when_scorer_runs(),
@@ -180,7 +216,7 @@ class _Raas:
         service = tasks[-1]
         service.cancel()
         await asyncio.gather(service, return_exceptions=True)
-        await asyncio.gather(*(engine.close() for engine in self.engines.values()))
+        await asyncio.gather(*(engine.close() for engine in self._all_engines()))
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

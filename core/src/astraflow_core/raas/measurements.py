@@ -34,31 +34,34 @@ class Measurements:
         refreshes: Mapping[str, WeightRefresh],
         counters: EpisodeCounters,
         running: Callable[[], int],
+        limit: Callable[[], int],
     ) -> None:
         self._handles, self._refreshes = handles, refreshes
-        self._counters, self._running = counters, running
-        self.engines: dict[str, dict[str, float]] = {}
+        self._counters, self._running, self._limit = counters, running, limit
 
     def collect(self) -> dict[str, float]:
         """All figures; those of a policy are named ``POLICY/…``."""
-        hosts = [handle.engine.host for handle in self._handles.values()]
         metrics: dict[str, float] = {
             "running": self._running(),
             "tokens_generated": sum(h.tokens_generated for h in self._handles.values()),
             "prompt_tokens": sum(h.prompt_tokens for h in self._handles.values()),
-            "decode_s": sum(e.get("decode_seconds", 0.0) for e in self.engines.values()),
-            "cpu_s": cpu_seconds() + sum(host.cpu_s for host in hosts if host is not None),
+            "episode_limit": self._limit(),
+            "decode_s": sum(
+                h.replicas.gauges().get("decode_seconds", 0.0) for h in self._handles.values()
+            ),
+            "cpu_s": cpu_seconds() + sum(h.replicas.cpu_s for h in self._handles.values()),
             **dataclasses.asdict(self._counters),
         }
         for policy, handle in self._handles.items():
-            refresh = self._refreshes[policy]
+            replicas, refresh = handle.replicas, self._refreshes.get(policy)
             figures = {
-                **self.engines.get(policy, {}),
-                **dataclasses.asdict(refresh.times),
+                **replicas.gauges(),
+                **({} if refresh is None else dataclasses.asdict(refresh.times)),
                 "tokens_generated": handle.tokens_generated,
                 "prompt_tokens": handle.prompt_tokens,
-                "host_restarts": handle.engine.restarts,
-                "serving": -1 if refresh.serving is None else refresh.serving,
+                "host_restarts": replicas.restarts,
+                "replicas_serving": replicas.answering * len(replicas.members),
+                "serving": -1 if replicas.serving is None else replicas.serving,
             }
             metrics |= {f"{policy}/{name}": float(value) for name, value in figures.items()}
         return metrics

@@ -19,6 +19,7 @@ def monitor_app(
     token: str,
     healthy: Callable[[], bool],
     status: Callable[[], dict[str, Any]],
+    replicas: Callable[[], dict[str, list[dict[str, Any]]]],
     metrics: Callable[[], bytes],
     routers: Iterable[Any] = (),
 ) -> FastAPI:
@@ -28,7 +29,9 @@ def monitor_app(
     @app.get("/v1/health")
     async def health() -> Response:
         ready = healthy()
-        return JSONResponse({"status": "ready" if ready else "starting"}, status_code=200)
+        return JSONResponse(
+            {"status": "ready" if ready else "starting", "replicas": replicas()}, status_code=200
+        )
 
     @app.get("/v1/status")
     async def show() -> Response:

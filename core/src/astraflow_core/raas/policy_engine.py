@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -14,12 +12,9 @@ import numpy.typing as npt
 
 from astraflow_core.errors import WorkflowError
 from astraflow_core.protocols.workflow import Messages, PolicyEngine, Tokenizer
-from astraflow_core.raas.host_protocol import HostGone
-from astraflow_core.raas.supervised_engine import MAX_DEATHS, SupervisedEngine
+from astraflow_core.raas.replicas import Replicas
 from astraflow_core.types import Completion, GenerateRequest, GenerateResult, Sampling
 from astraflow_core.types import Sequence as TokenSequence
-
-log = logging.getLogger("astraflow.raas")
 
 
 class FatalTaskError(WorkflowError):
@@ -37,43 +32,14 @@ class RenderingTokenizer(Tokenizer, Protocol):
 
 @dataclass
 class PolicyHandle:
-    """What all episodes share of a policy: its engine, its tokenizer, the version served, counters.
-    ``served`` is set while a host serves a version."""
+    """What all episodes share of a policy: its engines, its tokenizer, counters."""
 
-    engine: SupervisedEngine
+    replicas: Replicas
     tokenizer: RenderingTokenizer
-    serving: Callable[[], int | None]
+    frozen: bool = False
     tokens_generated: int = 0
     prompt_tokens: int = 0
     numbers: itertools.count[int] = field(default_factory=itertools.count)
-    served: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def __post_init__(self) -> None:
-        self.served_changed()
-
-    def served_changed(self) -> None:
-        """A host is gone, or a version was loaded."""
-        if self.serving() is None:
-            self.served.clear()
-        else:
-            self.served.set()
-
-    async def generate(self, request: GenerateRequest) -> GenerateResult:
-        """``Engine.generate``. A request whose host dies is made again on the next one, once that serves a
-        version: an episode survives its host. It is given up with :class:`HostGone` when as many hosts died
-        over it as may die in a row, since it may be what kills them. The deadline is the episode's."""
-        for deaths in range(1, MAX_DEATHS + 1):
-            await self.served.wait()
-            host = self.engine.host
-            try:
-                return await self.engine.generate(request)
-            except HostGone as gone:
-                if deaths == MAX_DEATHS:
-                    raise
-                log.info("request %s is made again: %s", request.id, gone)
-                if self.engine.host is host:  # the supervisor has not noticed yet
-                    self.served.clear()
-        raise AssertionError("the last death is raised")
 
 
 class TaskPolicyEngine:
@@ -90,7 +56,7 @@ class TaskPolicyEngine:
     @property
     def policy(self) -> str:
         """Name of the policy."""
-        return self._handle.engine.policy
+        return self._handle.replicas.policy
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -100,7 +66,7 @@ class TaskPolicyEngine:
     @property
     def version(self) -> int:
         """Version served now; -1 while there is none."""
-        version = self._handle.serving()
+        version = self._handle.replicas.serving
         return -1 if version is None else version
 
     @property
@@ -120,7 +86,7 @@ class TaskPolicyEngine:
         """Sample a continuation; what a pause cut short is continued with what it has."""
         sampling = sampling or self._sampling
         prompt = np.asarray(prompt, dtype=np.int32)
-        await self._handle.served.wait()
+        await self._handle.replicas.available()
         self._check_length(len(prompt), sampling.max_tokens)
         result = await self._request(prompt, sampling)
         if result.finish_reason != "abort":
@@ -153,12 +119,12 @@ class TaskPolicyEngine:
             pinned_version=self._pinned,
         )
         handle.prompt_tokens += len(prompt)
-        result = await handle.generate(request)
+        result = await handle.replicas.generate(request)
         handle.tokens_generated += len(result.tokens)
         return result
 
     def _check_length(self, prompt: int, max_tokens: int) -> None:
-        context = self._handle.engine.running().context_length
+        context = self._handle.replicas.context_length
         if prompt < 1:
             raise FatalTaskError(f"policy {self.policy!r} was given an empty prompt")
         if prompt + max_tokens > context:

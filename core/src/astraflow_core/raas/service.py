@@ -13,10 +13,12 @@ from typing import Any
 
 from astraflow_core.config.models import RunConfig
 from astraflow_core.errors import AstraFlowError, DeadlineExceeded, Refused, RunFailed
+from astraflow_core.raas.admission import Admission
 from astraflow_core.raas.episodes import TaskFailed, TaskRunner
 from astraflow_core.raas.measurements import Measurements
 from astraflow_core.raas.policy_engine import PolicyHandle
 from astraflow_core.raas.refresh import WeightRefresh
+from astraflow_core.raas.replica import Replica
 from astraflow_core.types import Announcement
 from astraflow_core.wire import messages
 from astraflow_core.wire.client import Client
@@ -60,13 +62,18 @@ class RaasService:
         self._in_contact = True
         self.failure: AstraFlowError | None = None
         self.measurements = Measurements(
-            policies, refreshes, runner.counters, lambda: self._running
+            policies,
+            refreshes,
+            runner.counters,
+            lambda: self._running,
+            lambda: self.admission.limit,
         )
+        self.admission = Admission(config.raas.episodes, config.run.group_size)
 
     @property
     def ready(self) -> bool:
-        """Whether every policy is served."""
-        return all(refresh.serving is not None for refresh in self._refreshes.values())
+        """Whether every policy and every frozen engine is served."""
+        return all(h.replicas.serving is not None for h in self._policies.values())
 
     async def run(self) -> None:
         """Register and work until cancelled; gives all leases back at the end. Raises what ended it."""
@@ -100,7 +107,7 @@ class RaasService:
                 raas=self.name,
                 pid=os.getpid(),
                 host=socket.gethostname(),
-                policies=list(self._policies),
+                policies=list(self._refreshes),
                 capacity=capacity,
             )
             answer = await self._client.post(
@@ -131,18 +138,16 @@ class RaasService:
     # -- leasing ---------------------------------------------------------------------------------
 
     def _free(self) -> int:
-        """Episodes to ask for: none before every policy is served, none while an engine host is silent; a
-        whole group if nothing runs, however large it is."""
-        if not (self.ready and self._hosts_answer()):
+        """Episodes to ask for: as many as the engines really run, in the share of the replicas that answer;
+        none before every policy is served. A whole group if nothing runs, however large it is."""
+        answering = min((h.replicas.answering for h in self._policies.values()), default=0.0)
+        if not (self.ready and answering):
             return 0
         group = self.config.run.group_size
-        free = self.config.raas.episodes - self._running
+        free = int(self.admission.limit * answering) - self._running
         if self._running == 0:
             return max(free, group)
         return free if free >= group else 0
-
-    def _hosts_answer(self) -> bool:
-        return all(handle.engine.answers for handle in self._policies.values())
 
     async def _lease_loop(self) -> None:
         while True:
@@ -304,7 +309,9 @@ class RaasService:
             async with asyncio.timeout(deadline_s):
                 await self._all_served.wait()
         except TimeoutError:
-            absent = ", ".join(repr(p) for p, r in self._refreshes.items() if r.serving is None)
+            absent = ", ".join(
+                repr(p) for p, h in self._policies.items() if h.replicas.serving is None
+            )
             raise TaskFailed(
                 f"{self.name} had no version of policy {absent} to serve for {deadline_s:g} s"
             ) from None
@@ -357,26 +364,41 @@ class RaasService:
 
     async def _ask_engines(self) -> None:
         """At once, and for no longer than half a renewal: hosts that hang must not delay the next."""
-        await asyncio.gather(*(self._ask_engine(policy) for policy in self._policies))
+        running = self._running
+        every = [replica for h in self._policies.values() for replica in h.replicas.members]
+        await asyncio.gather(*map(self._ask_engine, every))
+        limit = self.admission.limit
+        self.admission.observe(
+            running, {policy: h.replicas.gauges() for policy, h in self._policies.items()}
+        )
+        if self.admission.limit != limit:
+            log.info(
+                "%s takes %d episodes at once; %s",
+                self.name,
+                self.admission.limit,
+                self.admission.reason or "nothing waits",
+            )
+            self._room.set()
 
-    async def _ask_engine(self, policy: str) -> None:
-        host = self._policies[policy].engine.host
+    async def _ask_engine(self, replica: Replica) -> None:
+        host = replica.engine.host
         if host is None or host.silence is not None:
             return
         try:
             # Not by the deadline of the call, which does not count while the host is stopped.
             async with asyncio.timeout(self._renew_s / 2):
-                self.measurements.engines[policy] = await host.client.health(self._renew_s)
+                replica.gauges = await host.client.health(self._renew_s)
         except (AstraFlowError, ValueError, TimeoutError) as error:
-            log.info("no figures of policy %r: %s", policy, str(error) or "no answer in time")
+            log.info(
+                "no figures of %s: %s", replica.engine.label, str(error) or "no answer in time"
+            )
 
     # -- for people ------------------------------------------------------------------------------
 
     def waits(self) -> list[messages.Wait]:
         """What this RaaS waits for."""
-        hosts = [handle.engine.host for handle in self._policies.values()]
-        found = [refresh.wait() for refresh in self._refreshes.values()]
-        found += [host.wait() for host in hosts if host is not None]
+        found = [wait for refresh in self._refreshes.values() for wait in refresh.waits()]
+        found += [wait for handle in self._policies.values() for wait in handle.replicas.waits()]
         return [
             messages.Wait(
                 who=f"{self.name}: {wait.who}",
@@ -386,8 +408,11 @@ class RaasService:
                 until_s=wait.until_s,
             )
             for wait in found
-            if wait is not None
         ]
+
+    def replicas(self) -> dict[str, list[dict[str, Any]]]:
+        """The state of each replica of each policy and frozen engine, JSON-like."""
+        return {policy: handle.replicas.report() for policy, handle in self._policies.items()}
 
     def status(self) -> dict[str, Any]:
         """The state of this RaaS, JSON-like."""
@@ -400,11 +425,12 @@ class RaasService:
             "seen": self._seen(),
             "episodes_running": self._running,
             "tasks": sorted(self._tasks),
-            "engine_hosts": {
-                policy: {"pid": host.pid, "restarts": handle.engine.restarts}
-                for policy, handle in self._policies.items()
-                if (host := handle.engine.host) is not None
+            "admission": {
+                "episodes": self.admission.limit,
+                "most": self.config.raas.episodes,
+                "reason": self.admission.reason,
             },
+            "replicas": self.replicas(),
             "metrics": self.measurements.collect(),
             "waits": [
                 {

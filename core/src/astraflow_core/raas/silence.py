@@ -63,10 +63,10 @@ class Silence:
     def __str__(self) -> str:
         return f"{self.seconds:.1f} s: {self.does()}"
 
-    def wait(self, policy: str, host: str, patience_s: float) -> Wait:
+    def wait(self, engine: str, host: str, patience_s: float) -> Wait:
         """The wait of its RaaS."""
         return Wait(
-            who=f"engine of policy {policy}",
+            who=f"engine of {engine}",
             for_whom=host,
             what=f"a sign of life; {self.does()}",
             since_s=self.seconds,

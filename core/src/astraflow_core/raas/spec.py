@@ -14,20 +14,31 @@ TOKEN_VARIABLE = "ASTRAFLOW_TOKEN"
 
 class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
     """``config`` is the run's configuration as JSON, ``directory`` the run's, ``raas`` the name of the
-    RaaS, ``policy`` whom the child works for (empty: nobody in particular), ``address`` where it reports,
-    ``parent`` the process that it must not outlive."""
+    RaaS, ``policy`` whom the child works for (empty: nobody in particular) and ``replica`` as which of its
+    engines, ``address`` where it reports, ``parent`` the process that it must not outlive."""
 
     config: str
     directory: str
     raas: str
     parent: int
     policy: str = ""
+    replica: int = 0
     address: str = ""
+
+    @property
+    def part(self) -> str:
+        """The policy and the replica, as files and logs name them."""
+        return part_name(self.policy, self.replica)
 
     @property
     def run_config(self) -> RunConfig:
         """The configuration, validated again."""
         return RunConfig.model_validate_json(self.config)
+
+
+def part_name(policy: str, replica: int) -> str:
+    """``POLICY`` for the first replica, ``POLICY-N`` for the others."""
+    return f"{policy}-{replica}" if replica else policy
 
 
 def write_spec(path: Path, spec: ChildSpec) -> None:

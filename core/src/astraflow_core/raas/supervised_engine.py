@@ -18,13 +18,25 @@ MAX_DEATHS = 3
 _PAUSE_S = 0.5
 """Before the next start, for each death in a row but the first: one that worked is replaced at once."""
 
+_LONGEST_PAUSE_S = 30.0
+
 
 class SupervisedEngine:
     """The engine of ``policy``, whichever process runs it now. ``changed`` is called when a host has
-    started, when it is gone, and when it falls silent or answers again."""
+    started, when it is gone, and when it falls silent or answers again. ``replica`` is its number if the
+    policy has several; ``needed()`` tells whether its RaaS must give up when hosts keep dying."""
 
-    def __init__(self, policy: str, start: Callable[[int], Awaitable[EngineHostProcess]]) -> None:
+    def __init__(
+        self,
+        policy: str,
+        start: Callable[[int], Awaitable[EngineHostProcess]],
+        replica: int | None = None,
+        needed: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.policy = policy
+        self.label = f"policy {policy!r}" + ("" if replica is None else f" (replica {replica})")
+        self.number = replica or 0
+        self._needed = needed
         self.host: EngineHostProcess | None = None
         self.restarts = 0
         self.changed: Callable[[], None] = lambda: None
@@ -44,14 +56,14 @@ class SupervisedEngine:
                 return
             deaths = 1 if finished else deaths + 1
             self._last_reason = f"{reason}; it is being started again"
-            log.error("the engine host of policy %r %s (%d in a row)", self.policy, reason, deaths)
-            if deaths >= MAX_DEATHS:
+            log.error("the engine host of %s %s (%d in a row)", self.label, reason, deaths)
+            if deaths >= MAX_DEATHS and self._needed():
                 raise RunFailed(
-                    f"the engine host of policy {self.policy!r} died {deaths} times in a row without "
-                    f"finishing a request; last: it {reason}. See its lines in this log"
+                    f"the engine host of {self.label} died {deaths} times in a row without finishing a "
+                    f"request; last: it {reason}. See its lines in this log"
                 )
             self.restarts += 1
-            await asyncio.sleep(_PAUSE_S * (deaths - 1))
+            await asyncio.sleep(min(_PAUSE_S * (deaths - 1), _LONGEST_PAUSE_S))
 
     async def _one_life(self, attempt: int) -> tuple[int, str]:
         try:
@@ -62,8 +74,8 @@ class SupervisedEngine:
         host.silence_changed = lambda: self.changed()
         self.changed()
         log.info(
-            "the engine of policy %r started in %.1f s (pid %d)",
-            self.policy,
+            "the engine of %s started in %.1f s (pid %d)",
+            self.label,
             host.start_s,
             host.pid,
         )
@@ -92,7 +104,7 @@ class SupervisedEngine:
     def running(self) -> EngineHostProcess:
         """The host, if there is one; else :class:`HostGone`."""
         if self.host is None:
-            raise HostGone(f"the engine host of policy {self.policy!r} {self._last_reason}")
+            raise HostGone(f"the engine host of {self.label} {self._last_reason}")
         return self.host
 
     async def close(self) -> None:

@@ -1,0 +1,213 @@
+"""Keeps one replica of an engine at the version that it should serve: pause, load, resume."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from astraflow_core.errors import AstraFlowError, DeadlineExceeded
+from astraflow_core.protocols.engine import PauseMode
+from astraflow_core.raas.host_client import HostClient
+from astraflow_core.raas.host_process import EngineHostProcess
+from astraflow_core.raas.host_protocol import HostGone
+from astraflow_core.raas.shelf import WeightShelf
+from astraflow_core.raas.spec import part_name
+from astraflow_core.raas.supervised_engine import SupervisedEngine
+from astraflow_core.types import WeightSource
+from astraflow_core.wire.messages import Wait
+
+log = logging.getLogger("astraflow.raas")
+LONGEST_PAUSE_S = 10.0
+
+
+@dataclass
+class SwapTimes:
+    """Seconds spent over all swaps of a replica, and how many there were."""
+
+    pause_s: float = 0.0
+    load_s: float = 0.0
+    resume_s: float = 0.0
+    swaps: int = 0
+    failures: int = 0
+
+
+class ReplicaRefresh:
+    """Brings versions from ``shelf`` into ``engine``. It only moves forward, except to a version that is
+    pinned or held: an evaluation whose host died goes on where the newest version is served already.
+
+    ``drain_s`` is the longest that a pause may take (mode ``wait`` drains requests), ``deadline_s`` the
+    longest for a fetch or a load.
+    """
+
+    def __init__(
+        self,
+        engine: SupervisedEngine,
+        shelf: WeightShelf,
+        mode: PauseMode,
+        deadline_s: float,
+        drain_s: float,
+    ) -> None:
+        self.engine = engine
+        self.times = SwapTimes()
+        self.served_changed: Callable[[], None] = lambda: None
+        self.trouble = ""
+        self._shelf, self._mode = shelf, mode
+        self._deadline_s, self._drain_s = deadline_s, drain_s
+        self._loaded: tuple[EngineHostProcess, int] | None = None
+        self._wake = asyncio.Event()
+        self._activity: tuple[str, str, float, float] | None = None
+
+    @property
+    def serving(self) -> int | None:
+        """The version that the running host serves; ``None`` before its first and after its death."""
+        if self._loaded is None or self._loaded[0] is not self.engine.host:
+            return None
+        return self._loaded[1]
+
+    def wake(self) -> None:
+        """Something changed: look again at what should be served."""
+        self._wake.set()
+
+    def wait(self) -> Wait | None:
+        """What this replica waits for, for people."""
+        if self._activity is None:
+            return None
+        whom, what, since, stopped_before_s = self._activity
+        waited = time.monotonic() - since
+        stopped_s = self.engine.stopped_s - stopped_before_s
+        text = f"{what}; last trouble: {self.trouble}" if self.trouble else what
+        return Wait(
+            who=f"weight refresh of policy {part_name(self.engine.policy, self.engine.number)}",
+            for_whom=whom,
+            what=text,
+            since_s=waited,
+            until_s=max(0.0, self._deadline_s + stopped_s - waited),
+        )
+
+    async def run(self) -> None:
+        """Refresh until cancelled."""
+        failures = 0
+        while True:
+            self._wake.clear()
+            target = self._target()
+            if target is None:
+                self._idle()
+                await self._wake.wait()
+                continue
+            try:
+                await self._bring(target)
+            except HostGone:
+                # The supervisor notices it too and starts another one, which wakes us.
+                await self._wake.wait()
+            except (AstraFlowError, ValueError, OSError) as error:
+                failures += 1
+                self.times.failures += 1
+                self.trouble = f"version {target}: {error}"
+                overtaken = self._target() not in (None, target)
+                log.log(
+                    logging.INFO if overtaken else logging.WARNING,
+                    "%s stays at %s: %s",
+                    self.engine.label,
+                    self.serving,
+                    self.trouble,
+                )
+                if not overtaken:
+                    await self._back_off(failures)
+            else:
+                failures = 0
+
+    def _idle(self) -> None:
+        pinned = self._shelf.pinned
+        if self.engine.host is None:
+            self._doing("the engine host", "its start")
+        elif self.serving is None:
+            self._doing("the dataflow", "the announcement of a first version")
+        elif pinned is not None and pinned != self.serving:
+            self._doing("the dataflow", f"an announcement of pinned version {pinned}")
+        else:
+            self._activity = None
+
+    async def _back_off(self, failures: int) -> None:
+        pause = min(0.25 * 2 ** min(failures, 10), LONGEST_PAUSE_S)
+        self._doing("a retry", f"a version that can be loaded, in {pause:.1f} s")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._wake.wait()
+
+    def _doing(self, whom: str, what: str) -> None:
+        if self._activity is None or self._activity[:2] != (whom, what):
+            self._activity = (whom, what, time.monotonic(), self.engine.stopped_s)
+
+    def _target(self) -> int | None:
+        """The version to bring into the engine now, if any."""
+        if self.engine.host is None:
+            return None
+        current, shelf = self.serving, self._shelf
+        if current is not None and current in shelf.held:
+            return None
+        wanted = next(iter(shelf.held), shelf.pinned)
+        if wanted is None or (current is None and not shelf.has(wanted)):
+            wanted = shelf.newest
+        if wanted is None or not shelf.has(wanted):
+            return None
+        return wanted if self._is_due(wanted) else None
+
+    def _is_due(self, version: int) -> bool:
+        current = self.serving
+        if current is None or version > current:
+            return True
+        return version != current and (version == self._shelf.pinned or version in self._shelf.held)
+
+    def _may_load(self, version: int) -> bool:
+        """Whether it is still wanted, after the time that its fetch took."""
+        current, shelf = self.serving, self._shelf
+        if current is None or (version in shelf.held and current not in shelf.held):
+            return True
+        return not shelf.held and shelf.pinned in (None, version) and self._is_due(version)
+
+    async def _bring(self, target: int) -> None:
+        self._doing(f"trainer {self._shelf.policy}", f"the weights of version {target}")
+        async with self._shelf.borrowed(target) as source:
+            if self._may_load(target):
+                await self._swap(self.engine.running(), source)
+
+    async def _swap(self, host: EngineHostProcess, source: WeightSource) -> None:
+        self._doing(host.client.host, f"the load of version {source.version}")
+        client, times = host.client, self.times
+        began = time.monotonic()
+        try:
+            await client.pause(self._mode, self._drain_s)
+            paused = time.monotonic()
+            times.pause_s += paused - began
+            await self._load(host, source)
+            loaded = time.monotonic()
+            times.load_s += loaded - paused
+        except BaseException:
+            await self._resume_after_failure(client)
+            raise
+        self._loaded = (host, source.version)
+        self.trouble = ""
+        self.served_changed()
+        await client.resume(self._deadline_s)
+        times.resume_s += time.monotonic() - loaded
+        times.swaps += 1
+        self._shelf.keep(self, source.version)
+        log.info("%s serves version %d", self.engine.label, source.version)
+
+    async def _load(self, host: EngineHostProcess, source: WeightSource) -> None:
+        try:
+            await host.client.load_weights(source, self._deadline_s)
+        except DeadlineExceeded:
+            # Nobody can say what it holds now.
+            host.kill(f"did not load version {source.version} within {self._deadline_s:.0f} s")
+            raise
+
+    async def _resume_after_failure(self, client: HostClient) -> None:
+        try:
+            await client.resume(self._deadline_s)
+        except HostGone:
+            log.warning("the host of %s went away during a swap", self.engine.label)

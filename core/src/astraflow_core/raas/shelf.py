@@ -1,0 +1,119 @@
+"""The versions of one policy that a RaaS has heard of and those that it has fetched, for all its replicas."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+
+from astraflow_core.errors import WeightsError
+from astraflow_core.protocols.transport import Receiver
+from astraflow_core.raas.threads import in_thread
+from astraflow_core.types import Announcement, WeightSource
+
+log = logging.getLogger("astraflow.raas")
+REMEMBERED = 16
+"""Announcements kept, so that a pin to a version slightly older than the newest can be met."""
+
+
+class WeightShelf:
+    """Fetches each version once, whoever asks first, and keeps it while a replica has it or loads it.
+
+    ``pinned`` is the version that every replica should serve, ``held`` those that requests in flight need;
+    ``fetch_s`` and ``bytes_received`` add up over all fetches.
+    """
+
+    def __init__(self, policy: str, receiver: Receiver, deadline_s: float) -> None:
+        self.policy = policy
+        self.seen = -1
+        self.pinned: int | None = None
+        self.held: Counter[int] = Counter()
+        self.fetch_s = 0.0
+        self.bytes_received = 0
+        self._receiver, self._deadline_s = receiver, deadline_s
+        self._announced: dict[int, Announcement] = {}
+        self._sources: dict[int, WeightSource] = {}
+        self._last_fetched: int | None = None
+        self._kept: dict[object, int] = {}
+        self._borrowed: Counter[int] = Counter()
+        self._fetching = asyncio.Lock()
+
+    def hear(self, announcement: Announcement) -> None:
+        """A version was announced."""
+        self._announced[announcement.version] = announcement
+        for version in sorted(self._announced.keys() - {self.pinned})[:-REMEMBERED]:
+            del self._announced[version]
+        self.seen = max(self.seen, announcement.version)
+
+    @property
+    def newest(self) -> int | None:
+        """The highest version that can be had."""
+        return max(self._announced, default=None)
+
+    def has(self, version: int) -> bool:
+        """Whether it can be had."""
+        return version in self._announced or version in self._sources
+
+    @contextlib.contextmanager
+    def hold(self, version: int) -> Iterator[None]:
+        """Requests in flight need ``version`` within the context."""
+        self.held[version] += 1
+        try:
+            yield
+        finally:
+            self.held[version] -= 1
+            self.held += Counter()
+
+    @contextlib.asynccontextmanager
+    async def borrowed(self, version: int) -> AsyncIterator[WeightSource]:
+        """The version's source, fetched if it is not here; it is not released within the context."""
+        async with self._fetching:
+            source = self._sources.get(version) or await self._fetch(version)
+            self._borrowed[version] += 1
+        try:
+            yield source
+        finally:
+            self._borrowed[version] -= 1
+            self._borrowed += Counter()
+            await self._release_unused()
+
+    async def _fetch(self, version: int) -> WeightSource:
+        if version not in self._announced:
+            raise WeightsError(f"version {version} was overtaken while another one was fetched")
+        began = time.monotonic()
+        source = await in_thread(
+            f"fetch-{self.policy}",
+            partial(self._receiver.fetch, self._announced[version], self._deadline_s),
+        )
+        self.fetch_s += time.monotonic() - began
+        self.bytes_received += source.bytes_received
+        self._sources[version] = source
+        self._last_fetched = version
+        return source
+
+    def keep(self, replica: object, version: int) -> None:
+        """``replica`` has loaded ``version``: it is kept for its restart, instead of the one before."""
+        self._kept[replica] = version
+        oldest = min(self._kept.values())
+        for old in [known for known in self._announced if known < oldest]:
+            del self._announced[old]
+
+    async def _release_unused(self) -> None:
+        used = {*self._kept.values(), *self._borrowed, self._last_fetched}
+        for version in self._sources.keys() - used:
+            source = self._sources.pop(version)
+            await in_thread(f"release-{self.policy}", partial(self._receiver.release, source))
+
+    async def close(self, deadline_s: float) -> None:
+        """Release everything that was fetched."""
+        try:
+            async with asyncio.timeout(deadline_s):
+                await in_thread(f"close-{self.policy}", self._receiver.close)
+        except TimeoutError:
+            log.warning(
+                "the receiver of policy %r did not close within %.0f s", self.policy, deadline_s
+            )
