@@ -17,7 +17,7 @@ from astraflow_core.cli import main
 def findings(
     capsys: pytest.CaptureFixture[str], code: int, *arguments: str
 ) -> dict[str, dict[str, str]]:
-    assert main(["doctor", *arguments, "--json"]) == code
+    assert main(["doctor", *arguments, "--static", "--json"]) == code
     return {finding["subject"]: finding for finding in json.loads(capsys.readouterr().out)}
 
 

@@ -11,13 +11,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from astraflow_core.config.environments import ATTRIBUTE, environment_of
 from astraflow_core.discovery import State
-from astraflow_core.errors import ConfigError, PluginError, PreflightError, UserError
+from astraflow_core.errors import PluginError, PreflightError, UserError
+from astraflow_core.preflight.finding import Finding
 from astraflow_core.requirements import RUNTIME, missing_runtime, runtime_requirements
 
 if TYPE_CHECKING:
@@ -29,16 +29,6 @@ _INTERPRETER_DEADLINE_S = 60.0
 _LITTLE_DISK = 2**30
 _ROLES = ("engine", "trainer")
 """Kinds whose tables may name an interpreter."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """``problem`` keeps the given run from starting; ``warning`` does not. ``fix`` is what to do."""
-
-    level: Literal["ok", "warning", "problem"]
-    subject: str
-    text: str
-    fix: str = ""
 
 
 def of_machine() -> Iterator[Finding]:
@@ -76,16 +66,8 @@ def of_plugins(catalog: Catalog) -> Iterator[Finding]:
             yield Finding("ok", subject, release + _present(plugin))
 
 
-def of_run(file: str, overrides: list[str]) -> Iterator[Finding]:
+def of_run(loaded: LoadedConfig, file: str) -> Iterator[Finding]:
     """Whether the run of a file can start."""
-    from astraflow_core.config.load import load_config
-
-    try:
-        loaded = load_config(file, overrides)
-    except ConfigError as error:
-        for problem in error.problems:
-            yield Finding("problem", file, problem, f"edit {error.source or file}")
-        return
     yield Finding("ok", file, "the configuration is valid and its components fit together")
     yield from _of_components(loaded)
     yield from _of_interpreters(loaded)
@@ -189,10 +171,10 @@ def _of_models(loaded: LoadedConfig) -> Iterator[Finding]:
     from astraflow_core.hooks import Hooks
 
     hooks = Hooks.for_models(loaded.catalog)
-    for name, policy in loaded.config.policies.items():
-        path = f"policies.{name}.model"
+    for name, served in loaded.config.served.items():
+        path = f"{'engines' if served.frozen else 'policies'}.{name}.model"
         try:
-            text = hooks.check_model(policy.model)
+            text = hooks.check_model(served.model)
         except (PreflightError, PluginError) as error:
             yield Finding("problem", path, str(error), f"set {path} to a Hugging Face folder")
         else:
@@ -243,6 +225,8 @@ def _own_python(loaded: LoadedConfig, path: str) -> str:
     """The interpreter that the table at ``path`` names, if it does."""
     root, _, rest = path.partition(".")
     name, _, key = rest.partition(".")
+    if root == "engines":
+        return loaded.config.engines[name].python or ""
     if root != "policies" or key not in _ROLES:
         return ""
     python: str | None = getattr(loaded.config.policies[name], key).python

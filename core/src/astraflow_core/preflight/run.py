@@ -1,0 +1,161 @@
+"""The numerical preflight of a run: a short real start of the engine and the trainer of each policy."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from astraflow_core.catalog import Catalog
+from astraflow_core.component import Kind
+from astraflow_core.config.load import LoadedConfig, component_context
+from astraflow_core.config.models import RunConfig
+from astraflow_core.errors import AstraFlowError
+from astraflow_core.hooks import Hooks
+from astraflow_core.model_folders import resolve_models
+from astraflow_core.preflight import texts
+from astraflow_core.preflight.engine_side import NAME, engine_side
+from astraflow_core.preflight.finding import Finding
+from astraflow_core.preflight.judge import Judge
+from astraflow_core.preflight.measure import PROMPTS, Probe
+from astraflow_core.preflight.trainer_side import trainer_side
+from astraflow_core.protocols.transport import Receiver
+from astraflow_core.raas.sockets import socket_folder
+from astraflow_core.raas.tokenizer import FolderTokenizer
+from astraflow_core.wire.auth import new_token
+
+MOST_GAP = 0.05
+"""Mean gap of log-probs, in nats, that engine and trainer may have; an engine in bfloat16 has about 0.01."""
+
+_LAST_LINES = 12
+
+
+def preflight(loaded: LoadedConfig, most: float = MOST_GAP) -> Iterator[Finding]:
+    """Start engine and trainer of each policy, one policy after the other, and compare their numbers.
+
+    What the processes say goes to a file of its own, whose last lines are part of the finding if one does
+    not start. Raises :class:`UserError` for a model that is not there.
+    """
+    config = resolve_models(loaded.config, Hooks.for_models(loaded.catalog))
+    with tempfile.TemporaryDirectory(prefix="astraflow-doctor-") as scratch:
+        directory = Path(scratch)
+        own = _texts_of_prompts(loaded.catalog, config, directory)
+        for policy in config.policies:
+            yield from _of_policy(loaded.catalog, config, directory, policy, own, most)
+
+
+def _of_policy(
+    catalog: Catalog,
+    config: RunConfig,
+    directory: Path,
+    policy: str,
+    own: Sequence[str],
+    most: float,
+) -> Iterator[Finding]:
+    model = Path(config.policies[policy].model)
+    tokenizer = FolderTokenizer(model)
+    yield from texts.check_tokenizer(policy, tokenizer, model, own)
+    yield from texts.check_stops(policy, tokenizer, config.sampling.stop)
+    yield texts.check_template(policy, tokenizer)
+    subject = f"policies.{policy}"
+    ranks = config.policies[policy].trainer.ranks
+    if ranks > 1:
+        yield Finding(
+            "warning",
+            f"{subject} log-probs",
+            f"not measured: the trainer has {ranks} ranks, and the doctor starts one process",
+            f"check once with --set {subject}.trainer.ranks=1",
+        )
+        return
+    log = directory / f"{policy}.log"
+    prompts = texts.probe_prompts(tokenizer, own, texts.vocabulary_of(model), PROMPTS)
+    try:
+        with _said_to(log):
+            findings = asyncio.run(_measured(catalog, config, directory, policy, prompts, most))
+    except (AstraFlowError, ValueError) as error:
+        said = log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
+        lines = "".join(f"\n  {line}" for line in said)
+        yield Finding(
+            "problem",
+            f"{subject} start",
+            f"{error}{lines and '; last lines:'}{lines}",
+            f"mend what the last line says; --set {subject}.engine.KEY=VALUE tries another value",
+        )
+    else:
+        yield from findings
+
+
+async def _measured(
+    catalog: Catalog,
+    config: RunConfig,
+    directory: Path,
+    policy: str,
+    prompts: Sequence[texts.Tokens],
+    most: float,
+) -> list[Finding]:
+    table, token = config.policies[policy], new_token()
+    scoring = "score" in catalog.flags(Kind.ENGINE, table.engine.use)
+    sockets = socket_folder()
+    receiver = _receiver(catalog, config, directory, policy, token)
+    try:
+        async with contextlib.AsyncExitStack() as sides:
+            engine = await sides.enter_async_context(
+                engine_side(config, directory, policy, token, sockets.path)
+            )
+            trainer = await sides.enter_async_context(
+                trainer_side(config, directory, policy, token, sockets.path)
+            )
+            probe = Probe(engine, trainer, prompts, scoring)
+            measured = await probe.measure(config.sampling, receiver, config.run.deadline_s)
+            semantics = engine.semantics
+    finally:
+        await asyncio.to_thread(receiver.close)
+        sockets.close()
+    return list(Judge(policy, semantics, config.sampling, most).findings(measured))
+
+
+def _receiver(
+    catalog: Catalog, config: RunConfig, directory: Path, policy: str, token: str
+) -> Receiver:
+    context = component_context(config, directory, "raas", policy, NAME, token)
+    context = replace(context, directory=directory / "state" / NAME / f"transport-{policy}")
+    receiver: Receiver = catalog.build(
+        Kind.TRANSPORT, config.policies[policy].transport, context
+    ).receiver()
+    return receiver
+
+
+def _texts_of_prompts(catalog: Catalog, config: RunConfig, directory: Path) -> list[str]:
+    """The texts in the first prompts of the run, each once."""
+    context = component_context(config, directory, "launcher", "", "prompts", "")
+    source = catalog.build(Kind.PROMPT_SOURCE, config.prompts, context)
+    found: dict[str, None] = {}
+    for index in range(min(PROMPTS, len(source))):
+        found |= dict.fromkeys(texts.own_texts(source[index].data))
+    return list(found)
+
+
+@contextlib.contextmanager
+def _said_to(log: Path) -> Iterator[None]:
+    """What this process and its children write to their output goes to a file meanwhile: the doctor's own
+    output is its findings."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = os.dup(1), os.dup(2)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, copy in zip((1, 2), kept, strict=True):
+            os.dup2(copy, number)
+            os.close(copy)
+        os.close(file)

@@ -1,0 +1,119 @@
+"""The trainer of one policy, for the doctor: ``python -m astraflow_core.preflight.trainer_process SPEC``.
+
+Runs with the interpreter that the config names for the trainer. Does what a trainer of a run does, but
+only when it is asked, and never an update.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+import zmq
+
+from astraflow_core.catalog import Catalog
+from astraflow_core.component import Kind
+from astraflow_core.config.load import component_context
+from astraflow_core.preflight import trainer_protocol as protocol
+from astraflow_core.preflight.rows import as_batch
+from astraflow_core.protocols.trainer import Trainer
+from astraflow_core.protocols.transport import Publisher
+from astraflow_core.raas.failures import as_failure
+from astraflow_core.raas.spec import TOKEN_VARIABLE, ChildSpec, read_spec
+from astraflow_core.telemetry.parent import end_with
+from astraflow_core.wire.frames import Frame, encode_frame
+
+log = logging.getLogger("astraflow.preflight")
+
+
+class _Asked:
+    """A trainer and its publisher, and the answers they give."""
+
+    def __init__(self, policy: str, trainer: Trainer, publisher: Publisher) -> None:
+        self._policy, self._trainer, self._publisher = policy, trainer, publisher
+
+    def answer(self, frame: Frame) -> bytes | None:
+        """The frame that answers one; ``None`` to the wish to end."""
+        match protocol.decode_to_trainer(frame):
+            case protocol.AskLogprobs(temperature=temperature):
+                return encode_frame(protocol.Logprobs(), [self._logprobs(frame, temperature)])
+            case protocol.AskPublish(version=version):
+                return encode_frame(self._publish(version), [])
+            case _:
+                return None
+
+    def _logprobs(self, frame: Frame, temperature: float) -> np.ndarray[Any, np.dtype[np.float32]]:
+        tokens, lengths, prompts = (np.frombuffer(buffer, np.int32) for buffer in frame.buffers)
+        batch = as_batch(self._policy, tokens, lengths, prompts, temperature)
+        return np.asarray(self._trainer.logprobs(batch, "current"), np.float32)
+
+    def _publish(self, version: int) -> protocol.Published:
+        tensors = [
+            protocol.TensorDigest(
+                tensor.name,
+                tensor.dtype,
+                tuple(tensor.shape),
+                xxhash.xxh3_128_hexdigest(memoryview(tensor.data).cast("B")),
+            )
+            for tensor in self._trainer.export()
+        ]
+        manifest = self._publisher.publish(version, self._trainer.export())
+        return protocol.Published(
+            self._publisher.endpoints, manifest.digest, manifest.size, tensors
+        )
+
+
+def _start(spec: ChildSpec) -> tuple[Trainer, Publisher]:
+    config, directory = spec.run_config, Path(spec.directory)
+    table = config.policies[spec.policy]
+    catalog = Catalog.discover(config.plugins.disable, config.plugins.only)
+    name = f"trainer-{spec.policy}"
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    context = component_context(config, directory, "trainer", spec.policy, name, token)
+    trainer: Trainer = catalog.build(Kind.TRAINER, table.trainer, context)
+    steps = config.run.steps * table.mini_batches
+    trainer.setup(Path(table.model), total_steps=steps, needs=frozenset())
+    publisher: Publisher = catalog.build(Kind.TRANSPORT, table.transport, context).publisher()
+    return trainer, publisher
+
+
+def _answer(asked: _Asked, frame: Frame) -> bytes | None:
+    try:
+        return asked.answer(frame)
+    except Exception as error:  # told to the doctor; the trace stays in the log
+        log.exception("the trainer failed")
+        return encode_frame(protocol.Failed(as_failure(error)), [])
+
+
+def main() -> int:
+    """The process's entry point."""
+    spec = read_spec(Path(sys.argv[1]))
+    end_with(spec.parent)
+    logging.basicConfig(level=logging.INFO)
+    with zmq.Context() as context, context.socket(zmq.PAIR) as socket:
+        socket.setsockopt(zmq.LINGER, 1000)
+        socket.connect(spec.address)
+        try:
+            trainer, publisher = _start(spec)
+        except Exception as error:  # told to the doctor; the trace stays in the log
+            log.exception("the trainer of policy %r did not start", spec.policy)
+            socket.send(encode_frame(protocol.Failed(as_failure(error)), []))
+            return 1
+        socket.send(encode_frame(protocol.Ready(), []))
+        asked = _Asked(spec.policy, trainer, publisher)
+        try:
+            while (answer := _answer(asked, Frame(socket.recv()))) is not None:
+                socket.send(answer)
+            return 0
+        finally:
+            publisher.close()
+            trainer.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""The doctor's end of the wire to a trainer in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import zmq
+import zmq.asyncio
+
+from astraflow_core.config.models import RunConfig
+from astraflow_core.errors import DeadlineExceeded, PreflightError, RunFailed
+from astraflow_core.preflight import trainer_protocol as protocol
+from astraflow_core.preflight.rows import Floats, Row, sampled_parts
+from astraflow_core.raas.child import Child
+from astraflow_core.raas.spec import ChildSpec, write_spec
+from astraflow_core.types import Announcement
+from astraflow_core.wire.frames import Frame, encode_frame
+
+MODULE = "astraflow_core.preflight.trainer_process"
+CLOSE_S = 6.0
+
+
+class TrainerSide:
+    """A trainer that is set up; every answer has a deadline."""
+
+    def __init__(
+        self,
+        policy: str,
+        transport: str,
+        child: Child,
+        socket: zmq.asyncio.Socket,
+        deadline_s: float,
+    ) -> None:
+        self._policy, self._transport, self._child = policy, transport, child
+        self._socket, self._deadline_s = socket, deadline_s
+
+    async def logprobs(self, rows: Sequence[Row], temperature: float) -> list[Floats]:
+        """Log-probs of the sampled tokens of each row at ``temperature``, float32 ``[T]``."""
+        return sampled_parts(rows, await self.whole_logprobs(rows, temperature))
+
+    async def whole_logprobs(self, rows: Sequence[Row], temperature: float) -> Floats:
+        """The same for every token of the packed rows, float32 ``[N]``; 0 at the first of a row."""
+        tokens = np.concatenate([row.whole for row in rows]).astype(np.int32)
+        lengths = np.array([len(row.whole) for row in rows], np.int32)
+        prompts = np.array([len(row.prompt) for row in rows], np.int32)
+        asked = encode_frame(protocol.AskLogprobs(temperature), [tokens, lengths, prompts])
+        _, frame = await self._ask(asked, "log-probs", self._deadline_s)
+        answer: Floats = np.frombuffer(frame.buffers[0], np.float32)
+        if len(answer) != len(tokens):
+            raise RunFailed(
+                f"trainer {self._policy} gave {len(answer)} log-probs for {len(tokens)} tokens"
+            )
+        return answer
+
+    async def publish(self, version: int) -> tuple[Announcement, list[protocol.TensorDigest]]:
+        """Publish the weights unchanged; what to fetch, and the digests on the trainer's side."""
+        asked = encode_frame(protocol.AskPublish(version), [])
+        answer, _ = await self._ask(
+            asked, f"the publication of version {version}", self._deadline_s
+        )
+        assert isinstance(answer, protocol.Published)
+        announcement = Announcement(
+            self._policy, version, self._transport, answer.endpoints, answer.digest, answer.size
+        )
+        return announcement, answer.tensors
+
+    async def _ask(
+        self, frame: bytes, what: str, deadline_s: float
+    ) -> tuple[protocol.FromTrainer, Frame]:
+        await self._socket.send(frame)
+        return await self.hear(what, deadline_s)
+
+    async def hear(self, what: str, deadline_s: float) -> tuple[protocol.FromTrainer, Frame]:
+        """The next message; raises what the trainer raised, and if it ends or says nothing."""
+        word = asyncio.ensure_future(self._socket.recv())
+        end = asyncio.ensure_future(self._child.ended())
+        try:
+            both = {word, end}
+            await asyncio.wait(both, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
+            if end.done() and not word.done():
+                # What it said last may still be on its way.
+                await asyncio.wait({word}, timeout=0.5)
+            if not word.done() and end.done():
+                raise RunFailed(f"trainer {self._policy} {end.result()} before it gave {what}")
+            if not word.done():
+                raise DeadlineExceeded(f"trainer {self._policy}", what, deadline_s)
+            frame = Frame(word.result())
+        finally:
+            word.cancel()
+            end.cancel()
+            await asyncio.gather(word, end, return_exceptions=True)
+        message = protocol.decode_from_trainer(frame)
+        if isinstance(message, protocol.Failed):
+            failure = message.failure
+            at = f" ({failure.where})" if failure.where else ""
+            raise RunFailed(f"trainer {self._policy}: {failure.kind}: {failure.message}{at}")
+        return message, frame
+
+
+@asynccontextmanager
+async def trainer_side(
+    config: RunConfig, directory: Path, policy: str, token: str, sockets: Path
+) -> AsyncIterator[TrainerSide]:
+    """Start the trainer of a policy, and end it with the context."""
+    address = f"ipc://{sockets / f'trainer-{policy}'}"
+    spec = ChildSpec(
+        config=config.model_dump_json(),
+        directory=str(directory),
+        raas="doctor",
+        parent=os.getpid(),
+        policy=policy,
+        address=address,
+    )
+    path = directory / "state" / f"trainer-{policy}.json"
+    write_spec(path, spec)
+    table = config.policies[policy]
+    with zmq.asyncio.Context.instance().socket(zmq.PAIR) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.bind(address)
+        try:
+            child = await Child.start(MODULE, path, token, table.trainer.python)
+        except OSError as error:
+            raise PreflightError(
+                f"cannot start the interpreter {table.trainer.python!r} of "
+                f"[policies.{policy}.trainer] python: {error.strerror}"
+            ) from error
+        side = TrainerSide(policy, table.transport.use, child, socket, config.run.deadline_s)
+        try:
+            await side.hear("its set-up", config.run.start_deadline_s)
+            yield side
+            await socket.send(encode_frame(protocol.AskClose(), []))
+            await child.stop(CLOSE_S)
+        finally:
+            child.kill()
+            await asyncio.shield(child.ended())

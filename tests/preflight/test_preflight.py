@@ -1,0 +1,159 @@
+"""``astraflow doctor FILE`` starts engine and trainer for real, and finds what is wrong with their numbers."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from astraflow_core.cli import main
+from astraflow_core.testing.runs import TABLE_RUN
+from astraflow_core.testing.table import POSITIONS
+from astraflow_core.testing.tiny_model import ALPHABET, write_tiny_model
+
+HERE = Path(__file__).parent
+MUTANTS = HERE.parent / "mutants"
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Path:
+    """A model folder with a table in which tokens are not equally likely."""
+    folder = write_tiny_model(tmp_path / "model", hidden=8, layers=1, heads=1, kv_heads=1)
+    logits = np.random.default_rng(0).normal(0, 1.5, (POSITIONS, len(ALPHABET)))
+    save_file({"logits": logits.astype(np.float32)}, folder / "model.safetensors")
+    return folder
+
+
+class Doctor:
+    """The command on the run of tables, in this process; engine and trainer are processes of their own."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.file = folder / "table.toml"
+        self.file.write_text(TABLE_RUN)
+        self.capsys = capsys
+
+    def ask(self, code: int, *overrides: str, more: tuple[str, ...] = ()) -> dict[str, Any]:
+        """Findings on the policy by the end of their subject; the exit code is checked."""
+        arguments = [part for o in overrides for part in ("--set", o)]
+        got = main(["doctor", str(self.file), "--json", *arguments, *more])
+        found = json.loads(self.capsys.readouterr().out)
+        assert got == code, [f for f in found if f["level"] == "problem"]
+        own = [f for f in found if f["subject"].startswith("policies.solver")]
+        assert all(f["fix"] for f in found if f["level"] == "problem")
+        return {f["subject"].removeprefix("policies.solver").strip(" ."): f for f in own}
+
+
+@pytest.fixture
+def doctor(
+    tmp_path: Path,
+    trained: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Doctor:
+    for folder in (HERE, MUTANTS):
+        monkeypatch.syspath_prepend(str(folder))
+    path = [str(HERE), str(MUTANTS), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
+    monkeypatch.chdir(tmp_path)
+    return Doctor(tmp_path, capsys)
+
+
+def problems(found: dict[str, Any]) -> set[str]:
+    return {subject for subject, finding in found.items() if finding["level"] == "problem"}
+
+
+def test_a_sound_run(doctor: Doctor, trained: Path) -> None:
+    found = doctor.ask(0, f"policies.solver.model={trained}")
+    assert {finding["level"] for finding in found.values()} == {"ok"}
+    gap = found["log-probs"]["figures"]
+    assert gap["tokens"] == 256 and 0 <= gap["mean"] <= gap["largest"] < 1e-5
+    assert "with the sampling temperature applied" in found["semantics of temperature"]["text"]
+    assert "over the whole vocabulary" in found["semantics of truncation"]["text"]
+    assert found["weights"]["figures"] == {"tensors": 1, "different": 0}
+    assert found["drift"]["figures"]["largest"] == 0
+    assert not list(Path.cwd().glob("runs/*"))
+
+
+def test_a_model_that_shows_nothing_is_said_to(doctor: Doctor) -> None:
+    found = doctor.ask(0)
+    assert found["log-probs"]["level"] == "warning"
+    assert "equally likely" in found["log-probs"]["text"]
+
+
+def test_static_starts_nothing(doctor: Doctor) -> None:
+    found = doctor.ask(0, "policies.solver.engine.use=wrong_engines:Shifted", more=("--static",))
+    assert set(found) == {"model"}
+
+
+@pytest.mark.parametrize(
+    ("part", "use", "found_by"),
+    [
+        ("engine", "Shifted", {"log-probs", "log-probs as the run samples"}),
+        ("engine", "DeclaredRaw", {"semantics of temperature"}),
+        ("engine", "DeclaredTruncated", {"semantics of truncation"}),
+        ("engine", "IgnoresTopP", {"top_p"}),
+        ("engine", "IgnoresTemperature", {"temperature"}),
+        ("engine", "OldVersions", {"versions"}),
+        ("engine", "ForgetfulLoad", {"drift"}),
+        ("engine", "Scoring", {"score"}),
+        ("engine", "Dies", {"start"}),
+        ("trainer", "WarmTrainer", {"semantics of temperature"}),
+        ("trainer", "LossyExport", {"weights"}),
+        ("trainer", "LateTrainer", {"start"}),
+    ],
+)
+def test_what_is_wrong_is_found(
+    doctor: Doctor, trained: Path, part: str, use: str, found_by: set[str]
+) -> None:
+    found = doctor.ask(
+        2,
+        f"policies.solver.model={trained}",
+        f"policies.solver.{part}.use=wrong_engines:{use}",
+    )
+    assert found_by <= problems(found), problems(found)
+
+
+def test_off_by_one_is_called_so(doctor: Doctor, trained: Path) -> None:
+    found = doctor.ask(
+        2,
+        f"policies.solver.model={trained}",
+        "policies.solver.engine.use=wrong_engines:Shifted",
+    )
+    assert "off by one" in found["log-probs"]["text"]
+
+
+def test_a_start_that_fails_tells_why(doctor: Doctor, trained: Path) -> None:
+    found = doctor.ask(2, "policies.solver.trainer.use=wrong_engines:LateTrainer")
+    assert "no room for the model" in found["start"]["text"]
+    assert "last lines" in found["start"]["text"]
+
+
+def test_the_sampling_of_the_run_is_what_counts(doctor: Doctor, trained: Path) -> None:
+    """Raw log-probs are right at temperature 1 and wrong for a trainer at another."""
+    raw = ("policies.solver.engine.use=mutants_engine:RawLogprobs", "sampling.temperature=0.6")
+    found = doctor.ask(2, f"policies.solver.model={trained}", *raw)
+    assert {"semantics of temperature", "log-probs as the run samples"} <= problems(found)
+    assert "log-probs" not in problems(found)
+
+
+@pytest.mark.slow
+@pytest.mark.backend
+@pytest.mark.parametrize(
+    ("use", "found_by"),
+    [
+        ("ShiftedLogprobs", "log-probs"),
+        ("NoTruncation", "top_p"),
+        ("WarmedSamples", "temperature"),
+    ],
+)
+def test_the_mutants_of_the_suite(doctor: Doctor, trained: Path, use: str, found_by: str) -> None:
+    engine = f"policies.solver.engine.use=mutants_engine:{use}"
+    found = doctor.ask(2, f"policies.solver.model={trained}", engine)
+    assert found_by in problems(found)
