@@ -51,17 +51,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hookspecs": {"component", "protocols", "types"},
     **dict.fromkeys(CHOICE, SEAMS | CHOICE | {"builtin"}),
     **dict.fromkeys(("wire", "telemetry"), LOW | {"wire", "telemetry"}),
-    "serving": SEAMS | {"wire", "serving"},
+    "serving": SEAMS | {"wire", "telemetry", "serving"},
     **dict.fromkeys(SERVICES, SHARED),
     "policy_tools": {"errors", "types"},
     "builtin": {"component", "hookspecs", "launch"},  # the core's own manifest
     "launch": SHARED | SERVICES,
-    "cli": SHARED | SERVICES | {"launch", "scaffold", "testing"},
+    "preflight": SHARED | SERVICES,
+    "cli": SHARED | SERVICES | {"launch", "preflight", "scaffold", "testing"},
     "testing": SHARED | SERVICES | {"launch"},
 }
 """Part of the core -> the other parts that it may import. Services talk over HTTP, never by import."""
 
-CLOSED_TO_PLUGINS = SERVICES | {"launch", "cli", "scaffold"}
+CLOSED_TO_PLUGINS = SERVICES | {"launch", "cli", "preflight", "scaffold"}
 HEAVY_DISTRIBUTIONS = HEAVY | {"megatron-core"}
 OF_THE_API = {"numpy", "pydantic"}
 """Types and configs of the core are made of these, so whoever depends on the core has them."""
