@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from astraflow_core.errors import NonFiniteLoss, PreflightError
+from astraflow_core.errors import PreflightError
 from astraflow_core.protocols.algorithm import NEEDS, Algorithm
 from astraflow_core.protocols.trainer import Trainer
 from astraflow_core.seeds import derive_seed
+from astraflow_core.trainer.checks import check_batch, check_given
 from astraflow_core.types import Batch
 
 
@@ -35,15 +36,18 @@ def check_needs(
 
 def prepare(batch: Batch, trainer: Trainer, algorithm: Algorithm) -> Batch:
     """The batch with reference and proximal log-probs and values, as needed, and its advantages."""
+    check_batch(batch)
+    given = {}
     if "reference" in algorithm.needs:
-        batch = replace(batch, reference=trainer.logprobs(batch, "reference"))
+        given["reference"] = trainer.logprobs(batch, "reference")
     if "proximal" in algorithm.needs:
-        batch = replace(batch, proximal=trainer.logprobs(batch, "current"))
+        given["proximal"] = trainer.logprobs(batch, "current")
     if "values" in algorithm.needs:
-        batch = replace(batch, values=trainer.values(batch))
+        given["values"] = trainer.values(batch)
+    check_given(batch, "the trainer", given)
+    batch = replace(batch, **given)  # type: ignore[arg-type]
     advantages = algorithm.advantages(batch)
-    if not np.isfinite(advantages[batch.loss_mask]).all():
-        raise NonFiniteLoss(f"the advantages of batch {batch.id} are not finite")
+    check_given(batch, "the algorithm", {"advantages": advantages})
     return replace(batch, advantages=advantages)
 
 
@@ -60,6 +64,18 @@ def mini_batches(batch: Batch, count: int, seed: int) -> Iterator[Batch]:
             yield batch.take(np.sort(rows))
 
 
+def effective_sizes(metrics: Mapping[str, float]) -> dict[str, float]:
+    """``NAME_mean`` and ``NAME_square_mean`` of importance weights become ``NAME_mean`` and ``NAME_ess``,
+    the effective sample size as a share of the tokens, ``mean² / mean square`` (Kong 1992)."""
+    found = dict(metrics)
+    for name in metrics:
+        stem = name.removesuffix("_square_mean")
+        if stem != name and (mean := metrics.get(f"{stem}_mean")) is not None:
+            square = found.pop(name)
+            found[f"{stem}_ess"] = mean * mean / square if square > 0 else 0.0
+    return found
+
+
 def update(
     batch: Batch, trainer: Trainer, algorithm: Algorithm, *, parts: int, seed: int, step: int
 ) -> dict[str, float]:
@@ -73,8 +89,10 @@ def update(
             fresh = index == 0 and part.proximal is not None
             current = part.proximal if fresh else trainer.logprobs(part, "current")
             part = replace(part, current=current)
-        part = replace(part, weights=algorithm.weights(part))
-        for name, value in trainer.step(part, algorithm, step).items():
+        weights = algorithm.weights(part)
+        check_given(part, "the algorithm", {f"weights[{name!r}]": w for name, w in weights.items()})
+        part = replace(part, weights=weights)
+        for name, value in effective_sizes(trainer.step(part, algorithm, step)).items():
             collected.setdefault(name, []).append(value)
     metrics = {
         name: sum(values) if name.endswith(("_s", "tokens")) else sum(values) / len(values)

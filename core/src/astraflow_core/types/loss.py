@@ -43,7 +43,9 @@ class LossInputs:
 class Loss:
     """``terms``: name → (coefficient, weighted sum over the micro-batch, a scalar tensor); the trainer
     minimises the sum of coefficient × weighted sum over all micro-batches. ``metrics``: name → scalar
-    tensor without gradient that *adds up* over micro-batches (a weighted sum, not a mean)."""
+    tensor without gradient that *adds up* over micro-batches (a weighted sum, not a mean). Where both
+    ``NAME_mean`` and ``NAME_square_mean`` of importance weights are given, the effective sample size
+    ``NAME_ess`` is made of them after the sum and shown instead of the latter."""
 
     terms: dict[str, tuple[float, Tensor]]
     metrics: dict[str, Tensor] = field(default_factory=dict)
