@@ -31,6 +31,8 @@ Aggregation = Literal[
     "seq_mean_token_sum_norm",
     "const_norm_all_rows",
 ]
+GroupUnit = Literal["sequence", "trajectory", "token"]
+KlEstimator = Literal["k1", "k2", "k3", "k1_plus", "k3_plus"]
 NEEDS_MAX_TOKENS = ("seq_mean_token_sum_norm", "const_norm_all_rows")
 
 
@@ -75,7 +77,7 @@ class PolicyConfig(ConfigModel):
     kl_coef: NotNegative = Field(
         0.0, description="Weight of the KL to the reference model; 0 loads no such model."
     )
-    kl_estimator: Literal["k1", "k2", "k3", "k1_plus", "k3_plus"] = Field(
+    kl_estimator: KlEstimator = Field(
         "k3", description="Schulman's estimators; …_plus: that value with the gradient of k2."
     )
     kl_clamp: Literal["none", "verl", "areal"] = Field(
@@ -147,6 +149,12 @@ class GroupConfig(PolicyConfig):
     leave_one_out: bool = Field(
         False, description="The baseline of a row is the mean of the others of its group."
     )
+    group_unit: GroupUnit = Field(
+        "sequence",
+        description="What counts once in the mean and standard deviation of a group: each sequence; each "
+        "trajectory, with the mean reward of its sequences, which all get its advantage (Claw-R1); each "
+        "trained token, a mean weighted by length (OPO).",
+    )
     alone: Literal["zero", "reward"] = Field(
         "zero", description="Advantage of a group of one: 0 (AReaL), or its reward (verl)."
     )
@@ -154,6 +162,15 @@ class GroupConfig(PolicyConfig):
         "none",
         description="Then normalise over the whole batch, each row or each trained token counting once.",
     )
+
+    @model_validator(mode="after")
+    def _others_are_countable(self) -> Self:
+        if self.leave_one_out and self.group_unit == "token":
+            raise ValueError(
+                "leave_one_out needs group_unit = 'sequence' or 'trajectory': the spread of tokens around "
+                "the mean of the others is not stamped"
+            )
+        return self
 
 
 class ClippedGroupConfig(ClipConfig, GroupConfig):

@@ -45,6 +45,7 @@ class GroupLoss(PolicyLoss[G]):
             bessel=config.bessel,
             leave_one_out=config.leave_one_out,
             alone=config.alone,
+            unit=config.group_unit,
             shaping=shaping,
         )
         if config.whiten == "none":

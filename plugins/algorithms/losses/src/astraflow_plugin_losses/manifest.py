@@ -42,6 +42,13 @@ def astraflow_algorithms() -> list[Component]:
             capabilities=OF_ALL,
         ),
         Component(
+            name="opo",
+            target="astraflow_plugin_losses.opo:Opo",
+            config="astraflow_plugin_losses.opo:OpoConfig",
+            summary="the mean of the group weighted by length as baseline, clipped ratio",
+            capabilities=OF_ALL,
+        ),
+        Component(
             name="reinforce_pp",
             target="astraflow_plugin_losses.reinforce_pp:ReinforcePp",
             config="astraflow_plugin_losses.reinforce_pp:ReinforcePpConfig",

@@ -2,16 +2,55 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from astraflow_core.errors import UserError
 from astraflow_core.types import Batch
+from astraflow_plugin_losses.config import GroupUnit
 
 Floats = npt.NDArray[np.float64]
 WHITEN_EPS = 1e-8
 """Added to the variance by ``masked_whiten`` of verl 0.9.1."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatistics:
+    """Per row, float64 ``[R]``: the reward that counts, how many units its group has, their mean reward and
+    standard deviation (n - 1), and how many of the units are the row's own."""
+
+    reward: Floats
+    size: Floats
+    mean: Floats
+    std: Floats
+    own: Floats
+
+
+def group_statistics(batch: Batch, unit: GroupUnit) -> GroupStatistics:
+    """What was stamped on the rows, for the unit that counts once in the mean. Raises :class:`UserError` if
+    the batch has no statistics over that unit."""
+    if unit == "sequence":
+        given = (batch.rewards, batch.group_size, batch.group_mean, batch.group_std)
+        own = np.ones(len(batch))
+    elif batch.units is None:
+        raise UserError(
+            f"group_unit = {unit!r} reads statistics over units, and batch {batch.id!r} ({len(batch)} rows) "
+            "has none; batches of a dataflow have them, one made by hand takes them from "
+            "astraflow_core.types.units_of"
+        )
+    elif unit == "trajectory":
+        of = batch.units
+        given = (of.trajectory_reward, of.trajectories, of.trajectory_mean, of.trajectory_std)
+        own = np.ones(len(batch))
+    else:
+        of = batch.units
+        given = (batch.rewards, of.trained_tokens, of.token_mean, of.token_std)
+        own = tokens_per_row(batch)
+    reward, size, mean, std = (np.asarray(values, dtype=np.float64) for values in given)
+    return GroupStatistics(reward, size, mean, std, own)
 
 
 def group_relative(
@@ -23,27 +62,28 @@ def group_relative(
     bessel: bool = True,
     leave_one_out: bool = False,
     alone: Literal["zero", "reward"] = "zero",
+    unit: GroupUnit = "sequence",
     shaping: Floats | None = None,
 ) -> Floats:
     """``(R - mean) / (std + eps)`` per row, float64 ``[R]``, from the statistics stamped on the rows.
 
-    With ``leave_one_out`` the mean is that of the other rows, ``n / (n - 1)`` times as far away, and the
+    With ``leave_one_out`` the mean is that of the other units, ``n / (n - own)`` times as far away, and the
     standard deviation is taken around these means. ``shaping`` (float64 ``[R]``) is added to the rewards
     and not to the statistics, as in AstraFlow 0.1.2; where a group has no spread it is not divided.
+    A group is alone if it has one unit (with ``unit = "token"`` one sequence).
     """
-    size = batch.group_size.astype(np.float64)
-    others = np.maximum(size - 1, 1)
-    factor = size / others if leave_one_out else np.ones_like(size)
-    advantages = factor * (batch.rewards.astype(np.float64) - batch.group_mean)
-    single = batch.group_size == 1
-    advantages[single] = batch.rewards[single] if alone == "reward" else 0.0
+    of = group_statistics(batch, unit)
+    factor = of.size / np.maximum(of.size - of.own, 1) if leave_one_out else np.ones(len(batch))
+    advantages = factor * (of.reward - of.mean)
+    single = (batch.group_size if unit == "token" else of.size) == 1
+    advantages[single] = of.reward[single] if alone == "reward" else 0.0
     if shaping is not None:
         advantages += shaping
     if not normalize_std:
         return advantages
-    std = batch.group_std * factor
+    std = of.std * factor
     if not bessel:
-        std = std * np.sqrt(others / size)
+        std = std * np.sqrt(np.maximum(of.size - 1, 1) / np.maximum(of.size, 1))
     if alone == "reward":
         std[single] = 1.0
     if shaping is not None:
@@ -51,16 +91,24 @@ def group_relative(
     return advantages / (np.sqrt(std**2 + std_eps) if std_eps_inside else std + std_eps)
 
 
-def whiten(values: Floats, mask: npt.NDArray[np.bool_], counts: Floats | None = None) -> Floats:
-    """``(v - mean) / sqrt(var + 1e-8)`` over the entries in ``mask``, 0 elsewhere: ``masked_whiten`` of verl
-    0.9.1, variance with n - 1 (0 for a single entry). Shapes ``[K]``; ``counts``: how often each counts."""
+def moments(
+    values: Floats, mask: npt.NDArray[np.bool_], counts: Floats | None = None
+) -> tuple[float, float]:
+    """Mean, and ``sqrt(var + 1e-8)`` with the variance with n - 1 (0 for a single entry), of the entries in
+    ``mask``. Shapes ``[K]``; ``counts``: how often each counts."""
     weight = mask.astype(np.float64) if counts is None else np.where(mask, counts, 0.0)
     total = weight.sum()
     kept = np.where(mask, values, 0.0)
     mean = (weight * kept).sum() / max(total, 1.0)
-    distance = np.where(mask, kept - mean, 0.0)
-    variance = (weight * distance**2).sum() / max(total - 1.0, 1.0)
-    return np.asarray(distance / np.sqrt(variance + WHITEN_EPS))
+    variance = (weight * (kept - mean) ** 2).sum() / max(total - 1.0, 1.0)
+    return float(mean), float(np.sqrt(variance + WHITEN_EPS))
+
+
+def whiten(values: Floats, mask: npt.NDArray[np.bool_], counts: Floats | None = None) -> Floats:
+    """``(v - mean) / sqrt(var + 1e-8)`` over the entries in ``mask``, 0 elsewhere: ``masked_whiten`` of verl
+    0.9.1. Arguments as of :func:`moments`."""
+    mean, scale = moments(values, mask, counts)
+    return np.where(mask, (values - mean) / scale, 0.0)
 
 
 def tokens_per_row(batch: Batch) -> Floats:

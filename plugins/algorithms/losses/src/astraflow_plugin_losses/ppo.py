@@ -9,11 +9,12 @@ import numpy.typing as npt
 from pydantic import Field
 
 from astraflow_core.types import Batch, ComponentContext, Loss, LossInputs
-from astraflow_plugin_losses.config import ClipConfig, NotNegative, Positive
+from astraflow_plugin_losses.config import ClipConfig, KlEstimator, NotNegative, Positive
 from astraflow_plugin_losses.grpo import ClippedLoss
-from astraflow_plugin_losses.normalization import Floats, whiten
+from astraflow_plugin_losses.normalization import Floats, moments
 from astraflow_plugin_losses.policy import Tensor
-from astraflow_plugin_losses.returns import gae, outcome_rewards
+from astraflow_plugin_losses.returns import StepScope, StepUnit, gae, outcome_rewards, steps_of
+from astraflow_plugin_losses.shares import shares
 
 
 class PpoConfig(ClipConfig):
@@ -23,11 +24,24 @@ class PpoConfig(ClipConfig):
     dual_clip: Annotated[float, Field(gt=1)] | None = Field(
         3.0, description="Bounds the loss at -A · dual_clip where A < 0."
     )
-    kl_estimator: Literal["k1", "k2", "k3", "k1_plus", "k3_plus"] = Field(
-        "k1", description="As of `grpo`."
-    )
+    kl_estimator: KlEstimator = Field("k1", description="As of `grpo`.")
     kl_in: Literal["loss", "reward"] = Field("reward", description="As of `grpo`.")
-    gamma: Annotated[float, Field(ge=0, le=1)] = Field(1.0, description="Discount per token.")
+    gamma: Annotated[float, Field(ge=0, le=1)] = Field(1.0, description="Discount per step.")
+    gae_unit: StepUnit = Field(
+        "token",
+        description="A step is a token, or a turn: a run of trained tokens without a hole, with the value "
+        "before its first token and one advantage (Claw-R1).",
+    )
+    gae_scope: StepScope = Field(
+        "sequence",
+        description="The recursion ends with the sequence, or goes on over the sequences (turns) of a "
+        "trajectory, as far as the batch holds them (Claw-R1).",
+    )
+    turn_rewards: Literal["last", "each"] = Field(
+        "last",
+        description="With gae_scope = 'trajectory': the mean reward of its sequences at the last of them, or "
+        "each sequence's own reward at its end.",
+    )
     lam: Annotated[float, Field(ge=0, le=1)] = Field(1.0, description="Lambda of GAE.")
     whiten: bool = Field(True, description="Normalise advantages over the tokens of the batch.")
     value_coef: NotNegative = Field(1.0, description="Weight of the value loss.")
@@ -47,20 +61,30 @@ class Ppo(ClippedLoss[PpoConfig]):
     trained (value and trace carried over); advantages are whitened over the trained tokens of the whole
     batch (n - 1, eps 1e-8 inside the root). Dual clip 3, log-ratios within ±20, token mean. Value loss
     ``0.5 · max((V - G)², (clip(V, V_old ± value_clip) - G)²)``, G = GAE before whitening + ``V_old``; here it
-    is a term of the one loss, with ``value_coef``. Metrics as of ``grpo``, with ``value_loss``,
-    ``value_clip_fraction`` and ``return_mean``.
+    is a term of the one loss, with ``value_coef``.
+
+    ``gae_scope = "trajectory"`` is the token estimator of Claw-R1, with ``gae_unit = "turn"`` that of its
+    steps: whitened with each step counting once, values trained at the first token of a step only.
+    Metrics as of ``grpo``, with ``value_loss``, ``value_clip_fraction``, ``value_mean`` and ``return_mean``.
     """
 
     def __init__(self, config: PpoConfig, context: ComponentContext) -> None:
         super().__init__(config, context)
         self._needs |= {"values"}
+        self._moments = ("", 0.0, 1.0)
 
     def weights(self, batch: Batch) -> dict[str, npt.NDArray[np.float32]]:
         """As of the base, also for the term ``value``; and ``returns``, what values are trained on."""
         given = super().weights(batch)
         assert batch.values is not None, "the trainer was told that values are needed"
-        returns = np.where(batch.loss_mask, self._gae(batch) + batch.values, 0.0)
-        return given | {"value": given["policy"], "returns": returns.astype(np.float32)}
+        if self._config.gae_unit == "token":
+            given["value"] = given["policy"]
+        else:
+            valued = np.zeros(len(batch.tokens), dtype=np.bool_)
+            valued[steps_of(batch, "turn", self._config.gae_scope).first] = True
+            given["value"] = shares(batch, "token_mean", mask=valued)
+        returns = np.where(batch.loss_mask, self._estimates(batch) + batch.values, 0.0)
+        return given | {"returns": returns.astype(np.float32)}
 
     def loss(self, inputs: LossInputs) -> Loss:
         """The terms of the base and ``value``."""
@@ -81,8 +105,10 @@ class Ppo(ClippedLoss[PpoConfig]):
             config.value_loss,
         )
         value = (share * values).sum()
+        predicted = trained(inputs.predicted_values).detach()
         metrics = {
             "value_loss": value.detach(),
+            "value_mean": (share * predicted).sum(),
             "value_clip_fraction": (share * fraction).sum(),
             "return_mean": (share * returns).sum(),
         }
@@ -90,11 +116,32 @@ class Ppo(ClippedLoss[PpoConfig]):
         return Loss(terms=terms, metrics=loss.metrics | metrics)
 
     def _advantages(self, batch: Batch) -> Floats:
-        advantages = self._gae(batch)
-        return whiten(advantages, batch.loss_mask) if self._config.whiten else advantages
+        advantages, config = self._gae(batch), self._config
+        steps = steps_of(batch, config.gae_unit, config.gae_scope)
+        per_step = advantages[steps.first]
+        mean, scale = moments(per_step, np.ones(len(per_step), dtype=np.bool_))
+        if not config.whiten:
+            mean, scale = 0.0, 1.0
+        self._moments = (batch.id, mean, scale)
+        return np.where(batch.loss_mask, (advantages - mean) / scale, 0.0)
+
+    def _estimates(self, batch: Batch) -> Floats:
+        """GAE before whitening, of a mini-batch: it may hold parts of trajectories only."""
+        if self._config.gae_scope == "sequence":
+            return self._gae(batch)
+        name, mean, scale = self._moments
+        assert batch.advantages is not None and name == batch.id, "advantages come before weights"
+        return batch.advantages.astype(np.float64) * scale + mean
 
     def _gae(self, batch: Batch) -> Floats:
         assert batch.values is not None, "the trainer was told that values are needed"
-        rewards = outcome_rewards(batch, batch.rewards) + self._kl_rewards(batch)
+        config = self._config
+        outcome, scope = batch.rewards, config.gae_scope
+        if scope == "trajectory" and config.turn_rewards == "each":
+            scope = "sequence"
+        elif scope == "trajectory" and batch.units is not None:
+            outcome = batch.units.trajectory_reward
+        rewards = outcome_rewards(batch, outcome, scope) + self._kl_rewards(batch)
         values = batch.values.astype(np.float64)
-        return gae(batch, rewards, values, self._config.gamma, self._config.lam)
+        how = (config.gae_unit, config.gae_scope)
+        return gae(batch, rewards, values, config.gamma, config.lam, *how)

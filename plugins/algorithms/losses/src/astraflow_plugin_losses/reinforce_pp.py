@@ -8,9 +8,9 @@ import numpy as np
 from pydantic import Field
 
 from astraflow_core.types import Batch
-from astraflow_plugin_losses.config import ClipConfig, Positive
+from astraflow_plugin_losses.config import ClipConfig, GroupUnit, KlEstimator, Positive
 from astraflow_plugin_losses.grpo import ClippedLoss
-from astraflow_plugin_losses.normalization import Floats, whiten
+from astraflow_plugin_losses.normalization import Floats, group_relative, whiten
 from astraflow_plugin_losses.returns import outcome_rewards, returns_to_go
 
 
@@ -21,14 +21,18 @@ class ReinforcePpConfig(ClipConfig):
     dual_clip: Annotated[float, Field(gt=1)] | None = Field(
         3.0, description="Bounds the loss at -A · dual_clip where A < 0."
     )
-    kl_estimator: Literal["k1", "k2", "k3", "k1_plus", "k3_plus"] = Field(
-        "k1", description="As of `grpo`."
-    )
+    kl_estimator: KlEstimator = Field("k1", description="As of `grpo`.")
     kl_in: Literal["loss", "reward"] = Field("reward", description="As of `grpo`.")
     baseline: Literal["none", "group"] = Field(
         "none", description="'group': the reward counts less the mean of its group (RF++-baseline)."
     )
     gamma: Annotated[float, Field(ge=0, le=1)] = Field(1.0, description="Discount per token.")
+    holes: Literal["carry", "reset"] = Field(
+        "carry",
+        description="Returns are carried over tokens that are not trained, or end there, so that only the "
+        "last turn of a row learns from its outcome (SkyRL).",
+    )
+    group_unit: GroupUnit = Field("sequence", description="As of `grpo`; of the baseline 'group'.")
 
 
 class ReinforcePp(ClippedLoss[ReinforcePpConfig]):
@@ -36,15 +40,18 @@ class ReinforcePp(ClippedLoss[ReinforcePpConfig]):
     ``reinforce_plus_plus`` and ``reinforce_plus_plus_baseline`` with the policy loss ``vanilla``.
 
     The reward stands at the last trained token, ``-kl_coef · KL`` at each; returns to go carry through tokens
-    that are not trained; they are whitened over the trained tokens of the whole batch (n - 1, eps 1e-8
+    that are not trained (``holes``); they are whitened over the trained tokens of the whole batch (n - 1, eps 1e-8
     inside the root). With ``baseline = "group"`` the reward less the mean of its group counts (a group of one
     keeps its reward, as in verl), discounts aside. Dual clip 3, log-ratios within ±20, token mean.
     Metrics as of ``grpo``.
     """
 
     def _advantages(self, batch: Batch) -> Floats:
-        outcome = batch.rewards.astype(np.float64)
-        if self._config.baseline == "group":
-            outcome = np.where(batch.group_size > 1, outcome - batch.group_mean, outcome)
+        outcome, config = batch.rewards.astype(np.float64), self._config
+        if config.baseline == "group":
+            outcome = group_relative(
+                batch, normalize_std=False, std_eps=0.0, alone="reward", unit=config.group_unit
+            )
         rewards = outcome_rewards(batch, outcome) + self._kl_rewards(batch)
-        return whiten(returns_to_go(batch, rewards, self._config.gamma), batch.loss_mask)
+        returns = returns_to_go(batch, rewards, config.gamma, config.holes == "reset")
+        return whiten(returns, batch.loss_mask)

@@ -2,50 +2,140 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal
+
 import numpy as np
 import numpy.typing as npt
 
+from astraflow_core.errors import UserError
 from astraflow_core.types import Batch
-from astraflow_plugin_losses.normalization import Floats, tokens_per_row
+from astraflow_plugin_losses.normalization import Floats
+
+Indices = npt.NDArray[np.int64]
+StepUnit = Literal["token", "turn"]
+StepScope = Literal["sequence", "trajectory"]
 
 
-def outcome_rewards(batch: Batch, outcome: npt.NDArray[np.floating]) -> Floats:
-    """Each row's outcome (``[R]``) at its last trained token, 0 elsewhere: float64 ``[N]``."""
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The actions of a batch in the order of their chains, ``S`` of them over ``M`` trained tokens.
+
+    int64: ``first`` and ``last`` ``[S]``, positions of the first and last token of each step; ``chain``
+    ``[S]``, not decreasing; ``tokens`` ``[M]``, positions of trained tokens in the same order, and ``of_token``
+    ``[M]``, the step of each.
+    """
+
+    first: Indices
+    last: Indices
+    chain: Indices
+    tokens: Indices
+    of_token: Indices
+
+
+def steps_of(batch: Batch, unit: StepUnit = "token", scope: StepScope = "sequence") -> Steps:
+    """Trained tokens as steps, or runs of them without a hole (turns); chains are the rows, or trajectories
+    with their rows in the order of their turns, as far as the batch holds them."""
+    tokens = np.flatnonzero(batch.loss_mask)
+    row = batch.row_of_token[tokens]
+    chain_of_row = np.arange(len(batch))
+    if scope == "trajectory":
+        if batch.units is None:
+            raise UserError(
+                f"gae_scope = 'trajectory' reads the order of turns, and batch {batch.id!r} ({len(batch)} "
+                "rows) has no units; batches of a dataflow have them, one made by hand takes them from "
+                "astraflow_core.types.units_of"
+            )
+        chain_of_row = np.unique(batch.trajectory, return_inverse=True)[1]
+        order = np.lexsort((tokens, batch.units.turn[row], chain_of_row[row]))
+        tokens, row = tokens[order], row[order]
+    starts = np.ones(len(tokens), dtype=np.bool_)
+    if unit == "turn":
+        starts[1:] = (np.diff(tokens) != 1) | (np.diff(row) != 0)
+    begins = np.flatnonzero(starts)
+    ends = np.append(begins[1:], len(tokens))[: len(begins)] - 1
+    return Steps(
+        tokens[begins], tokens[ends], chain_of_row[row[begins]], tokens, np.cumsum(starts) - 1
+    )
+
+
+def outcome_rewards(
+    batch: Batch, outcome: npt.NDArray[np.floating], scope: StepScope = "sequence"
+) -> Floats:
+    """Each row's outcome (``[R]``) at its last trained token, 0 elsewhere: float64 ``[N]``. With scope
+    ``trajectory`` only the last row that a trajectory has in the batch counts."""
+    steps = steps_of(batch, "token", scope)
     rewards = np.zeros(len(batch.tokens))
-    trained = np.flatnonzero(batch.loss_mask)
-    last = np.append(np.diff(batch.row_of_token[trained]) > 0, True)[: len(trained)]
-    ends = trained[last]
+    ends = steps.tokens[np.append(np.diff(steps.chain) > 0, True)[: len(steps.tokens)]]
     rewards[ends] = outcome[batch.row_of_token[ends]]
     return rewards
 
 
-def returns_to_go(batch: Batch, rewards: Floats, gamma: float = 1.0) -> Floats:
+def returns_to_go(
+    batch: Batch, rewards: Floats, gamma: float = 1.0, reset_at_holes: bool = False
+) -> Floats:
     """``G_t = r_t + gamma · G_next`` over the trained tokens of each row, 0 elsewhere: float64 ``[N]``.
 
-    Tokens outside the loss mask are carried over and not discounted (verl 0.9.1).
+    Tokens outside the loss mask are carried over and not discounted (verl 0.9.1), or end the return of
+    those before them (SkyRL, some revisions of verl).
     """
-    return gae(batch, rewards, np.zeros(len(rewards)), gamma, 1.0)
+    steps = steps_of(batch)
+    if reset_at_holes:
+        steps = Steps(
+            steps.first,
+            steps.last,
+            steps_of(batch, "turn").of_token,
+            steps.tokens,
+            steps.of_token,
+        )
+    estimates = _recursion(steps, rewards[steps.first], np.zeros(len(steps.first)), gamma, 1.0)
+    return _at_tokens(steps, estimates, len(rewards))
 
 
-def gae(batch: Batch, rewards: Floats, values: Floats, gamma: float, lam: float) -> Floats:
-    """Generalized advantage estimates (Schulman et al. 2016, eq. 16) over the trained tokens of each row,
-    0 elsewhere: float64 ``[N]``. The value after the last one is 0; tokens outside the loss mask are
-    skipped, value and trace carried over, as in verl 0.9.1. Returns are these plus ``values``."""
-    trained = np.flatnonzero(batch.loss_mask)
-    result = np.zeros(len(rewards))
-    if not len(trained):
-        return result
-    counts = tokens_per_row(batch).astype(np.int64)
-    row = batch.row_of_token[trained]
-    place = np.arange(len(trained)) - np.repeat(np.cumsum(counts) - counts, counts)
-    shape = (len(batch), int(counts.max()))
+def gae(
+    batch: Batch,
+    rewards: Floats,
+    values: Floats,
+    gamma: float,
+    lam: float,
+    unit: StepUnit = "token",
+    scope: StepScope = "sequence",
+) -> Floats:
+    """Generalized advantage estimates (Schulman et al. 2016, eq. 16) at trained tokens, 0 elsewhere: float64
+    ``[N]``. The value after the last step of a chain is 0; tokens outside the loss mask are skipped, value and
+    trace carried over, as in verl 0.9.1.
+
+    With unit ``turn`` a step has the sum of its tokens' rewards and the value of the state before its first
+    token, and all its tokens its estimate, as in Claw-R1. Returns are these plus ``values``, at the first
+    token of each step.
+    """
+    steps = steps_of(batch, unit, scope)
+    reward = np.zeros(len(steps.first))
+    np.add.at(reward, steps.of_token, rewards[steps.tokens])
+    estimates = _recursion(steps, reward, values[steps.first], gamma, lam)
+    return _at_tokens(steps, estimates, len(rewards))
+
+
+def _at_tokens(steps: Steps, per_step: Floats, size: int) -> Floats:
+    result = np.zeros(size)
+    result[steps.tokens] = per_step[steps.of_token]
+    return result
+
+
+def _recursion(steps: Steps, rewards: Floats, values: Floats, gamma: float, lam: float) -> Floats:
+    """The estimate of each step, float64 ``[S]``."""
+    if not len(steps.first):
+        return np.zeros(0)
+    chain = np.cumsum(np.append(0, np.diff(steps.chain) != 0))
+    counts = np.bincount(chain)
+    place = np.arange(len(chain)) - np.repeat(np.cumsum(counts) - counts, counts)
+    shape = (len(counts), int(counts.max()))
     reward, value, estimates = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    reward[row, place], value[row, place] = rewards[trained], values[trained]
-    trace, after = np.zeros(len(batch)), np.zeros(len(batch))
-    # Beyond the end of a row everything is 0, so short rows need no case of their own.
+    reward[chain, place], value[chain, place] = rewards, values
+    trace, after = np.zeros(len(counts)), np.zeros(len(counts))
+    # Beyond the end of a chain everything is 0, so short ones need no case of their own.
     for column in reversed(range(shape[1])):
         delta = reward[:, column] + gamma * after - value[:, column]
         trace = delta + gamma * lam * trace
         estimates[:, column], after = trace, value[:, column]
-    result[trained] = estimates[row, place]
-    return result
+    return np.asarray(estimates[chain, place])
