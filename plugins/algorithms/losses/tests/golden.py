@@ -81,6 +81,7 @@ def expected(data: dict[str, Any], keys: dict[str, Any], step: int) -> dict[str,
     count = sum(data["loss_mask"])
     advantages, gradient = [], []
     surrogate = kl = entropy = clipped = approx_kl = ratios = weights_used = zeros = 0.0
+    moments = ratio_squares = weight_squares = 0.0
     token = 0
     for row, length in enumerate(data["lengths"]):
         value = data["rewards"][row] - data["group_mean"][row]
@@ -111,6 +112,9 @@ def expected(data: dict[str, Any], keys: dict[str, Any], step: int) -> dict[str,
             clipped += stopped / count
             approx_kl += (ratio - 1 - math.log(ratio)) / count
             ratios += ratio / count
+            ratio_squares += ratio**2 / count
+            weight_squares += weight**2 / count
+            moments += (current - behaviour) ** 2 / count
             if config["kl_coef"]:
                 gap = data["reference"][token] - current
                 kl += (math.exp(gap) - 1 - gap) / count
@@ -120,9 +124,19 @@ def expected(data: dict[str, Any], keys: dict[str, Any], step: int) -> dict[str,
             token += 1
     share = [float(trained) / count for trained in data["loss_mask"]]
     terms, weights = {"policy": surrogate}, {"policy": share}
-    metrics = {"clip_fraction": clipped, "approx_kl": approx_kl, "ratio_mean": ratios}
+    metrics = {
+        "clip_fraction": clipped,
+        "approx_kl": approx_kl,
+        "ratio_mean": ratios,
+        "ratio_square_mean": ratio_squares,
+        "second_moment": moments,
+    }
     if config["corrections"]:
-        metrics |= {"correction_mean": weights_used, "masked_fraction": zeros}
+        metrics |= {
+            "correction_mean": weights_used,
+            "correction_square_mean": weight_squares,
+            "masked_fraction": zeros,
+        }
     if config["kl_coef"]:
         terms["kl"], weights["kl"], metrics["kl"] = config["kl_coef"] * kl, share, kl
     if slope:

@@ -122,6 +122,8 @@ def reference_loss(
         "entropy": float(np.mean(entropies)),
         "clip_fraction": float(np.mean(clipped)),
         "ratio_mean": float(np.mean(ratios)),
+        "ratio_square_mean": float(np.mean(np.square(ratios))),
+        "second_moment": float(np.mean(np.log(ratios) ** 2)),
         "approx_kl": float(np.mean(np.array(ratios) - 1 - np.log(ratios))),
     }
 

@@ -11,15 +11,8 @@ from pydantic import Field, model_validator
 from astraflow_core.types import Batch, ComponentContext
 from astraflow_plugin_losses.config import ClippedGroupConfig, Positive
 from astraflow_plugin_losses.grpo import ClippedLoss, GroupLoss
-from astraflow_plugin_losses.normalization import Floats
 from astraflow_plugin_losses.policy import Tensor, Tokens
 from astraflow_plugin_losses.shares import shares
-
-WIDEST = (0.95, 20.0)
-"""The clip of ``clip_range_astraflow`` is never wider than this, and is this without excess."""
-NARROWEST = (0.3, 0.5)
-"""The clip of ``clip_range_m2po_repo`` is never narrower than this."""
-NO_CLIP = (1.0, 1e5)
 
 
 class M2poConfig(ClippedGroupConfig):
@@ -34,12 +27,26 @@ class M2poConfig(ClippedGroupConfig):
         description="Which published form; clip_low and clip_high are read by 'mask_areal' only, which also "
         "needs proximal = 'recompute'.",
     )
+    scope: Literal["mini_batch", "micro_batch"] = Field(
+        "mini_batch",
+        description="The tokens over which the threshold holds: with 'micro_batch', as published, no pass "
+        "before the update, and a loss that depends on how the mini-batch is cut.",
+    )
 
     @model_validator(mode="after")
     def _policies(self) -> Self:
         wanted = "recompute" if self.variant == "mask_areal" else "behaviour"
         if self.proximal != wanted:
             raise ValueError(f"variant = {self.variant!r} needs proximal = {wanted!r}")
+        if (
+            wanted == "recompute"
+            and self.scope == "micro_batch"
+            and self.aggregation != "token_mean"
+        ):
+            raise ValueError(
+                "variant = 'mask_areal' with scope = 'micro_batch' has its published denominator, the "
+                "tokens left: it needs aggregation = 'token_mean'"
+            )
         return self
 
 
@@ -58,84 +65,84 @@ class M2po(ClippedLoss[M2poConfig], GroupLoss[M2poConfig]):
     dropped until the mean of the rest is below ``threshold``, from the denominator too; then the clip of
     PPO with ``clip_low`` and ``clip_high``, on current / proximal.
 
-    The published code takes t from each micro-batch; here it is that of the mini-batch, so that the loss
-    does not depend on the cut. Metrics as of ``grpo``, with ``m2_low`` and ``m2_high``, the bounds in use, or
+    The published code takes t from each micro-batch (``scope = "micro_batch"``); here it is that of the
+    mini-batch, so that the loss does not depend on the cut. Metrics as of ``grpo``, with ``m2_low`` and ``m2_high``, the bounds in use, or
     ``dropped_fraction``.
     """
 
     def __init__(self, config: M2poConfig, context: ComponentContext) -> None:
         super().__init__(config, context)
-        if config.variant != "mask_areal":
+        if config.variant != "mask_areal" and config.scope == "mini_batch":
             self._needs |= {"current"}
 
     def weights(self, batch: Batch) -> dict[str, npt.NDArray[np.float32]]:
-        """As of the base; with a clip range ``clip_low`` and ``clip_high`` at trained tokens too."""
+        """As of the base; with a clip range over the mini-batch ``clip_low`` and ``clip_high`` at trained
+        tokens too."""
         given = super().weights(batch)
         if self._config.variant == "mask_areal":
             given["metrics"] = shares(batch, "token_mean")
-            return given
-        assert batch.current is not None, "the trainer was told that current log-probs are needed"
-        assert batch.advantages is not None, "advantages come before weights"
-        log_ratio = (batch.current.astype(np.float64) - batch.logprobs)[batch.loss_mask]
-        harmful = log_ratio * np.sign(batch.advantages[batch.loss_mask]) > 0
-        moments = np.sort(log_ratio[harmful] ** 2)
-        low, high = (
-            _astraflow_bounds(moments, self._config.threshold)
-            if self._config.variant == "clip_range_astraflow"
-            else _m2po_repo_bounds(moments, self._config.threshold)
-        )
-        for name, bound in (("clip_low", low), ("clip_high", high)):
-            given[name] = np.where(batch.loss_mask, bound, 0.0).astype(np.float32)
+        elif self._config.scope == "mini_batch":
+            assert batch.current is not None, "the trainer was told that current ones are needed"
+            assert batch.advantages is not None, "advantages come before weights"
+            import torch  # the bounds are written once
+
+            log_ratio = np.where(batch.loss_mask, batch.current.astype(float) - batch.logprobs, 0)
+            arrays = (log_ratio, batch.advantages, batch.loss_mask)
+            bounds = self._bounds(*(torch.tensor(array) for array in arrays))
+            for name, bound in zip(("clip_low", "clip_high"), bounds, strict=True):
+                given[name] = np.where(batch.loss_mask, float(bound), 0.0).astype(np.float32)
         return given
 
     def _kept(self, batch: Batch) -> npt.NDArray[np.bool_]:
-        if self._config.variant != "mask_areal":
+        if self._config.variant != "mask_areal" or self._config.scope == "micro_batch":
             return batch.loss_mask
         assert batch.proximal is not None, "the trainer was told that proximal ones are needed"
-        moment = (batch.proximal.astype(np.float64) - batch.logprobs) ** 2
-        ordered = np.sort(moment[batch.loss_mask])
-        if not len(ordered):
-            return batch.loss_mask
-        largest = ordered[max(_tolerated(ordered, self._config.threshold), 1) - 1]
-        return np.asarray(batch.loss_mask & (moment <= largest))
+        import torch
+
+        gap = batch.proximal.astype(np.float64) - batch.logprobs
+        drift = torch.from_numpy(np.where(batch.loss_mask, gap, 0.0))
+        return np.asarray(self._left(drift, torch.tensor(batch.loss_mask)).numpy())
+
+    def _bounds(self, log_ratio: Tensor, advantages: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        from astraflow_plugin_losses import second_moment
+
+        astraflow = self._config.variant == "clip_range_astraflow"
+        bounds = second_moment.astraflow_bounds if astraflow else second_moment.m2po_repo_bounds
+        counted = second_moment.harmful(log_ratio, advantages, mask)
+        return bounds(log_ratio.square(), counted, self._config.threshold)
+
+    def _left(self, drift: Tensor, mask: Tensor) -> Tensor:
+        from astraflow_plugin_losses.second_moment import tolerated
+
+        if not len(drift):
+            return mask
+        moment = drift.square()
+        return mask & (moment <= tolerated(moment, mask, self._config.threshold))
 
     def _surrogate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        given = tokens.inputs.weights
-        if self._config.variant == "mask_areal":
-            loss, metrics = super()._surrogate(tokens)
-            dropped = (given["policy"] == 0) & tokens.inputs.mask
-            return loss, metrics | {"dropped_fraction": dropped.to(loss.dtype)}
         from astraflow_plugin_losses import tensors
 
+        given, mask, micro = tokens.inputs, tokens.inputs.mask, self._config.scope == "micro_batch"
+        if self._config.variant == "mask_areal":
+            loss, metrics = super()._surrogate(tokens)
+            if not micro:
+                dropped = (given.weights["policy"] == 0) & mask
+                return loss, metrics | {"dropped_fraction": dropped.to(loss.dtype)}
+            assert given.proximal is not None, "the trainer was told that proximal ones are needed"
+            left = self._left(
+                tensors.masked(mask, given.proximal) - tensors.masked(mask, given.behaviour), mask
+            )
+            share = mask.sum() / left.sum().clamp(min=1)
+            dropped = mask & ~left
+            return loss * left * share, metrics | {"dropped_fraction": dropped.to(loss.dtype)}
         ratio, dual_clip = tokens.log_ratio.exp(), self._config.dual_clip
-        low, high = (
-            tensors.masked(tokens.inputs.mask, given[f"clip_{s}"]) for s in ("low", "high")
-        )
+        if micro:
+            bounds = self._bounds(tokens.log_ratio.detach(), tokens.advantages, mask)
+            low, high = (bound.to(ratio.dtype).expand_as(ratio) for bound in bounds)
+        else:
+            low, high = (
+                tensors.masked(mask, given.weights[f"clip_{side}"]) for side in ("low", "high")
+            )
         loss = tensors.clipped_surrogate(ratio, tokens.advantages, low, high, dual_clip)
         fraction = tensors.clipped(ratio.detach(), tokens.advantages, low, high, dual_clip)
         return loss, {"clip_fraction": fraction, "m2_low": low, "m2_high": high}
-
-
-def _tolerated(ordered: Floats, threshold: float) -> int:
-    """How many of the smallest values (ascending) have a mean below the threshold."""
-    means = np.cumsum(ordered) / np.arange(1, len(ordered) + 1)
-    return int(np.count_nonzero(means < threshold))
-
-
-def _astraflow_bounds(ordered: Floats, threshold: float) -> tuple[float, float]:
-    """(eps_low, eps_high) out of the squared log-ratios of harmful tokens, ascending."""
-    if not len(ordered) or ordered.mean() <= threshold:
-        return WIDEST
-    t = float(np.sqrt(ordered[max(_tolerated(ordered, threshold), 1) - 1]))
-    return min(WIDEST[0], -float(np.expm1(-t))), min(WIDEST[1], float(np.expm1(t)))
-
-
-def _m2po_repo_bounds(ordered: Floats, threshold: float) -> tuple[float, float]:
-    """The same in the form of the M2PO repository."""
-    if not len(ordered) or ordered.mean() <= threshold:
-        return NO_CLIP
-    count = len(ordered)
-    capped = np.cumsum(ordered) + ordered * np.arange(count - 1, -1, -1)
-    below = np.flatnonzero(capped < threshold * count)
-    t = float(np.sqrt(ordered[below[-1]])) if len(below) else 0.0
-    return max(NARROWEST[0], -float(np.expm1(-t))), max(NARROWEST[1], float(np.expm1(t)))

@@ -95,7 +95,11 @@ class PolicyLoss(ABC, Generic[C]):
         surrogate, per_token = self._surrogate(Tokens(current, log_ratio, advantages, inputs))
 
         fixed = log_ratio.detach()
-        per_token |= {"approx_kl": tensors.k3(fixed), "ratio_mean": fixed.exp()}
+        per_token |= {
+            "approx_kl": tensors.k3(fixed),
+            "second_moment": (current.detach() - behaviour).square(),
+            **tensors.importance("ratio", fixed),
+        }
         factors = [
             corrections.correction_weights(c, proximal - behaviour, mask, inputs.row, inputs.rows)
             for c in config.corrections
@@ -113,6 +117,7 @@ class PolicyLoss(ABC, Generic[C]):
                 weight = weight * factor
             surrogate = surrogate * weight
             per_token["correction_mean"] = weight
+            per_token["correction_square_mean"] = weight.square()
             per_token["masked_fraction"] = (weight == 0).to(weight.dtype)
         terms = {"policy": (1.0, mean("policy", surrogate))}
         by = "metrics" if "metrics" in inputs.weights else "policy"

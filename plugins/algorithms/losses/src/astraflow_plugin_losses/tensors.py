@@ -60,6 +60,13 @@ def clipped(
     return stopped.to(ratio.dtype)
 
 
+def importance(name: str, log_ratio: torch.Tensor) -> dict[str, torch.Tensor]:
+    """First and second power of ``exp(log_ratio)``, out of which the effective sample size is made; the
+    second is held below 1e35, so that it stays finite in float32."""
+    square = (2 * log_ratio).clamp(max=80).exp()
+    return {f"{name}_mean": log_ratio.exp(), f"{name}_square_mean": square}
+
+
 def k3(log_ratio: torch.Tensor) -> torch.Tensor:
     """``exp(x) - 1 - x``, Schulman's k3 estimator (joschu.net/blog/kl-approx.html), not clamped.
 
