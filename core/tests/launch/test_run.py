@@ -173,7 +173,7 @@ def test_a_run_goes_on_with_the_raas_that_are_left(table: Table) -> None:
 def test_no_raas_is_left(table: Table) -> None:
     ended, _ = run_here(behaving(table, rate=1, restarts=1, raas_0="exit1", raas_1="exit1"))
     assert ended.exit_code == 1
-    assert "no RaaS is left" in str(ended.error)
+    assert "no RaaS is left; raas-1 ended with exit code 1 as the last: " in str(ended.error)
 
 
 def test_a_run_that_stands_still(table: Table) -> None:

@@ -161,7 +161,9 @@ def test_a_host_ends_with_its_engine_and_what_was_under_way_can_be_retried(make_
         for lost in (host.client.generate(request("lost")), under_way):
             with pytest.raises(HostGone, match="exit code 1"):
                 await asyncio.wait_for(lost, 10)
-        assert await asyncio.wait_for(life, 10) == "ended with exit code 1"
+        ended = await asyncio.wait_for(life, 10)
+        assert ended.startswith("ended with exit code 1 after it said ")
+        assert "the engine is lost: its backend is gone" in ended
 
     hosted(make_config(engine={"token_s": 0.05}), tmp_path, scenario)
 
@@ -276,6 +278,26 @@ def test_gives_up_on_a_host_that_keeps_dying(make_config, tmp_path):
         assert len(victims) == 3
 
     asyncio.run(scenario())
+
+
+def test_an_interpreter_that_cannot_run_a_host_is_quoted(make_config, tmp_path, capfd):
+    python = tmp_path / "python"
+    python.write_text(
+        "#!/bin/sh\necho oh dear >&2\necho ModuleNotFoundError: astraflow_core >&2\nexit 3\n"
+    )
+    python.chmod(0o700)
+
+    async def scenario():
+        given = settings(make_config(engine={"python": str(python)}), tmp_path)
+        await SupervisedEngine("solver", lambda n: EngineHostProcess.start(given, n)).run()
+
+    with pytest.raises(RunFailed) as gave_up:
+        asyncio.run(scenario())
+    assert str(gave_up.value).endswith(
+        "at last it ended with exit code 3 after it said 'ModuleNotFoundError: astraflow_core', "
+        "before its engine was ready"
+    )
+    assert capfd.readouterr().err.count("oh dear") == 3  # and all of it is in the log
 
 
 def test_an_engine_that_cannot_start_says_why_as_the_users_mistake(make_config, tmp_path):

@@ -12,7 +12,7 @@ from pathlib import Path
 from astraflow_core.config.models import RunTable
 from astraflow_core.errors import AstraFlowError, DeadlineExceeded, Refused, RunFailed
 from astraflow_core.launch.diagnosis import Watchdog
-from astraflow_core.launch.endings import describe_end, error_of
+from astraflow_core.launch.endings import complaint, describe_end, error_of
 from astraflow_core.launch.figures import duration
 from astraflow_core.launch.logwatch import LogWatch
 from astraflow_core.launch.plan import reaching
@@ -203,7 +203,8 @@ class Supervisor:
             if self.status.ended or self.status.state == "stopping":
                 return
             last = next(state for state in reversed(processes) if state.name in raas)
-            raise RunFailed(f"no RaaS is left; {describe_end(last, 'as the last')}")
+            said = complaint(last.last_lines) or "it said nothing; see its log"
+            raise RunFailed(f"no RaaS is left; {describe_end(last, 'as the last')}: {said}")
 
     def _replace(self, state: ProcessState) -> None:
         if state.exit_code == 0:

@@ -10,6 +10,10 @@ from pathlib import Path
 
 from astraflow_core.raas.spec import child_environment
 
+_KEPT_BYTES = 4096
+_LAST_WORDS_S = 1.0
+"""How long the last output of a child may be on its way; what it started may hold the pipe open."""
+
 
 class Child:
     """One child of the RaaS. Its output goes where ours goes: to the log of the RaaS."""
@@ -17,6 +21,8 @@ class Child:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self.pid = process.pid
+        self._said = b""
+        self._listening = asyncio.create_task(self._listen())
 
     @classmethod
     async def start(
@@ -36,6 +42,7 @@ class Child:
                 str(spec),
                 *map(str, fds),
                 stdin=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
                 env=child_environment(token),
                 pass_fds=fds,
                 start_new_session=True,
@@ -43,11 +50,21 @@ class Child:
         )
 
     async def ended(self) -> str:
-        """Wait for the end of the process; how it ended, in words."""
+        """Wait for the end of the process; how it ended, in words: its own last ones if it failed."""
         code = await self._process.wait()
-        if code >= 0:
-            return f"ended with exit code {code}"
-        return f"was killed by {signal.Signals(-code).name}"
+        if code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        await asyncio.wait({self._listening}, timeout=_LAST_WORDS_S)
+        lines = self._said.decode(errors="replace").split("\n")
+        last = next((line for line in reversed(lines) if line.strip()), "") if code else ""
+        return f"ended with exit code {code}" + (f" after it said {last.strip()!r}" if last else "")
+
+    async def _listen(self) -> None:
+        assert self._process.stderr is not None
+        while said := await self._process.stderr.read(1 << 16):
+            sys.stderr.buffer.write(said)
+            sys.stderr.buffer.flush()
+            self._said = (self._said + said)[-_KEPT_BYTES:]
 
     def kill(self) -> None:
         """Kill the process and everything that it started."""

@@ -104,7 +104,8 @@ class EngineHostProcess:
         """Start a host and its engine within the start deadline.
 
         Raises what the engine raised (:class:`UserError` for the user's mistakes, else
-        :class:`RunFailed`), and :class:`HostGone` if the process ended without a word.
+        :class:`RunFailed`), and :class:`HostGone`, with no more than how it ended, if the process did
+        without a word.
         """
         address = f"ipc://{settings.sockets / f'{settings.part}.{attempt}'}"
         socket = zmq.asyncio.Context.instance().socket(zmq.ROUTER)
@@ -160,9 +161,7 @@ class EngineHostProcess:
                 # What it said last may still be on its way.
                 await asyncio.wait({word}, timeout=0.5)
                 if not word.done():
-                    raise HostGone(
-                        f"{settings.name} {end.result()} before its engine was ready; see the log"
-                    )
+                    raise HostGone(f"{end.result()}, before its engine was ready")
             if not word.done():
                 raise DeadlineExceeded(settings.name, "the start of its engine", deadline_s)
             peer, header, *_ = word.result()

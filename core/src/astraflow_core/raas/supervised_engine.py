@@ -60,7 +60,7 @@ class SupervisedEngine:
             if deaths >= MAX_DEATHS and self._needed():
                 raise RunFailed(
                     f"the engine host of {self.label} died {deaths} times in a row without finishing a "
-                    f"request; last: it {reason}. See its lines in this log"
+                    f"request; at last it {reason}"
                 )
             self.restarts += 1
             await asyncio.sleep(min(_PAUSE_S * (deaths - 1), _LONGEST_PAUSE_S))
