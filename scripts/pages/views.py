@@ -71,7 +71,7 @@ DATAFLOW: dict[str, View] = {
         "policies.NAME.trainer_wait_fraction": "share of its time that the trainer waits for a batch",
         "policies.NAME.max_staleness_seen": "highest staleness of a row in a batch",
         "policies.NAME.staleness": "rows trained, by staleness",
-        "tasks": f"{_TASKS}; also pushes that were `duplicates` or `late`, and prompts admitted after a whole epoch of refusals (`forced`)",
+        "tasks": f"{_TASKS}; also pushes that were `duplicates` or `late`, and prompts admitted after a whole epoch of refusals (`forced`), and tasks that gave way to one for the rest of their group (`refilled`)",
         "rejected": "groups that every policy rejected, by reason",
         "held_by": "the data policy that wants no more prompts for now, or nothing",
         "refused_prompts": "prompts not admitted, by data policy",

@@ -116,6 +116,16 @@ def test_a_data_policy_stands_twice_under_different_names_only(site: Any, run_fi
     assert second.options == {"ratio": 0.9}
 
 
+def test_a_group_deadline_that_cannot_act_is_refused(site: Any, run_file: Path) -> None:
+    (problem,) = problems(run_file, site, "run.refill_groups=true")
+    assert problem.startswith("run: refill_groups has no effect without group_deadline_s")
+    (problem,) = problems(run_file, site, "run.group_deadline_s=120")
+    assert problem.startswith("run: group_deadline_s = 120 never acts")
+    assert problems(run_file, site, "run.group_deadline_s=0")
+    run = load_config(run_file, ["run.group_deadline_s=9"], site.catalog()).config.run
+    assert (run.group_deadline_s, run.refill_groups) == (9, False)
+
+
 def test_a_missing_workflow_may_come_as_an_object(site: Any, run_file: Path) -> None:
     run_file.write_text(run_file.read_text().replace('[workflow]\nuse = "toy_turn"\n', ""))
     assert problems(run_file, site) == [

@@ -97,6 +97,7 @@ def group_body(
     length: int = 5,
     eval_set: str = "",
     trained: bool = True,
+    late: int = 0,
 ) -> bytes:
     """A push with one trajectory for each reward; the last three tokens of a sequence are trained, the
     token ids tell trajectory and position."""
@@ -115,7 +116,8 @@ def group_body(
             for policy in policies
         )
         trajectories.append(Trajectory(sequences, rewards=dict.fromkeys(policies, reward)))
-    return encode_group(Group(task, prompt_id, tuple(trajectories)), raas, eval_set=eval_set)
+    group = Group(task, prompt_id, tuple(trajectories))
+    return encode_group(group, raas, eval_set=eval_set, late=late)
 
 
 @dataclass
@@ -258,6 +260,7 @@ def picture(flow: Dataflow) -> dict[str, Any]:
     def table(table: TaskTable) -> dict[str, Any]:
         return {
             "queue": [(task.id, task.attempts, task.last_error) for task in table._queue],
+            "parts": [(part.group.header, part.group.tokens.tolist()) for part in table.parts],
             "leased": sorted((task.id, task.lease.raas, task.attempts) for task in table.leased()),
             "ended": dict(table._ended),
             "admitted": table.admitted,

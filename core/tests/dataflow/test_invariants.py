@@ -96,14 +96,19 @@ class Play(RuleBasedStateMachine):
         data=st.sampled_from([(), (DropEqual,), (OldestFirst,), (DropEqual, HalfReplayed)]),
         evals=st.integers(0, 2),
         checkpoints=st.booleans(),
+        refill=st.booleans(),
     )
-    def start(self, staleness, batch, group, publish_every, attempts, data, evals, checkpoints):
+    def start(
+        self, staleness, batch, group, publish_every, attempts, data, evals, checkpoints, refill
+    ):
         config = type(self).make_config(
             policies=POLICIES,
             run__steps=12,
             run__max_staleness=staleness,
             run__group_size=group,
             run__task_attempts=attempts,
+            run__group_deadline_s=10,
+            run__refill_groups=refill,
             run__failure_limit=10**6,
             run__deadline_s=1e6,
             run__start_deadline_s=1e6,
@@ -114,6 +119,7 @@ class Play(RuleBasedStateMachine):
         )
         self.checkpoints, self.first_served = checkpoints, {}
         self.staleness, self.batch_size = staleness, batch
+        self.refill = refill
         self.attempts, self.journal = attempts, Path(tempfile.mkdtemp(dir=type(self).folder))
         self.b = (
             type(self)
@@ -213,12 +219,16 @@ class Play(RuleBasedStateMachine):
         else:
             policies = data.draw(st.sampled_from([POLICIES, POLICIES, ("a",), ("a", "b", "b")]))
         table = self.b.state.eval if task.pinned else self.b.state.train
+        late = 0 if task.pinned else data.draw(st.integers(0, max(count - 1, 0)))
+        rewards = rewards[: count - late]
         before = table.outcome(name)
         ended_by = table.ended_by(name)
         live = table.get(name)
         holds = live is not None and live.lease is not None and live.lease.raas == raas
         try:
-            answer = self.b.push(task, raas, rewards=rewards, version=version, policies=policies)
+            answer = self.b.push(
+                task, raas, rewards=rewards, version=version, policies=policies, late=late
+            )
         except Refused as refused:
             assert refused.status == 409
             assert not holds
@@ -228,7 +238,8 @@ class Play(RuleBasedStateMachine):
                 assert (answer.status, ended_by) == ("duplicate", raas)
             else:
                 assert holds
-                assert answer.status in ("accepted", "rejected")
+                assert answer.status in ("accepted", "rejected", "partial")
+                assert answer.status != "partial" or (late and self.refill)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), fatal=st.booleans())
@@ -353,7 +364,8 @@ class Play(RuleBasedStateMachine):
             state.admission.chain.refused.values()
         )
         assert sum(offer.forced for offer in offers) == state.admission.forced
-        assert len(stories) == state.train.admitted == sum(offer.admitted for offer in offers)
+        assert state.train.admitted == sum(offer.admitted for offer in offers)
+        assert len(stories) == state.train.admitted + state.train.outcomes["refilled"]
         leased = {task.id for task in state.train.leased()}
         for name, story in stories.items():
             live = "leased" if name in leased else "queued"

@@ -17,7 +17,7 @@ from astraflow_core.raas.rewards import LoopScorer
 from astraflow_core.raas.tokenizer import FolderTokenizer
 from astraflow_core.raas.user_objects import as_workflow
 from astraflow_core.raas.workflows import NamedWorkflow
-from astraflow_core.types import GenerateResult, Sampling, Trajectory
+from astraflow_core.types import GenerateResult, Sampling, Sequence, Trajectory
 from astraflow_core.wire.groups import ReceivedGroup
 from astraflow_core.wire.messages import SamplingMessage
 
@@ -356,3 +356,42 @@ def test_an_empty_prompt_is_refused(handle):
     engine = TaskPolicyEngine(handle, Sampling(max_tokens=2))
     with pytest.raises(WorkflowError, match="empty prompt"):
         asyncio.run(engine.generate(np.empty(0, np.int32)))
+
+
+def ready(reward):
+    tokens = np.arange(3, dtype=np.int32)
+    sequence = Sequence(
+        "solver",
+        tokens,
+        np.array([False, True, True]),
+        np.zeros(3, np.float32),
+        np.zeros(3, np.int32),
+    )
+    return Trajectory((sequence,), rewards={"solver": reward})
+
+
+def test_at_the_group_deadline_what_is_done_is_pushed(handle):
+    began, ended = [], []
+
+    async def every_other(engines, prompt):
+        began.append(prompt.id)
+        number = len(began)
+        if number % 2:
+            return ready(float(number))
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(number)
+
+    group = rolled_out(handle, every_other, group_deadline_s=0.3)
+    assert [s.reward for s in group.header.sequences] == [1.0, 3.0]
+    assert (group.header.trajectories, group.header.late, group.header.rejected) == (2, 2, 0)
+    assert ended == [2, 4]
+
+
+def test_a_group_of_which_nothing_is_done_at_the_group_deadline_has_failed(handle):
+    async def hangs(engines, prompt):
+        await asyncio.Event().wait()
+
+    with pytest.raises(TaskFailed, match=r"4 of 4 .* deadline of 0.1 s \(\[run\] group_deadline_s"):
+        rolled_out(handle, hangs, group_deadline_s=0.1)

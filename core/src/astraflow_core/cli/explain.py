@@ -136,6 +136,7 @@ def _told(trace: Trace) -> Iterator[str]:
     for name, story in trace.groups.items():
         if name not in told:
             of = f" of evaluation set {story.eval_set!r}" if story.eval_set else ""
+            of += f", the rest of group {story.completes}" if story.completes else ""
             yield f"{'':>12}group {name}, prompt {story.prompt or 'unknown'}{of}"
             yield from _group(story)
 
@@ -165,16 +166,20 @@ def _group(story: GroupStory) -> Iterator[str]:
             yield _line(attempt.since_s, f"{attempt.raas} has it")
             yield _line(attempt.until_s, f"came back without a result: {attempt.ended}")
     if story.pushed_s is not None:
-        lost = f", {story.rejected_by_workflow} more rejected by the workflow"
-        yield _line(
-            story.pushed_s,
-            f"{story.state}: {story.trajectories} trajectories"
-            f"{lost if story.rejected_by_workflow else ''}",
-        )
+        yield _line(story.pushed_s, _result(story))
     elif story.state != "leased":
         yield f"{'':>12}{story.state.replace('_', ' ')}"
     for share in story.shares:
         yield from _share(share)
+
+
+def _result(story: GroupStory) -> str:
+    text = f"{story.state}: {story.trajectories} trajectories"
+    if story.rejected_by_workflow:
+        text += f", {story.rejected_by_workflow} more rejected by the workflow"
+    if story.late:
+        text += f", {story.late} cut off by the group deadline"
+    return text + (f"; group {story.completed_by} brings the rest" if story.completed_by else "")
 
 
 def _share(share: Share) -> Iterator[str]:

@@ -124,6 +124,15 @@ class RunTable(ConfigModel):
     episode_deadline_s: Seconds = Field(
         default=120.0, description="Longest an episode may take, reward included."
     )
+    group_deadline_s: Seconds | None = Field(
+        default=None,
+        description="A group that has run for so long is pushed as it is and its other episodes are aborted; "
+        "default: all of them are waited for.",
+    )
+    refill_groups: bool = Field(
+        default=False,
+        description="Roll out anew what the group deadline cut off, before a data policy sees the group.",
+    )
     lease_s: Seconds = Field(
         default=30.0, description="Lease of a task; renewed while its RaaS is alive."
     )
@@ -141,6 +150,18 @@ class RunTable(ConfigModel):
     start_deadline_s: Seconds = Field(
         default=300.0, description="Longest a process may take to start."
     )
+
+    @model_validator(mode="after")
+    def _group_deadline_can_act(self) -> RunTable:
+        if self.group_deadline_s is None:
+            if self.refill_groups:
+                raise ValueError("refill_groups has no effect without group_deadline_s")
+        elif self.group_deadline_s >= self.episode_deadline_s:
+            raise ValueError(
+                f"group_deadline_s = {self.group_deadline_s:g} never acts: the attempt has failed after "
+                f"episode_deadline_s = {self.episode_deadline_s:g}; set it below"
+            )
+        return self
 
     @property
     def patience_s(self) -> float:

@@ -89,13 +89,15 @@ class Judged(msgspec.Struct, frozen=True, array_like=True):
 
 class Pushed(msgspec.Struct, frozen=True, tag="pushed", kw_only=True):
     """A group came in. ``header`` is its own, without texts; ``trained``: trained tokens of each sequence;
-    ``body``: where it lies, if a policy accepted it; ``judged``: for each policy that has a share of it."""
+    ``body``: where it lies, if a policy accepted it; ``judged``: for each policy that has a share of it. If
+    ``refill`` is set the group is not whole: nobody has judged it, and that task shall bring the rest."""
 
     header: GroupHeader
     trained: list[int]
     accepted: bool
     body: Place | None = None
     judged: list[Judged] = []
+    refill: str = ""
 
 
 class Asked(msgspec.Struct, frozen=True, tag="asked", kw_only=True):

@@ -80,7 +80,7 @@ class Leasing:
         for take in kinds:
             while (task := take(record, free)) is not None:
                 leased.append(task)
-                free -= task.group_size
+                free -= task.missing
         if leased:
             state.last_progress = state.clock()
         return TasksLeased(tasks=[self._message(task) for task in leased], news=state.news(record))
@@ -175,10 +175,10 @@ class Leasing:
 
     def _next_train(self, record: RaasRecord, free: int) -> TaskRecord | None:
         state = self._state
-        group_size = state.config.run.group_size
+        group_size, task = state.config.run.group_size, state.train.first()
         if (
             state.progress.state is not RunState.RUNNING
-            or not self._fits(record, free, group_size)
+            or not self._fits(record, free, task.missing if task is not None else group_size)
             or not record.caught_up
             or (behind := record.behind(state.versions.newest)) is None
             or max(behind.values()) > state.config.run.max_staleness
@@ -186,7 +186,7 @@ class Leasing:
             or state.held_back
         ):
             return None
-        if state.train.first() is None and not self._admit():
+        if task is None and not self._admit():
             return None
         return state.lease(state.train, record.name, record.capacity)
 
@@ -222,10 +222,11 @@ class Leasing:
             id=task.id,
             prompt_id=task.prompt.id,
             data=task.prompt.data,
-            group_size=task.group_size,
+            group_size=task.missing,
             sampling=self._eval_sampling if task.eval_set else self._train_sampling,
             lease_s=state.config.run.lease_s,
             deadline_s=state.config.run.episode_deadline_s,
             pinned=dict(task.pinned),
             eval_set=task.eval_set,
+            group_deadline_s=None if task.eval_set else state.config.run.group_deadline_s,
         )

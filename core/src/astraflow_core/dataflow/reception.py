@@ -8,6 +8,8 @@ import msgspec
 import numpy as np
 
 from astraflow_core.dataflow.entries import Judged, Place, Pushed
+from astraflow_core.dataflow.parts import Part, joined
+from astraflow_core.dataflow.progress import RunState
 from astraflow_core.dataflow.rows import Row, share_of, trained_tokens
 from astraflow_core.dataflow.rulings import Refusal, Ruling
 from astraflow_core.dataflow.state import FlowState
@@ -52,6 +54,12 @@ class Reception:
         if table is state.eval:
             state.records.tell(Pushed(header=told, trained=[], accepted=True))
             return self.score(header, task)
+        if self._wants_refill(header, task):
+            return self._refill(received, told, task)
+        if task.parts:
+            body = joined([*(part.group for part in task.parts), received])
+            received = ReceivedGroup(body)
+            told = received.header
         trained = trained_tokens(received)
         answer, rows, judged = self.judge(received, trained, task)
         place = state.records.keep_body(body) if rows else None
@@ -71,8 +79,34 @@ class Reception:
         state.signals.work()
         return answer
 
+    def _wants_refill(self, header: GroupHeader, task: TaskRecord) -> bool:
+        run, state = self._state.config.run, self._state
+        return (
+            run.refill_groups
+            and header.late > 0
+            and header.trajectories > 0
+            and task.attempts + 1 < run.task_attempts
+            and state.progress.state is RunState.RUNNING
+        )
+
+    def _refill(self, received: ReceivedGroup, told: GroupHeader, task: TaskRecord) -> GroupPushed:
+        place = self._state.records.keep_body(received.body)
+        rest = self.refill(received, task, place)
+        entry = Pushed(header=told, trained=[], accepted=False, body=place, refill=rest.id)
+        self._state.records.tell(entry)
+        self._state.signals.work()
+        return GroupPushed(status="partial")
+
+    def refill(self, part: ReceivedGroup, task: TaskRecord, place: Place | None) -> TaskRecord:
+        """Keep what came of a group; the task that shall bring the rest."""
+        self._state.failed_in_a_row = 0
+        return self._state.train.refill(task, Part(part, place.segment if place else -1))
+
     def _after_the_end(self, table: TaskTable, name: str, raas: str) -> GroupPushed:
-        if table.outcome(name) in ("accepted", "rejected") and table.ended_by(name) == raas:
+        if (
+            table.outcome(name) in ("accepted", "rejected", "refilled")
+            and table.ended_by(name) == raas
+        ):
             table.duplicates += 1
             return GroupPushed(status="duplicate")
         table.late += 1
@@ -88,8 +122,8 @@ class Reception:
             raise WireError(
                 f"task {task.id} is of eval set {task.eval_set!r}, not {header.eval_set!r}"
             )
-        if header.trajectories > task.group_size:
-            raise WireError(f"{header.trajectories} trajectories for a task of {task.group_size}")
+        if header.trajectories > task.missing:
+            raise WireError(f"{header.trajectories} trajectories for a task of {task.missing}")
         newest = self._state.versions.newest
         for policy in {sequence.policy for sequence in header.sequences}:
             if policy not in newest:

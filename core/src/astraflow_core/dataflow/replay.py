@@ -131,6 +131,10 @@ class Replay:
             return self._read_body(place)
 
         group = LoggedGroup(header, read)
+        if entry.refill:
+            rest = reception.refill(group, task, place)
+            assert rest.id == entry.refill, f"the rest of {header.task} was {entry.refill}"
+            return
         answer, rows, _ = reception.judge(group, np.array(entry.trained, dtype=np.int64), task)
         if (answer.status == "accepted") != entry.accepted or bool(rows) != (place is not None):
             then = "accepted" if entry.accepted else "rejected"

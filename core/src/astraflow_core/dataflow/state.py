@@ -123,7 +123,8 @@ class FlowState:
 
     def segments_needed(self) -> set[int]:
         """Files of bodies of the journal that hold a row which may be served yet."""
-        return {row.segment for stream in self.streams.values() for row in stream.rows_needed()}
+        rows = {row.segment for stream in self.streams.values() for row in stream.rows_needed()}
+        return rows | {part.segment for part in self.train.parts}
 
     def chains_by_place(self) -> dict[str, DataChain]:
         """The lists of data policies: that of ``"prompts"``, and that of each policy."""

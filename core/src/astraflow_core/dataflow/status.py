@@ -47,6 +47,7 @@ def status(state: FlowState) -> dict[str, Any]:
             **task_counts(state.train),
             "duplicates": state.train.duplicates,
             "late": state.train.late,
+            "refilled": state.train.outcomes["refilled"],
             "forced": state.admission.forced,
         },
         "rejected": dict(state.rejected),

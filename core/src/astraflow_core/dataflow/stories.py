@@ -8,7 +8,7 @@ from typing import Literal
 from astraflow_core.dataflow.entries import Judged
 from astraflow_core.wire.groups import GroupHeader
 
-State = Literal["queued", "leased", "accepted", "rejected", "failed", "set_aside"]
+State = Literal["queued", "leased", "accepted", "rejected", "failed", "set_aside", "refilled"]
 RowState = Literal["buffered", "being_trained", "trained", "stale", "evicted"]
 
 
@@ -89,7 +89,8 @@ class Share:
 
 @dataclass(slots=True)
 class GroupStory:
-    """A group from its admission on. ``eval_set`` is set if it was an evaluation's."""
+    """A group from its admission on, or the rest of the group that it ``completes``. ``eval_set`` is set if it
+    was an evaluation's. ``late`` episodes were cut off by the group deadline."""
 
     group: str
     prompt: str = ""
@@ -100,6 +101,9 @@ class GroupStory:
     pushed_s: float | None = None
     trajectories: int = 0
     rejected_by_workflow: int = 0
+    late: int = 0
+    completes: str = ""
+    completed_by: str = ""
     shares: list[Share] = field(default_factory=list)
 
 

@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from astraflow_core.dataflow.parts import Part
 from astraflow_core.types import Prompt
 from astraflow_core.wire.messages import RevokedLease
 
-Outcome = Literal["accepted", "rejected", "failed", "set_aside"]
+Outcome = Literal["accepted", "rejected", "failed", "set_aside", "refilled"]
 
 KEPT_ERRORS = 32
 
@@ -29,7 +30,8 @@ class Lease:
 @dataclass(slots=True, eq=False)
 class TaskRecord:
     """One group to roll out. ``attempts`` counts leases that ended without a result and through the
-    task's own fault or its RaaS's; ``sequences`` is policy → sequences expected when it was leased."""
+    task's own fault or its RaaS's; ``sequences`` is policy → sequences expected when it was leased.
+    ``parts``: what came of the group before."""
 
     id: str
     prompt: Prompt
@@ -40,6 +42,12 @@ class TaskRecord:
     last_error: str = ""
     lease: Lease | None = None
     sequences: Mapping[str, float] = field(default_factory=dict)
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def missing(self) -> int:
+        """Trajectories to roll out."""
+        return self.group_size - sum(part.group.header.trajectories for part in self.parts)
 
 
 class TaskTable:
@@ -72,8 +80,8 @@ class TaskTable:
 
     @property
     def admitted(self) -> int:
-        """Tasks ever added."""
-        return self._next
+        """Groups ever asked for; what is asked for of them anew does not count."""
+        return self._next - self.outcomes["refilled"]
 
     @property
     def queued(self) -> int:
@@ -94,6 +102,11 @@ class TaskTable:
     def prompts(self) -> list[Prompt]:
         """Prompts of the tasks that have not ended, in order of admission."""
         return [task.prompt for task in self._live.values()]
+
+    @property
+    def parts(self) -> list[Part]:
+        """What there is of groups that are being refilled."""
+        return [part for task in self._live.values() for part in task.parts]
 
     def add(
         self,
@@ -121,7 +134,7 @@ class TaskTable:
         """Lease the first task of the queue. ``capacity``: episodes that the RaaS runs at once;
         ``sequences``: policy → sequences expected of it, added to :attr:`in_flight` while it runs."""
         task = self._queue.popleft()
-        rounds = math.ceil(task.group_size / max(capacity, 1))
+        rounds = math.ceil(task.missing / max(capacity, 1))
         limit = now + self._deadline_s * rounds + self._lease_s
         task.lease = Lease(raas, now, now + self._lease_s, limit)
         self._held.setdefault(raas, set()).add(task.id)
@@ -183,6 +196,28 @@ class TaskTable:
 
     def end(self, task: TaskRecord, outcome: Outcome) -> None:
         """The task is done, for good."""
+        self._close(task, outcome)
+        if self._on_ended is not None:
+            self._on_ended(task.prompt, outcome)
+
+    def refill(self, task: TaskRecord, part: Part) -> TaskRecord:
+        """End a task that brought ``part`` of its group; what is missing is a task of its own, the next to be
+        leased. It counts as an attempt."""
+        self._close(task, "refilled")
+        rest = TaskRecord(
+            f"{self._prefix}-{self._next}",
+            task.prompt,
+            task.group_size,
+            attempts=task.attempts + 1,
+            last_error=task.last_error,
+            parts=(*task.parts, part),
+        )
+        self._next += 1
+        self._live[rest.id] = rest
+        self._queue.appendleft(rest)
+        return rest
+
+    def _close(self, task: TaskRecord, outcome: Outcome) -> None:
         holder = task.lease.raas if task.lease is not None else ""
         if task.lease is None:
             self._queue.remove(task)
@@ -191,8 +226,6 @@ class TaskTable:
         self._why_revoked.pop(task.id, None)
         self._ended[int(task.id.partition("-")[2])] = (outcome, holder)
         self.outcomes[outcome] += 1
-        if self._on_ended is not None:
-            self._on_ended(task.prompt, outcome)
 
     def give_back(self, task: TaskRecord, reason: str, *, blame: bool) -> Outcome | None:
         """End a lease without a result. With ``blame`` it counts as an attempt, and the last one sets

@@ -160,11 +160,19 @@ class Trace:
     def _(self, entry: Pushed) -> None:
         header = entry.header
         story = self._story(header.task, header.prompt_id)
+        if entry.refill and (story is not None or entry.refill == self._group):
+            self.groups[entry.refill] = GroupStory(
+                entry.refill, header.prompt_id, completes=header.task
+            )
         if story is None:
             return
         if story.attempts and story.attempts[-1].until_s is None:
             story.attempts[-1].until_s, story.attempts[-1].ended = self._at, "pushed"
         story.state = "accepted" if entry.accepted else "rejected"
+        if entry.refill:
+            story.state, story.completed_by = "refilled", entry.refill
+            self._blamed[entry.refill] = self._blamed.get(header.task, 0) + 1
+        story.late = header.late
         story.eval_set, story.pushed_s = header.eval_set, self._at
         story.trajectories, story.rejected_by_workflow = header.trajectories, header.rejected
         for judged in entry.judged:

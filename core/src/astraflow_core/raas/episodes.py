@@ -72,10 +72,11 @@ class TaskRunner:
         for episode in episodes:
             episode.add_done_callback(lambda _: episode_ended())
         try:
-            await ended(episodes, task.deadline_s, self._stopped_s)
+            group_deadline_s = task.group_deadline_s or task.deadline_s
+            await ended(episodes, min(group_deadline_s, task.deadline_s), self._stopped_s)
             late = {episode for episode in episodes if not episode.done()}
             played = [episode.result() for episode in episodes if episode not in late]
-            if late:
+            if late and (task.group_deadline_s is None or not any(played)):
                 raise self._missed_deadline(task, len(late), len(late & scoring))
         except TaskFailed:
             self.counters.failed_tasks += 1
@@ -85,15 +86,18 @@ class TaskRunner:
                 episode.cancel()
             # Nobody else reads what the others raised.
             await asyncio.gather(*episodes, return_exceptions=True)
-        return self._push_body(task, played, time.monotonic() - began)
+        return self._push_body(task, played, len(late), time.monotonic() - began)
 
     def _stopped_s(self) -> float:
         return sum(handle.replicas.stopped_s for handle in self.policies.values())
 
     def _missed_deadline(self, task: Task, late: int, scoring: int) -> TaskFailed:
+        deadline_s, key = task.deadline_s, "episode_deadline_s"
+        if task.group_deadline_s is not None:
+            deadline_s, key = task.group_deadline_s, "group_deadline_s"
         text = (
             f"workflow {self.workflow.name!r}: {late} of {task.group_size} episodes of prompt "
-            f"{task.prompt_id!r} missed the deadline of {task.deadline_s:g} s ([run] episode_deadline_s)"
+            f"{task.prompt_id!r} missed the deadline of {deadline_s:g} s ([run] {key})"
         )
         if scoring and self.scorer is not None:
             text += f"; {scoring} of them waited for reward {self.scorer.name!r}"
@@ -113,7 +117,9 @@ class TaskRunner:
         )
         return TaskPolicyEngine(handle, sampling, task.pinned.get(handle.replicas.policy))
 
-    def _push_body(self, task: Task, played: list[Trajectory | None], seconds: float) -> bytes:
+    def _push_body(
+        self, task: Task, played: list[Trajectory | None], late: int, seconds: float
+    ) -> bytes:
         kept = tuple(trajectory for trajectory in played if trajectory is not None)
         rejected = len(played) - len(kept)
         self.counters.episodes += len(played)
@@ -123,6 +129,7 @@ class TaskRunner:
             Group(task.id, task.prompt_id, kept),
             self.raas,
             rejected=rejected,
+            late=late,
             eval_set=task.eval_set,
             metrics={"group_s": seconds, **_mean_metrics(kept)},
             texts=texts,

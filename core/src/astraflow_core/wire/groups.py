@@ -31,7 +31,8 @@ class SequenceHeader(msgspec.Struct, frozen=True, array_like=True):
 
 class GroupHeader(msgspec.Struct, frozen=True, tag="group", kw_only=True):
     """Header of a pushed group; the buffers are, over all sequences in order, tokens int32, loss mask
-    uint8, log-probs float32, versions int32. For evaluation tasks ``eval_set`` is set.
+    uint8, log-probs float32, versions int32. For evaluation tasks ``eval_set`` is set. ``rejected``
+    episodes were so by the workflow, ``late`` ones aborted at the group deadline.
 
     400: the columns contradict the header: their sizes, a mask that is neither 0 nor 1, a trained token
     without a version or a finite log-prob, another ``min_version``.
@@ -50,6 +51,7 @@ class GroupHeader(msgspec.Struct, frozen=True, tag="group", kw_only=True):
     eval_set: str = ""
     metrics: dict[str, float] = {}
     texts: list[str] = []
+    late: int = 0
 
 
 class ReceivedGroup:
@@ -118,6 +120,7 @@ def encode_group(
     raas: str,
     *,
     rejected: int = 0,
+    late: int = 0,
     eval_set: str = "",
     metrics: dict[str, float] | None = None,
     texts: AbstractSequence[str] = (),
@@ -141,6 +144,7 @@ def encode_group(
         eval_set=eval_set,
         metrics=metrics or {},
         texts=list(texts),
+        late=late,
     )
 
     def column(name: str, dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:

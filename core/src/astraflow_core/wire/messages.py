@@ -65,7 +65,8 @@ class News(Message, frozen=True):
 
 
 class Task(Message, frozen=True):
-    """One group to roll out. ``pinned`` is not empty for evaluation: policy → exact version."""
+    """One group to roll out. ``pinned`` is not empty for evaluation: policy → exact version. After
+    ``group_deadline_s`` the episodes that are done are pushed and the others aborted."""
 
     id: str
     prompt_id: str
@@ -76,6 +77,7 @@ class Task(Message, frozen=True):
     deadline_s: float
     pinned: dict[str, int] = {}
     eval_set: str = ""
+    group_deadline_s: float | None = None
 
 
 class RegisterRaas(Message, frozen=True):
@@ -167,8 +169,9 @@ class FailTask(Message, frozen=True):
 
 
 class GroupPushed(Message, frozen=True):
-    """Reply to ``POST /v1/groups``: ``status`` is ``accepted`` (by at least one policy), ``rejected`` or
-    ``duplicate`` (this task was pushed before; nothing changed). A late push is answered 409."""
+    """Reply to ``POST /v1/groups``: ``status`` is ``accepted`` (by at least one policy), ``rejected``,
+    ``partial`` (what the group deadline cut off is a task of its own now) or ``duplicate`` (this task was
+    pushed before; nothing changed). A late push is answered 409."""
 
     status: str
     reasons: dict[str, str] = {}
