@@ -50,8 +50,18 @@ class TorchTrainerConfig(ConfigModel):
         False, description="Recompute each layer in the backward pass: less memory, more time."
     )
     lr: NotNegative = Field(1e-6, description="Peak learning rate.")
+    critic: Literal["head", "model"] = Field(
+        "head",
+        description="For algorithms with a critic: a linear head on the policy's backbone, which it also "
+        "trains, or a model of its own.",
+    )
+    critic_model: str | None = Field(
+        None,
+        description="Hugging Face folder from which critic = 'model' starts, of the same vocabulary. "
+        "Default: the initial model.",
+    )
     value_lr_scale: Annotated[float, Field(gt=0)] = Field(
-        10.0, description="The value head's learning rate over lr, for algorithms with a critic."
+        10.0, description="The critic's learning rate over lr."
     )
     betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="AdamW.")
     eps: Annotated[float, Field(gt=0)] = Field(1e-8, description="AdamW.")
@@ -75,4 +85,10 @@ class TorchTrainerConfig(ConfigModel):
     def _flash_attention_has_no_float32(self) -> Self:
         if self.attention == "flash_attention_2" and self.compute_dtype == "float32":
             raise ValueError('attention = "flash_attention_2" needs compute_dtype = "bfloat16"')
+        return self
+
+    @model_validator(mode="after")
+    def _a_critic_to_start(self) -> Self:
+        if self.critic_model is not None and self.critic == "head":
+            raise ValueError("critic_model is read with critic = 'model' only")
         return self

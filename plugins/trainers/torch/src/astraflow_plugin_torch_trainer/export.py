@@ -13,7 +13,7 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from astraflow_core.types import ExportedTensor
 from astraflow_core.wire.tensor_file import lay_out
-from astraflow_plugin_torch_trainer.model import VALUE_HEAD
+from astraflow_plugin_torch_trainer.critic import NOT_PUBLISHED
 
 PublishDtype = Literal["float32", "bfloat16"]
 SAFETENSORS_NAMES = {
@@ -26,12 +26,12 @@ COPIED = frozenset({".json", ".txt", ".model", ".jinja", ".tiktoken"})
 
 def named_tensors(whole: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Parameters and persistent buffers as a checkpoint of the model names and cuts them; of tied ones
-    only the first, and no value head. Transformers may hold them otherwise (experts of a layer stacked
+    only the first, and no critic. Transformers may hold them otherwise (experts of a layer stacked
     into one)."""
     held = whole.state_dict(keep_vars=True)
     seen: set[int] = set()
     for name, tensor in held.items():
-        if id(tensor) not in seen and not name.startswith(f"{VALUE_HEAD}."):
+        if id(tensor) not in seen and not name.startswith(NOT_PUBLISHED):
             seen.add(id(tensor))
             yield from revert_weight_conversion(whole, {name: tensor.detach()}).items()
 

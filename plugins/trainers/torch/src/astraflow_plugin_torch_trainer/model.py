@@ -33,7 +33,8 @@ class Prediction:
 class CausalLM:
     """``backbone`` gives hidden states, ``head`` turns them into logits over ``vocabulary`` tokens;
     ``whole`` is the transformers model that both belong to. Its weights are float32; with ``autocast`` the
-    matrix products run in that dtype."""
+    matrix products run in that dtype. ``critic`` has a backbone of its own; without one the value head is on
+    this backbone."""
 
     whole: Any
     backbone: Any
@@ -41,6 +42,7 @@ class CausalLM:
     vocabulary: int
     device: torch.device
     autocast: torch.dtype | None
+    critic: CausalLM | None = None
 
     def precision(self) -> torch.autocast:
         """The context in which backbone and head are called."""
@@ -65,25 +67,22 @@ class CausalLM:
             logprobs, entropy = token_logprobs(
                 self.head, hidden, targets, temperature, self.vocabulary, with_entropy
             )
-        return Prediction(logprobs, entropy, self._value(hidden) if with_values else None)
+        if not with_values:
+            return Prediction(logprobs, entropy, None)
+        values = self._value(hidden) if self.critic is None else self.critic.values(micro)
+        return Prediction(logprobs, entropy, values)
 
     def values(self, micro: MicroBatch) -> torch.Tensor:
         """The value of the state before each position of ``micro``: float32 ``[n]``."""
+        if self.critic is not None:
+            return self.critic.values(micro)
         with self.precision():
             hidden = self._hidden(micro)
         return self._value(hidden)
 
-    def add_value_head(self) -> None:
-        """A linear head on the last hidden states, float32, that starts at 0 everywhere."""
-        size = self.head.weight.shape[1]
-        critic = torch.nn.Linear(size, 1, device=self.device, dtype=torch.float32)
-        torch.nn.init.zeros_(critic.weight)
-        torch.nn.init.zeros_(critic.bias)
-        self.whole.add_module(VALUE_HEAD, critic)
-
     def _value(self, hidden: torch.Tensor) -> torch.Tensor:
-        critic = self.whole.get_submodule(VALUE_HEAD)
-        values: torch.Tensor = critic(hidden.float()).squeeze(-1)
+        head = self.whole.get_submodule(VALUE_HEAD)
+        values: torch.Tensor = head(hidden.float()).squeeze(-1)
         return values
 
     def _hidden(self, micro: MicroBatch) -> torch.Tensor:

@@ -17,9 +17,11 @@ from astraflow_core.protocols.algorithm import Algorithm
 from astraflow_core.types import Batch, ComponentContext, ExportedTensor
 from astraflow_plugin_torch_trainer import checkpoint, export
 from astraflow_plugin_torch_trainer.config import TorchTrainerConfig
+from astraflow_plugin_torch_trainer.critic import with_critic, with_value_head
 from astraflow_plugin_torch_trainer.gradient import Tally, accumulate
 from astraflow_plugin_torch_trainer.micro_batches import MicroBatch, micro_batches
-from astraflow_plugin_torch_trainer.model import VALUE_HEAD, CausalLM, load_model
+from astraflow_plugin_torch_trainer.model import CausalLM, load_model
+from astraflow_plugin_torch_trainer.optimizer import adamw, clip_gradients
 from astraflow_plugin_torch_trainer.schedule import lr_factor
 
 # On CPU activations of a few thousand tokens stay in cache; a GPU wants larger products.
@@ -31,8 +33,8 @@ class TorchTrainer:
 
     Weights, gradients and optimizer state are float32; with ``compute_dtype = "bfloat16"`` matrix products
     run under autocast. Dropout is off, so that the log-probs trained on are those that were sampled from.
-    For an algorithm that needs values, a linear value head shares the backbone; it is in checkpoints and
-    never published.
+    For an algorithm that needs values, a linear value head shares the backbone, or has a backbone of its
+    own (``critic = "model"``); either is in checkpoints and never published.
     """
 
     def __init__(self, config: TorchTrainerConfig, context: ComponentContext) -> None:
@@ -59,9 +61,14 @@ class TorchTrainer:
         if "reference" in needs:
             self._reference = self._load_reference(attention)
         self._critic = "values" in needs
-        if self._critic:
-            self._model.add_value_head()
-        self._optimizer = self._adamw()
+        if self._critic and self._config.critic == "head":
+            self._model = with_value_head(self._model)
+        elif self._critic:
+            folder = self._config.critic_model
+            self._model = with_critic(
+                self._model, self._load_beside("critic_model", folder or str(model), attention)
+            )
+        self._optimizer = adamw(self._model, self._config)
 
     def logprobs(
         self, batch: Batch, model: Literal["current", "reference"]
@@ -83,7 +90,7 @@ class TorchTrainer:
         """See :class:`astraflow_core.protocols.trainer.Trainer`: of the state before each token, 0 at the
         first of a row."""
         if not self._critic:
-            raise UserError("no value head was made: setup() was not told that values are needed")
+            raise UserError("no critic was made: setup() was not told that values are needed")
         result = np.zeros(len(batch.tokens), dtype=np.float32)
         for micro in self._cut(batch, np.ones(len(batch.tokens), dtype=np.bool_)):
             with torch.no_grad():
@@ -94,7 +101,7 @@ class TorchTrainer:
         """See :class:`astraflow_core.protocols.trainer.Trainer`.
 
         Beside the required metrics: ``trained_tokens``, ``loss_<term>`` (they add up to ``loss``),
-        ``padding_fraction`` of the computed tokens, ``forward_s``, ``backward_s``, ``optimizer_s``.
+        ``critic_grad_norm`` of a critic of its own, ``padding_fraction`` of the computed tokens, ``forward_s``, ``backward_s``, ``optimizer_s``.
         """
         self._optimizer.zero_grad(set_to_none=True)
         tally = Tally(self._model.device)
@@ -115,7 +122,7 @@ class TorchTrainer:
         )
         with tally.clock("optimizer_s"):
             sums = _floats(tally.sums)
-            norm = self._clip(sums.get("loss", 0.0))
+            norms = self._clip(sums.get("loss", 0.0))
             for group in self._optimizer.param_groups:
                 group["lr"] = lr * group["lr_scale"]
             self._optimizer.step()
@@ -124,7 +131,7 @@ class TorchTrainer:
         return {
             "loss": 0.0,
             **sums,
-            "grad_norm": norm,
+            **norms,
             "lr": lr,
             "tokens": float(len(batch.tokens)),
             "trained_tokens": float(batch.trained_tokens),
@@ -159,60 +166,36 @@ class TorchTrainer:
     def _cut(self, batch: Batch, wanted: npt.NDArray[np.bool_]) -> Iterator[MicroBatch]:
         return micro_batches(batch, wanted, self._budget, self._packed)
 
-    def _clip(self, loss: float) -> float:
-        """Norm of the whole gradient before it is clipped; raises before anything is changed."""
-        gradients = [p.grad for p in self._model.whole.parameters() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
-        value = float(norm)
-        if not (math.isfinite(loss) and math.isfinite(value)):
+    def _clip(self, loss: float) -> dict[str, float]:
+        """Norms of the gradient before it is clipped; raises before anything is changed."""
+        try:
+            if not math.isfinite(loss):
+                raise NonFiniteLoss(f"the loss is {loss}")
+            return clip_gradients(self._model, self._config.max_grad_norm)
+        except NonFiniteLoss as error:
             self._optimizer.zero_grad(set_to_none=True)
             raise NonFiniteLoss(
-                f"optimizer step {self._steps}: the loss is {loss}, the gradient's norm {value}; "
-                "no step was made"
-            )
-        if self._config.max_grad_norm:
-            torch.nn.utils.clip_grads_with_norm_(
-                self._model.whole.parameters(), self._config.max_grad_norm, norm
-            )
-        return value
-
-    def _adamw(self) -> torch.optim.AdamW:
-        embedding = self._model.whole.get_input_embeddings().weight
-        decayed: list[torch.nn.Parameter] = []
-        kept: list[torch.nn.Parameter] = []
-        critic: list[torch.nn.Parameter] = []
-        for name, parameter in self._model.whole.named_parameters():
-            matrix = parameter.ndim >= 2 and parameter is not embedding
-            value = name.startswith(f"{VALUE_HEAD}.")
-            (critic if value else decayed if matrix else kept).append(parameter)
-        config = self._config
-        groups = [
-            {"params": decayed, "weight_decay": config.weight_decay, "lr_scale": 1.0},
-            {"params": kept, "weight_decay": 0.0, "lr_scale": 1.0},
-        ]
-        if critic:
-            scale = config.value_lr_scale
-            groups.append({"params": critic, "weight_decay": 0.0, "lr_scale": scale})
-        return torch.optim.AdamW(
-            groups,
-            lr=config.lr,
-            betas=config.betas,
-            eps=config.eps,
-            fused=True,
-        )
+                f"optimizer step {self._steps}: {error} (loss {loss}); no step was made"
+            ) from error
 
     def _load_reference(self, attention: str) -> CausalLM:
         folder = self._config.reference_model
         if folder is None:
             return self._model.frozen_copy()
-        device, autocast = self._model.device, self._autocast
-        model = load_model(Path(folder), device, attention, False, autocast)
+        model = self._load_beside("reference_model", folder, attention)
+        model.whole.requires_grad_(False).eval()
+        return model
+
+    def _load_beside(self, key: str, folder: str, attention: str) -> CausalLM:
+        """Another model of the same vocabulary, on the same device."""
+        checkpointing = key == "critic_model" and self._config.gradient_checkpointing
+        device = self._model.device
+        model = load_model(Path(folder), device, attention, checkpointing, self._autocast)
         if model.vocabulary != self._model.vocabulary:
             raise UserError(
-                f"reference_model {folder} has a vocabulary of {model.vocabulary}, the trained model one of "
+                f"{key} {folder} has a vocabulary of {model.vocabulary}, the trained model one of "
                 f"{self._model.vocabulary}: their tokens differ"
             )
-        model.whole.requires_grad_(False).eval()
         return model
 
     def _attention(self, device: torch.device) -> str:
