@@ -225,3 +225,91 @@ def test_a_load_over_its_deadline_kills_the_host(tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "LONGEST_PAUSE_S", 0.05)
     asyncio.run(scenario())
+
+
+@contextlib.asynccontextmanager
+async def refreshing_two(tmp_path, first=None, **transport):
+    engines = [first or LocalEngine(), LocalEngine(number=1)]
+    context = SimpleNamespace(directory=tmp_path / "w")
+    receiver = FakeTransport(TransportConfig(**transport), context)
+    refresh = WeightRefresh(engines, receiver, "keep", deadline_s=5, drain_s=5)
+    for engine in engines:
+        engine.changed = refresh.wake
+    task = asyncio.create_task(refresh.run())
+    try:
+        yield refresh, engines
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def served(refresh):
+    return [replica.serving for replica in refresh.replicas]
+
+
+def test_a_version_is_fetched_once_for_all_replicas(tmp_path):
+    async def scenario():
+        async with refreshing_two(tmp_path, fetch_s=0.02) as (refresh, _):
+            for version in range(4):
+                refresh.hear(announce(version))
+                await until(lambda v=version: served(refresh) == [v, v])
+            await until(lambda: files(tmp_path) == ["v3"])
+            assert refresh.times.bytes_received == 40 and refresh.times.swaps == 8
+
+    asyncio.run(scenario())
+
+
+def test_a_replica_that_refuses_a_version_holds_up_nobody_and_is_told_apart(tmp_path):
+    async def scenario():
+        engine = LocalEngine(refuse_version=1)
+        async with refreshing_two(tmp_path, engine) as (refresh, _):
+            refresh.hear(announce(0))
+            await until(lambda: served(refresh) == [0, 0])
+            refresh.hear(announce(1))
+            await until(lambda: refresh.times.failures and served(refresh) == [0, 1])
+            assert refresh.serving == 0
+            assert "another shape" in refresh.replicas[0].trouble
+            assert not refresh.replicas[1].trouble
+            assert sorted(files(tmp_path)) == ["v0", "v1"], "each keeps what it has"
+            refresh.hear(announce(2))
+            await until(lambda: served(refresh) == [2, 2])
+
+    asyncio.run(scenario())
+
+
+def test_a_replica_that_dies_rejoins_with_what_the_others_have(tmp_path):
+    async def scenario():
+        async with refreshing_two(tmp_path) as (refresh, (first, _)):
+            refresh.hear(announce(3))
+            await until(lambda: served(refresh) == [3, 3])
+            first.die()
+            assert served(refresh) == [None, 3] and refresh.serving == 3
+            refresh.hear(announce(4))
+            await until(lambda: served(refresh) == [None, 4])
+            assert refresh.serving == 4
+            received = refresh.times.bytes_received
+            first.start()
+            await until(lambda: served(refresh) == [4, 4])
+            assert refresh.times.bytes_received == received
+
+    asyncio.run(scenario())
+
+
+def test_a_replica_comes_back_at_the_version_that_is_held_for_an_evaluation(tmp_path):
+    async def scenario():
+        async with refreshing_two(tmp_path) as (refresh, (first, _)):
+            refresh.pin(3)
+            refresh.hear(announce(3))
+            await until(lambda: served(refresh) == [3, 3])
+            with refresh.hold(3):
+                refresh.pin(None)
+                refresh.hear(announce(4))
+                first.die()
+                first.start()
+                await until(lambda: served(refresh) == [3, 3])
+                await asyncio.sleep(0.02)
+                assert served(refresh) == [3, 3]
+            await until(lambda: served(refresh) == [4, 4])
+
+    asyncio.run(scenario())

@@ -16,11 +16,11 @@ class SolverVerifier:
 
     def __init__(self, config: WorkflowConfig, context: ComponentContext) -> None:
         self._config = config
+        known = (*context.run.policies, *context.run.engines)
         for policy in (config.solver, config.verifier):
-            if policy not in context.run.policies:
+            if policy not in known:
                 raise PreflightError(
-                    f"workflow 'solver_verifier' needs a policy {policy!r}; "
-                    f"the run has {', '.join(context.run.policies)}"
+                    f"workflow 'solver_verifier' needs a policy {policy!r}; the run has {', '.join(known)}"
                 )
 
     async def run_episode(

@@ -96,7 +96,13 @@ def run_info(config: RunConfig, directory: Path) -> RunInfo:
     """What processes and hooks are told about the run that lives in ``directory``."""
     run = config.run
     return RunInfo(
-        run.name, run.seed, run.steps, run.max_staleness, tuple(config.policies), Path(directory)
+        run.name,
+        run.seed,
+        run.steps,
+        run.max_staleness,
+        tuple(config.policies),
+        Path(directory),
+        tuple(config.engines),
     )
 
 

@@ -12,6 +12,9 @@ class Reward(Protocol):
 
     A reward whose component declares ``blocking`` implements :meth:`BlockingReward.score` instead and runs
     in worker processes with a deadline.
+
+    A score with a second parameter named ``engines`` is given what workflows get: policies and frozen engines
+    by name, to ask a judge (``[engines.judge]``) for example.
     """
 
     async def score(self, view: TrajectoryView) -> float | dict[str, float]:

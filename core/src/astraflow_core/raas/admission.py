@@ -38,7 +38,7 @@ class Admission:
         if bound < self.limit:
             self.limit = max(self._least, math.ceil(bound))
             self.reason = f"policy {policy!r}: {reason}"
-        elif now == math.inf and self.limit < self._most:
+        elif self.limit < self._most and not any(map(_is_pressed, gauges.values())):
             self.limit = min(self._most, math.ceil(self.limit * _GROWTH))
             self.reason = self.reason if self.limit < self._most else ""
 
@@ -53,3 +53,7 @@ class Admission:
         if used >= CACHE_FULL:
             return float(episodes), f"its KV cache is {used:.0%} full"
         return math.inf, ""
+
+
+def _is_pressed(said: Mapping[str, float]) -> bool:
+    return said.get("waiting", 0.0) > 0 or said.get("kv_cache_usage", 0.0) >= CACHE_FULL

@@ -159,7 +159,7 @@ class TaskRunner:
         if trajectory is None:
             return None
         scoring.add(asyncio.current_task())
-        trajectory = await self._rewarded(self._checked(trajectory, prompt), prompt)
+        trajectory = await self._rewarded(self._checked(trajectory, prompt), prompt, engines)
         self.counters.reward_s += time.monotonic() - played
         return trajectory
 
@@ -174,22 +174,27 @@ class TaskRunner:
                 f"{who} returned a trajectory without sequences; return None to reject"
             )
         for index, sequence in enumerate(trajectory.sequences):
-            if problem := self._problem(sequence):
+            if not self._is_frozen(sequence) and (problem := self._problem(sequence)):
                 raise TaskFailed(f"{who} returned sequence {index} {problem}")
+        trained = tuple(s for s in trajectory.sequences if not self._is_frozen(s))
+        if not trained:
+            raise TaskFailed(
+                f"{who} returned sequences of frozen engines only, of which nothing is trained; return None to "
+                "reject"
+            )
         for name, value in trajectory.metrics.items():
             if not isinstance(as_number(value), float):
                 raise TaskFailed(f"{who} returned metric {name!r} = {value!r}; expected a number")
-        return trajectory
+        return replace(trajectory, sequences=trained)
+
+    def _is_frozen(self, sequence: Sequence) -> bool:
+        handle = self.policies.get(sequence.policy)
+        return handle is not None and handle.frozen
 
     def _problem(self, sequence: Sequence) -> str:
         if sequence.policy not in self.policies:
             known = ", ".join(map(repr, self.policies))
             return f"of policy {sequence.policy!r}; the run has {known}"
-        if self.policies[sequence.policy].frozen:
-            return (
-                f"of {sequence.policy!r}, a frozen engine; nothing of it is trained, so keep what it said out "
-                "of the sequences"
-            )
         columns = (sequence.loss_mask, sequence.logprobs, sequence.versions)
         if len(sequence.tokens) < 1 or any(len(c) != len(sequence.tokens) for c in columns):
             sizes = ", ".join(str(len(c)) for c in (sequence.tokens, *columns))
@@ -200,7 +205,9 @@ class TaskRunner:
             return "with log-probs that are not finite"
         return ""
 
-    async def _rewarded(self, trajectory: Trajectory, prompt: Prompt) -> Trajectory:
+    async def _rewarded(
+        self, trajectory: Trajectory, prompt: Prompt, engines: Mapping[str, PolicyEngine]
+    ) -> Trajectory:
         """The trajectory with a finite reward for each of its policies."""
         policies = list(dict.fromkeys(s.policy for s in trajectory.sequences))
         name = self.workflow.name
@@ -214,7 +221,7 @@ class TaskRunner:
                     "no reward; add a [reward] table or let the workflow fill Trajectory.rewards"
                 )
             name = self.scorer.name
-            value = await self._score(self.scorer, trajectory, prompt)
+            value = await self._score(self.scorer, trajectory, prompt, engines)
         try:
             rewards = validated(name, value, policies, prompt.id)
             for sequence in trajectory.sequences:
@@ -224,9 +231,15 @@ class TaskRunner:
             raise TaskFailed(str(error)) from error
         return replace(trajectory, rewards=rewards)
 
-    async def _score(self, scorer: Scorer, trajectory: Trajectory, prompt: Prompt) -> Any:
+    async def _score(
+        self,
+        scorer: Scorer,
+        trajectory: Trajectory,
+        prompt: Prompt,
+        engines: Mapping[str, PolicyEngine],
+    ) -> Any:
         try:
-            return await scorer.score(TrajectoryView(prompt, trajectory.completions))
+            return await scorer.score(TrajectoryView(prompt, trajectory.completions), engines)
         except WorkflowError as error:
             raise TaskFailed(f"reward {scorer.name!r} on prompt {prompt.id!r}: {error}") from error
         except Exception as error:

@@ -14,6 +14,7 @@ import msgspec
 from astraflow_core.errors import RunFailed, WorkflowError
 from astraflow_core.raas.child import Child
 from astraflow_core.raas.reward_worker import LENGTH, Verdict, pack
+from astraflow_core.raas.rewards import NO_ENGINES, Engines
 from astraflow_core.raas.spec import ChildSpec, write_spec
 from astraflow_core.types import TrajectoryView
 
@@ -111,7 +112,7 @@ class RewardPool:
         self._workers.add(worker)
         return worker
 
-    async def score(self, view: TrajectoryView) -> Any:
+    async def score(self, view: TrajectoryView, engines: Engines = NO_ENGINES) -> Any:
         """What the reward returned. The deadline counts from the moment a worker is free; a worker that
         hangs or dies is replaced and its call fails with :class:`WorkflowError`."""
         body = pack(view)

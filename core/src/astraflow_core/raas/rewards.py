@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from astraflow_core.catalog import Catalog
@@ -13,8 +14,12 @@ from astraflow_core.component import Kind
 from astraflow_core.config.load import component_context
 from astraflow_core.config.models import RunConfig
 from astraflow_core.errors import WorkflowError
-from astraflow_core.raas.user_objects import UserObjects, name_of, score_function
+from astraflow_core.protocols.workflow import PolicyEngine
+from astraflow_core.raas.user_objects import UserObjects, asks_engines, name_of, score_function
 from astraflow_core.types import TrajectoryView
+
+Engines = Mapping[str, PolicyEngine]
+NO_ENGINES: Engines = MappingProxyType({})
 
 
 class Scorer(Protocol):
@@ -22,20 +27,23 @@ class Scorer(Protocol):
 
     name: str
 
-    async def score(self, view: TrajectoryView) -> Any:
+    async def score(self, view: TrajectoryView, engines: Engines = NO_ENGINES) -> Any:
         """What the reward returned, not validated."""
 
 
 class LoopScorer:
-    """Awaits an async reward on the event loop."""
+    """Awaits an async reward on the event loop; one that asks for them is given the engines."""
 
     def __init__(self, name: str, reward: Any) -> None:
         self.name = name
         self._score = score_function(reward)
+        self._asks = asks_engines(reward)
 
-    async def score(self, view: TrajectoryView) -> Any:
+    async def score(self, view: TrajectoryView, engines: Engines = NO_ENGINES) -> Any:
         """What the reward returned."""
-        return await self._score(view)  # type: ignore[misc]
+        if self._asks:
+            return await self._score(view, engines=engines)
+        return await self._score(view)
 
 
 def build_reward(

@@ -12,12 +12,10 @@ import cloudpickle
 
 from astraflow_core.errors import UserError
 from astraflow_core.protocols.workflow import PolicyEngine
-from astraflow_core.types import Prompt, Trajectory, TrajectoryView
+from astraflow_core.types import Prompt, Trajectory
 
 FILE = "user_objects.pkl"
 """Beside the run's config; written with mode 0600 by the launcher, for its own children only."""
-
-Score = float | dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +72,20 @@ def as_workflow(given: Any) -> Any:
     )
 
 
-def score_function(reward: Any) -> Callable[[TrajectoryView], Score | Awaitable[Score]]:
+def score_function(reward: Any) -> Callable[..., Any]:
     """What to call with a view: the ``score`` of a reward object, or the function that it is."""
     method = getattr(reward, "score", reward)
     if not callable(method):
         raise UserError(
             f"the reward {name_of(reward)!r} must be a function of a view, or an object with score(view)"
         )
-    function: Callable[[TrajectoryView], Score | Awaitable[Score]] = method
+    function: Callable[..., Any] = method
     return function
+
+
+def asks_engines(reward: Any) -> bool:
+    """Whether the reward's score has a parameter ``engines``, to ask a judge for example."""
+    return "engines" in inspect.signature(score_function(reward)).parameters
 
 
 def is_async(reward: Any) -> bool:

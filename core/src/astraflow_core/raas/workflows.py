@@ -11,11 +11,17 @@ from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
 from astraflow_core.config.load import component_context
 from astraflow_core.config.models import RunConfig
-from astraflow_core.errors import PreflightError
+from astraflow_core.errors import PreflightError, UserError
 from astraflow_core.raas.reward_pool import RewardPool
 from astraflow_core.raas.rewards import LoopScorer, Scorer, build_reward, declares_blocking
 from astraflow_core.raas.spec import ChildSpec
-from astraflow_core.raas.user_objects import UserObjects, as_workflow, is_async, name_of
+from astraflow_core.raas.user_objects import (
+    UserObjects,
+    as_workflow,
+    asks_engines,
+    is_async,
+    name_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,11 @@ def build_scorer(
     name, reward = build_reward(config, directory, raas, token, given)
     if is_async(reward):
         return LoopScorer(name, reward)
+    if asks_engines(reward):
+        raise UserError(
+            f"the reward {name!r} asks for the engines, which are reached from the event loop only: make its "
+            "score async"
+        )
     return _pool(name, config, directory, raas, token)
 
 

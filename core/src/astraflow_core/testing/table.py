@@ -87,6 +87,9 @@ class TableEngineConfig(ConfigModel):
 
     token_s: Annotated[float, Field(ge=0)] = Field(0.0, description="Seconds per decoding step.")
     start_s: Annotated[float, Field(ge=0)] = Field(0.0, description="Seconds to start.")
+    slots: Annotated[int, Field(ge=0)] = Field(
+        0, description="Most requests at once; 0: any number."
+    )
 
 
 class TableEngine:
@@ -150,10 +153,11 @@ class TableEngine:
             raise
 
     def _admit(self) -> None:
-        """Let all that wait run, but those that are pinned to another version."""
-        waiting, self._waiting = self._waiting, {}
-        self._running.update(waiting)
-        self._prompt_tokens += sum(len(running.request.prompt) for running in waiting.values())
+        """Let those that wait run, as far as there are slots, but none pinned to another version."""
+        free = (self._config.slots or math.inf) - len(self._running)
+        for identifier in list(self._waiting)[: int(min(free, len(self._waiting)))]:
+            running = self._running[identifier] = self._waiting.pop(identifier)
+            self._prompt_tokens += len(running.request.prompt)
         self._refuse_other_versions()
         if self._stepping is None or self._stepping.done():
             self._stepping = asyncio.create_task(self._step_until_idle())
@@ -174,6 +178,8 @@ class TableEngine:
                 continue
             for running in list(self._running.values()):
                 self._sample(running)
+            if not self._paused:
+                self._admit()
 
     def _sample(self, running: _Running) -> None:
         sampling = running.request.sampling
@@ -253,7 +259,9 @@ class TableEngine:
 
     async def health(self) -> dict[str, float]:
         """Gauges and counters."""
+        slots = {"max_running": self._config.slots} if self._config.slots else {}
         return {
+            **slots,
             "running": len(self._running),
             "waiting": len(self._waiting),
             "version": self._version,

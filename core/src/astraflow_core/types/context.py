@@ -8,7 +8,8 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """The run as every process and every lifecycle hook sees it."""
+    """The run as every process and every lifecycle hook sees it. ``engines`` are the frozen ones: models that
+    workflows ask by name, like ``policies``, and that are never trained."""
 
     name: str
     seed: int
@@ -16,6 +17,7 @@ class RunInfo:
     max_staleness: int
     policies: tuple[str, ...]
     directory: Path
+    engines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

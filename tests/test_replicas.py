@@ -1,0 +1,207 @@
+"""Whole runs with several engines: replicas of one policy, frozen engines, exact synchronous batches."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from astraflow_core.testing.runs import TABLE_RUN, User
+
+pytestmark = [pytest.mark.timeout(150)]
+ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+MODEL = "tiny:qwen3?hidden=8&layers=1&heads=1&kv_heads=1"
+
+RECORDER = '''
+"""A trainer that writes down which versions sampled what it trains."""
+
+import json
+import os
+from pathlib import Path
+
+from astraflow_core.testing.table import TableTrainer
+
+
+class Recorder(TableTrainer):
+    def step(self, batch, algorithm, step):
+        trained = sorted(set(batch.versions[batch.loss_mask].tolist()))
+        with (Path(os.environ["RECORDS"]) / "trained.jsonl").open("a") as file:
+            file.write(json.dumps({"updates": batch.version, "trained": trained}) + "\\n")
+        return super().step(batch, algorithm, step)
+'''
+
+JUDGED = '''
+"""Asks a frozen judge from a workflow and from a reward."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from astraflow_core.types import Trajectory
+
+
+class Discussed:
+    def __init__(self, config, context):
+        assert context.run.policies == ("solver",) and context.run.engines == ("judge",)
+
+    async def run_episode(self, engines, prompt):
+        solver, judge = engines["solver"], engines["judge"]
+        asked = solver.render(prompt.data["prompt"])
+        answered = await solver.generate(asked)
+        shown = judge.render(prompt.data["prompt"])
+        said = await judge.generate(shown)
+        sequences = (solver.sequence(asked, answered), judge.sequence(shown, said))
+        return Trajectory(sequences, (solver.completion(answered), judge.completion(said)))
+
+
+class Judged:
+    def __init__(self, config, context):
+        pass
+
+    async def score(self, view, engines):
+        judge = engines["judge"]
+        greedy = replace(judge.sampling, temperature=0.0, max_tokens=1)
+        verdict = await judge.generate(judge.render("x"), greedy)
+        with (Path(os.environ["RECORDS"]) / "verdicts.jsonl").open("a") as file:
+            seen = [verdict.tokens.tolist(), verdict.versions.tolist(), len(view.completions)]
+            file.write(json.dumps(seen) + "\\n")
+        return float(len(view.completions[0].tokens))
+'''
+
+
+def records(user: User, name: str) -> list[Any]:
+    return [json.loads(line) for line in (user.directory / name).read_text().splitlines()]
+
+
+def raas_says(run: Path, path: str) -> Any:
+    """The answer of the RaaS's own small server."""
+    url = json.loads((run / "state" / "raas-0" / "raas.json").read_text())["url"]
+    token = (run / "token").read_text().strip()
+    with httpx.Client(trust_env=False, timeout=30) as client:
+        answer = client.get(url + path, headers={"Authorization": f"Bearer {token}"})
+    return answer.raise_for_status().json()
+
+
+@ON_LINUX
+def test_a_run_survives_a_killed_replica_and_takes_what_its_engines_run(user: User) -> None:
+    process = user.start(
+        *user.table_arguments(
+            "run.steps=30",
+            "run.lease_s=1",
+            "policies.solver.engine.replicas=2",
+            "policies.solver.engine.slots=4",
+            "policies.solver.engine.token_s=0.02",
+        )
+    )
+    run = user.wait_for_steps(3)
+    user.wait_for(lambda: raas_says(run, "/v1/status")["admission"]["episodes"] < 64)
+    before = raas_says(run, "/v1/health")["replicas"]["solver"]
+    os.kill(before[0]["pid"], signal.SIGKILL)
+
+    def rejoined() -> bool:
+        now = raas_says(run, "/v1/health")["replicas"]["solver"]
+        return [replica["state"] for replica in now] == ["serving"] * 2 and now[0]["restarts"] == 1
+
+    user.wait_for(rejoined)
+    after = raas_says(run, "/v1/health")["replicas"]["solver"]
+    ended = user.end(process, 120)
+    assert ended.exit_code == 0, ended.text
+    assert ended.summary["steps"] == 30
+    assert ended.summary["lost"] == ended.summary["duplicated"] == ended.summary["failed"] == 0
+    assert after[1]["pid"] == before[1]["pid"] and min(r["routed"] for r in after) > 0
+    assert ended.summary["max_staleness_seen"] <= ended.summary["max_staleness_allowed"]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_without_staleness_every_trained_token_is_of_the_version_that_is_updated(
+    user: User, replicas: int
+) -> None:
+    user.write("recorder.py", RECORDER)
+    user.environment["RECORDS"] = str(user.directory)
+    ended = user.run_table(
+        "run.max_staleness=0",
+        "run.steps=12",
+        "policies.solver.mini_batches=2",
+        "policies.solver.trainer.use=recorder:Recorder",
+        f"policies.solver.engine.replicas={replicas}",
+        "raas.replicas=2",
+    )
+    assert ended.exit_code == 0, ended.text
+    made = records(user, "trained.jsonl")
+    assert [entry["updates"] for entry in made] == [n for n in range(12) for _ in range(2)]
+    assert all(entry["trained"] == [entry["updates"]] for entry in made)
+
+
+FROZEN = (
+    TABLE_RUN
+    + f"""
+[engines.judge]
+model = "{MODEL}"
+use = "astraflow_core.testing.table:TableEngine"
+replicas = 2
+"""
+)
+
+
+def test_a_frozen_engine_is_asked_and_never_trained(user: User) -> None:
+    user.write("judged.py", JUDGED)
+    user.environment["RECORDS"] = str(user.directory)
+    ended = user.run_table(
+        "workflow={ use = 'judged:Discussed' }",
+        "reward={ use = 'judged:Judged' }",
+        "run.steps=4",
+        config=FROZEN,
+    )
+    assert ended.exit_code == 0, ended.text
+    assert ended.summary["steps"] == 4 and ended.summary["versions"] == 4
+    verdicts = records(user, "verdicts.jsonl")
+    assert len(verdicts) >= 4 * 32
+    # One token of a model that stays what it is, of its one version, about both completions.
+    assert len({json.dumps(verdict) for verdict in verdicts}) == 1
+    assert verdicts[0][1:] == [[0], 2]
+    logs = sorted(path.stem for path in (ended.run_directory / "logs").iterdir())
+    assert "trainer-solver" in logs and "trainer-judge" not in logs
+    assert "frozen, engine astraflow_core.testing.table:TableEngine" in ended.text
+    status = json.loads((ended.run_directory / "status.json").read_text())
+    assert list(status["policies"]) == ["solver"] and status["invariants_ok"]
+
+
+def test_a_workflow_of_two_policies_runs_with_one_of_them_frozen(user: User) -> None:
+    config = FROZEN.replace("[engines.judge]", "[engines.verifier]")
+    config = config.replace(
+        'use = "single_turn"', 'use = "solver_verifier"\ntemplate = "{prompt}{answer};"'
+    )
+    ended = user.run_table("run.steps=3", config=config)
+    assert ended.exit_code == 0, ended.text
+    assert ended.summary["steps"] == 3 and ended.summary["failed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("engines.judge.trainer={ use = 'torch' }", "trainer: a frozen engine is never trained"),
+        ("engines.judge.batch_sequences=4", "batch_sequences: a frozen engine is never trained"),
+        ("engines.judge.slot=4", "did you mean 'slots'"),
+        ("engines.solver={ use = 'torch', model = 'm' }", "solver is a policy and a frozen engine"),
+    ],
+)
+def test_what_a_frozen_engine_cannot_have_is_refused(user: User, override: str, said: str) -> None:
+    ended = user.run_table(override, config=FROZEN)
+    assert ended.exit_code == 2 and said in ended.err, ended.text
+    assert "Traceback" not in ended.text and not (user.directory / "runs").exists()
+
+
+def test_a_policy_whose_engine_cannot_be_trained_is_told_where_it_belongs(user: User) -> None:
+    ended = user.run_table(
+        "policies.solver.engine={ use = 'openai', url = 'http://127.0.0.1:9/v1' }"
+    )
+    assert ended.exit_code == 2
+    assert "'openai' is frozen and takes no weights" in ended.err
+    assert "[engines.solver]" in ended.err
