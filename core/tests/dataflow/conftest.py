@@ -30,14 +30,17 @@ from astraflow_core.wire.batches import NoBatch, decode_batch
 from astraflow_core.wire.groups import encode_group
 from astraflow_core.wire.messages import (
     AcknowledgeBatch,
+    AddRaas,
     AnnouncementMessage,
     BatchAcknowledged,
+    DrainRaas,
     FailTask,
     GroupPushed,
     LeaseTasks,
     LeaveRaas,
     News,
     NextBatch,
+    PoolChanged,
     RegisterRaas,
     RegisterTrainer,
     RenewLeases,
@@ -223,6 +226,13 @@ class Bench:
             AcknowledgeBatch(policy=policy, batch=batch, version=version, metrics={"loss": 0.5})
         )
 
+    def drain(self, raas: str) -> PoolChanged:
+        return self.flow.pool.drain(DrainRaas(raas=raas, author="ada"))
+
+    def add(self, count: int = 1, id: str = "") -> PoolChanged:
+        message = AddRaas(id=id or f"{self.flow.pool.added}", count=count, author="ada")
+        return self.flow.pool.add(message)
+
     def check(self) -> None:
         """Both invariants hold."""
         assert self.flow.balance()["imbalances"] == []
@@ -294,6 +304,9 @@ def picture(flow: Dataflow) -> dict[str, Any]:
         },
         "raas": sorted((r.name, r.health in ("alive", "suspect")) for r in state.fleet.all()),
         "tokens": state.fleet.tokens_generated,
+        "balance": state.balance.picture(),
+        "pool": (flow.pool.added, flow.pool.drained),
+        "draining": sorted(r.name for r in state.fleet.present() if r.draining),
     }
 
 

@@ -255,6 +255,17 @@ class Play(RuleBasedStateMachine):
     def leave(self, raas):
         self.b.leave(raas)
 
+    @rule(raas=st.sampled_from(RAAS))
+    def drain(self, raas):
+        try:
+            self.b.drain(raas)
+        except Refused as refused:
+            assert refused.status in (404, 409)
+
+    @rule(count=st.integers(1, 2))
+    def add_raas(self, count):
+        self.b.add(count)
+
     @rule(policy=st.sampled_from(POLICIES))
     def take_batch(self, policy):
         version = self.b.state.versions.newest[policy]

@@ -12,7 +12,9 @@ import msgspec
 from astraflow_core.wire.groups import GroupHeader
 from astraflow_core.wire.messages import (
     AcknowledgeBatch,
+    AddRaas,
     AnnouncementMessage,
+    DrainRaas,
     FailTask,
     LeaveRaas,
     NextBatch,
@@ -113,13 +115,15 @@ class Asked(msgspec.Struct, frozen=True, tag="asked", kw_only=True):
 
 class Acknowledged(msgspec.Struct, frozen=True, tag="acknowledged", kw_only=True):
     """An update is done. ``tokens_generated`` and, for each RaaS, ``generated``: the counters by then;
-    ``first_asked`` (seconds of the run) and ``waited_s``: what its trainer waited so far."""
+    ``first_asked`` (seconds of the run) and ``waited_s``: what its trainer waited so far; ``idle``: RaaS →
+    seconds that places of it stood empty since it registered."""
 
     message: AcknowledgeBatch
     tokens_generated: float
     generated: dict[str, float]
     first_asked: float | None
     waited_s: float
+    idle: dict[str, float] = {}
 
 
 class Released(msgspec.Struct, frozen=True, tag="released", kw_only=True):
@@ -151,6 +155,18 @@ class RaasGone(msgspec.Struct, frozen=True, tag="raas_gone", kw_only=True):
 
     raas: str
     reason: str
+
+
+class RaasAsked(msgspec.Struct, frozen=True, tag="raas_asked", kw_only=True):
+    """Somebody asked for more RaaS."""
+
+    message: AddRaas
+
+
+class RaasDrained(msgspec.Struct, frozen=True, tag="raas_drained", kw_only=True):
+    """Somebody asked a RaaS to finish what it has and leave."""
+
+    message: DrainRaas
 
 
 class Announced(msgspec.Struct, frozen=True, tag="announced", kw_only=True):
@@ -196,6 +212,8 @@ Entry = (
     | RaasCame
     | RaasLeft
     | RaasGone
+    | RaasAsked
+    | RaasDrained
     | Announced
     | Evicted
     | EvaluationGivenUp

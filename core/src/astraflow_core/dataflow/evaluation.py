@@ -101,7 +101,7 @@ class Evaluations:
         host = fleet.get(self.active.host)
         if host is not None and host.health in ("alive", "suspect"):
             return False
-        live = [record for record in fleet.live() if record.serving]
+        live = [record for record in fleet.live() if record.serving and not record.draining]
         if not live or any(record.unheard for record in fleet.present()):
             return False
         versions = self.active.versions

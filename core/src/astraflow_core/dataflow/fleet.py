@@ -16,7 +16,9 @@ Health = Literal["alive", "suspect", "gone", "left"]
 class RaasRecord:
     """One RaaS. ``floor``: the versions announced when it registered, which it must have served before
     it gets tasks; ``told_*``: the news that it has been sent, so that a long-poll ends once for each;
-    ``unheard``: it is known from the journal only, and what it serves is not known yet."""
+    ``unheard``: it is known from the journal only, and what it serves is not known yet;
+    ``draining_since``: it gets no new tasks and leaves when it has none; ``idle_s``: seconds for which places that it offered stood empty,
+    added up over the places."""
 
     name: str
     pid: int
@@ -35,6 +37,24 @@ class RaasRecord:
     unheard: bool = False
     revoked: dict[str, RevokedLease] = field(default_factory=dict)
     waiting_since: float | None = None
+    draining_since: float | None = None
+    idle_s: float = 0.0
+    _empty: tuple[int, float] | None = None
+
+    @property
+    def draining(self) -> bool:
+        """Whether it was asked to leave."""
+        return self.draining_since is not None
+
+    def stand_idle(self, places: int, now: float) -> None:
+        """From now on so many places of it stand empty; 0: none."""
+        self.idle_s = self.idle_until(now)
+        self._empty = (places, now) if places else None
+
+    def idle_until(self, now: float) -> float:
+        """``idle_s`` as it is now."""
+        places, since = self._empty or (0, now)
+        return self.idle_s + places * (now - since)
 
     def serves(self, versions: Mapping[str, int]) -> bool:
         """Whether it serves exactly these versions."""
@@ -59,6 +79,7 @@ class Fleet:
         self._suspect_s, self._gone_s = suspect_s, gone_s
         self._records: dict[str, RaasRecord] = {}
         self.tokens_generated = 0.0
+        self.changed_at = 0.0
 
     def all(self) -> list[RaasRecord]:
         """Every RaaS, in order of its first registration."""
@@ -72,6 +93,14 @@ class Fleet:
         """Those that have neither left nor been given up."""
         return [r for r in self._records.values() if r.health in ("alive", "suspect")]
 
+    def pool(self) -> list[RaasRecord]:
+        """Those present that are to stay."""
+        return [record for record in self.present() if not record.draining]
+
+    def drain(self, name: str, now: float) -> None:
+        """Give a RaaS no new tasks."""
+        self._records[name].draining_since = self.changed_at = now
+
     def register(
         self, message: RegisterRaas, announced: Mapping[str, int], now: float
     ) -> RaasRecord:
@@ -82,7 +111,11 @@ class Fleet:
             )
         floor = {policy: version for policy, version in announced.items() if version >= 0}
         record = RaasRecord(message.raas, message.pid, message.host, message.capacity, now, floor)
+        before = self._records.get(message.raas)
+        if before is not None and before.health != "left":
+            record.draining_since = before.draining_since
         self._records[message.raas] = record
+        self.changed_at = now
         return record
 
     def heard(
@@ -100,17 +133,25 @@ class Fleet:
                 record.serving.get(policy, -1) >= version
                 for policy, version in record.floor.items()
             )
+            if record.caught_up:
+                self.changed_at = now
         return record
 
     def restore(self, now: float) -> None:
         """Those that were there before the dataflow restarted have their whole time to be heard of again."""
+        self.changed_at = now
         for record in self.present():
             record.last_heard, record.health, record.unheard = now, "alive", True
             record.revoked.clear()
 
-    def restore_counters(self, total: float, generated: Mapping[str, float]) -> None:
-        """Tokens generated in all, and by each RaaS since it started."""
+    def restore_counters(
+        self, total: float, generated: Mapping[str, float], idle: Mapping[str, float]
+    ) -> None:
+        """Tokens generated in all, by each RaaS since it started, and how long each has stood idle."""
         self.tokens_generated = total
+        for name, seconds in idle.items():
+            if (record := self._records.get(name)) is not None:
+                record.idle_s = seconds
         for name, tokens in generated.items():
             if (record := self._records.get(name)) is not None:
                 record.metrics["tokens_generated"] = tokens
@@ -123,10 +164,14 @@ class Fleet:
             if "tokens_generated" in record.metrics
         }
 
-    def give_up(self, name: str) -> None:
+    def idle(self, now: float) -> dict[str, float]:
+        """RaaS → place-seconds that it has stood idle since it registered."""
+        return {record.name: record.idle_until(now) for record in self.present()}
+
+    def give_up(self, name: str, now: float) -> None:
         """A RaaS was silent for too long."""
         if (record := self._records.get(name)) is not None:
-            record.health = "gone"
+            record.health, self.changed_at = "gone", now
 
     def get(self, name: str) -> RaasRecord | None:
         """The RaaS of that name."""
@@ -150,9 +195,9 @@ class Fleet:
                 record.health = "suspect"
         return gone
 
-    def leave(self, name: str) -> RaasRecord | None:
+    def leave(self, name: str, now: float) -> RaasRecord | None:
         """A RaaS says goodbye."""
         record = self._records.get(name)
         if record is not None:
-            record.health = "left"
+            record.health, self.changed_at = "left", now
         return record

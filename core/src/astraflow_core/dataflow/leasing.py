@@ -73,6 +73,7 @@ class Leasing:
         """Tasks for ``free`` episodes, possibly none, and the news."""
         state = self._state
         leased: list[TaskRecord] = []
+        offered = free
         kinds = [self._next_train, self._next_eval]
         active = state.evaluations.active
         if active is not None and active.host == record.name:
@@ -83,6 +84,7 @@ class Leasing:
                 free -= task.missing
         if leased:
             state.last_progress = state.clock()
+        record.stand_idle(0 if leased else offered, state.clock())
         return TasksLeased(tasks=[self._message(task) for task in leased], news=state.news(record))
 
     def work_available(self) -> bool:
@@ -126,6 +128,7 @@ class Leasing:
             return
         state.records.tell(Failed(message=message))
         if message.fatal:
+            state.note_work(task)
             table.end(task, "failed")
         else:
             table.give_back(task, message.error, blame=True)
@@ -136,7 +139,7 @@ class Leasing:
         state = self._state
         reason = f"RaaS {message.raas!r} left: {message.reason}"
         state.records.tell(RaasLeft(message=message))
-        state.fleet.leave(message.raas)
+        state.fleet.leave(message.raas, state.clock())
         state.give_back_all(message.raas, reason, blame=False)
         state.advance_evaluations()
         state.signals.state()
@@ -168,6 +171,8 @@ class Leasing:
         state = self._state
         if state.progress.ending or not state.evaluations.may_lease(record, state.versions.newest):
             return None
+        if record.draining and not state.evaluations.pins(record.name):
+            return None
         task = state.eval.first()
         if task is None or not self._fits(record, free, task.group_size):
             return None
@@ -179,6 +184,7 @@ class Leasing:
         if (
             state.progress.state is not RunState.RUNNING
             or not self._fits(record, free, task.missing if task is not None else group_size)
+            or record.draining
             or not record.caught_up
             or (behind := record.behind(state.versions.newest)) is None
             or max(behind.values()) > state.config.run.max_staleness

@@ -152,6 +152,7 @@ class Reception:
 
     def score(self, header: GroupHeader, task: TaskRecord) -> GroupPushed:
         """Take the result of an evaluation task."""
+        self._state.note_work(task)
         self._state.evaluations.finish(task, header)
         self._state.advance_evaluations()
         return GroupPushed(status="accepted")
@@ -170,6 +171,7 @@ class Reception:
         judged: list[Judged] = []
         reasons: dict[str, str] = {}
         accepted = False
+        state.note_work(task)
         for policy, stream in state.streams.items():
             newest = state.versions.newest[policy]
             share = share_of(received, trained, policy, task.prompt, newest)
@@ -180,6 +182,8 @@ class Reception:
             state.admission.chain.observe(share.summary)
             ruling, rows = stream.offer(received, share, self._groups, self._trajectories, newest)
             judged.append(_judged(policy, ruling, rows))
+            tokens = int(share.summary.trained.sum())
+            state.balance.brought(header.raas, policy, tokens, ruling.refusal is None)
             if ruling.refusal is None:
                 accepted = True
                 buffered += rows

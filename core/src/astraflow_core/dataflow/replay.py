@@ -26,7 +26,9 @@ from astraflow_core.dataflow.entries import (
     Overdue,
     Place,
     Pushed,
+    RaasAsked,
     RaasCame,
+    RaasDrained,
     RaasGone,
     RaasLeft,
     Released,
@@ -159,7 +161,7 @@ class Replay:
     @_apply.register
     def _(self, entry: Acknowledged) -> None:
         trainer = self._state.trainers[entry.message.policy]
-        self._state.fleet.restore_counters(entry.tokens_generated, entry.generated)
+        self._state.fleet.restore_counters(entry.tokens_generated, entry.generated, entry.idle)
         trainer.first_asked, trainer.waited_s = entry.first_asked, entry.waited_s
         self._flow.training.acknowledge(entry.message)
 
@@ -182,6 +184,14 @@ class Replay:
     @_apply.register
     def _(self, entry: RaasGone) -> None:
         self._state.raas_gone(entry.raas, entry.reason)
+
+    @_apply.register
+    def _(self, entry: RaasAsked) -> None:
+        self._flow.pool.add(entry.message)
+
+    @_apply.register
+    def _(self, entry: RaasDrained) -> None:
+        self._flow.pool.drain(entry.message)
 
     @_apply.register
     def _(self, entry: Announced) -> None:

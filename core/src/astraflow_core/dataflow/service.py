@@ -10,16 +10,19 @@ from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 
+from astraflow_core.dataflow.balance_events import balance_events
 from astraflow_core.dataflow.exporter import exporter
 from astraflow_core.dataflow.flow import Dataflow
 from astraflow_core.dataflow.wakeups import Wakeups
 from astraflow_core.errors import AstraFlowError, Refused, WireError
 from astraflow_core.wire.messages import (
     AcknowledgeBatch,
+    AddRaas,
     AnnouncementMessage,
     Done,
+    DrainRaas,
     FailTask,
     LeaseTasks,
     LeaveRaas,
@@ -110,6 +113,7 @@ class DataflowService:
             self.wakeups.done(message.raas, waiter)
             if record is not None:
                 record.waiting_since = None
+                record.stand_idle(0, state.clock())
             self.wakeups.pass_on()
 
     async def _next_batch(self, request: Request) -> Response:
@@ -173,6 +177,10 @@ class DataflowService:
         async def metrics() -> Response:
             return Response(self._metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
+        async def events(after: int = 0) -> Response:
+            stream = balance_events(flow.pool, state.progress, self.wakeups, after)
+            return StreamingResponse(stream, media_type="text/event-stream")
+
         post("/v1/groups", push)
         post("/v1/tasks/lease", self._lease)
         call("/v1/tasks/renew", RenewLeases, leasing.renew)
@@ -180,6 +188,8 @@ class DataflowService:
         post("/v1/batches/release", release)
         call("/v1/raas/register", RegisterRaas, leasing.register)
         call("/v1/raas/leave", LeaveRaas, leasing.leave)
+        call("/v1/raas/add", AddRaas, flow.pool.add)
+        call("/v1/raas/drain", DrainRaas, flow.pool.drain)
         call("/v1/tasks/fail", FailTask, leasing.fail)
         call("/v1/trainers/register", RegisterTrainer, training.register)
         call("/v1/trainers/failed", TrainerFailed, training.failed)
@@ -191,4 +201,5 @@ class DataflowService:
         show("/v1/balance", flow.balance)
         show("/v1/waits", flow.waits)
         show("/v1/health", lambda: {"service": "dataflow", "state": state.progress.state.value})
+        self.app.add_api_route("/v1/balance/events", events, methods=["GET"])
         self.app.add_api_route("/metrics", metrics, methods=["GET"])

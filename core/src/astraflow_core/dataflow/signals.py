@@ -26,6 +26,9 @@ class Signals(Protocol):
     def state(self) -> None:
         """The state of the run changed."""
 
+    def report(self) -> None:
+        """There is a new report of the balance."""
+
 
 class NoSignals:
     """For state that nobody waits on."""
@@ -46,4 +49,7 @@ class NoSignals:
         """Nobody waits."""
 
     def state(self) -> None:
+        """Nobody waits."""
+
+    def report(self) -> None:
         """Nobody waits."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from astraflow_core.config.models import RunConfig
 from astraflow_core.dataflow.admission import Admission
+from astraflow_core.dataflow.balance import Balance
 from astraflow_core.dataflow.capacity import expected_sequences
 from astraflow_core.dataflow.chains import DataChain
 from astraflow_core.dataflow.cursor import PromptCursor
@@ -28,6 +29,7 @@ from astraflow_core.dataflow.signals import NoSignals, Signals
 from astraflow_core.dataflow.steplog import StepLog
 from astraflow_core.dataflow.stream import PolicyStream, StreamSettings
 from astraflow_core.dataflow.tasks import TaskRecord, TaskTable
+from astraflow_core.dataflow.three_zones import Zones
 from astraflow_core.dataflow.trainers import TrainerRecord
 from astraflow_core.dataflow.versions import VersionTable
 from astraflow_core.errors import Refused
@@ -79,6 +81,13 @@ class FlowState:
         )
         self.eval = TaskTable("eval", run.lease_s, run.episode_deadline_s, run.task_attempts)
         self.fleet = Fleet(run.lease_s * 2 / RENEWALS_PER_LEASE, run.lease_s)
+        zones = config.balance
+        self.balance = Balance(
+            config.policies,
+            zones.every,
+            Zones(zones.grow_above, zones.shrink_below, zones.margin),
+            clock(),
+        )
         self.trainers = {policy: TrainerRecord(policy) for policy in config.policies}
         self.streams = {
             policy: PolicyStream(policy, _stream_settings(config, policy), chains[policy])
@@ -173,9 +182,13 @@ class FlowState:
         record.told_versions = dict(self.versions.newest)
         record.told_pins = dict(pins)
         revoked, record.revoked = list(record.revoked.values()), {}
-        return News(
-            announcements=newest, pins=dict(pins), revoked=revoked, stop=self.progress.ending
-        )
+        stop = self.progress.ending or self.may_leave(record)
+        return News(announcements=newest, pins=dict(pins), revoked=revoked, stop=stop)
+
+    def may_leave(self, record: RaasRecord) -> bool:
+        """Whether a RaaS that is drained has nothing left to do."""
+        held = self.train.held_by(record.name) or self.eval.held_by(record.name)
+        return record.draining and not held and not self.evaluations.pins(record.name)
 
     def has_news(self, record: RaasRecord) -> bool:
         """Whether there is something that the RaaS was not told yet."""
@@ -185,6 +198,7 @@ class FlowState:
         }
         return (
             self.progress.ending
+            or self.may_leave(record)
             or bool(record.revoked)
             or record.told_pins != self.evaluations.pins(record.name)
             or bool(self.versions.newer_than(known))
@@ -218,12 +232,13 @@ class FlowState:
     def raas_gone(self, raas: str, reason: str) -> None:
         """A RaaS was silent for too long."""
         self.records.tell(RaasGone(raas=raas, reason=reason))
-        self.fleet.give_up(raas)
+        self.fleet.give_up(raas, self.clock())
         self.give_back_all(raas, reason, blame=True)
 
     def give_back(self, table: TaskTable, task: TaskRecord, reason: str, *, blame: bool) -> None:
         """End a lease without a result; its RaaS is told to abort the task."""
         holder = self.fleet.get(task.lease.raas) if task.lease else None
+        self.note_work(task)
         outcome = table.give_back(task, reason, blame=blame)
         if holder is not None and holder.health in ("alive", "suspect"):
             holder.revoked[task.id] = RevokedLease(task=task.id, reason=reason)
@@ -231,6 +246,12 @@ class FlowState:
         if outcome is not None and table is self.eval:
             self.evaluations.fail(task, reason)
         self.signals.work()
+
+    def note_work(self, task: TaskRecord) -> None:
+        """The lease of a task is about to end: its places were busy."""
+        if task.lease is not None:
+            held_s = self.clock() - task.lease.since
+            self.balance.worked(task.lease.raas, held_s * task.group_size)
 
     def give_back_all(self, raas: str, reason: str, *, blame: bool) -> None:
         """End all leases of a RaaS."""
@@ -303,7 +324,7 @@ class FlowState:
             for task in table.leased():
                 self.give_back(table, task, "the run was started again", blame=False)
         for record in self.fleet.present():
-            self.fleet.leave(record.name)
+            self.fleet.leave(record.name, self.clock())
         for policy, trainer in self.trainers.items():
             trainer.registered = trainer.failed = trainer.told_end = False
             self.versions.withdraw(policy)

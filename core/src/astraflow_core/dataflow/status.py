@@ -125,6 +125,8 @@ def _raas(state: FlowState, record: RaasRecord, now: float) -> dict[str, Any]:
         "running_eval": len(state.eval.held_by(record.name)),
         "metrics": {key: _finite(value) for key, value in record.metrics.items()},
         "heard_s": now - record.last_heard,
+        "ready": record.caught_up,
+        "draining": record.draining,
     }
 
 

@@ -87,6 +87,7 @@ class PolicyStream:
         self.step_reward: float | None = None
         self.trained_reward: float | None = None
         self.tokens_trained = 0
+        self.tokens_consumed = 0
 
     @property
     def done(self) -> bool:
@@ -273,6 +274,9 @@ class PolicyStream:
             self.step_reward = sum(self._since_update) / len(self._since_update)
             self._since_update.clear()
         if not batch.again:
+            self.tokens_consumed += sum(
+                row.trained for row in batch.rows if row.item.times_served == 0
+            )
             self.buffer.served(list(batch.rows))
         self.updates += 1
         if self.settings.keeps_batches:

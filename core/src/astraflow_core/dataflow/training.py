@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
+from astraflow_core.dataflow.balance import Step
 from astraflow_core.dataflow.entries import (
     Acknowledged,
     Announced,
@@ -52,6 +54,7 @@ class Training:
         state.signals.new_trainer(message.policy)
         trainer.registered, trainer.failed, trainer.told_end = True, False, False
         trainer.pid, trainer.host = message.pid, message.host
+        state.balance.came(message.policy)
         trainer.heard(state.clock())
         return TrainerRegistered(
             run=state.config.run.name,
@@ -154,6 +157,7 @@ class Training:
             state.last_progress = trainer.last_step = state.clock()
             trainer.steps_done += 1
             trainer.metrics = dict(message.metrics)
+            idle = state.fleet.idle(state.clock())
             state.records.tell(
                 Acknowledged(
                     message=message,
@@ -161,9 +165,11 @@ class Training:
                     generated=state.fleet.counters(),
                     first_asked=trainer.first_asked,
                     waited_s=trainer.waited_s,
+                    idle=idle,
                 )
             )
             self._log_step(stream, batch, message)
+            self._weigh(stream, batch, message, idle)
             state.signals.work()
             state.finish_if_done()
         stop = state.progress.ending and state.progress.state is not RunState.FINISHED
@@ -171,6 +177,29 @@ class Training:
             trainer.told_end = True
             state.settle()
         return BatchAcknowledged(retain=self._retained(message.policy), stop=stop)
+
+    def _weigh(
+        self,
+        stream: PolicyStream,
+        batch: ServedBatch,
+        message: AcknowledgeBatch,
+        idle: Mapping[str, float],
+    ) -> None:
+        """Tell the balance of a step, and everyone of its report."""
+        state = self._state
+        step = Step(
+            waited_s=state.trainers[stream.policy].waited_s,
+            consumed=stream.tokens_consumed,
+            stale_rows=stream.rows.stale,
+            version=message.version,
+            again=batch.again,
+            done=stream.done,
+        )
+        size = len(state.fleet.pool())
+        report = state.balance.stepped(stream.policy, step, state.clock(), size, idle)
+        if report is not None:
+            state.records.log({"balance": report})
+            state.signals.report()
 
     def release(self, message: ReleaseBatches) -> None:
         """A checkpoint holds the updates up to ``message.updates``; their batches are not needed again."""

@@ -64,6 +64,11 @@ def waits(state: FlowState, training: Training) -> list[dict[str, Any]]:
             what = "a sign of life" + ("; its tasks are back in the queue" if gone else "")
             found.append(_wait("dataflow", record.name, what, silent, run.patience_s - silent))
     for record in state.fleet.present():
+        if record.draining:
+            held = len(state.train.held_by(record.name)) + len(state.eval.held_by(record.name))
+            since = now - (record.draining_since or now)
+            what = f"its last {held} tasks, after which it leaves"
+            found.append(_wait("run", record.name, what, since, run.episode_deadline_s))
         if record.waiting_since is not None:
             for_whom, what = _why_no_task(state, record)
             since = now - record.waiting_since
@@ -84,6 +89,8 @@ def _why_no_task(state: FlowState, record: RaasRecord) -> tuple[str, str]:
     newest, limit = state.versions.newest, state.config.run.max_staleness
     if state.progress.state is not RunState.RUNNING:
         return "run", f"the run is {state.progress.state.value}"
+    if record.draining:
+        return "run", "it gets no new tasks and leaves when all it had have ended"
     behind = {p: v - record.serving.get(p, -1) for p, v in newest.items()}
     if not record.caught_up or any(lag > limit for lag in behind.values()):
         lags = ", ".join(f"{p} by {lag}" for p, lag in behind.items() if lag > 0)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 
 class Waiter:
@@ -43,6 +44,7 @@ class Wakeups:
         self.work_available: Callable[[], bool] = lambda: True
         self._raas: OrderedDict[str, Waiter] = OrderedDict()
         self._trainers: dict[str, Waiter] = {}
+        self._listeners: set[asyncio.Event] = set()
         self._changes = 0
         self.changed = asyncio.Event()
 
@@ -82,6 +84,22 @@ class Wakeups:
     def state(self) -> None:
         """The state of the run changed."""
         self.changed.set()
+        self.report()
+
+    def report(self) -> None:
+        """There is a new report of the balance."""
+        for listener in self._listeners:
+            listener.set()
+
+    @contextmanager
+    def listening(self) -> Iterator[asyncio.Event]:
+        """An event that is set with each report, and whenever the state of the run changed."""
+        listener = asyncio.Event()
+        self._listeners.add(listener)
+        try:
+            yield listener
+        finally:
+            self._listeners.remove(listener)
 
     def looked(self, waiter: Waiter) -> None:
         """A request has seen the present state."""

@@ -184,6 +184,40 @@ class LeaveRaas(Message, frozen=True):
     reason: str
 
 
+class AddRaas(Message, frozen=True):
+    """``POST /v1/raas/add``: the launcher of the run shall start ``count`` more RaaS. ``author``: who asks. A
+    message with the same ``id`` is done once.
+
+    400: the count is below one.
+    409: the run ends.
+    """
+
+    id: str
+    count: int
+    author: str
+
+
+class PoolChanged(Message, frozen=True):
+    """Since the run began ``added`` RaaS were asked for and ``drained`` were asked to leave; ``size``: those
+    that are there now and are to stay."""
+
+    added: int
+    drained: int
+    size: int
+
+
+class DrainRaas(Message, frozen=True):
+    """``POST /v1/raas/drain``: a RaaS gets no new tasks, finishes what it has, and leaves. ``author``: who
+    asks. Asked again, it changes nothing.
+
+    404: no RaaS of that name is there.
+    409: it is the last one; add another first.
+    """
+
+    raas: str
+    author: str
+
+
 class RegisterTrainer(Message, frozen=True):
     """``POST /v1/trainers/register``: the trainer of a policy arrives, or comes back. ``updates``: those after
     which it has a state to go on from, its checkpoints or (0) the start.

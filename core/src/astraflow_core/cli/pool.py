@@ -1,0 +1,107 @@
+"""``astraflow raas add | drain``: change the pool of a running run."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from astraflow_core.cli.secrets import running_dataflow
+from astraflow_core.errors import UserError
+
+if TYPE_CHECKING:
+    from astraflow_core.wire.messages import AddRaas, DrainRaas, PoolChanged
+
+ROLE = "raas"
+_DEADLINE_S = 30.0
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare both. ``raas FILE`` is the role of one process, so these are commands of two words, which
+    :func:`joined` makes one."""
+    more = commands.add_parser(f"{ROLE} add", help="ask the launcher of a running run for more RaaS")
+    more.add_argument("run", metavar="RUN", type=Path, help="run directory")
+    more.add_argument("--count", type=int, default=1, help="how many; default 1")
+    more.set_defaults(command=run_add)
+    less = commands.add_parser(
+        f"{ROLE} drain", help="let RaaS of a running run finish what they have, and leave"
+    )
+    less.add_argument("run", metavar="RUN", type=Path, help="run directory")
+    less.add_argument("names", metavar="NAME", nargs="+", help="RaaS, as `astraflow status` lists them")
+    less.set_defaults(command=run_drain)
+
+
+def joined(argv: Sequence[str], known: Sequence[str]) -> list[str]:
+    """A command line whose first two words are one command."""
+    both = " ".join(argv[:2])
+    return [both, *argv[2:]] if both in known else list(argv)
+
+
+def run_add(arguments: argparse.Namespace) -> int:
+    """Ask for more RaaS."""
+    from astraflow_core.wire.messages import AddRaas
+
+    _check_launcher(arguments.run)
+    message = AddRaas(id=uuid.uuid4().hex, count=arguments.count, author=user())
+    answer = _ask(arguments.run, "/v1/raas/add", message)
+    print(f"{arguments.count} more RaaS asked for; {answer.size} are there now")
+    return 0
+
+
+def run_drain(arguments: argparse.Namespace) -> int:
+    """Ask RaaS to leave, one after the other."""
+    from astraflow_core.wire.messages import DrainRaas
+
+    for name in arguments.names:
+        answer = _ask(arguments.run, "/v1/raas/drain", DrainRaas(raas=name, author=user()))
+        print(f"{name} finishes what it has and leaves; {answer.size} stay")
+    return 0
+
+
+def user() -> str:
+    """Who asks."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may know no name for its user
+        return "unknown"
+
+
+def _check_launcher(run: Path) -> None:
+    """Without a launcher nobody would start what is asked for."""
+    from astraflow_core.file_lock import lock
+
+    file = run / "launcher.lock"
+    if file.exists():
+        handle = os.open(file, os.O_RDWR)
+        try:
+            if not lock(handle):
+                return
+        finally:
+            os.close(handle)
+    raise UserError(
+        f"no launcher is at work on the run in {run}, so that nobody would start a RaaS; start one yourself "
+        f"with `astraflow {ROLE} FILE --directory DIR --name NAME --dataflow URL`"
+    )
+
+
+def _ask(run: Path, path: str, message: AddRaas | DrainRaas) -> PoolChanged:
+    from astraflow_core.errors import DeadlineExceeded, Refused
+    from astraflow_core.wire.client import SyncClient
+    from astraflow_core.wire.messages import PoolChanged
+
+    url, token = running_dataflow(run, None, None)
+    client = SyncClient(url, token)
+    try:
+        return client.post(path, message, PoolChanged, deadline_s=_DEADLINE_S)
+    except Refused as error:
+        raise UserError(f"refused: {error}") from error
+    except DeadlineExceeded as error:
+        raise UserError(
+            f"no dataflow answers at {url}; is the run still running? ({error})"
+        ) from error
+    finally:
+        client.close()
