@@ -31,7 +31,7 @@ class Work:
 
 @dataclass(slots=True)
 class Window:
-    """What one trainer saw, by its own clock: the steps that it made, the ``seconds`` that they took and how
+    """What one trainer saw since ``began`` (set by its first step), by its own clock: the steps that it made, the ``seconds`` that they took and how
     many of these it ``waited_s`` for a batch. Trained tokens by what became of them: ``produced`` by RaaS,
     ``accepted``, ``consumed`` by updates (each row once, however often it was replayed)."""
 
@@ -94,14 +94,13 @@ class Balance:
     policies: Iterable[str]
     every: int
     zones: Zones
-    now: float
     work: dict[str, Work] = field(default_factory=dict)
     reports: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=KEPT_REPORTS))
     count: int = 0
 
     def __post_init__(self) -> None:
-        self._clocks = {policy: _Clock(Window(self.now)) for policy in self.policies}
-        self._work_began = self.now
+        self._clocks = {policy: _Clock(Window(0.0)) for policy in self.policies}
+        self._work_began = 0.0
         self._idle: dict[str, float] = {}
 
     def came(self, policy: str) -> None:

@@ -86,7 +86,6 @@ class FlowState:
             config.policies,
             zones.every,
             Zones(zones.grow_above, zones.shrink_below, zones.margin),
-            clock(),
         )
         self.trainers = {policy: TrainerRecord(policy) for policy in config.policies}
         self.streams = {
