@@ -46,6 +46,10 @@ class Watchdog:
         self._stopped: dict[str, float] = {}
         self._marks: dict[str, tuple[float, ProcessState]] = {}
 
+    def add(self, spec: ProcessSpec) -> None:
+        """Another process belongs to the run."""
+        self._specs[spec.name] = spec
+
     def look(self, processes: Sequence[ProcessState]) -> None:
         """Take note of what the processes do now."""
         now = present_s()

@@ -24,6 +24,11 @@ class LogWatch:
         self._rest = dict.fromkeys(self._offsets, "")
         self._told: set[str] = set()
 
+    def add(self, log: Path) -> None:
+        """Read another log, from its beginning if it is new."""
+        self._offsets.setdefault(log, log.stat().st_size if log.exists() else 0)
+        self._rest.setdefault(log, "")
+
     def news(self) -> Iterator[str]:
         """New messages, as ``"raas-0: message"``."""
         for log in self._offsets:

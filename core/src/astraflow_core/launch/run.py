@@ -128,7 +128,7 @@ def _execute(prepared: Prepared, live: bool | None, stream: TextIO, clock: _Cloc
     view = make_view(config, live, stream)
     interrupts = Interrupts()
     supervisor = Supervisor(
-        config.run,
+        config,
         specs,
         launcher,
         directory,

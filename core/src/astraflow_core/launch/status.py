@@ -58,13 +58,24 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RaasStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One RaaS: ``serving`` is policy → version."""
+    """One RaaS: ``serving`` is policy → version; ``ready``: it may get tasks; ``draining``: no new ones."""
 
     name: str
     state: str = ""
     serving: dict[str, int] = {}
     running: int = 0
+    ready: bool = False
+    draining: bool = False
     metrics: dict[str, float | None] = {}
+
+
+class PoolStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """RaaS asked for and told to leave since the run began; ``reports`` of the balance so far."""
+
+    size: int = 0
+    added: int = 0
+    drained: int = 0
+    reports: int = 0
 
 
 class PolicyScore(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,6 +149,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     policies: dict[str, PolicyStatus] = {}
     tasks: TaskStatus = TaskStatus()
     raas: list[RaasStatus] = []
+    pool: PoolStatus = PoolStatus()
     eval: Evaluations = Evaluations()
     tokens_generated: int = 0
     tokens_trained: int = 0

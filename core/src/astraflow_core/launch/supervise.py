@@ -9,13 +9,15 @@ import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from astraflow_core.config.models import RunTable
+from astraflow_core.config.models import RunConfig
 from astraflow_core.errors import AstraFlowError, DeadlineExceeded, Refused, RunFailed
+from astraflow_core.launch.autoscale import Autoscaler
 from astraflow_core.launch.diagnosis import Watchdog
 from astraflow_core.launch.endings import complaint, describe_end, error_of
 from astraflow_core.launch.figures import duration
 from astraflow_core.launch.logwatch import LogWatch
 from astraflow_core.launch.plan import reaching
+from astraflow_core.launch.pool import RaasPool
 from astraflow_core.launch.signals import Interrupts
 from astraflow_core.launch.status import Status, WaitStatus, parse_status
 from astraflow_core.launch.view import View
@@ -44,7 +46,7 @@ class Supervisor:
 
     def __init__(
         self,
-        run: RunTable,
+        config: RunConfig,
         specs: Sequence[ProcessSpec],
         launcher: Launcher,
         directory: Path,
@@ -53,13 +55,15 @@ class Supervisor:
         interrupts: Interrupts,
         resuming: Collection[Role],
     ) -> None:
-        self.run, self.specs, self.launcher = run, {spec.name: spec for spec in specs}, launcher
+        self.run, self.specs, self.launcher = config.run, {s.name: s for s in specs}, launcher
         self.directory, self.token, self.view, self.interrupts = directory, token, view, interrupts
         self._dataflow = next(spec for spec in specs if spec.role == "dataflow")
         self.status = Status()
         self._client: SyncClient | None = None
         self._logs = LogWatch(spec.log for spec in specs)
         self._resuming = resuming
+        self._pool = RaasPool([spec for spec in specs if spec.role == "raas"])
+        self._autoscaler = Autoscaler(config.raas, view)
         self._gone: set[str] = set()
         self._answered = self._progressed = self._hopeful = present_s()
         self._warned = self._told_silence = False
@@ -75,6 +79,9 @@ class Supervisor:
             if url is None:
                 return
             self._client = SyncClient(url, self.token)
+            self._answered = present_s()
+            self._fetch_status([])
+            self._begin_pool()
             for spec in self.specs.values():
                 if spec.role != "dataflow":
                     self.launcher.start(reaching(spec, url))
@@ -117,6 +124,7 @@ class Supervisor:
             if self.status.ended:
                 return
             self._look_after(processes)
+            self._follow_pool(processes)
             self._check_progress()
             if self.interrupts.number is not None and stop_by is None:
                 self.view.say("stopping: the step is finished and saved; once more ends at once")
@@ -196,8 +204,8 @@ class Supervisor:
                 if self.status.ended:
                     return
                 raise error_of(state, "while the run went on")
-        raas = {name for name, spec in self.specs.items() if spec.role == "raas"}
-        if raas <= self._gone:
+        raas = self._raas()
+        if raas <= self._gone and not self._others():
             # They leave when the run ends, which it may have done since it was asked.
             self._fetch_status(processes)
             if self.status.ended or self.status.state == "stopping":
@@ -206,8 +214,53 @@ class Supervisor:
             said = complaint(last.last_lines) or "it said nothing; see its log"
             raise RunFailed(f"no RaaS is left; {describe_end(last, 'as the last')}: {said}")
 
+    def _raas(self) -> set[str]:
+        return {name for name, spec in self.specs.items() if spec.role == "raas"}
+
+    def _others(self) -> bool:
+        """Whether a RaaS is there that somebody else started."""
+        there = {r.name for r in self.status.raas if r.state in ("alive", "suspect")}
+        return bool(there - self.specs.keys())
+
+    def _begin_pool(self) -> None:
+        others = [spec for spec in self.specs.values() if spec.role != "raas"]
+        self.specs = {spec.name: spec for spec in [*others, *self._pool.begin(self.status)]}
+        for spec in self.specs.values():
+            self._heed(spec)
+
+    def _heed(self, spec: ProcessSpec) -> None:
+        self._logs.add(spec.log)
+        self._watchdog.add(spec)
+
+    def _follow_pool(self, processes: Sequence[ProcessState]) -> None:
+        """Start the RaaS that were asked for, and end those that were to leave and are silent."""
+        assert self._client is not None
+        if self.status.state != "running" or self._told_silence:
+            return
+        for spec in self._pool.asked_for(self.status):
+            self.specs[spec.name] = spec
+            self._heed(spec)
+            self.view.say(f"{spec.name} is started: more RaaS were asked for")
+            self.launcher.start(reaching(spec, self._client.base_url))
+        known = {raas.name: raas for raas in self.status.raas}
+        alive = {s.name for s in processes if s.exit_code is None} & self._raas()
+        for name in alive:
+            if name in known and known[name].draining and known[name].state == "gone":
+                self.view.say(f"{name} was drained and is silent; it is ended")
+                self._stop([name])
+        settled = all(name in known and known[name].ready for name in alive)
+        leaving = any(raas.draining and raas.state in ("alive", "suspect") for raas in known.values())
+        self._autoscaler.look(self.status, self._client, leaving or not settled)
+
     def _replace(self, state: ProcessState) -> None:
-        if state.exit_code == 0:
+        if any(raas.name == state.name and raas.draining for raas in self.status.raas):
+            self._gone.add(state.name)
+            self.view.say(
+                f"{state.name} was drained and left"
+                if state.exit_code == 0
+                else describe_end(state, "while it was drained")
+            )
+        elif state.exit_code == 0:
             self._gone.add(state.name)
             self.view.say(f"{state.name} left the run")
         elif state.restarts < self.launcher.restarts:
