@@ -78,12 +78,15 @@ def _command(path: str, parser: argparse.ArgumentParser) -> Iterator[str]:
 def _summary(path: str) -> str:
     """The line that ``--help`` of the command above shows."""
     *above, name = path.split()
-    holder = dict(every_command(parser()))[" ".join(above)] if above else parser()
-    for action in holder._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for shown in action._choices_actions:
-                if shown.dest == name and shown.help:
-                    return f"{shown.help[:1].upper()}{shown.help[1:]}."
+    places = [(parser(), path)]  # a command of two words stands there too
+    if above:
+        places.append((dict(every_command(parser()))[" ".join(above)], name))
+    for holder, dest in places:
+        for action in holder._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for shown in action._choices_actions:
+                    if shown.dest == dest and shown.help:
+                        return f"{shown.help[:1].upper()}{shown.help[1:]}."
     return ""
 
 

@@ -9,12 +9,14 @@ from collections.abc import Sequence
 
 from astraflow_core import __version__
 from astraflow_core.cli import (
+    balance,
     config,
     doctor,
     environments,
     explain,
     plugins,
     policy,
+    pool,
     report,
     roles,
     run,
@@ -43,8 +45,10 @@ def parser() -> argparse.ArgumentParser:
         config,
         environments,
         status,
+        balance,
         explain,
         policy,
+        pool,
         report,
         roles,
     ):
@@ -56,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0, 1 for a failed run, 2 for an error of the user, 130
     after Ctrl-C."""
     try:
-        arguments = parser().parse_args(argv)
+        arguments = parser().parse_args(pool.joined(sys.argv[1:] if argv is None else argv))
     except SystemExit as stop:  # argparse has said what it had to say
         return stop.code if isinstance(stop.code, int) else 2
     if _names_modules(arguments) and os.getcwd() not in sys.path:

@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from astraflow_core.wire.messages import AddRaas, DrainRaas, PoolChanged
 
 ROLE = "raas"
+COMMANDS = (f"{ROLE} add", f"{ROLE} drain")
 _DEADLINE_S = 30.0
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare both. ``raas FILE`` is the role of one process, so these are commands of two words, which
     :func:`joined` makes one."""
-    more = commands.add_parser(f"{ROLE} add", help="ask the launcher of a running run for more RaaS")
+    more = commands.add_parser(
+        f"{ROLE} add", help="ask the launcher of a running run for more RaaS"
+    )
     more.add_argument("run", metavar="RUN", type=Path, help="run directory")
     more.add_argument("--count", type=int, default=1, help="how many; default 1")
     more.set_defaults(command=run_add)
@@ -31,14 +34,16 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         f"{ROLE} drain", help="let RaaS of a running run finish what they have, and leave"
     )
     less.add_argument("run", metavar="RUN", type=Path, help="run directory")
-    less.add_argument("names", metavar="NAME", nargs="+", help="RaaS, as `astraflow status` lists them")
+    less.add_argument(
+        "names", metavar="NAME", nargs="+", help="RaaS, as `astraflow status` lists them"
+    )
     less.set_defaults(command=run_drain)
 
 
-def joined(argv: Sequence[str], known: Sequence[str]) -> list[str]:
-    """A command line whose first two words are one command."""
+def joined(argv: Sequence[str]) -> list[str]:
+    """A command line whose first two words are one of these commands, as one word."""
     both = " ".join(argv[:2])
-    return [both, *argv[2:]] if both in known else list(argv)
+    return [both, *argv[2:]] if both in COMMANDS else list(argv)
 
 
 def run_add(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""``astraflow status | waits | balance``: look into a running run."""
+"""``astraflow status | waits``: look into a running run."""
 
 from __future__ import annotations
 
@@ -14,22 +14,26 @@ _NEWEST = 4
 _VIEWS = {
     "status": "state, policies, tasks and RaaS of a running run",
     "waits": "who waits for whom, since when and until when, in a running run",
-    "balance": "where every task and row of a running run is",
 }
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the three commands."""
+    """Declare both commands."""
     for view, text in _VIEWS.items():
         parser = commands.add_parser(view, help=text)
-        which = parser.add_mutually_exclusive_group()
-        which.add_argument("--run", metavar="DIR", type=Path, help="run directory")
-        which.add_argument("--dataflow", metavar="URL", help=f"default: environment {DATAFLOW}")
-        parser.add_argument(
-            "--token-file", type=Path, help=f"default: DIR/token, or environment {TOKEN}"
-        )
-        parser.add_argument("--json", action="store_true", help="print JSON")
+        add_where(parser)
         parser.set_defaults(command=run, view=view)
+
+
+def add_where(parser: argparse.ArgumentParser) -> None:
+    """Declare where a running run is found, and ``--json``."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--run", metavar="DIR", type=Path, help="run directory")
+    which.add_argument("--dataflow", metavar="URL", help=f"default: environment {DATAFLOW}")
+    parser.add_argument(
+        "--token-file", type=Path, help=f"default: DIR/token, or environment {TOKEN}"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:

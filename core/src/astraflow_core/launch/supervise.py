@@ -249,7 +249,9 @@ class Supervisor:
                 self.view.say(f"{name} was drained and is silent; it is ended")
                 self._stop([name])
         settled = all(name in known and known[name].ready for name in alive)
-        leaving = any(raas.draining and raas.state in ("alive", "suspect") for raas in known.values())
+        leaving = any(
+            raas.draining and raas.state in ("alive", "suspect") for raas in known.values()
+        )
         self._autoscaler.look(self.status, self._client, leaving or not settled)
 
     def _replace(self, state: ProcessState) -> None:

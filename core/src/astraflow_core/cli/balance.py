@@ -1,0 +1,122 @@
+"""``astraflow balance``: whether a running run has too few RaaS or too many, and where all its rows are."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any
+from urllib.parse import urlsplit
+
+from astraflow_core.cli.output import print_json, print_table, print_tree
+from astraflow_core.cli.secrets import running_dataflow
+from astraflow_core.cli.status import add_where, ask
+from astraflow_core.errors import UserError
+from astraflow_core.wire.auth import bearer
+
+_SILENT_S = 60.0
+_EMPTY = 0.5
+"""Share of empty places from which growing is doubtful."""
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    text = (
+        "whether a running run has too few RaaS or too many, and where all its tasks and rows are"
+    )
+    parser = commands.add_parser("balance", help=text)
+    add_where(parser)
+    parser.add_argument(
+        "--follow",
+        action="store_true",
+        help="print each report as it is made, until the run ends; with --json one line each",
+    )
+    parser.set_defaults(command=run, view="balance")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask the dataflow and print what it says."""
+    if arguments.follow:
+        for report in _events(arguments):
+            if arguments.json:
+                print(json.dumps(report), flush=True)
+            else:
+                _print_report(report)
+                print(flush=True)
+        return 0
+    answer = ask(arguments)
+    if arguments.json:
+        print_json(answer)
+        return 0
+    report, pool = answer.pop("report", None), answer.pop("pool", None)
+    if report is not None:
+        _print_report(report)
+        print()
+    elif pool is not None:
+        print(f"no report yet; {pool['size']} RaaS are there\n")
+    print_tree(answer)
+    return 0
+
+
+def _print_report(report: dict[str, Any]) -> None:
+    pool = report["pool"]
+    print(f"report {report['number']}: {_verdict(pool)}")
+    print_table(
+        ("policy", "steps", "seconds", "waiting", "produced", "accepted", "consumed", "says"),
+        (
+            (
+                name, p["steps"], f"{p['window_s']:.1f}", f"{p['waiting_fraction']:.1%}",
+                p["tokens_produced"], p["tokens_accepted"], p["tokens_consumed"],
+                f"{p['branch']} → {p['target']}",
+            )
+            for name, p in report["policies"].items()
+        ),
+    )  # fmt: skip
+    print_table(
+        ("RaaS", "state", "tokens/s", "busy place-s", "empty place-s", "tokens/busy place-s"),
+        (
+            (
+                r["name"], _state(r), f"{r.get('tokens_per_s', 0):.1f}", f"{r.get('busy_s', 0):.1f}",
+                f"{r.get('idle_s', 0):.1f}", f"{r.get('speed', 0):.2f}",
+            )
+            for r in report["raas"]
+        ),
+    )  # fmt: skip
+
+
+def _verdict(pool: dict[str, Any]) -> str:
+    empty = f"{pool['held_back']:.0%} of the places on offer stood empty"
+    text = f"{pool['branch']}, {pool['size']} → {pool['target']} RaaS; {empty}"
+    if pool["branch"] == "grow" and pool["held_back"] > _EMPTY:
+        text += ": max_staleness holds tasks back, so that more RaaS may help little"
+    return text
+
+
+def _state(raas: dict[str, Any]) -> str:
+    if raas["draining"]:
+        return "draining"
+    return str(raas["state"]) if raas["ready"] else "starting"
+
+
+def _events(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The reports of the event stream, those kept first."""
+    url, token = running_dataflow(arguments.run, arguments.dataflow, arguments.token_file)
+    parts = urlsplit(url)
+    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    with closing(kind(parts.hostname or "", parts.port, timeout=_SILENT_S)) as connection:
+        try:
+            path = f"{parts.path.rstrip('/')}/v1/balance/events"
+            connection.request("GET", path, headers=bearer(token))
+            response = connection.getresponse()
+            if response.status != 200:
+                said = response.read(2000).decode(errors="replace")
+                raise UserError(f"the dataflow at {url} refused: {said} ({response.status})")
+            for line in response:
+                if line.startswith(b"data: "):
+                    yield json.loads(line[6:])
+        except (OSError, HTTPException) as error:
+            raise UserError(
+                f"no dataflow answers at {url}; has the run ended? ({error})"
+            ) from error

@@ -1,0 +1,162 @@
+"""Whole runs whose pool of RaaS changes: by itself, and because somebody asks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from astraflow_core.testing.runs import Ended, User, live_processes
+
+pytestmark = [
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc"),
+]
+OFTEN = ("balance.every=1", "raas.cool_down_s=0", "raas.autoscale=true", "raas.max_replicas=3")
+STARVED = ("raas.episodes=8", "policies.solver.engine.token_s=0.1")
+"""One group at a time and 0.3 s for it, so that a batch of four takes a RaaS 1.2 s."""
+SATED = ("policies.solver.trainer.step_s=1.0", "balance.shrink_below=0.5", "balance.grow_above=0.9")
+
+
+def lines(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def check(ended: Ended, steps: int) -> None:
+    """The run finished with each update made once, and nothing is lost or counted twice."""
+    assert ended.exit_code == 0, ended.text
+    made = [line["step"] for line in lines(ended.run_directory) if "step" in line]
+    assert made == list(range(1, steps + 1))
+    assert ended.summary["lost"] == 0
+    status = json.loads((ended.run_directory / "status.json").read_text())
+    assert status["invariants_ok"]
+    rows = status["policies"]["solver"]["rows"]
+    assert (rows["trained"], rows["lost"]) == (32 * steps, 0)
+
+
+def pid_of(user: User, *words: str) -> int:
+    """The process of the user's run that has these words on its command line."""
+    (pid,) = (
+        pid
+        for pid in live_processes(user.marker)
+        if {*words} <= {*Path(f"/proc/{pid}/cmdline").read_text().split("\0")}
+    )
+    return pid
+
+
+def reports(directory: Path) -> list[dict[str, Any]]:
+    return [line["balance"] for line in lines(directory) if "balance" in line]
+
+
+def sizes(directory: Path) -> list[int]:
+    return [report["pool"]["size"] for report in reports(directory)]
+
+
+def asked(user: User, directory: Path) -> dict[str, Any]:
+    answer = user.astraflow("balance", "--run", directory, "--json")
+    assert answer.exit_code == 0, answer.text
+    return dict(json.loads(answer.out))
+
+
+@pytest.mark.slow
+def test_a_run_whose_raas_are_too_slow_grows(user: User) -> None:
+    """One of them is killed once there are more; nothing is lost or trained twice."""
+    process = user.start(
+        *user.table_arguments("run.steps=40", "checkpoint.every=4", *OFTEN, *STARVED)
+    )
+    directory = user.wait_for_steps(3, 60)
+    user.wait_for(lambda: max(sizes(directory), default=0) > 1, 120)
+    os.kill(pid_of(user, "raas", "raas-0"), signal.SIGKILL)
+    ended = user.end(process, 200)
+    check(ended, 40)
+    assert sizes(directory)[0] == 1
+    assert max(sizes(directory)) == 3
+    grown = [report for report in reports(directory) if report["pool"]["branch"] == "grow"]
+    assert all(facts["policies"]["solver"]["waiting_fraction"] > 0.1 for facts in grown)
+    assert "autoscale: trainers waited" in ended.text
+    assert user.left_running() == []
+
+
+@pytest.mark.slow
+def test_a_run_whose_raas_are_too_fast_shrinks(user: User) -> None:
+    process = user.start(*user.table_arguments("run.steps=14", "raas.replicas=3", *OFTEN, *SATED))
+    ended = user.end(process, 200)
+    check(ended, 14)
+    (directory,) = user.directory.glob("runs/*")
+    assert sizes(directory)[0] == 3
+    assert sizes(directory)[-1] == 1
+    assert "of the places stood empty: 3 →" in ended.text
+    assert "was drained and left" in ended.text
+    assert ended.summary["restarts"] == 0
+
+
+@pytest.mark.slow
+def test_the_pool_is_changed_by_hand_and_outlives_everybody(user: User) -> None:
+    """RaaS are added and drained by command; the dataflow is killed, then the launcher with all."""
+    process = user.start(
+        *user.table_arguments(
+            "run.steps=400", "checkpoint.every=2", "policies.solver.trainer.step_s=0.1",
+            "balance.every=2",
+        )
+    )  # fmt: skip
+    directory = user.wait_for_steps(2, 60)
+    added = user.astraflow("raas", "add", directory, "--count", "2")
+    assert added.exit_code == 0, added.text
+    user.wait_for(lambda: asked(user, directory)["pool"]["size"] == 3, 60)
+    drained = user.astraflow("raas", "drain", directory, "raas-0")
+    assert (drained.exit_code, drained.out) == (
+        0,
+        "raas-0 finishes what it has and leaves; 2 stay\n",
+    )
+    os.kill(pid_of(user, "dataflow"), signal.SIGKILL)
+    user.wait_for(lambda: has_left(user, directory, "raas-0"), 60)
+    refused = user.astraflow("raas", "drain", directory, "raas-0")
+    assert refused.exit_code == 2
+    assert "no RaaS 'raas-0' is there" in refused.err
+    process.kill()
+    process.wait()
+    assert user.left_running(20) == []
+
+    nobody = user.astraflow("raas", "add", directory)
+    assert nobody.exit_code == 2
+    assert "no launcher is at work" in nobody.err
+    process = user.start("run", "--resume", directory)
+    made = len(lines(directory))
+    user.wait_for(lambda: len(lines(directory)) > made + 4, 60)
+    balance = asked(user, directory)
+    assert (balance["pool"]["size"], balance["pool"]["drained"]) == (2, 1)
+    assert balance["imbalances"] == []
+    told = user.astraflow("balance", "--run", directory)
+    assert "RaaS; " in told.out
+    assert "solver" in told.out
+    process.send_signal(signal.SIGINT)
+    assert user.end(process, 60).exit_code == 130
+
+
+def has_left(user: User, directory: Path, name: str) -> bool:
+    raas = {each["name"]: each for each in status(user, directory)["raas"]}
+    return bool(raas[name]["draining"] and raas[name]["state"] == "left")
+
+
+def status(user: User, directory: Path) -> dict[str, Any]:
+    return dict(json.loads(user.astraflow("status", "--run", directory, "--json").out))
+
+
+@pytest.mark.slow
+def test_reports_are_followed_until_the_run_ends(user: User) -> None:
+    process = user.start(
+        *user.table_arguments(
+            "run.steps=30", "balance.every=2", "policies.solver.trainer.step_s=0.2"
+        )
+    )
+    directory = user.wait_for_steps(1, 60)
+    followed = user.astraflow("balance", "--run", directory, "--follow", "--json", deadline_s=120)
+    assert user.end(process, 60).exit_code == 0
+    told = [json.loads(line) for line in followed.out.splitlines()]
+    assert followed.exit_code == 0
+    assert [report["number"] for report in told] == list(range(1, len(told) + 1))
+    assert len(told) == len(reports(directory)) > 5
