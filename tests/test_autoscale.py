@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from astraflow_core.testing.runs import Ended, User, live_processes
 
 pytestmark = [

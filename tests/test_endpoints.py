@@ -19,6 +19,7 @@ from refusals import Refusals
 from workspace import ROOT, tree_of
 
 from astraflow_core import errors
+from astraflow_core.dataflow.balance import Step
 from astraflow_core.dataflow.service import DataflowService
 from astraflow_core.dataflow.wakeups import Wakeups
 from astraflow_core.wire import messages
@@ -52,7 +53,7 @@ class Served:
     ) -> None:
         wakeups = Wakeups()
         config = flows.make_config(
-            dataflow__max_body_mb=LIMIT_MB, eval__every=1, prompts__data=tables
+            dataflow__max_body_mb=LIMIT_MB, eval__every=1, prompts__data=tables, balance__every=1
         )
         self.bench = flows.make_bench(config, signals=wakeups, **parts)
         if begun:
@@ -75,6 +76,8 @@ Provocation = Callable[[], Any]
 REGISTER = messages.RegisterRaas(raas="r", pid=1, host="h", policies=["solver"], capacity=1)
 TRAINER = messages.RegisterTrainer(policy="solver", pid=1, host="h")
 ASK = messages.LeaseTasks(raas="nobody", free=1, wait_s=0, serving={}, seen={})
+ADD = messages.AddRaas(id="1", count=1, author="ada")
+DRAIN = messages.DrainRaas(raas="r0", author="ada")
 BEAT = messages.RenewLeases(raas="nobody", tasks=[], serving={}, seen={})
 NEXT = messages.NextBatch(policy="solver", version=0, wait_s=0)
 ACK = messages.AcknowledgeBatch(policy="solver", batch="solver-9", version=0, metrics={})
@@ -92,6 +95,12 @@ def sent(path: str, message: Any, **changes: Any) -> Provocation:
 
 def stranger(path: str, message: Any) -> tuple[Provocation]:
     return (sent(path, message, policy="nobody"),)
+
+
+def after_the_end() -> Any:
+    served = Served()
+    served.bench.state.stop("enough")
+    return served.post("/v1/raas/add", ADD)
 
 
 def before_the_trainer() -> Any:
@@ -199,6 +208,14 @@ PROVOKED: dict[str, list[tuple[Provocation, ...]]] = {
     "/v1/raas/register": [
         (sent("/v1/raas/register", REGISTER, capacity=0),),
         (sent("/v1/raas/register", REGISTER, policies=["nobody"]),),
+    ],
+    "/v1/raas/add": [
+        (sent("/v1/raas/add", ADD, count=0),),
+        (after_the_end,),
+    ],
+    "/v1/raas/drain": [
+        (sent("/v1/raas/drain", DRAIN, raas="nobody"),),
+        (sent("/v1/raas/drain", DRAIN),),
     ],
     "/v1/tasks/lease": [(sent("/v1/tasks/lease", ASK),)],
     "/v1/tasks/renew": [(sent("/v1/tasks/renew", BEAT),)],
@@ -348,13 +365,17 @@ def lively() -> Served:
         bench.push(task)
     bench.next_batch(0)
     bench.lease(2)
+    for version in range(2):  # the first step begins the windows of the balance
+        bench.state.balance.brought("r0", "solver", 6, True)
+        step = Step(0.0, 0, 0, version, again=False, done=False)
+        bench.state.balance.stepped("solver", step, float(version), 1, {})
     return served
 
 
 def test_views_of_the_dataflow_hold_what_is_described() -> None:
     served = lively()
     shown = {e.path for e in page.endpoints(page.dataflow_app()) if e.method == "GET"}
-    assert views.DATAFLOW.keys() == shown - {"/metrics"}
+    assert views.DATAFLOW.keys() == shown - page.NOT_JSON.keys()
     for path, view in views.DATAFLOW.items():
         value = served.client.get(path).json()
         unknown, known = views.undescribed(value, view)

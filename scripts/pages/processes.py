@@ -31,6 +31,11 @@ FRAMES: dict[tuple[str, str], tuple[type, ...]] = {
     ("/v1/batches/next", "reply"): (batches.BatchHeader, batches.NoBatch),
 }
 """Headers of what travels as a frame instead of as a message."""
+NOT_JSON = {
+    "/metrics": "text of Prometheus",
+    "/v1/balance/events": "server-sent events: each `report` of `/v1/balance` above number `?after=N`, as it "
+    "is made, until the run is over",
+}
 ANY_ROUTE = {
     401: "no token, or not this run's",
     404: "there is no such path",
@@ -64,7 +69,7 @@ class Endpoint:
         body = _linked(self.body, (self.path, "body") in FRAMES)
         reply = _linked(self.reply, (self.path, "reply") in FRAMES)
         if not self.reply:
-            reply = "text of Prometheus" if self.path == "/metrics" else "JSON, see below"
+            reply = NOT_JSON.get(self.path, "JSON, see below")
         return f"{self.method} `{self.path}`", ", ".join(self.callers), body, reply
 
 

@@ -6,7 +6,8 @@ import argparse
 import getpass
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from astraflow_core.cli.secrets import running_dataflow
 from astraflow_core.errors import UserError
 
 if TYPE_CHECKING:
-    from astraflow_core.wire.messages import AddRaas, DrainRaas, PoolChanged
+    from astraflow_core.wire.client import SyncClient
 
 ROLE = "raas"
 COMMANDS = (f"{ROLE} add", f"{ROLE} drain")
@@ -48,22 +49,25 @@ def joined(argv: Sequence[str]) -> list[str]:
 
 def run_add(arguments: argparse.Namespace) -> int:
     """Ask for more RaaS."""
-    from astraflow_core.wire.messages import AddRaas
+    from astraflow_core.wire.messages import AddRaas, PoolChanged
 
     _check_launcher(arguments.run)
     message = AddRaas(id=uuid.uuid4().hex, count=arguments.count, author=user())
-    answer = _ask(arguments.run, "/v1/raas/add", message)
+    with _dataflow(arguments.run) as client:
+        answer = client.post("/v1/raas/add", message, PoolChanged, deadline_s=_DEADLINE_S)
     print(f"{arguments.count} more RaaS asked for; {answer.size} are there now")
     return 0
 
 
 def run_drain(arguments: argparse.Namespace) -> int:
     """Ask RaaS to leave, one after the other."""
-    from astraflow_core.wire.messages import DrainRaas
+    from astraflow_core.wire.messages import DrainRaas, PoolChanged
 
-    for name in arguments.names:
-        answer = _ask(arguments.run, "/v1/raas/drain", DrainRaas(raas=name, author=user()))
-        print(f"{name} finishes what it has and leaves; {answer.size} stay")
+    with _dataflow(arguments.run) as client:
+        for name in arguments.names:
+            message = DrainRaas(raas=name, author=user())
+            answer = client.post("/v1/raas/drain", message, PoolChanged, deadline_s=_DEADLINE_S)
+            print(f"{name} finishes what it has and leaves; {answer.size} stay")
     return 0
 
 
@@ -93,15 +97,16 @@ def _check_launcher(run: Path) -> None:
     )
 
 
-def _ask(run: Path, path: str, message: AddRaas | DrainRaas) -> PoolChanged:
+@contextmanager
+def _dataflow(run: Path) -> Iterator[SyncClient]:
+    """The dataflow of a run; what it refuses, and its silence, are the user's to mend."""
     from astraflow_core.errors import DeadlineExceeded, Refused
     from astraflow_core.wire.client import SyncClient
-    from astraflow_core.wire.messages import PoolChanged
 
     url, token = running_dataflow(run, None, None)
     client = SyncClient(url, token)
     try:
-        return client.post(path, message, PoolChanged, deadline_s=_DEADLINE_S)
+        yield client
     except Refused as error:
         raise UserError(f"refused: {error}") from error
     except DeadlineExceeded as error:

@@ -250,7 +250,7 @@ class FlowState:
         """The lease of a task is about to end: its places were busy."""
         if task.lease is not None:
             held_s = self.clock() - task.lease.since
-            self.balance.worked(task.lease.raas, held_s * task.group_size)
+            self.balance.worked(task.lease.raas, held_s * task.missing)
 
     def give_back_all(self, raas: str, reason: str, *, blame: bool) -> None:
         """End all leases of a RaaS."""
