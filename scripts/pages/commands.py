@@ -77,16 +77,15 @@ def _command(path: str, parser: argparse.ArgumentParser) -> Iterator[str]:
 
 def _summary(path: str) -> str:
     """The line that ``--help`` of the command above shows."""
-    *above, name = path.split()
-    places = [(parser(), path)]  # a command of two words stands there too
-    if above:
-        places.append((dict(every_command(parser()))[" ".join(above)], name))
-    for holder, dest in places:
+    *above, last = path.split()
+    holders = [(parser(), path)]  # a command of two words stands beside those of one
+    holders += [(dict(every_command(parser()))[" ".join(above)], last)] if above else []
+    for holder, name in holders:
         for action in holder._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                for shown in action._choices_actions:
-                    if shown.dest == dest and shown.help:
-                        return f"{shown.help[:1].upper()}{shown.help[1:]}."
+            shown_here = getattr(action, "_choices_actions", [])
+            for shown in shown_here:
+                if shown.dest == name and shown.help:
+                    return f"{shown.help[:1].upper()}{shown.help[1:]}."
     return ""
 
 

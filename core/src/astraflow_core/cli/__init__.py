@@ -48,19 +48,27 @@ def parser() -> argparse.ArgumentParser:
         balance,
         explain,
         policy,
-        pool,
         report,
         roles,
+        pool,
     ):
         module.add(commands)
     return top
+
+
+def _in_words(top: argparse.ArgumentParser, argv: Sequence[str]) -> list[str]:
+    """The arguments with a command of two words, such as `raas add`, as one: `raas FILE` is a command too."""
+    (commands,) = (each for each in top._actions if isinstance(each, argparse._SubParsersAction))
+    both = " ".join(argv[:2])
+    return [both, *argv[2:]] if both in commands.choices else list(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0, 1 for a failed run, 2 for an error of the user, 130
     after Ctrl-C."""
     try:
-        arguments = parser().parse_args(pool.joined(sys.argv[1:] if argv is None else argv))
+        top = parser()
+        arguments = top.parse_args(_in_words(top, sys.argv[1:] if argv is None else argv))
     except SystemExit as stop:  # argparse has said what it had to say
         return stop.code if isinstance(stop.code, int) else 2
     if _names_modules(arguments) and os.getcwd() not in sys.path:

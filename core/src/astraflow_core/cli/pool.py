@@ -6,7 +6,7 @@ import argparse
 import getpass
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,13 +18,11 @@ if TYPE_CHECKING:
     from astraflow_core.wire.client import SyncClient
 
 ROLE = "raas"
-COMMANDS = (f"{ROLE} add", f"{ROLE} drain")
 _DEADLINE_S = 30.0
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare both. ``raas FILE`` is the role of one process, so these are commands of two words, which
-    :func:`joined` makes one."""
+    """Declare both. ``raas FILE`` is the role of one process, so these are commands of two words."""
     more = commands.add_parser(
         f"{ROLE} add", help="ask the launcher of a running run for more RaaS"
     )
@@ -39,12 +37,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "names", metavar="NAME", nargs="+", help="RaaS, as `astraflow status` lists them"
     )
     less.set_defaults(command=run_drain)
-
-
-def joined(argv: Sequence[str]) -> list[str]:
-    """A command line whose first two words are one of these commands, as one word."""
-    both = " ".join(argv[:2])
-    return [both, *argv[2:]] if both in COMMANDS else list(argv)
 
 
 def run_add(arguments: argparse.Namespace) -> int:
