@@ -17,6 +17,7 @@ from astraflow_core.cli import (
     plugins,
     policy,
     pool,
+    raas_check,
     report,
     roles,
     run,
@@ -51,13 +52,14 @@ def parser() -> argparse.ArgumentParser:
         report,
         roles,
         pool,
+        raas_check,
     ):
         module.add(commands)
     return top
 
 
 def _in_words(top: argparse.ArgumentParser, argv: Sequence[str]) -> list[str]:
-    """The arguments with a command of two words, such as `raas add`, as one: `raas FILE` is a command too."""
+    """The arguments with a command of two words, such as `raas check`, as one: `raas FILE` is a command too."""
     (commands,) = (each for each in top._actions if isinstance(each, argparse._SubParsersAction))
     both = " ".join(argv[:2])
     return [both, *argv[2:]] if both in commands.choices else list(argv)

@@ -1,0 +1,81 @@
+"""A toy that samples, for the rollout service beside it: a table of logits, without any framework."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.request
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import xxhash
+from safetensors.numpy import load
+
+from astraflow_core.wire import auth, messages
+
+Samples = tuple[list[int], list[float], list[int]]
+
+
+class TableEngine:
+    """Token `t` of a completion comes from `softmax(logits[t])`, whatever the prompt, as the trainer
+    `astraflow_core.testing.table:TableTrainer` learns it. `logits` float `[positions, vocabulary]`."""
+
+    context = 128
+
+    def __init__(self, model: Path) -> None:
+        self.vocabulary = json.loads((model / "tokenizer.json").read_text())["model"]["vocab"]
+        self.texts = {token: text for text, token in self.vocabulary.items()}
+        self.end = json.loads((model / "config.json").read_text())["eos_token_id"]
+        self.logits, self.version = np.zeros((1, len(self.vocabulary))), -1
+        self.random = np.random.default_rng()
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids; ValueError for a character that the model does not know."""
+        if unknown := set(text) - set(self.vocabulary):
+            raise ValueError(f"the tokenizer does not know {sorted(unknown)}")
+        return [self.vocabulary[character] for character in text]
+
+    def decode(self, tokens: list[int]) -> str:
+        """Text without the end of sequence."""
+        return "".join(self.texts[token] for token in tokens if token != self.end)
+
+    async def generate(self, prompt: list[int], sampling: messages.SamplingMessage) -> Samples:
+        """Tokens, their log-probs at the temperature, and for each the version that sampled it."""
+        if len(prompt) + sampling.max_tokens > self.context:
+            raise ValueError(
+                f"{len(prompt)} prompt tokens + max_tokens {sampling.max_tokens} are over the context of "
+                f"{self.context}"
+            )
+        tokens: list[int] = []
+        logprobs: list[float] = []
+        versions: list[int] = []
+        while len(tokens) < sampling.max_tokens and self.end not in tokens[-1:]:
+            await asyncio.sleep(0)  # others take their turn; weights may change between two tokens
+            row = self.logits[min(len(tokens), len(self.logits) - 1)]
+            scaled = row / (sampling.temperature or 1.0)
+            scaled = scaled - scaled.max() - np.log(np.exp(scaled - scaled.max()).sum())
+            greedy = sampling.temperature == 0
+            token = int(row.argmax() if greedy else self.random.choice(len(row), p=np.exp(scaled)))
+            tokens.append(token)
+            logprobs.append(float(scaled[token]))
+            versions.append(self.version)
+        return tokens, logprobs, versions
+
+    def load(self, entry: messages.AnnouncementMessage, token: str) -> np.ndarray:
+        """The logits of an announced version by the transport `http`, verified by the announced digest; blocks
+        its thread. OSError or ValueError if there is no such version, whole and verified."""
+
+        def get(what: str) -> bytes:
+            url = f"{entry.endpoints[0]}/v1/weights/{entry.policy}/{entry.version}/{what}"
+            request = urllib.request.Request(url, headers=auth.bearer(token))  # noqa: S310
+            with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310
+                return bytes(response.read())
+
+        manifest, data = msgspec.msgpack.decode(get("manifest")), get("data")
+        size = manifest["block_size"]
+        cut = [data[at : at + size] for at in range(0, len(data), size)]
+        digest = xxhash.xxh3_128_hexdigest(b"".join(map(xxhash.xxh3_128_digest, cut)))
+        if digest != entry.digest:
+            raise ValueError(f"version {entry.version} has digest {digest}, not {entry.digest}")
+        return np.asarray(load(data)["logits"], np.float64)
