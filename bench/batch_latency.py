@@ -14,6 +14,7 @@ from astraflow_core.wire.messages import (
     BatchAcknowledged,
     GroupPushed,
     LeaseTasks,
+    Message,
     NextBatch,
     RaasRegistered,
     RegisterRaas,
@@ -124,7 +125,7 @@ class FullBuffer:
         raas = RegisterRaas(raas="r0", pid=1, host="bench", policies=[POLICY], capacity=ROWS)
         self._post("raas/register", raas, RaasRegistered)
 
-    def _post(self, path: str, message: object, expected: type) -> object:
+    def _post(self, path: str, message: Message, expected: type[Message]) -> Message:
         return self._client.post(f"/v1/{path}", message, expected, deadline_s=DEADLINE_S)
 
     def fill(self) -> None:

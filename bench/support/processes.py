@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,12 +76,12 @@ def announce(file: Path, url: str) -> None:
     partial.rename(file)
 
 
-def dataflow(**changes: dict[str, object]) -> contextlib.AbstractContextManager[Service]:
+def dataflow(**changes: Mapping[str, object]) -> contextlib.AbstractContextManager[Service]:
     """The dataflow of a run with one policy ``solver``; ``changes`` are tables of the config."""
     return started("bench.support.dataflow", dataflow_config(**changes).model_dump_json())
 
 
-def dataflow_config(**changes: dict[str, object]) -> RunConfig:
+def dataflow_config(**changes: Mapping[str, object]) -> RunConfig:
     """A config whose other components are named and never built."""
     unused = {"use": "bench.support.parts:Prompts"}
     policy: dict[str, object] = {
