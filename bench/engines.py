@@ -24,13 +24,13 @@ from astraflow_core.config.environments import cache_folder
 from astraflow_core.hooks import Hooks
 from astraflow_core.launch.environments import create
 from astraflow_core.raas.host_client import HostClient
+from astraflow_core.serving.http import Client
 from astraflow_core.serving.model_folder import chunks
 from astraflow_core.testing.tiny_model import write_tiny_model
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling
 from astraflow_plugin_vllm import requests
-from astraflow_plugin_vllm.client import Client
 from astraflow_plugin_vllm.config import VllmConfig
-from astraflow_plugin_vllm.server import ChildServer
+from astraflow_plugin_vllm.server import VllmServer
 from bench.support.hosted import hosted, swap
 from bench.support.timing import ratio
 
@@ -54,11 +54,11 @@ def measure(quick: bool) -> dict[str, float]:
 
 async def _measured(folder: Path, model: Path, python: str) -> dict[str, float]:
     keys = {"max_batch": BATCH, "context_length": 1024}
-    server = ChildServer(VllmConfig(**keys), model, folder / "vllm.log", 0, python, cpu=True)
+    server = VllmServer(VllmConfig(**keys), model, folder / "vllm.log", 0, python, cpu=True)
     began = time.perf_counter()
     await server.start()
     found = {"start_s": round(time.perf_counter() - began, 1)}
-    bare = Client(server.url, 60)
+    bare = Client("vLLM server", server.url, 60)
     try:
         async with hosted(folder / "vllm", model, use="vllm", url=server.url, **keys) as client:
             found |= await _vllm(client, bare, model)

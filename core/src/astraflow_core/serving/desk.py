@@ -17,15 +17,13 @@ from astraflow_core.types import GenerateRequest
 
 @dataclass(eq=False)
 class Flight:
-    """A request on its way. ``identifier`` names it at the server; ``begun``: it is there, at
-    ``version``; ``aborting``: its end was asked for; ``superseded``: because of its pinned version."""
+    """A request on its way. ``identifier`` names it at the server; ``aborting``: its end was asked for;
+    ``superseded``: because of its pinned version."""
 
     request: GenerateRequest
     identifier: str
     admission: asyncio.Future[bool]
     ended: asyncio.Event = field(default_factory=asyncio.Event)
-    begun: bool = False
-    version: int = -1
     aborting: bool = False
     superseded: bool = False
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import xxhash
 
 from astraflow_core.errors import UserError, WeightsError, WireError
 from astraflow_core.types import TensorSpec
@@ -16,6 +19,7 @@ from astraflow_core.wire.tensor_file import read_specs
 _CASTABLE = frozenset({"F32", "BF16", "F16"})
 _OUTPUT = "lm_head.weight"
 _SHOWN = 5
+_BLOCK = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +42,10 @@ class ModelConfig:
             text: dict[str, Any] = config.get("text_config", config)
             generation = folder / "generation_config.json"
             own = _object(generation) if generation.exists() else {}
+            vocabulary = int(text["vocab_size"])
+            _check_tokenizer(folder / "tokenizer.json", vocabulary)
             return cls(
-                int(text["vocab_size"]),
+                vocabulary,
                 int(text["max_position_embeddings"]),
                 _ids(own.get("eos_token_id", text.get("eos_token_id"))),
                 bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", False))),
@@ -110,6 +116,21 @@ class ModelFolder:
                 yield f"{name!r} is {spec.dtype}, expected {' or '.join(sorted(allowed))}"
 
 
+def _check_tokenizer(file: Path, vocabulary: int) -> None:
+    """A tokenizer may know fewer tokens than a model has rows for, never more."""
+    if not file.exists():
+        return
+    tokenizer = _object(file)
+    known = tokenizer.get("model", {}).get("vocab", ())
+    ids = [*known.values()] if isinstance(known, dict) else [len(known) - 1]
+    ids += [token["id"] for token in tokenizer.get("added_tokens", ())]
+    if max(ids, default=0) >= vocabulary:
+        raise UserError(
+            f"{file} is not the tokenizer of this model: it has ids up to {max(ids)}, and the model a "
+            f"vocabulary of {vocabulary}; put the tokenizer that belongs to the weights beside them"
+        )
+
+
 def _object(file: Path) -> dict[str, Any]:
     value = json.loads(file.read_text(encoding="utf-8"))
     if not isinstance(value, dict):
@@ -125,6 +146,26 @@ def specs_of(file: Path) -> tuple[TensorSpec, ...]:
             return read_specs(view)
         finally:
             view.release()
+
+
+def link_version(model: ModelFolder, files: Sequence[Path], folder: Path) -> None:
+    """Fill ``folder`` with links that make it a folder like ``model``, with the weights of ``files``."""
+    for file in model.path.iterdir():
+        if not file.name.endswith((".safetensors", ".safetensors.index.json")):
+            os.symlink(file.resolve(), folder / file.name)
+    for number, file in enumerate(files):
+        os.symlink(file.resolve(), folder / f"model-{number}.safetensors")
+
+
+def digest_of(files: Sequence[Path]) -> str:
+    """Of a version that was never published, as a manifest with blocks of 2 MiB would have it: xxh3-128 over
+    the digests of the blocks, of one file after the other."""
+    whole = xxhash.xxh3_128()
+    for file in files:
+        with file.open("rb") as opened:
+            while block := opened.read(_BLOCK):
+                whole.update(xxhash.xxh3_128_digest(block))
+    return whole.hexdigest()
 
 
 def chunks(file: Path, most_bytes: int) -> Iterator[list[str]]:

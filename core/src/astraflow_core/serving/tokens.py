@@ -33,6 +33,18 @@ def check_tokens(
         raise ValueError(f"{what} has token ids outside [0, {vocabulary})")
 
 
+def choice_fields(sampling: Sampling) -> dict[str, float]:
+    """How tokens are chosen, in the fields that most servers have for it; greedy needs no more than that."""
+    if sampling.temperature == 0:
+        return {"temperature": 0.0}
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+    }
+
+
 def single_stops(sampling: Sampling, eos: tuple[int, ...]) -> list[int]:
     """Every single token that ends a sequence; ``eos`` are the model's own."""
     sequences = (stop[0] for stop in sampling.stop_sequences if len(stop) == 1)

@@ -11,6 +11,9 @@ Dtype = Literal[
 ]
 """Element types by their safetensors names."""
 
+Kind = Literal["full", "adapter"]
+"""All tensors of a model, or low-rank changes to some of them."""
+
 DTYPE_BYTES: dict[str, int] = {
     "F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I16": 2,
     "I8": 1, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1,
@@ -51,7 +54,7 @@ class Manifest:
 
     policy: str
     version: int
-    kind: Literal["full", "adapter"]
+    kind: Kind
     size: int
     block_size: int
     tensors: tuple[TensorSpec, ...]
@@ -77,7 +80,8 @@ class Announcement:
 @dataclass(frozen=True, slots=True)
 class WeightSource:
     """A version that is local, whole and verified. ``path`` is a safetensors file that any process on
-    this host can open; it stays as it is until the source is released by its receiver."""
+    this host can open; it stays as it is until the source is released by its receiver. ``kind`` and ``base`` are
+    the manifest's."""
 
     policy: str
     version: int
@@ -85,3 +89,5 @@ class WeightSource:
     digest: str
     bytes_received: int
     seconds: float
+    kind: Kind = "full"
+    base: str | None = None

@@ -91,7 +91,7 @@ def test_a_forward_pass_that_fails_ends_the_engine(model: Path) -> None:
         def fails(*args: Any) -> None:
             raise RuntimeError("as the test wants it")
 
-        engine._running.model.lm_head.register_forward_pre_hook(fails)
+        engine._running.batching.model.lm_head.register_forward_pre_hook(fails)
         with pytest.raises(EngineLost, match="as the test wants it"):
             await sent
         for call in (engine.generate(request(1, 3)), engine.pause("keep"), engine.score(request(1, 3).prompt)):  # fmt: skip

@@ -9,15 +9,21 @@ stop tokens of every sort; each event of a stream repeats all that was sampled."
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
+from safetensors.numpy import save_file
 
 from astraflow_core.testing.tiny_decoder import Sequence, TinyDecoder
 from astraflow_core.types import Sampling
@@ -31,6 +37,17 @@ FIELDS = {
     "/pause_generation": {"mode"},
     "/continue_generation": {"torch_empty_cache"},
     "/abort_request": {"rid", "abort_all"},
+    "/update_weights_from_tensor": {
+        "serialized_named_tensors", "load_format", "flush_cache", "abort_all_requests",
+        "weight_version", "selector", "torch_empty_cache",
+    },
+    "/init_weights_update_group": {
+        "master_address", "master_port", "rank_offset", "world_size", "group_name", "backend",
+    },
+    "/update_weights_from_distributed": {
+        "names", "dtypes", "shapes", "group_name", "flush_cache", "abort_all_requests",
+        "weight_version", "load_format", "selector", "torch_empty_cache",
+    },
     "/update_weights_from_disk": {
         "model_path", "load_format", "abort_all_requests", "weight_version", "is_async",
         "torch_empty_cache", "keep_pause", "recapture_cuda_graph", "token_step", "flush_cache",
@@ -65,7 +82,10 @@ class SGLangStandIn:
     """``refuse`` are paths whose next calls fail; ``calls`` are (path, body) as they came; ``frozen`` makes it
     run requests without sampling anything."""
 
-    def __init__(self, model: Path) -> None:
+    def __init__(self, model: Path, port: int = 0) -> None:
+        self._port = port
+        self._received: dict[str, Any] = {}
+        self._group: Any = None
         self.decoder = TinyDecoder(model)
         self.eos = self.decoder.config["eos_token_id"]
         self.version = "default"
@@ -103,12 +123,15 @@ class SGLangStandIn:
             "/continue_generation": self._continue,
             "/abort_request": self._abort,
             "/update_weights_from_disk": self._update,
+            "/update_weights_from_tensor": self._update_from_tensors,
+            "/init_weights_update_group": self._join,
+            "/update_weights_from_distributed": self._update_from_broadcast,
         }.items():
             app.router.add_post(path, self._checked(path, handler))
         app.router.add_post("/flush_cache", self._flush)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        site = web.TCPSite(self._runner, "127.0.0.1", self._port)
         await site.start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
 
@@ -196,6 +219,53 @@ class SGLangStandIn:
             await self._tell()
         return web.json_response({"success": True, "message": "", "num_paused_requests": 0})
 
+    async def _update_from_tensors(self, request: web.Request, body: Any) -> web.Response:
+        (given,) = body["serialized_named_tensors"]  # one for each worker
+        return await self._take(body, ForkingPickler.loads(base64.b64decode(given)))
+
+    async def _join(self, request: web.Request, body: Any) -> web.Response:
+        def join() -> Any:
+            """As SGLang's ``init_custom_process_group``."""
+            from torch.distributed import PrefixStore, TCPStore, distributed_c10d
+
+            address, port = body["master_address"], body["master_port"]
+            store = TCPStore(address, port, body["world_size"], is_master=False)
+            return distributed_c10d._new_process_group_helper(
+                body["world_size"], body["rank_offset"], [], body["backend"],
+                PrefixStore(body["group_name"], store), group_name=body["group_name"],
+                timeout=timedelta(seconds=30),
+            )[0]  # fmt: skip
+
+        self._group = await asyncio.to_thread(join)
+        return web.json_response({"success": True, "message": ""})
+
+    async def _update_from_broadcast(self, request: web.Request, body: Any) -> web.Response:
+        import torch
+
+        tensors = [
+            (name, torch.zeros(shape, dtype=getattr(torch, dtype)))
+            for name, dtype, shape in zip(
+                body["names"], body["dtypes"], body["shapes"], strict=True
+            )
+        ]
+        for _, tensor in tensors:
+            await asyncio.to_thread(self._group.broadcast(tensor, 0).wait)
+        return await self._take(body, tensors)
+
+    async def _take(self, body: Any, tensors: Any) -> web.Response:
+        """Tensors come in chunks; the last of a version brings its number."""
+        assert self.paused is not None, "without a pause the writer's lock would be taken"
+        if body.get("flush_cache", True) and not self._flushes():
+            return web.json_response({"success": False, "message": "cannot flush"}, status=400)
+        self._received |= {name: tensor.float().numpy().copy() for name, tensor in tensors}
+        if version := body.get("weight_version"):
+            with tempfile.TemporaryDirectory() as folder:
+                file = Path(folder) / "received.safetensors"
+                save_file(self._received, file)
+                self.decoder.load(file)
+            self.version, self._received = version, {}
+        return web.json_response({"success": True, "message": ""})
+
     async def _generate(self, request: web.Request, body: Any) -> web.StreamResponse:
         await self._until(lambda: not self._writer and self.paused is None)
         running = Running(body["rid"], self.decoder.sequence(body["input_ids"]))
@@ -282,3 +352,10 @@ def serving() -> Iterator[Callable[[Path], SGLangStandIn]]:
     yield start
     for stand_in in started:
         stand_in.stop()
+
+
+if __name__ == "__main__":  # as the process of a server: --model-path FOLDER --port NUMBER
+    given = dict(zip(sys.argv[1:], sys.argv[2:], strict=False))
+    SGLangStandIn(Path(given["--model-path"]), int(given["--port"])).start()
+    sys.stderr.write("the stand-in is ready\n")
+    threading.Event().wait()

@@ -14,7 +14,7 @@ import pytest
 
 from astraflow_core.testing.tiny_model import write_tiny_model
 from astraflow_plugin_vllm.config import VllmConfig
-from astraflow_plugin_vllm.server import ChildServer
+from astraflow_plugin_vllm.server import VllmServer
 
 ENVIRONMENT = "tests-vllm"
 CREATE_S, START_S = 1500, 290
@@ -51,7 +51,7 @@ def environment() -> str:
     return python
 
 
-def kept(child: ChildServer) -> Iterator[ChildServer]:
+def kept(child: VllmServer) -> Iterator[VllmServer]:
     """Start a server, yield it, end it. Its process belongs to a loop, and tests each have their own."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
@@ -67,14 +67,14 @@ def kept(child: ChildServer) -> Iterator[ChildServer]:
 
 
 @pytest.fixture(name="kept", scope="session")
-def _kept() -> Callable[[ChildServer], Iterator[ChildServer]]:
+def _kept() -> Callable[[VllmServer], Iterator[VllmServer]]:
     return kept
 
 
 @pytest.fixture(scope="module")
-def server(environment: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChildServer]:
+def server(environment: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     """A server that the tests of a module share, started by the plugin's own code."""
     folder = tmp_path_factory.mktemp("server")
     config = VllmConfig(max_batch=64, start_deadline_s=START_S)
     model = write_model(folder / "model")
-    yield from kept(ChildServer(config, model, folder / "vllm.log", 0, environment, cpu=True))
+    yield from kept(VllmServer(config, model, folder / "vllm.log", 0, environment, cpu=True))

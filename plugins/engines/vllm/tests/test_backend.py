@@ -14,7 +14,7 @@ from astraflow_core.errors import WeightsError
 from astraflow_core.serving.model_folder import ModelFolder
 from astraflow_core.testing.conformance.engine import EngineConformance, Subject, installed
 from astraflow_core.types import Sampling, WeightSource
-from astraflow_plugin_vllm.server import ChildServer
+from astraflow_plugin_vllm.server import VllmServer
 
 pytestmark = [pytest.mark.backend, pytest.mark.timeout(2000)]
 WriteModel = Callable[..., Path]
@@ -34,7 +34,7 @@ class OnVllm:
     deadline_s = 120.0  # the first requests of a server take long on a busy machine
 
     @pytest.fixture
-    def component(self, server: ChildServer) -> Subject:
+    def component(self, server: VllmServer) -> Subject:
         return installed("engine", "vllm", {"url": server.url, "max_batch": 64, **self.keys})
 
     @pytest.fixture

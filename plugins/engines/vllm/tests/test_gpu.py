@@ -12,7 +12,7 @@ from astraflow_core.testing.conformance.engine import EngineConformance, Subject
 from astraflow_plugin_vllm.config import VllmConfig
 from astraflow_plugin_vllm.engine import VllmEngine
 from astraflow_plugin_vllm.manifest import astraflow_engines
-from astraflow_plugin_vllm.server import ChildServer
+from astraflow_plugin_vllm.server import VllmServer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(2000)]
 KEYS: dict[str, Any] = {
@@ -25,19 +25,19 @@ def gpu_server(
     environment: str,
     tmp_path_factory: pytest.TempPathFactory,
     write_model: Callable[..., Path],
-    kept: Callable[[ChildServer], Iterator[ChildServer]],
-) -> Iterator[ChildServer]:
+    kept: Callable[[VllmServer], Iterator[VllmServer]],
+) -> Iterator[VllmServer]:
     folder = tmp_path_factory.mktemp("server")
     model = write_model(folder / "model", head_dim=64)
     config = VllmConfig(**KEYS)
-    yield from kept(ChildServer(config, model, folder / "vllm.log", 0, environment, cpu=False))
+    yield from kept(VllmServer(config, model, folder / "vllm.log", 0, environment, cpu=False))
 
 
 class TestVllmOnGpu(EngineConformance):
     deadline_s = 60.0
 
     @pytest.fixture
-    def component(self, gpu_server: ChildServer) -> Subject:
+    def component(self, gpu_server: VllmServer) -> Subject:
         config = VllmConfig(url=gpu_server.url, **KEYS)
         (described,) = astraflow_engines()
         return Subject(

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from astraflow_core.errors import AstraFlowError
+from astraflow_core.serving.tokens import first_stop, nothing
 from astraflow_core.types import GenerateRequest, Sampling
-from astraflow_plugin_vllm import requests
-from astraflow_plugin_vllm.requests import Sampled, body_of, first_stop, read_scores
+from astraflow_plugin_vllm.requests import Sampled, body_of, read_scores
 
 PROMPT = np.array([5, 9, 3], dtype=np.int32)
 
@@ -97,7 +97,7 @@ def test_a_request_that_was_ended_before_it_sampled_anything() -> None:
     request = GenerateRequest("r", PROMPT, Sampling(4))
     sampled = Sampled(request)
     sampled.take(answer(choice([], None, "abort")))
-    for result in (sampled.result(), requests.nothing(request)):
+    for result in (sampled.result(), nothing(request)):
         assert (len(result.tokens), result.finish_reason) == (0, "abort")
         assert (result.versions.dtype, result.logprobs.dtype) == (np.int32, np.float32)
 

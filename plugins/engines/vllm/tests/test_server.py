@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from astraflow_core.errors import AstraFlowError, DeadlineExceeded, PreflightError, RunFailed
+from astraflow_core.serving.child_server import AttachedServer
 from astraflow_plugin_vllm.config import VllmConfig
-from astraflow_plugin_vllm.server import AttachedServer, ChildServer
+from astraflow_plugin_vllm.server import VllmServer
 
 ALIVE = """
 import http.server, os, socketserver, subprocess, sys, time
@@ -31,17 +32,17 @@ socketserver.UnixStreamServer(path, Handler).serve_forever()
 """
 
 
-def child(tmp_path: Path, script: str = "", cpu: bool = True, **keys: Any) -> ChildServer:
+def child(tmp_path: Path, script: str = "", cpu: bool = True, **keys: Any) -> VllmServer:
     """A server whose interpreter runs ``script`` whatever it is asked to run."""
     (tmp_path / "script.py").write_text(script)
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path}/script.py "$@"\n')
     python.chmod(0o755)
     log = tmp_path / "state" / "vllm.log"
-    return ChildServer(VllmConfig(**keys), tmp_path / "model", log, 7, str(python), cpu)
+    return VllmServer(VllmConfig(**keys), tmp_path / "model", log, 7, str(python), cpu)
 
 
-def started(server: ChildServer) -> None:
+def started(server: VllmServer) -> None:
     async def run() -> None:
         try:
             await server.start()
@@ -51,36 +52,36 @@ def started(server: ChildServer) -> None:
     asyncio.run(run())
 
 
-def option(server: ChildServer, name: str) -> str | None:
-    command = server.command()
+def option(server: VllmServer, name: str) -> str | None:
+    command = server.command
     return command[command.index(name) + 1] if name in command else None
 
 
 def test_a_cpu_gets_float32_no_compilation_and_a_small_cache(tmp_path: Path) -> None:
     server = child(tmp_path, context_length=64, cache_gb=0.5, max_batch=3)
-    assert option(server, "--dtype") == "float32" and "--enforce-eager" in server.command()
+    assert option(server, "--dtype") == "float32" and "--enforce-eager" in server.command
     assert option(server, "--kv-cache-memory-bytes") == str(1 << 29)
     assert option(server, "--max-model-len") == "64" and option(server, "--max-num-seqs") == "3"
     assert option(server, "--logprobs-mode") == "processed_logprobs"
-    assert "--gpu-memory-utilization" not in server.command()
-    assert server.environment()["OMP_NUM_THREADS"] == "1"
+    assert "--gpu-memory-utilization" not in server.command
+    assert server.environment["OMP_NUM_THREADS"] == "1"
 
 
 def test_a_gpu_gets_what_vllm_chooses_and_own_arguments_come_last(tmp_path: Path) -> None:
     keys = {"sleep_mode": True, "tensor_parallel": 2, "logprobs": "raw"}
     server = child(tmp_path, cpu=False, arguments=("--dtype", "half"), **keys)
-    assert option(server, "--dtype") == "auto" and "--enforce-eager" not in server.command()
+    assert option(server, "--dtype") == "auto" and "--enforce-eager" not in server.command
     assert option(server, "--gpu-memory-utilization") == "0.9"
-    assert "--kv-cache-memory-bytes" not in server.command()
-    assert "--enable-sleep-mode" in server.command()
+    assert "--kv-cache-memory-bytes" not in server.command
+    assert "--enable-sleep-mode" in server.command
     assert option(server, "--tensor-parallel-size") == "2"
     assert option(server, "--logprobs-mode") == "raw_logprobs"
-    assert server.command()[-2:] == ["--dtype", "half"]
+    assert server.command[-2:] == ["--dtype", "half"]
 
 
 def test_the_runs_token_stays_with_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASTRAFLOW_TOKEN", "secret")
-    assert "secret" not in child(tmp_path).environment().values()
+    assert "secret" not in child(tmp_path).environment.values()
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,8 @@ def test_a_server_does_not_outlive_an_engine_host_that_was_killed(tmp_path: Path
     note = tmp_path / "note"
     start = (
         "import subprocess, sys, time\n"
-        "subprocess.Popen([sys.executable, '-m', 'astraflow_plugin_vllm.serve'], process_group=0)\n"
+        "subprocess.Popen([sys.executable, '-m', 'astraflow_core.serving.guard', "
+        "sys.executable, '-m', 'vllm.entrypoints.cli.main'], process_group=0)\n"
         "time.sleep(60)"
     )
     own = {**os.environ, "PYTHONPATH": str(tmp_path), "NOTE": str(note)}
@@ -187,5 +189,5 @@ def _runs(pid: int) -> bool:
 
 def test_a_server_of_somebody_else_has_to_be_there() -> None:
     with pytest.raises(PreflightError, match=r"unix:/nowhere/socket.*start it, or leave the key"):
-        asyncio.run(AttachedServer("unix:/nowhere/socket").start())
+        asyncio.run(AttachedServer("vLLM", "unix:/nowhere/socket").start())
     assert issubclass(PreflightError, AstraFlowError)

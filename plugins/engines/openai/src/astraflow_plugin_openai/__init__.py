@@ -1,5 +1,5 @@
-"""Engine ``openai``: any OpenAI-compatible server as a frozen model (judge, teacher, opponent).
+"""Engine ``openai``: a model behind any OpenAI-compatible server, used as it is.
 
-``engine`` is the asynchronous face; ``completions`` translates requests and answers, by token ids or by
-text; ``client`` makes the calls.
+``engine`` finds the model and asks what the server can do; ``backend`` makes the requests, ``patience`` makes
+them again; ``completions`` translates requests and answers, by token ids or by text.
 """

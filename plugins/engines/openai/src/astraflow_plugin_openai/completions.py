@@ -11,8 +11,8 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from astraflow_core.errors import AstraFlowError, UserError
-from astraflow_core.serving.tokens import first_stop, long_stops, single_stops
-from astraflow_core.types import GenerateRequest, GenerateResult, Sampling
+from astraflow_core.serving.tokens import choice_fields, first_stop, long_stops, single_stops
+from astraflow_core.types import GenerateRequest, GenerateResult
 from astraflow_core.types.generation import FinishReason
 
 PATH = "/completions"
@@ -92,7 +92,7 @@ class TokenCompletion:
         return {
             "prompt": self._request.prompt.tolist(),
             "max_tokens": sampling.max_tokens,
-            **_choice_of_tokens(sampling),
+            **choice_fields(sampling),
             "logprobs": 0,
             "stream": True,
             "return_token_ids": True,
@@ -233,17 +233,6 @@ def read_scores(answer: bytes, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.
         if given is not None:
             scores[position] = given[str(token)].logprob
     return scores
-
-
-def _choice_of_tokens(sampling: Sampling) -> dict[str, float]:
-    if sampling.temperature == 0:
-        return {"temperature": 0.0}
-    return {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "min_p": sampling.min_p,
-    }
 
 
 def _reason(said: str | None, aborted: bool, cut: int | None) -> FinishReason:

@@ -1,5 +1,5 @@
-"""Engine ``sglang``: an SGLang server that runs already, driven over its own HTTP interface.
+"""Engine ``sglang``: an SGLang server, a child or one that runs already, driven over its HTTP interface.
 
-``engine`` is the asynchronous face; ``session`` is the server in use, its version and what is at it;
-``generation`` translates requests and answers; ``client`` makes the calls.
+``engine`` is what the host calls and ``backend`` the server in use; ``server`` says how one is started and what
+its last words mean; ``generation`` translates requests and answers; ``updates`` bring versions in.
 """

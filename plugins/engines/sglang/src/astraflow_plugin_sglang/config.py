@@ -10,10 +10,29 @@ from astraflow_core.config.models import ConfigModel, PositiveInt, Seconds
 
 
 class SGLangConfig(ConfigModel):
-    """``engine = { use = "sglang", url = "http://HOST:PORT", … }``"""
+    """``engine = { use = "sglang", … }``"""
 
-    url: Annotated[str, Field(pattern=r"^https?://")] = Field(
-        description="The server, started for this engine alone; it must see our paths."
+    url: Annotated[str, Field(pattern=r"^https?://")] | None = Field(
+        default=None,
+        description="A server that runs already, for this engine alone; default: a child.",
+    )
+    server_python: str | None = Field(
+        default=None,
+        description="The interpreter that has SGLang, for a child; default: the engine host's own.",
+    )
+    port: Annotated[int, Field(gt=0, lt=65536)] | None = Field(
+        default=None, description="Where a child listens on loopback; default: a free port."
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        default="auto", description="Of a child's weights; auto: what SGLang chooses for the model."
+    )
+    tensor_parallel: PositiveInt = Field(default=1, description="Workers of a child, one a GPU.")
+    memory_fraction: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        default=None,
+        description="Share of a GPU's memory for weights and cache; default: SGLang's own.",
+    )
+    arguments: tuple[str, ...] = Field(
+        default=(), description="More arguments of a child's `sglang.launch_server`."
     )
     max_batch: PositiveInt = Field(
         default=256, description="Most sequences at the server; others wait here."
@@ -25,6 +44,17 @@ class SGLangConfig(ConfigModel):
         default="in_place",
         description="What a pause that keeps requests does with their keys and values: leave them, or "
         "compute them anew, with the weights of then.",
+    )
+    update: Literal["disk", "tensor", "distributed"] = Field(
+        default="disk",
+        description="How a version gets in: the server reads its file, gets handles of tensors that the "
+        "engine host shares, or a broadcast from the engine host.",
+    )
+    chunk_mb: PositiveInt = Field(
+        default=512, description="MiB of one chunk of an update by tensor or distributed."
+    )
+    start_deadline_s: Seconds = Field(
+        default=290.0, description="Longest that a child may take to start."
     )
     control_deadline_s: Seconds = Field(
         default=100.0, description="Longest that a pause, an update or another call may take."

@@ -50,6 +50,10 @@ class VllmConfig(ConfigModel):
     chunk_mb: PositiveInt = Field(
         default=512, description="MiB of one chunk of an update by transfer."
     )
+    lora_rank: Annotated[int, Field(gt=0, le=512)] | None = Field(
+        default=None,
+        description="Highest rank of the adapters that come as versions; default: whole versions only.",
+    )
     sleep_mode: bool = Field(
         default=False, description="Be able to sleep and wake (CUDA and ROCm only)."
     )

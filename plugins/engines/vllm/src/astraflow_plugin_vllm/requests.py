@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal, cast
 
 import msgspec
@@ -10,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow_core.errors import AstraFlowError
-from astraflow_core.types import GenerateRequest, GenerateResult, Sampling
+from astraflow_core.serving.tokens import choice_fields, single_stops
+from astraflow_core.types import GenerateRequest, GenerateResult
 
 PATH = "/inference/v1/generate"
 REASONS = ("stop", "length", "abort")
@@ -51,19 +51,26 @@ def external_id(identifier: str) -> str:
 
 
 def body_of(
-    identifier: str, request: GenerateRequest, eos: tuple[int, ...], salt: str, stream: bool
+    identifier: str,
+    request: GenerateRequest,
+    eos: tuple[int, ...],
+    salt: str,
+    stream: bool,
+    adapter: str | None = None,
 ) -> dict[str, Any]:
     """The body of a request. Stop tokens are ours, so the server is told to heed no others; ``salt``
-    keeps the prefix cache of one version apart from that of another."""
+    keeps the prefix cache of one version apart from that of another. ``adapter`` is the server's name for the
+    adapter to use."""
     sampling = request.sampling
     return {
+        **({} if adapter is None else {"model": adapter}),
         "request_id": identifier,
         "token_ids": request.prompt.tolist(),
         "stream": stream,
         "cache_salt": salt,
         "sampling_params": {
             "max_tokens": sampling.max_tokens,
-            **_choice_of_tokens(sampling),
+            **choice_fields(sampling),
             "logprobs": 0,
             "detokenize": False,
             "ignore_eos": True,
@@ -72,27 +79,13 @@ def body_of(
     }
 
 
-def _choice_of_tokens(sampling: Sampling) -> dict[str, float]:
-    if sampling.temperature == 0:
-        return {"temperature": 0.0}
-    return {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "min_p": sampling.min_p,
-    }
-
-
-def single_stops(sampling: Sampling, eos: tuple[int, ...]) -> list[int]:
-    """Every single token that ends a sequence."""
-    sequences = (stop[0] for stop in sampling.stop_sequences if len(stop) == 1)
-    return sorted({*sampling.stop_token_ids, *sequences, *(() if sampling.ignore_eos else eos)})
-
-
-def body_of_score(identifier: str, tokens: npt.NDArray[np.int32]) -> dict[str, Any]:
+def body_of_score(
+    identifier: str, tokens: npt.NDArray[np.int32], adapter: str | None = None
+) -> dict[str, Any]:
     """A request for the log-probs of ``tokens``. It samples one token more, which nobody wants; log-probs
     of a prompt are computed anew, so nothing is read from the prefix cache."""
     return {
+        **({} if adapter is None else {"model": adapter}),
         "request_id": identifier,
         "token_ids": tokens.tolist(),
         "sampling_params": {
@@ -162,19 +155,3 @@ class Sampled:
             versions[:cut],
             reason if cut is None else "stop",
         )
-
-
-def nothing(request: GenerateRequest) -> GenerateResult:
-    """The result of a request that was ended before it ran."""
-    empty = np.zeros(0, dtype=np.int32)
-    return GenerateResult(request.id, empty, np.zeros(0, dtype=np.float32), empty, "abort")
-
-
-def first_stop(tokens: Sequence[int], before: int, stops: Sequence[tuple[int, ...]]) -> int | None:
-    """Where the first of the sequences ``stops`` ends among ``tokens``, if it ends after the first
-    ``before`` of them."""
-    for end in range(before + 1, len(tokens) + 1):
-        for stop in stops:
-            if len(stop) <= end and tuple(tokens[end - len(stop) : end]) == stop:
-                return end
-    return None

@@ -21,6 +21,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
+from vllm.lora.request import LoRARequest
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.reload import (
     finalize_layerwise_reload,
@@ -103,3 +104,14 @@ class WorkerExtension:
         """:func:`repack_output`, after a version came by ``reload_weights``."""
         worker: Any = self
         repack_output(worker.model_runner.get_model())
+
+    def remember_adapter(self) -> None:
+        """Note the number of the only adapter, by which requests know it."""
+        worker: Any = self
+        (worker.astraflow_adapter,) = worker.list_loras()
+
+    def swap_adapter(self, path: str) -> None:
+        """Replace the weights of that adapter by those of the folder ``path``. They are read whole before the
+        old ones go."""
+        worker: Any = self
+        worker.add_lora(LoRARequest("swapped", worker.astraflow_adapter, path, load_inplace=True))

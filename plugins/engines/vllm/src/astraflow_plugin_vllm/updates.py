@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from astraflow_core.serving.model_folder import ModelFolder, chunks
-from astraflow_plugin_vllm.client import Client
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """The files of a version, and its number."""
-
-    number: int
-    files: tuple[Path, ...]
+from astraflow_core.serving.http import Client
+from astraflow_core.serving.model_folder import ModelFolder, chunks, link_version
+from astraflow_core.serving.server_backend import Version
 
 
 class Update(Protocol):
@@ -67,16 +57,9 @@ class Reload:
 
     async def load(self, version: Version) -> None:
         """Lay out a folder of links, and have it read."""
-        folder = Path(tempfile.mkdtemp(prefix="astraflow-vllm-"))
-        try:
-            for file in self._folder.path.iterdir():
-                if not file.name.endswith((".safetensors", ".safetensors.index.json")):
-                    os.symlink(file, folder / file.name)
-            for number, file in enumerate(version.files):
-                os.symlink(file, folder / f"model-{number}.safetensors")
-            await self._call("reload_weights", {"weights_path": str(folder)})
-        finally:
-            shutil.rmtree(folder)
+        with tempfile.TemporaryDirectory(prefix="astraflow-vllm-") as scratch:
+            link_version(self._folder, version.files, Path(scratch))
+            await self._call("reload_weights", {"weights_path": scratch})
         await self._repack()
         await self._client.post("/update_weight_version", {"new_version": str(version.number)})
 

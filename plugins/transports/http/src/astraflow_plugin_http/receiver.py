@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from astraflow_core.errors import WeightsError, WireError
-from astraflow_core.types import Announcement, WeightSource
+from astraflow_core.types import Announcement, Manifest, WeightSource
 from astraflow_core.wire.private_folder import PrivateFolder
 from astraflow_core.wire.tensor_file import read_specs
 from astraflow_plugin_http.download import Download, PublisherFailed
@@ -48,7 +48,9 @@ class HttpReceiver:
         try:
             with self._counted():
                 with partial.open("x+b") as file:
-                    received = self._fill(announcement, file.fileno(), who, began + deadline_s)
+                    received, manifest = self._fill(
+                        announcement, file.fileno(), who, began + deadline_s
+                    )
                 path = partial.rename(partial.with_name(f"{stem}.safetensors"))
         except OSError as error:
             partial.unlink(missing_ok=True)
@@ -63,6 +65,8 @@ class HttpReceiver:
             digest=announcement.digest,
             bytes_received=received,
             seconds=time.monotonic() - began,
+            kind=manifest.kind,
+            base=manifest.base,
         )
 
     def release(self, source: WeightSource) -> None:
@@ -81,7 +85,9 @@ class HttpReceiver:
             self._idle.wait_for(lambda: not self._fetches, CLOSE_S)
         self._folder.close()
 
-    def _fill(self, announcement: Announcement, file: int, who: str, deadline: float) -> int:
+    def _fill(
+        self, announcement: Announcement, file: int, who: str, deadline: float
+    ) -> tuple[int, Manifest]:
         done: set[int] = set()
         problems: list[str] = []
         received = 0
@@ -101,7 +107,7 @@ class HttpReceiver:
                 ):
                     if read_specs(view) != manifest.tensors:
                         raise PublisherFailed("its manifest names other tensors than its file")
-                return received
+                return received, manifest
             except (PublisherFailed, WireError) as error:
                 problems.append(f"{endpoint}: {error}")
             except WeightsError as error:

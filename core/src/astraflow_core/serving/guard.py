@@ -1,7 +1,8 @@
-"""``vllm serve`` under a small process that ends it, with all its workers, when the engine host is gone.
+"""A small process that runs a server's command and ends it, with all its workers, when the engine host is gone.
 
-Started as ``python -m astraflow_plugin_vllm.serve serve MODEL …`` in a process group of its own. vLLM's
-processes end each other in most cases, but not if the first of them is ended before it listens.
+Started as ``python -m astraflow_core.serving.guard COMMAND …`` in a process group of its own. A server's own
+processes end each other in most cases, but not if the first of them is ended before it listens. The command may
+be of another interpreter, which needs nothing of ours for this.
 """
 
 from __future__ import annotations
@@ -15,10 +16,9 @@ from astraflow_core.telemetry.parent import end_with
 
 
 def main() -> int:
-    """Run vLLM's command to its end, and end as it ended."""
+    """Run the command to its end, and end as it ended."""
     parent = os.getppid()
-    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", *sys.argv[1:]]
-    server = subprocess.Popen(command)
+    server = subprocess.Popen(sys.argv[1:])
     signal.signal(signal.SIGTERM, lambda number, frame: server.terminate())
     end_with(parent)  # SIGTERM first, and soon SIGKILL to the whole group
     code = server.wait()

@@ -1,0 +1,64 @@
+"""The SGLang server that an engine starts: its command, and what its last words mean."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from astraflow_core.serving.child_server import ChildServer, free_port
+from astraflow_plugin_sglang.config import SGLangConfig
+
+LABEL = "SGLang"
+KNOWN_CAUSES = (
+    (
+        r"No module named '?sglang|No such file or directory: '[^']*python",
+        (
+            "that interpreter is not there or has no SGLang: install sglang into an environment of its own "
+            "and name its python in the key server_python"
+        ),
+    ),
+    (
+        r"No module named '?sgl_kernel",
+        "SGLang's kernels are not installed; there are wheels for CUDA only, so on a CPU use another engine",
+    ),
+    (
+        r"CUDA error|No CUDA GPUs are available|Found no NVIDIA driver|no accelerator",
+        "SGLang found no GPU that it can use: see `nvidia-smi`, and CUDA_VISIBLE_DEVICES",
+    ),
+    (
+        r"[Oo]ut of memory|OutOfMemoryError|Not enough memory|mem.fraction.static",
+        "memory is short: lower memory_fraction, context_length or max_batch",
+    ),
+    (
+        r"[Aa]ddress already in use|EADDRINUSE",
+        "its port was taken while it started: leave the key port out, or end what listens there",
+    ),
+)
+"""What a server that ended had said → what it means (from the sources of SGLang 0.5.23)."""
+
+
+def sglang_server(config: SGLangConfig, model: Path, log_file: Path, seed: int) -> ChildServer:
+    """On loopback, without a tokenizer and without a prefix cache, unless every update flushes that one."""
+    port = free_port(config.port)
+    command = [
+        *(config.server_python or sys.executable, "-m", "sglang.launch_server"),
+        *("--model-path", str(model), "--host", "127.0.0.1", "--port", str(port)),
+        *("--skip-tokenizer-init", "--random-seed", str(seed % 2**31), "--dtype", config.dtype),
+        *("--tp-size", str(config.tensor_parallel)),
+        *("--max-running-requests", str(config.max_batch)),
+    ]
+    if config.keep == "in_place":
+        # Not kept apart by version, and not to be flushed while frozen requests hold blocks of it.
+        command.append("--disable-radix-cache")
+    if config.context_length is not None:
+        command += ["--context-length", str(config.context_length)]
+    if config.memory_fraction is not None:
+        command += ["--mem-fraction-static", str(config.memory_fraction)]
+    command += config.arguments
+    own = {**os.environ}
+    own.setdefault("HF_HUB_OFFLINE", "1")
+    url = f"http://127.0.0.1:{port}"
+    return ChildServer(
+        LABEL, url, command, own, log_file, config.start_deadline_s, KNOWN_CAUSES
+    )  # fmt: skip

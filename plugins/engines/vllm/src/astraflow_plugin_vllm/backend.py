@@ -1,0 +1,203 @@
+"""The routes by which a vLLM server samples, scores, stops and changes its weights."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from astraflow_core.errors import PreflightError
+from astraflow_core.protocols.engine import PauseMode
+from astraflow_core.serving.desk import Flight
+from astraflow_core.serving.http import Client, ServerRefused, ServerSilent
+from astraflow_core.serving.model_folder import ModelFolder
+from astraflow_core.serving.server_backend import Patience, Server, ServerBackend, Version
+from astraflow_core.serving.tokens import first_stop, long_stops
+from astraflow_core.types import GenerateResult, WeightSource
+from astraflow_plugin_vllm import requests
+from astraflow_plugin_vllm.adapters import Adapters
+from astraflow_plugin_vllm.config import VllmConfig
+from astraflow_plugin_vllm.metrics import SAMPLED, metrics
+from astraflow_plugin_vllm.routes import what_differs
+from astraflow_plugin_vllm.server import LABEL
+from astraflow_plugin_vllm.updates import Reload, Transfer, Update
+
+PROVED = "0.32."
+
+
+class VllmBackend(ServerBackend):
+    """``slept`` is the level at which the server sleeps, 0 if it is awake."""
+
+    def __init__(
+        self, server: Server, config: VllmConfig, folder: ModelFolder, context_length: int
+    ) -> None:
+        patience = Patience(config.control_deadline_s, config.stall_deadline_s)
+        super().__init__(
+            "vllm", LABEL, server, folder, config.max_batch, context_length, patience
+        )  # fmt: skip
+        self.slept = 0
+        self._session = uuid.uuid4().hex[:12]
+        self._update: Update = (
+            Transfer(self.client, config.chunk_mb << 20)
+            if config.update == "transfer"
+            else Reload(self.client, folder)
+        )
+        self._adapters = (
+            None
+            if config.lora_rank is None
+            else Adapters(self.client, folder, self._session, config.lora_rank)
+        )
+        self._sampled_before = 0.0
+        self._scored = 0
+
+    async def begin(self, fresh: bool) -> None:
+        """Make the server ready for requests at version 0. A server that is not ``fresh`` may have other
+        weights and other requests."""
+        version = json.loads(await self.client.get("/version"))["version"]
+        if not version.startswith(PROVED):
+            self.log.warning(
+                "vLLM %s is not proved with this engine, %sx is: %s; run the conformance suite of "
+                "astraflow-plugin-vllm against it",
+                version,
+                PROVED,
+                await what_differs(self.client),
+            )
+        if not fresh:
+            await self.client.post("/pause?mode=abort&clear_cache=true")
+        await self._update.prepare()
+        try:
+            if fresh:
+                await self.client.post("/update_weight_version", {"new_version": "0"})
+            else:
+                await self._update.load(self.loaded)
+            if self._adapters is not None:
+                await self._adapters.begin()
+        except ServerRefused as error:
+            raise PreflightError(
+                f"the vLLM server does not take the weights of {self.folder.path}; was it started on "
+                f"another model? {error}"
+            ) from error
+        if not fresh:
+            await self.client.post("/resume")
+        self._sampled_before = (await metrics(self.client)).get(SAMPLED, 0.0)
+        self.watch()
+
+    def _name(self, identifier: str) -> str:
+        return f"{self._session}-{identifier}"
+
+    async def ask_sample(self, flight: Flight) -> GenerateResult:
+        """Stop sequences of several tokens are looked for here, in a stream."""
+        request = flight.request
+        stops = long_stops(request.sampling)
+        # A prefix cached under one version is never read under another, even while requests that a
+        # pause had frozen keep the cache from being reset.
+        salt = f"{self._session}.{self.version}"
+        body = requests.body_of(
+            self._name(flight.identifier),
+            request,
+            self.folder.config.eos,
+            salt,
+            bool(stops),
+            self._adapter,
+        )
+        sampled = requests.Sampled(request)
+        if not stops:
+            sampled.take(await self.client.ask(requests.PATH, body))
+            return sampled.result()
+        cut = None
+        async for event in self.client.events(requests.PATH, body):
+            before = len(sampled.tokens)
+            sampled.take(event)
+            if cut is None:
+                cut = first_stop(sampled.tokens, before, stops)
+                if cut is not None and sampled.reason is None:
+                    await self.end([flight])
+        return sampled.result(cut)
+
+    @property
+    def _adapter(self) -> str | None:
+        return None if self._adapters is None else self._adapters.name
+
+    async def ask_score(
+        self, identifier: str, tokens: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.float32]:
+        """Raw log-probs of ``tokens``."""
+        body = requests.body_of_score(self._name(identifier), tokens, self._adapter)
+        answer = await self.client.ask(requests.PATH, body)
+        self._scored += 1
+        return requests.read_scores(answer, tokens)
+
+    async def halt(self, mode: PauseMode) -> None:
+        """The mode is always named: vLLM's own default aborts."""
+        await self.control(f"/pause?mode={mode}&clear_cache=false")
+
+    async def go_on(self) -> None:
+        """Let the scheduler run."""
+        await self.control("/resume")
+
+    async def end(self, flights: Sequence[Flight]) -> None:
+        """By the names that the server gives them."""
+        names = [requests.external_id(self._name(flight.identifier)) for flight in flights]
+        await self.control("/abort_requests", {"request_ids": names})
+
+    async def load(self, source: WeightSource) -> None:
+        """A whole version, or an adapter for the one that is loaded whole."""
+        if self._adapters is None or source.kind == "full":
+            await super().load(source)
+            if self._adapters is not None:
+                self._adapters.rebase(source.digest)
+        else:
+            await asyncio.to_thread(self._adapters.check, source)
+            await self.replace(Version(source.version, (source.path,), source.kind))
+
+    async def bring(self, version: Version) -> None:
+        """By the protocol that the key ``update`` names; adapters by their own."""
+        if version.kind == "full":
+            await self._update.load(version)
+            if self._adapters is not None:
+                await self._adapters.reset()
+        else:
+            assert self._adapters is not None
+            await self._adapters.bring(version.number, version.files[0])
+
+    async def progress(self) -> float:
+        """As the server counts."""
+        return (await metrics(self.client)).get(SAMPLED, 0.0)
+
+    async def sleep(self, level: int) -> None:
+        """Give memory back; what runs ends with what it has."""
+        await self.control(f"/sleep?level={level}&mode=abort")
+        self.paused, self.slept = True, level
+
+    async def wake(self) -> None:
+        """Weights first, loaded anew after level 2; then room for keys and values. Waking resumes the
+        scheduler, so it is paused again."""
+        await self.control("/wake_up?tags=weights")
+        if self.slept == 2:
+            await self.bring(self.loaded)
+        await self.control("/wake_up?tags=kv_cache")
+        self.slept = 0
+        await self.halt("keep")
+
+    async def gauges(self) -> dict[str, float]:
+        """Beside those of the protocol: ``kv_cache_usage`` (a share), ``preemptions``."""
+        try:
+            found = await metrics(self.client)
+        except (ServerSilent, ServerRefused) as error:
+            raise await self.explain(error) from error
+        self.tokens = int(found.get(SAMPLED, 0.0) - self._sampled_before - self._scored)
+        return {
+            **await super().gauges(),
+            "kv_cache_usage": found.get("kv_cache_usage_perc", 0.0),
+            "preemptions": found.get("num_preemptions_total", 0.0),
+        }
+
+
+async def context_length(client: Client) -> int:
+    """Of the model that a server serves."""
+    (served,) = json.loads(await client.get("/v1/models"))["data"][:1]
+    return int(served["max_model_len"])

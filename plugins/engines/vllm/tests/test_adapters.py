@@ -1,0 +1,198 @@
+"""Adapters as versions, on a real vLLM server (CPU build) that was started for them: compared with a float64
+forward pass over weights into which the adapter was merged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from astraflow_core.errors import WeightsError
+from astraflow_core.serving.model_folder import digest_of
+from astraflow_core.testing.conformance import _qwen3
+from astraflow_core.testing.conformance.subject import context
+from astraflow_core.types import GenerateRequest, GenerateResult, Sampling, WeightSource
+from astraflow_plugin_vllm.config import VllmConfig
+from astraflow_plugin_vllm.engine import VllmEngine
+from astraflow_plugin_vllm.server import VllmServer
+
+pytestmark = [pytest.mark.backend, pytest.mark.timeout(900)]
+WriteModel = Callable[..., Path]
+PROMPT = np.array((5, 9, 3, 7), np.int32)
+RANK = 4
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A base and versions made from it: ``merged`` is what each of them is in full."""
+
+    folder: Path
+    adapters: dict[int, Path]
+    merged: dict[int, Path]
+
+    def source(self, version: int, **changes: Any) -> WeightSource:
+        known: dict[str, Any] = {
+            "kind": "adapter", "base": digest_of([self.folder / "model.safetensors"]), **changes,
+        }  # fmt: skip
+        return WeightSource("p", version, self.adapters[version], "", 0, 0.0, **known)
+
+
+def adapt(base: Path, folder: Path, version: int, rank: int = RANK, every: str = "_proj") -> Path:
+    """An adapter file for every projection of ``base``, and beside it the merged weights."""
+    random = np.random.default_rng(version)
+    adapter, merged = {}, dict(load_file(base / "model.safetensors"))
+    for name, weight in list(merged.items()):
+        if f"{every}.weight" in name:
+            module = f"base_model.model.{name.removesuffix('.weight')}"
+            a = random.normal(0, 0.3, (rank, weight.shape[1])).astype(np.float32)
+            b = random.normal(0, 0.3, (weight.shape[0], rank)).astype(np.float32)
+            adapter |= {f"{module}.lora_A.weight": a, f"{module}.lora_B.weight": b}
+            merged[name] = weight + b @ a
+    save_file(adapter, folder / f"adapter-{version}.safetensors")
+    save_file(merged, folder / f"merged-{version}.safetensors")
+    return folder / f"adapter-{version}.safetensors"
+
+
+def policy_of(base: Path, folder: Path) -> Policy:
+    versions = range(1, 4)
+    folder.mkdir()
+    adapters = {version: adapt(base, folder, version) for version in versions}
+    merged = {version: folder / f"merged-{version}.safetensors" for version in versions}
+    return Policy(base, adapters, {0: base / "model.safetensors", **merged})
+
+
+@pytest.fixture(scope="module")
+def lora_server(
+    environment: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    write_model: WriteModel,
+    kept: Callable[[VllmServer], Iterator[VllmServer]],
+) -> Iterator[VllmServer]:
+    folder = tmp_path_factory.mktemp("server")
+    config = VllmConfig(max_batch=16, lora_rank=RANK, start_deadline_s=290)
+    yield from kept(
+        VllmServer(
+            config, write_model(folder / "model"), folder / "vllm.log", 0, environment, cpu=True
+        )
+    )
+
+
+@pytest.fixture
+def run(lora_server: VllmServer, tmp_path: Path, write_model: WriteModel) -> Callable[..., None]:
+    """``run(scenario)`` with an engine on that server, and its policy."""
+    policy = policy_of(write_model(tmp_path / "model"), tmp_path / "versions")
+
+    def go(scenario: Callable[[VllmEngine, Policy], Coroutine[Any, Any, None]]) -> None:
+        async def main() -> None:
+            config = VllmConfig(url=lora_server.url, max_batch=16, lora_rank=RANK)
+            engine = VllmEngine(config, context("engine", tmp_path))
+            async with asyncio.timeout(200):
+                await engine.start(policy.folder)
+                try:
+                    await scenario(engine, policy)
+                finally:
+                    await engine.close()
+
+        asyncio.run(main())
+
+    return go
+
+
+def request(name: str, tokens: int) -> GenerateRequest:
+    return GenerateRequest(name, PROMPT, Sampling(tokens, ignore_eos=True))
+
+
+def examine(policy: Policy, result: GenerateResult) -> None:
+    """Each log-prob is that of the version which the token carries, over keys and values of those before."""
+    fed = np.concatenate([PROMPT, result.tokens[:-1]])
+    # Token i was computed with the weights of its version, from what was fed to it.
+    versions = np.concatenate([np.full(len(PROMPT) - 1, result.versions[0]), result.versions])
+    parts: list[tuple[Path, npt.NDArray[np.int32]]] = []
+    for version in dict.fromkeys(versions.tolist()):
+        parts.append((policy.merged[version], fed[versions == version].astype(np.int32)))
+    logits = _qwen3.logits(policy.folder, parts)[len(PROMPT) - 1 :]
+    expected = _qwen3.log_softmax(logits)[np.arange(len(result.tokens)), result.tokens]
+    np.testing.assert_allclose(result.logprobs, expected, atol=1e-4)
+
+
+async def swap(engine: VllmEngine, source: WeightSource) -> None:
+    await engine.pause("keep")
+    try:
+        await engine.load_weights(source)
+    finally:
+        await engine.resume()
+
+
+async def sampled(engine: VllmEngine, tokens: float) -> None:
+    while (await engine.health())["tokens_generated"] < tokens:
+        await asyncio.sleep(0.01)
+
+
+def test_adapters_are_swapped_under_requests_in_flight(run: Callable[..., None]) -> None:
+    async def scenario(engine: VllmEngine, policy: Policy) -> None:
+        flying = [asyncio.ensure_future(engine.generate(request(f"r{n}", 900))) for n in range(4)]
+        for version in (1, 2, 3):
+            await sampled(engine, version * 40)
+            await swap(engine, policy.source(version))
+        await sampled(engine, 160)
+        await engine.abort([f"r{n}" for n in range(4)])
+        for result in await asyncio.gather(*flying):
+            assert set(result.versions.tolist()) == {0, 1, 2, 3}
+            examine(policy, result)
+        fresh = await engine.generate(request("fresh", 16))
+        assert set(fresh.versions.tolist()) == {3}
+        examine(policy, fresh)
+        whole = np.concatenate([PROMPT, fresh.tokens])
+        scores = await engine.score(whole)
+        np.testing.assert_allclose(scores[len(PROMPT) :], fresh.logprobs, atol=1e-4)
+
+    run(scenario)
+
+
+def test_an_adapter_that_does_not_fit_leaves_the_one_before(
+    run: Callable[..., None], tmp_path: Path
+) -> None:
+    async def scenario(engine: VllmEngine, policy: Policy) -> None:
+        await swap(engine, policy.source(1))
+        high = adapt(policy.folder, tmp_path, 9, rank=64)
+        for source, said in (
+            (policy.source(2, base="another"), "an adapter for the base another"),
+            (WeightSource("p", 2, high, "", 0, 0.0, "adapter"), "rank 64, above lora_rank = 4"),
+            (WeightSource("p", 2, policy.merged[1], "", 0, 0.0, "adapter"), "unknown tensor"),
+        ):
+            with pytest.raises(WeightsError, match=said):
+                await swap(engine, source)
+        result = await engine.generate(request("r", 12))
+        assert set(result.versions.tolist()) == {1}
+        examine(policy, result)
+
+    run(scenario)
+
+
+def test_a_whole_version_is_a_new_base_without_an_adapter(
+    run: Callable[..., None], tmp_path: Path, write_model: WriteModel
+) -> None:
+    other = policy_of(write_model(tmp_path / "other", seed=1), tmp_path / "others")
+
+    async def scenario(engine: VllmEngine, policy: Policy) -> None:
+        await swap(engine, policy.source(1))
+        base = other.folder / "model.safetensors"
+        await swap(engine, WeightSource("p", 4, base, digest_of([base]), 0, 0.0))
+        result = await engine.generate(request("whole", 12))
+        assert set(result.versions.tolist()) == {4}
+        examine(Policy(other.folder, {}, {4: base}), result)
+        with pytest.raises(WeightsError, match="is loaded"):
+            await swap(engine, policy.source(2))
+        await swap(engine, other.source(3))
+        adapted = await engine.generate(request("adapted", 12))
+        assert set(adapted.versions.tolist()) == {3}
+        examine(other, adapted)
+
+    run(scenario)
