@@ -46,12 +46,16 @@ KEPT: list[dict[str, Any]] = [
     {"use": "dynamic_sampling"},
     {"use": "ordering", "by": "surprise"},
 ]
-SERVED: list[dict[str, Any]] = [
-    {"use": "replay", "ratio": 0.5, "selector": "prioritised", "reuse_limit": 2},
-    {"use": "replay", "ratio": 0.4, "selector": "uniform", "max_staleness": 1},
-    {"use": "staleness_decay"},
-    {"use": "replay", "name": "watched_replay", "shadow": True, "selector": "uniform"},
+SERVED: list[list[dict[str, Any]]] = [
+    [{"use": "replay", "ratio": 0.5, "selector": "prioritised", "reuse_limit": 2}],
+    [
+        {"use": "staleness_decay"},
+        {"use": "replay", "ratio": 0.4, "selector": "uniform", "max_staleness": 1},
+        {"use": "staleness_decay", "name": "watched_decay", "shadow": True, "decay": 0.1},
+    ],
+    [{"use": "staleness_decay"}, {"use": "staleness_decay", "name": "again", "decay": 0.9}],
 ]
+SHADOW = {"use": "replay", "name": "watched_replay", "shadow": True, "selector": "uniform"}
 
 
 SWAPS: dict[int, tuple[str, str, dict[str, Any]]] = {
@@ -175,7 +179,7 @@ def live(b: Any, seed: int, restart_every: int) -> tuple[list[Any], dict[str, fl
 def test_killed_and_restored_it_decides_as_if_nothing_had_happened(
     kit: ModuleType, tmp_path: Path, served: int
 ) -> None:
-    data = [*KEPT, SERVED[served], SERVED[3]]
+    data = [*KEPT, *SERVED[served], SHADOW]
     lives = [
         live(bench(kit, data, tmp_path / str(every), seed=5), 11, every) for every in (0, 7, 23)
     ]
@@ -192,6 +196,6 @@ def test_killed_and_restored_it_decides_as_if_nothing_had_happened(
 
 
 def test_another_seed_makes_other_choices(kit: ModuleType, tmp_path: Path) -> None:
-    data = [*KEPT, SERVED[0], SERVED[3]]
+    data = [*KEPT, *SERVED[0], SHADOW]
     one, other = (live(bench(kit, data, tmp_path / str(s), seed=s), 11, 0)[0] for s in (5, 6))
     assert one != other

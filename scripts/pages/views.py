@@ -116,7 +116,7 @@ DATAFLOW: dict[str, View] = {
         "rejected": "groups that every policy rejected, by reason",
         "held_by": "the data policy that wants no more prompts for now, or nothing",
         "refused_prompts": "prompts not admitted, by data policy",
-        "decisions.NAME": "by place (`prompts`, or a policy): data policy → point (`admit`, `accept`, `draw`, of a shadow `shadow_admit` …) → reason of a refusal, or `admitted`, `accepted`, `drawn`, `waited` → how often",
+        "decisions.NAME": "by place (`prompts`, or a policy): data policy → point (`admit`, `accept`, `arrange`, `draw`, of a shadow `shadow_admit` …) → reason of a refusal, or `admitted`, `accepted`, `arranged`, `held back`, `drawn`, `waited` → how often",
         "admission_metrics": "metrics of the data policies under `[prompts] data`",
         "swaps": "data policies that were swapped: when, by whom, at which versions, to what",
         "set_aside": "ids of the prompts that were given up",
@@ -153,18 +153,26 @@ DATAFLOW: dict[str, View] = {
     },
 }  # fmt: skip
 
+_REPLICAS = {
+    "replicas": "policy or frozen engine → its replicas: number `replica`, `state` (`starting`, `loading`: it has no version yet, `serving`, `silent`, `asleep`), `version` served, `pid` of its engine host, requests `pending` and `routed` to it so far, `restarts` of its host"
+}
+
 RAAS: dict[str, View] = {
-    "/v1/health": {"status": "`ready`, or `starting` while a policy serves nothing"},
+    "/v1/health": {
+        "status": "`ready`, or `starting` while a policy or a frozen engine serves nothing",
+        **_REPLICAS,
+    },
     "/v1/status": {
         "raas": "its name",
         "pid": "its process",
         "time": "seconds since 1970",
-        "ready": "whether every policy serves a version",
+        "ready": "whether every policy serves a version, and every frozen engine runs",
         "serving": "policy → version served",
         "seen": "policy → newest version heard of",
         "episodes_running": "episodes at this moment",
         "tasks": "ids of the tasks that it holds",
-        "engine_hosts": "policy → `pid` and `restarts` of its engine host",
+        "admission": "`episodes` that it takes at once, by the gauges of its engines, of `most`, and the `reason` if those are fewer",
+        **_REPLICAS,
         "metrics": "as reported to the dataflow ([RenewLeases](#renewleases))",
         "waits": "what it waits for, each as in waits of the dataflow",
     },

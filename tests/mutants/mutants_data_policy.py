@@ -13,13 +13,13 @@ from astraflow_core.testing.conformance.data_policy import DataPolicyConformance
 from astraflow_core.testing.conformance.subject import Subject
 from astraflow_core.types import BufferedRow, ComponentContext, GroupSummary, Prompt, Verdict
 
-ALL = frozenset({"admit", "accept", "key", "draw", "stateful", "random"})
+ALL = frozenset({"admit", "accept", "key", "arrange", "draw", "stateful", "random"})
 
 
 class Explorer:
     """Uses every point: skips prompts that keep giving equal rewards but looks at them again by chance
-    (after GRESO, Zheng et al. 2025), drops flat groups, serves old versions first and mixes a quarter of
-    rows served before into a batch."""
+    (after GRESO, Zheng et al. 2025), drops flat groups, serves old versions first, short rows before long ones, and mixes a
+    quarter of rows served before into a batch."""
 
     def __init__(self, context: ComponentContext) -> None:
         self._rng = np.random.default_rng(context.seed)
@@ -36,6 +36,9 @@ class Explorer:
 
     def key(self, row: BufferedRow) -> float:
         return float(row.min_version)
+
+    def arrange(self, fresh: Any, version: int) -> Any:
+        return sorted(fresh, key=lambda row: (row.length, row.arrival))
 
     def draw(self, count: int, fresh: Any, kept: Any, version: int) -> Any:
         old = min(count // 4, len(kept))
@@ -305,6 +308,26 @@ class KeptFirst(Explorer):
 class TestKeptFirst(OfExplorer):
     wrong = "serves the same kept rows for ever"
     mistake = KeptFirst
+
+
+class ArrangesTwice(Explorer):
+    def arrange(self, fresh: Any, version: int) -> Any:
+        return [fresh[index] for index in self._rng.integers(max(len(fresh), 1), size=len(fresh))]
+
+
+class TestArrangesTwice(OfExplorer):
+    wrong = "arranges some rows twice"
+    mistake = ArrangesTwice
+
+
+class ShortOnly(Explorer):
+    def arrange(self, fresh: Any, version: int) -> Any:
+        return [row for row in super().arrange(fresh, version) if row.length < 40]
+
+
+class TestShortOnly(OfExplorer):
+    wrong = "leaves long rows out for ever"
+    mistake = ShortOnly
 
 
 class WaitsForKept(Explorer):

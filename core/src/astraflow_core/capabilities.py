@@ -39,6 +39,7 @@ CAPABILITIES: dict[str, dict[str, str]] = {
         "admit": "decides before rollout which prompts are rolled out",
         "accept": "decides after rollout which groups are kept, per policy",
         "key": "orders the buffer",
+        "arrange": "says for each batch which fresh rows come first",
         "draw": "chooses the rows of a batch",
         "hold": "decides when no more prompts are rolled out",
         "stateful": "has state that belongs in a checkpoint",

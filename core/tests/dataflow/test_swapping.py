@@ -169,7 +169,7 @@ def test_what_cannot_be_is_refused_and_changes_nothing(run):
             swap(run, *arguments)
         assert refused.value.status == 400
     swap(run, "Newest", {"use": "Again"}, place="solver")
-    with pytest.raises(Refused, match="only one data policy can draw"):
+    with pytest.raises(Refused, match="only one data policy of a list can draw"):
         swap(run, "Open", {"use": "Again"}, place="solver")
     assert isinstance(component(run, "Open", "solver"), Open)
     run.restart()

@@ -13,6 +13,7 @@ from astraflow_core.errors import PluginError, RunFailed
 from astraflow_core.protocols.data_policy import (
     Accept,
     Admit,
+    Arrange,
     Draw,
     Explain,
     Follow,
@@ -69,17 +70,21 @@ class DataChain:
         self.shadows: dict[str, ShadowCounts] = {}
         self.refused: Counter[str] = Counter()
         self.decisions: Decisions = Counter()
-        self._arrange(tuple(policies))
+        self._set_up(tuple(policies))
 
-    def _arrange(self, policies: tuple[NamedPolicy, ...]) -> None:
+    def _set_up(self, policies: tuple[NamedPolicy, ...]) -> None:
         drawing = [policy for policy in policies if isinstance(policy.component, Draw)]
         draws = [policy for policy in drawing if not policy.shadow]
         if len(draws) > 1:
             names = " and ".join(repr(policy.name) for policy in draws)
-            raise PluginError(f"only one data policy can draw the rows of a batch, not {names}")
+            raise PluginError(
+                f"only one data policy of a list can draw the rows of a batch, not {names}: each says how many "
+                "of them are fresh. Others may order the buffer, or arrange its rows for each batch"
+            )
         self._policies = policies
         self._draw = draws[0] if draws else None
         self._shadow_draws = [policy for policy in drawing if policy.shadow]
+        self._arrange = self._with(Arrange)
         self._admit = self._with(Admit)
         self._accept = self._with(Accept)
         self._key = [policy for policy in self._with(Key) if not policy.shadow]
@@ -102,12 +107,17 @@ class DataChain:
         """Put a policy in the place of the one of its name; :class:`PluginError`, and no change, if it does
         not go with the others."""
         old = self.policy(new.name)
-        self._arrange(tuple(new if policy is old else policy for policy in self._policies))
+        self._set_up(tuple(new if policy is old else policy for policy in self._policies))
 
     @property
     def draws(self) -> str | None:
         """Name of the policy that chooses the rows of a batch, if one does."""
         return self._draw.name if self._draw else None
+
+    @property
+    def chooses(self) -> bool:
+        """Whether a policy has a say for each batch."""
+        return self._draw is not None or bool(self._arrange)
 
     @property
     def wants_kept(self) -> bool:
@@ -172,6 +182,37 @@ class DataChain:
                 keys.append(float(policy.component.key(row)))
         return tuple(keys)
 
+    def arranged(
+        self, count: int, fresh: Sequence[BufferedRow], version: int
+    ) -> Sequence[BufferedRow]:
+        """The fresh rows as all policies arrange them for a batch of ``count``. A shadow arranges them as they
+        are at its place; the rows that it would have brought to the front are counted."""
+        for policy in self._arrange:
+            rows = self._rearranged(policy, fresh, version)
+            self._count(policy, "arrange", "arranged" if len(rows) == len(fresh) else "held back")
+            if policy.shadow:
+                counts, before = self.shadows[policy.name], {row.arrival for row in fresh[:count]}
+                counts.batches += 1
+                counts.batches_held += len(rows) < count <= len(fresh)
+                counts.rows_otherwise += len({row.arrival for row in rows[:count]} - before)
+            else:
+                fresh = rows
+        return fresh
+
+    @staticmethod
+    def _rearranged(
+        policy: NamedPolicy, fresh: Sequence[BufferedRow], version: int
+    ) -> list[BufferedRow]:
+        with _blaming(policy, "arrange"):
+            rows: list[BufferedRow] = policy.component.arrange(fresh, version)
+        arrivals, offered = [row.arrival for row in rows], {row.arrival for row in fresh}
+        if len({*arrivals}) != len(arrivals) or not offered.issuperset(arrivals):
+            raise RunFailed(
+                f"data policy {policy.name!r} arranged {len(fresh)} rows and gave back {len(rows)}, "
+                f"{len(offered.intersection(arrivals))} different ones of them; each row may come once"
+            )
+        return rows
+
     def draw(
         self, count: int, fresh: Sequence[BufferedRow], kept: Sequence[BufferedRow], version: int
     ) -> list[int] | None:
@@ -188,7 +229,7 @@ class DataChain:
         kept: Sequence[BufferedRow],
         version: int,
     ) -> None:
-        """A batch of rows with these arrival numbers was cut: ask the shadows for theirs."""
+        """A batch of rows with these arrival numbers was cut: ask the shadows that draw for theirs."""
         for policy in self._shadow_draws:
             counts = self.shadows[policy.name]
             drawn = self._drawn(policy, len(arrivals), fresh, kept, version)

@@ -244,9 +244,11 @@ class PolicyStream:
 
     def _choose(self, version: int) -> list[Row] | None:
         count = self.settings.batch_sequences
-        if not self.chain.wants_kept:
-            return self.buffer.take_first(count) if len(self.buffer) >= count else None
-        fresh = [row.item for row in self.buffer.fresh]
+        if self.chain.draws is None and len(self.buffer) < count:
+            return None
+        if not (self.chain.chooses or self.chain.wants_kept):
+            return self.buffer.take_first(count)
+        fresh = self.chain.arranged(count, [row.item for row in self.buffer.fresh], version)
         kept = [row.item for row in self.buffer.kept]
         arrivals: list[int] | None
         if self.chain.draws is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from astraflow_core.dataflow.balance import Step
 from astraflow_core.dataflow.entries import (
     Acknowledged,
@@ -119,7 +121,7 @@ class Training:
             state.records.tell(
                 Asked(message=message, batch=batch.id, arrivals=arrivals, dropped=dropped)
             )
-        elif dropped or stream.chain.draws is not None:
+        elif dropped or stream.chain.chooses:
             state.records.tell(Asked(message=message, dropped=dropped))
         if batch is not None or dropped or stream.starved:
             state.signals.work()
@@ -135,8 +137,9 @@ class Training:
         if stream.done:
             return "all its updates are made; others train, or the last evaluation runs"
         have, need = len(stream.buffer), stream.settings.batch_sequences
-        if have >= need and stream.chain.draws:
-            return f"data policy {stream.chain.draws!r} waits for more than {have} rows"
+        if have >= need and stream.chain.chooses:
+            who = f"data policy {stream.chain.draws!r}" if stream.chain.draws else "a data policy"
+            return f"{who} waits for more than {have} rows"
         text = f"{have} of {need} sequences are there; {state.train.running} tasks run"
         return f"{text}, {sum(stream.reasons.values())} groups were rejected"
 
@@ -156,6 +159,9 @@ class Training:
         if batch is not None:
             state.last_progress = trainer.last_step = state.clock()
             trainer.steps_done += 1
+            # In the entry too: a dataflow that reads its journal knows of no RaaS what it measured.
+            probed = state.fleet.probed(message.policy)
+            message = replace(message, metrics={**message.metrics, **probed})
             trainer.metrics = dict(message.metrics)
             idle = state.fleet.idle(state.clock())
             state.records.tell(

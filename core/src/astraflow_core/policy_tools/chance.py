@@ -27,14 +27,22 @@ class Chance:
         Weights are finite and ≥ 0; indexes of weight 0 are drawn only if the others do not suffice, the
         last ones first. Needs ``0 <= count <= len(weights)``."""
 
-        def key(index: int) -> tuple[float, int]:
-            # One number per index whatever its weight, so that a choice costs the same draws.
-            exponential = -math.log(1.0 - self._random.random())
-            weight = weights[index]
-            return (exponential / weight if weight > 0 else math.inf), -index
+        keys = self._keys(weights)
+        # Of equal keys those that come first are taken: the last indexes.
+        descending = range(len(keys) - 1, -1, -1)
+        return sorted(heapq.nsmallest(count, descending, key=keys.__getitem__))
 
-        keys = [key(index) for index in range(len(weights))]
-        return sorted(heapq.nsmallest(count, range(len(weights)), key=keys.__getitem__))
+    def order(self, weights: Sequence[float]) -> list[int]:
+        """All indexes in a random order, of which the first ``n`` are distributed as :meth:`sample` draws
+        them."""
+        keys = self._keys(weights)
+        return sorted(range(len(keys) - 1, -1, -1), key=keys.__getitem__)
+
+    def _keys(self, weights: Sequence[float]) -> list[float]:
+        # One number per index whatever its weight, so that a choice costs the same draws.
+        uniform, log = self._random.random, math.log
+        drawn = [-log(1.0 - uniform()) for _ in weights]
+        return [d / w if w > 0 else math.inf for d, w in zip(drawn, weights, strict=True)]
 
     def state_dict(self) -> list[int]:
         """The state of the generator."""

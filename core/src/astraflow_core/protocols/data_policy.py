@@ -1,7 +1,7 @@
 """DataPolicy: decides in the dataflow which prompts to roll out, what to keep, what to train on.
 
-A data policy implements any of :class:`Admit`, :class:`Accept`, :class:`Key`, :class:`Draw`; those of a
-list in the config are applied in order at each point. ``why_refused``, ``on_version``, ``on_admitted`` and
+A data policy implements any of :class:`Admit`, :class:`Accept`, :class:`Key`, :class:`Arrange`, :class:`Draw`;
+those of a list in the config are applied in order at each point. ``why_refused``, ``on_version``, ``on_admitted`` and
 ``on_ended``, ``hold``, ``state_dict`` and ``load_state_dict``, ``metrics`` are optional. A policy sees rewards
 and statistics, never an algorithm's advantages; a random choice takes its generator from ``context.seed`` and
 is part of its state. Its decisions follow from its calls and that seed alone: a dataflow that was restarted
@@ -50,14 +50,23 @@ class Key(Protocol):
 
 
 @runtime_checkable
+class Arrange(Protocol):
+    """Says for each batch which fresh rows come first, before one of the list draws."""
+
+    def arrange(self, fresh: Sequence[BufferedRow], version: int) -> list[BufferedRow]:
+        """``fresh`` (never served, in the order of the policies before) in the order in which they are to be
+        considered for the batch that updates ``version``; rows that are left out wait."""
+
+
+@runtime_checkable
 class Draw(Protocol):
-    """Chooses the rows of a batch."""
+    """Chooses the rows of a batch; only one policy of a list can."""
 
     def draw(
         self, count: int, fresh: Sequence[BufferedRow], kept: Sequence[BufferedRow], version: int
     ) -> list[BufferedRow] | None:
-        """``count`` rows out of ``fresh`` (never served, in key order) and ``kept`` (served before, oldest
-        first), or ``None`` to wait for more. Rows too stale for ``version`` are not offered."""
+        """``count`` rows out of ``fresh`` (never served, in key order or as arranged) and ``kept`` (served
+        before, oldest first), or ``None`` to wait for more. Rows too stale for ``version`` are not offered."""
 
 
 @runtime_checkable

@@ -39,24 +39,27 @@ def group(version, min_versions, policy="solver"):
 @pytest.mark.parametrize("decay", [0.3, 0.8, 1.0])
 def test_old_rows_are_drawn_less_often(decay):
     policy, versions = StalenessDecay(StalenessDecayConfig(decay=decay), CONTEXT), [5, 4, 3, 5]
-    seen = Counter(policy.draw(1, rows(versions), [], 5)[0].arrival for _ in range(4000))
+    seen = Counter(policy.arrange(rows(versions), 5)[0].arrival for _ in range(4000))
     weights = decay ** (5 - np.array(versions, dtype=float))
     observed = [seen[n] / 4000 for n in range(4)]
     np.testing.assert_allclose(observed, weights / weights.sum(), atol=0.03)
 
 
-@given(st.lists(st.integers(0, 9), max_size=12), st.integers(1, 12), st.integers(0, 9))
-def test_a_batch_is_of_fresh_rows_in_their_order(versions, count, version):
-    drawn = StalenessDecay(StalenessDecayConfig(), CONTEXT).draw(
-        count, rows(versions), rows([9] * 12), version
+def test_pairs_are_drawn_without_replacement_by_their_weights():
+    policy, weights = StalenessDecay(StalenessDecayConfig(decay=0.5), CONTEXT), [1, 0.5, 0.25]
+    seen = Counter(
+        tuple(row.arrival for row in policy.arrange(rows([5, 4, 3]), 5)[:2]) for _ in range(6000)
     )
-    if len(versions) < count:
-        assert drawn is None
-    else:
-        arrivals = [row.arrival for row in drawn]
-        assert arrivals == sorted(set(arrivals))
-        assert len(arrivals) == count
-        assert all(row.times_served == 0 for row in drawn)
+    for first in range(3):
+        for second in {0, 1, 2} - {first}:
+            chance = weights[first] / 1.75 * weights[second] / (1.75 - weights[first])
+            assert seen[first, second] / 6000 == pytest.approx(chance, abs=0.03)
+
+
+@given(st.lists(st.integers(0, 9), max_size=12), st.integers(0, 9))
+def test_every_fresh_row_is_there_once(versions, version):
+    arranged = StalenessDecay(StalenessDecayConfig(), CONTEXT).arrange(rows(versions), version)
+    assert sorted(row.arrival for row in arranged) == list(range(len(versions)))
 
 
 @given(

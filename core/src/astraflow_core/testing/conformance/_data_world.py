@@ -10,7 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from astraflow_core.protocols.data_policy import Accept, Admit, Draw, Follow, Key, OnVersion
+from astraflow_core.protocols.data_policy import (
+    Accept,
+    Admit,
+    Arrange,
+    Draw,
+    Follow,
+    Key,
+    OnVersion,
+)
 from astraflow_core.types import BufferedRow, GroupSummary, Prompt, group_statistics
 
 COUNT = 4
@@ -121,9 +129,13 @@ class World:
 
     def _serve(self, policy: Any) -> list[Decision]:
         made: list[Decision] = []
-        rows: list[BufferedRow] | None = [row for _, row in self.fresh]
+        fresh = [row for _, row in self.fresh]
+        if isinstance(policy, Arrange):
+            fresh = policy.arrange(fresh, self.version)
+            made.append(("arrange", [row.arrival for row in fresh]))
+        rows: list[BufferedRow] | None = fresh
         if isinstance(policy, Draw):
-            rows = policy.draw(COUNT, [row for _, row in self.fresh], list(self.kept), self.version)
+            rows = policy.draw(COUNT, fresh, list(self.kept), self.version)
             made.append(("draw", None if rows is None else [row.arrival for row in rows]))
         self.served((rows or [])[:COUNT])
         return made

@@ -15,6 +15,7 @@ import pytest
 from astraflow_core.protocols.data_policy import (
     Accept,
     Admit,
+    Arrange,
     Draw,
     Hold,
     Key,
@@ -27,7 +28,9 @@ from astraflow_core.testing.conformance._data_world import COUNT, GROUP, World
 from astraflow_core.testing.conformance.subject import Conformance, Subject, context, violated
 from astraflow_core.types import GroupSummary, Prompt, Verdict
 
-POINTS: dict[str, Any] = {"admit": Admit, "accept": Accept, "key": Key, "draw": Draw, "hold": Hold}
+POINTS: dict[str, Any] = {
+    "admit": Admit, "accept": Accept, "key": Key, "arrange": Arrange, "draw": Draw, "hold": Hold,
+}  # fmt: skip
 STEPS = 120
 SEEDS = range(1, 9)
 PATIENCE = 64
@@ -170,6 +173,22 @@ class DataPolicyConformance(Conformance):
                             "as many different rows as asked for, of those offered, or None",
                         )
 
+    def test_arrange_gives_rows_on_offer(
+        self, component: Subject, build: Any, prompts: list[Prompt]
+    ) -> None:
+        """``arrange`` returns rows of those offered, each once, however few there are."""
+        _opened(component, "arrange")
+        for name, policy in build():
+            World(prompts).advance(policy, STEPS)
+            for size in (0, 1, 2, COUNT, 24):
+                rows = [replace(row, arrival=row.arrival + 1000) for row in worlds.rows_of(size)]
+                got = [row.arrival for row in policy.arrange(rows, 1000)]
+                if len({*got}) != len(got) or not {row.arrival for row in rows}.issuperset(got):
+                    _violated(
+                        f"{name}: of {size} rows it made {got}",
+                        "rows of those offered, each once",
+                    )
+
     def test_hold_only_answers(self, component: Subject, build: Any, prompts: list[Prompt]) -> None:
         """``hold`` returns a bool, and asking once more changes nothing."""
         _opened(component, "hold")
@@ -302,6 +321,11 @@ class DataPolicyConformance(Conformance):
                 policy.draw(COUNT, fresh, kept, 4)
                 if (fresh, kept) != (worlds.rows_of(12), worlds.rows_of(6)):
                     _violated(f"{name}: draw changed the lists that it was offered", demands)
+            if isinstance(policy, Arrange):
+                fresh = worlds.rows_of(12)
+                policy.arrange(fresh, 4)
+                if fresh != worlds.rows_of(12):
+                    _violated(f"{name}: arrange changed the list that it was offered", demands)
 
     # --- no starvation -------------------------------------------------------------------------
 
@@ -383,8 +407,9 @@ class DataPolicyConformance(Conformance):
                     )
 
     def test_fresh_rows_are_used_up(self, component: Subject, build: Any) -> None:
-        """With rows enough ``draw`` gives a batch, at the start too, and fresh rows get their turn."""
-        _opened(component, "draw")
+        """With rows enough there is a batch, at the start too, and fresh rows get their turn."""
+        if not component.capabilities & {"arrange", "draw"}:
+            pytest.skip("declares neither 'arrange' nor 'draw'")
         for name, policy in build():
             total = 12 * COUNT
             world = World([], fresh=[(0.0, row) for row in worlds.rows_of(total)])
@@ -392,10 +417,15 @@ class DataPolicyConformance(Conformance):
                 fresh = [row for _, row in world.fresh]
                 if len(fresh) < COUNT:
                     break
-                world.served(policy.draw(COUNT, fresh, list(world.kept), 3) or [])
+                if isinstance(policy, Arrange):
+                    fresh = policy.arrange(fresh, 3)
+                rows: Any = fresh[:COUNT]
+                if isinstance(policy, Draw):
+                    rows = policy.draw(COUNT, fresh, list(world.kept), 3)
+                world.served(rows or [])
             else:
                 _violated(
-                    f"{name}: after {PATIENCE} draws of {COUNT} rows {len(world.fresh)} of {total} "
+                    f"{name}: after {PATIENCE} batches of {COUNT} rows {len(world.fresh)} of {total} "
                     "fresh rows still wait",
                     "batches while there are rows, and that no fresh row waits for ever",
                 )

@@ -1,9 +1,10 @@
-"""Old rows count less: they are drawn the less likely, the older they are.
+"""Old rows count less: they come into a batch the less likely, the older they are.
 
-A batch is drawn from the fresh rows without replacement, each next row with a probability proportional to
-``decay ** staleness``, where staleness is the version that the batch updates minus the row's smallest. So the
-share of old samples in what is trained falls smoothly up to the run's bound, beyond which rows are dropped as
-always; a row that is passed over ages, and may be drawn later or never.
+For each batch the fresh rows are put in a random order, each next row with a probability proportional to
+``decay ** staleness`` among those that are left, where staleness is the version that the batch updates minus the
+row's smallest. What takes the first of them, the batch or a policy such as a replay, so draws without replacement
+by these weights. The share of old samples in what is trained falls smoothly up to the run's bound, beyond which
+rows are dropped as always; a row that is passed over ages, and has its turn later or never.
 """
 
 from __future__ import annotations
@@ -17,20 +18,16 @@ from astraflow_plugin_staleness.config import StalenessDecayConfig
 
 
 class StalenessDecay:
-    """Draws from the fresh rows; none is served twice."""
+    """Arranges the fresh rows by chance."""
 
     def __init__(self, config: StalenessDecayConfig, context: ComponentContext) -> None:
         self._decay = config.decay
         self._chance = Chance(context.seed)
 
-    def draw(
-        self, count: int, fresh: Sequence[BufferedRow], kept: Sequence[BufferedRow], version: int
-    ) -> list[BufferedRow] | None:
-        """``count`` of the fresh rows, in their order."""
-        if len(fresh) < count:
-            return None
+    def arrange(self, fresh: Sequence[BufferedRow], version: int) -> list[BufferedRow]:
+        """All fresh rows, in a random order by their weights."""
         weights = [self._decay ** max(version - row.min_version, 0) for row in fresh]
-        return [fresh[index] for index in self._chance.sample(weights, count)]
+        return [fresh[index] for index in self._chance.order(weights)]
 
     def state_dict(self) -> dict[str, Any]:
         """The generator."""

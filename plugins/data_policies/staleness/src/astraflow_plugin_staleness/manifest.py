@@ -16,8 +16,8 @@ def astraflow_data_policies() -> list[Component]:
             name="staleness_decay",
             target="astraflow_plugin_staleness.decay:StalenessDecay",
             config="astraflow_plugin_staleness.config:StalenessDecayConfig",
-            summary="draws rows at random, old ones the less likely",
-            capabilities=frozenset({"draw", "stateful", "random"}),
+            summary="lets old rows into a batch the less likely",
+            capabilities=frozenset({"arrange", "stateful", "random"}),
         ),
         Component(
             name="staleness_throttle",
