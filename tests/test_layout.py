@@ -37,7 +37,8 @@ CORE = ROOT / "core" / "src" / "astraflow_core"
 
 LOW = {
     "types", "errors", "capabilities", "seeds", "suggestions", "requirements", "docstrings", "disk",
-    "file_lock", "provenance",
+    "file_lock", "provenance", "logprob_gap",
+    "device_turn",
 }  # fmt: skip
 SEAMS = LOW | {"protocols", "component", "hookspecs"}
 CHOICE = {"discovery", "catalog", "config", "hooks", "model_folders"}
@@ -46,6 +47,7 @@ SERVICES = {"dataflow", "raas", "trainer"}
 MAY_IMPORT: dict[str, set[str]] = {
     **{part: set() for part in LOW},
     "provenance": {"errors"},
+    "device_turn": {"errors", "file_lock"},
     "protocols": {"types"},
     "component": {"errors", "protocols"},
     "hookspecs": {"component", "protocols", "types"},

@@ -40,12 +40,14 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def check(user: User, model: Path, health: str, command: list[str], code: int) -> dict[str, Any]:
+def check(
+    user: User, model: Path, health: str, command: list[str], code: int, patience: str = "30"
+) -> dict[str, Any]:
     """Demand → outcome, by ``astraflow raas check``."""
     file = user.write("table.toml", TABLE_RUN)
     ended = user.astraflow(
         "raas", "check", health, "--run", file, "--set", f"policies.solver.model={model}",
-        "--json", "--start", shlex.join(command), "--patience", "20", deadline_s=220,
+        "--json", "--start", shlex.join(command), "--patience", patience, deadline_s=220,
     )  # fmt: skip
     assert ended.exit_code == code, ended.text
     outcomes = {outcome["demand"]: outcome for outcome in json.loads(ended.out)}
@@ -95,7 +97,7 @@ def test_our_own_meets_every_demand(user: User, model: Path) -> None:
 def test_what_is_wrong_is_found(user: User, model: Path, kind: str, demand: str) -> None:
     port = free_port()
     command = [sys.executable, str(WRONG), kind, str(model), "--port", str(port)]
-    outcomes = check(user, model, f"http://127.0.0.1:{port}", command, 1)
+    outcomes = check(user, model, f"http://127.0.0.1:{port}", command, 1, "8")
     failed = [told for told, outcome in outcomes.items() if outcome["state"] == "failed"]
     assert any(told.startswith(demand) for told in failed), failed
 

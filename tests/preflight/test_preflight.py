@@ -102,7 +102,7 @@ def test_static_starts_nothing(doctor: Doctor) -> None:
         ("engine", "IgnoresTemperature", {"temperature"}),
         ("engine", "OldVersions", {"versions"}),
         ("engine", "ForgetfulLoad", {"drift"}),
-        ("engine", "Scoring", {"score"}),
+        ("engine", "ShiftedScores", {"score"}),
         ("engine", "Dies", {"start"}),
         ("trainer", "WarmTrainer", {"semantics of temperature"}),
         ("trainer", "LossyExport", {"weights"}),

@@ -18,14 +18,24 @@ from astraflow_core.types import (
     WeightSource,
 )
 
+PROMPT = 4
+"""Tokens of a prompt of the run of tables, such as ``x12=``."""
+
 
 class Scoring(TableEngine):
-    """Scores as if every prompt were one token long, which the probe's are if they are made so."""
+    """A table that scores, since it knows how long the prompts are. Nothing is wrong with it."""
 
     capabilities = TableEngine.capabilities | {"score"}
 
     async def score(self, tokens: np.ndarray) -> np.ndarray:
-        return np.zeros(len(tokens), np.float32)
+        rows = self._logits[np.clip(np.arange(len(tokens)) - PROMPT, 0, POSITIONS - 1)]
+        logprobs = rows - np.log(np.exp(rows).sum(-1, keepdims=True))
+        return logprobs[np.arange(len(tokens)), tokens].astype(np.float32)
+
+
+class ShiftedScores(Scoring):
+    async def score(self, tokens: np.ndarray) -> np.ndarray:
+        return np.roll(await super().score(tokens), 1)
 
 
 class Shifted(TableEngine):

@@ -119,6 +119,11 @@ class RunTable(ConfigModel):
         description="Most versions that a trained token may be behind the version it updates; 0 is "
         "synchronous."
     )
+    probe_every: Annotated[int, Field(ge=0)] = Field(
+        default=0,
+        description="Updates between probes of how far the log-probs of engine and trainer are apart on the "
+        "same tokens and weights; 0: none.",
+    )
     group_size: PositiveInt = Field(default=8, description="Trajectories per prompt.")
     directory: str = Field(default="runs", description="Folder for run directories.")
     episode_deadline_s: Seconds = Field(

@@ -58,6 +58,10 @@ def _of_policy(
             f"raas.pause: {config.raas.pause!r} needs engine capability {pause}; {policy.engine.use!r} of "
             f"{where} {'offers ' + ', '.join(modes) if modes else 'declares no pause mode'}"
         )
+    if config.run.probe_every and "score" not in can_serve:
+        lines.append(
+            f"run.probe_every: needs engine capability score; {policy.engine.use!r} of {where} lacks it"
+        )
     if policy.trainer.ranks > 1 and "multi_rank" not in can_train:
         lines.append(
             f"{where}.trainer.ranks: {policy.trainer.ranks} ranks need trainer capability multi_rank; "

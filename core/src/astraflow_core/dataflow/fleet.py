@@ -177,6 +177,19 @@ class Fleet:
         """The RaaS of that name."""
         return self._records.get(name)
 
+    def probed(self, policy: str) -> dict[str, float]:
+        """The last probe of a policy, as its step shows it: ``probe_version``, and of the RaaS whose engine is
+        furthest from the trainer ``probe_mean`` and ``probe_largest``, in nats; empty before the first."""
+        names = ("probe_version", "probe_mean", "probe_largest")
+        found = [
+            tuple(record.metrics[f"{policy}/{name}"] for name in names)
+            for record in self._records.values()
+            if f"{policy}/{names[0]}" in record.metrics
+        ]
+        newest = max((version for version, *_ in found), default=-1.0)
+        worst = max((each for each in found if each[0] == newest), key=lambda each: each[1], default=())
+        return dict(zip(names, worst, strict=False))
+
     def update_metrics(self, record: RaasRecord, metrics: Mapping[str, float]) -> None:
         """Take the counters of a RaaS over; one that restarted counts from zero again."""
         before = record.metrics.get("tokens_generated", 0.0)

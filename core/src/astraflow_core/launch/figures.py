@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 
 _WINDOW_S = 10.0
 
@@ -39,6 +40,12 @@ class Rates:
 def number(value: float | None, digits: int = 3) -> str:
     """A figure, or a dash for one that is not there yet."""
     return "–" if value is None else f"{value:.{digits}f}"
+
+
+def probe_gap(metrics: Mapping[str, float | None]) -> str:
+    """`` gap 0.0012`` in nats of the last probe of a policy; empty if there was none."""
+    mean = metrics.get("probe_mean")
+    return "" if mean is None else f" gap {mean:.2g}"
 
 
 def count(value: float) -> str:

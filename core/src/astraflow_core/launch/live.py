@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from astraflow_core.config.models import RunConfig
-from astraflow_core.launch.figures import Rates, count, duration, number
+from astraflow_core.launch.figures import Rates, count, duration, number, probe_gap
 from astraflow_core.launch.status import PolicyStatus, Status
 from astraflow_core.protocols.launcher import ProcessState
 
@@ -31,6 +31,7 @@ class LiveView:
 
     def __init__(self, config: RunConfig, stream: TextIO) -> None:
         self._config = config
+        self._probes = config.run.probe_every > 0
         self._console = Console(file=stream)
         self._rates = Rates()
         self._rewards: dict[str, deque[float]] = {
@@ -92,6 +93,7 @@ class LiveView:
             "held-out",
             "loss",
             "grad",
+            *(["gap"] if self._probes else []),
             f"stale ≤{bound}",
             "waits",
         )
@@ -109,6 +111,7 @@ class LiveView:
                 f"[bold cyan]{number(held_out[-1] if held_out else None)}[/]",
                 number(policy.metrics.get("loss"), 4),
                 number(policy.metrics.get("grad_norm")),
+                *([probe_gap(policy.metrics).removeprefix(" gap ") or "–"] if self._probes else []),
                 self._staleness(policy),
                 "–" if wait is None else f"{wait:.0%}",
             )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from astraflow_core.config.models import RunConfig
-from astraflow_core.launch.figures import Rates, duration, number
+from astraflow_core.launch.figures import Rates, duration, number, probe_gap
 from astraflow_core.launch.status import Status
 from astraflow_core.protocols.launcher import ProcessState
 
@@ -55,6 +55,7 @@ class PlainView:
             parts.append(
                 f"{name}: reward {number(policy.reward)} loss {number(loss)} version {max(policy.version, 0)} "
                 f"staleness ≤ {policy.max_staleness_seen}/{self._bound} buffer {policy.buffered}"
+                f"{probe_gap(policy.metrics)}"
             )
         parts.append(
             f"tokens/s {self._rates.generated:.0f} sampled {self._rates.trained:.0f} trained"

@@ -9,7 +9,7 @@ import numpy as np
 
 from astraflow_core.config.models import SamplingTable
 from astraflow_core.preflight.finding import Finding
-from astraflow_core.preflight.gap import FLOOR, Gap, gap, shifted
+from astraflow_core.logprob_gap import FLOOR, Gap, gap, shifted
 from astraflow_core.preflight.measure import LOW_TEMPERATURE, VERSION, Digests, Measured, Sampled
 from astraflow_core.preflight.rows import Floats
 from astraflow_core.types import LogprobSemantics

@@ -35,9 +35,11 @@ class Measurements:
         counters: EpisodeCounters,
         running: Callable[[], int],
         limit: Callable[[], int],
+        probed: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         self._handles, self._refreshes = handles, refreshes
         self._counters, self._running, self._limit = counters, running, limit
+        self._probed = probed
 
     def collect(self) -> dict[str, float]:
         """All figures; those of a policy are named ``POLICY/…``."""
@@ -64,7 +66,7 @@ class Measurements:
                 "serving": -1 if replicas.serving is None else replicas.serving,
             }
             metrics |= {f"{policy}/{name}": float(value) for name, value in figures.items()}
-        return metrics
+        return metrics | dict(self._probed())
 
     def prometheus(self) -> bytes:
         """The same in Prometheus' text format, the policy as a label."""

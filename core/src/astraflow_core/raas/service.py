@@ -17,6 +17,7 @@ from astraflow_core.raas.admission import Admission
 from astraflow_core.raas.episodes import TaskFailed, TaskRunner
 from astraflow_core.raas.measurements import Measurements
 from astraflow_core.raas.policy_engine import PolicyHandle
+from astraflow_core.raas.probing import Probes
 from astraflow_core.raas.refresh import WeightRefresh
 from astraflow_core.raas.replica import Replica
 from astraflow_core.types import Announcement
@@ -61,12 +62,16 @@ class RaasService:
         self._registrations = 0
         self._in_contact = True
         self.failure: AstraFlowError | None = None
+        self.probes = Probes(
+            {name: policies[name].replicas for name in refreshes}, config.run.deadline_s
+        )
         self.measurements = Measurements(
             policies,
             refreshes,
             runner.counters,
             lambda: self._running,
             lambda: self.admission.limit,
+            self.probes.figures,
         )
         self.admission = Admission(config.raas.episodes, config.run.group_size)
 
@@ -94,6 +99,7 @@ class RaasService:
             async with asyncio.TaskGroup() as loops:
                 loops.create_task(self._lease_loop())
                 loops.create_task(self._renew_loop())
+                loops.create_task(self.probes.run())
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
@@ -228,6 +234,7 @@ class RaasService:
                         entry.size,
                     )
                 )
+                self.probes.hear(entry)
         for policy, refresh in self._refreshes.items():
             refresh.pin(news.pins.get(policy))
         for revoked in news.revoked:
@@ -241,6 +248,7 @@ class RaasService:
         """A host started or ended, or a version was loaded: there may be room now."""
         self._room.set()
         self._serving_changed.set()
+        self.probes.changed()
         if self.ready:
             self._all_served.set()
         else:

@@ -12,6 +12,7 @@ from astraflow_core.protocols.trainer import Trainer
 from astraflow_core.protocols.transport import Transport
 from astraflow_core.trainer.upstream import Dataflow
 from astraflow_core.types import Announcement
+from astraflow_core.wire.messages import Probe
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +26,9 @@ class Versions:
         self._announced: dict[int, Announcement] = {}
         self.newest = -1
 
-    def publish(self, trainer: Trainer, version: int) -> float:
-        """Publish the trainer's weights as ``version`` and announce it; returns the seconds it took."""
+    def publish(self, trainer: Trainer, version: int, probe: Probe | None = None) -> float:
+        """Publish the trainer's weights as ``version`` and announce it, with a probe of them if there is one;
+        returns the seconds it took."""
         if version <= self.newest:
             raise WeightsError(f"version {version} of {self._dataflow.policy} was published before")
         started = time.monotonic()
@@ -42,7 +44,7 @@ class Versions:
         )
         self._announced[version] = announcement
         self.newest = version
-        self.retain(self._dataflow.announce(announcement))
+        self.retain(self._dataflow.announce(announcement, probe))
         seconds = time.monotonic() - started
         log.info("published version %d: %.1f MB in %.3f s", version, manifest.size / 1e6, seconds)
         return seconds

@@ -14,6 +14,7 @@ from astraflow_core.lasting import made_to_last
 from astraflow_core.protocols.algorithm import Algorithm
 from astraflow_core.protocols.trainer import Trainer
 from astraflow_core.trainer.checkpoints import Checkpoints, NoRoom
+from astraflow_core.trainer.probe import probe
 from astraflow_core.trainer.publishing import Versions
 from astraflow_core.trainer.update import update
 from astraflow_core.trainer.upstream import Dataflow
@@ -49,6 +50,7 @@ class TrainerService:
         self._updates = 0
         self._checkpointed = -1
         self._best_version = -1
+        self._probed = 0
         self._no_room = False
         self.stop = threading.Event()
 
@@ -123,7 +125,7 @@ class TrainerService:
         self._updates += 1
         metrics["wait_s"] = self._waited_s
         if self._updates % self._table.publish_every == 0 or self._updates == self._run.steps:
-            metrics["publish_s"] = self._publish(self._versions.newest + 1)
+            metrics["publish_s"] = self._publish(self._versions.newest + 1, batch)
         acknowledged = self._dataflow.acknowledge(batch.id, self._versions.newest, metrics)
         self._versions.retain(acknowledged.retain)
         self._hooks.step_ended(self._run, self._updates, metrics)
@@ -133,8 +135,12 @@ class TrainerService:
         if every and (self._no_room or self._updates % every == 0):
             self._try_checkpoint()
 
-    def _publish(self, version: int) -> float:
-        seconds = self._versions.publish(self._trainer, version)
+    def _publish(self, version: int, batch: Batch | None = None) -> float:
+        """Publish, with a probe of the rows of ``batch`` if one is due."""
+        every, asked = self._config.run.probe_every, None
+        if every and batch is not None and self._updates - self._probed >= every:
+            asked, self._probed = probe(self._trainer, batch), self._updates
+        seconds = self._versions.publish(self._trainer, version, asked)
         self._hooks.weights_published(self._run, self._policy, version)
         return seconds
 

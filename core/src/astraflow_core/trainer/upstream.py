@@ -15,6 +15,7 @@ from astraflow_core.wire.messages import (
     BatchAcknowledged,
     Done,
     NextBatch,
+    Probe,
     RegisterTrainer,
     ReleaseBatches,
     TrainerFailed,
@@ -43,7 +44,7 @@ class Dataflow:
             "/v1/trainers/register", hello, TrainerRegistered, deadline_s=start_deadline_s
         )
 
-    def announce(self, announcement: Announcement) -> list[int]:
+    def announce(self, announcement: Announcement, probe: Probe | None = None) -> list[int]:
         """Tell of a published version; returns the versions to retain."""
         message = AnnouncementMessage(
             policy=announcement.policy,
@@ -52,6 +53,7 @@ class Dataflow:
             endpoints=list(announcement.endpoints),
             digest=announcement.digest,
             size=announcement.size,
+            probe=probe,
         )
         return self._client.post(
             "/v1/versions", message, VersionAnnounced, deadline_s=self._deadline_s

@@ -30,8 +30,20 @@ class SamplingMessage(Message, frozen=True):
     stop: list[str] = []
 
 
+class Probe(Message, frozen=True):
+    """What a trainer says of the tokens of a few rows under a version: ``lengths`` of the rows; ``tokens``
+    int32, ``sampled`` uint8 (1: compare it) and ``logprobs`` float32 at temperature 1 are little-endian bytes,
+    concatenated over the rows."""
+
+    lengths: list[int]
+    tokens: bytes
+    sampled: bytes
+    logprobs: bytes
+
+
 class AnnouncementMessage(Message, frozen=True):
-    """A published version; fields as in :class:`astraflow_core.types.Announcement`.
+    """A published version; fields as in :class:`astraflow_core.types.Announcement`. With a ``probe`` a RaaS
+    that serves the version compares its engine's log-probs, and reports the gap among its metrics.
 
     400: the run has no such policy; the reason lists those that it has.
     409: the number is not above the newest; numbers only grow.
@@ -44,6 +56,7 @@ class AnnouncementMessage(Message, frozen=True):
     endpoints: list[str]
     digest: str
     size: int
+    probe: Probe | None = None
 
 
 class RevokedLease(Message, frozen=True):
@@ -127,7 +140,8 @@ class TasksLeased(Message, frozen=True):
 class RenewLeases(Message, frozen=True):
     """``POST /v1/tasks/renew``: the heartbeat of a RaaS with all tasks that it holds. ``metrics``: gauges
     and counters of the RaaS (``tokens_generated``, ``prompt_tokens``, ``running``, ``decode_s``, per policy
-    ``POLICY/pull_s``, ``POLICY/pause_s``, ``POLICY/load_s``, ``POLICY/resume_s``, ``POLICY/swaps`` …).
+    ``POLICY/pull_s``, ``POLICY/pause_s``, ``POLICY/load_s``, ``POLICY/resume_s``, ``POLICY/swaps`` …, and of
+    the last :class:`Probe` ``POLICY/probe_version``, ``POLICY/probe_mean``, ``POLICY/probe_largest``).
     ``waits``: what it waits for.
 
     404: this RaaS is not registered, or was given up: it must register (again).

@@ -215,6 +215,7 @@ class Script:
         try:
             await self._leased(task)
             await self._until(lambda: len(self.flow.refused) > before, "POST /v1/groups")
+            await self._heard()
         finally:
             self.flow.push_refused = False
         await self._until(lambda: task.id not in self.flow.held, "POST /v1/groups after a 503")

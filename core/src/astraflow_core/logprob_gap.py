@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from astraflow_core.preflight.rows import Floats
+Floats = npt.NDArray[np.float32]
 
 LARGEST_PER_MEAN = 20.0
 """A single token may be as many times further apart than the mean may be."""

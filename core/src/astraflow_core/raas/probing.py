@@ -1,0 +1,97 @@
+"""The RaaS's half of a probe: its engine's log-probs of the rows that came with a version."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+import numpy as np
+
+from astraflow_core.errors import AstraFlowError
+from astraflow_core.logprob_gap import Floats, Gap, gap
+from astraflow_core.raas.host_client import HostClient
+from astraflow_core.raas.replicas import Replicas
+from astraflow_core.wire.messages import AnnouncementMessage, Probe
+
+log = logging.getLogger("astraflow.raas")
+
+
+class Probes:
+    """Measures how far the log-probs of engine and trainer are apart, whenever a version comes with a probe
+    and a replica of its policy serves just that version. One that is overtaken before is left out."""
+
+    def __init__(self, replicas: Mapping[str, Replicas], deadline_s: float) -> None:
+        self._replicas, self._deadline_s = replicas, deadline_s
+        self._due: dict[str, AnnouncementMessage] = {}
+        self._measured: dict[str, tuple[int, Gap]] = {}
+        self._changed = asyncio.Event()
+
+    def hear(self, announcement: AnnouncementMessage) -> None:
+        """A version was announced."""
+        if announcement.probe is not None:
+            self._due[announcement.policy] = announcement
+            self.changed()
+
+    def changed(self) -> None:
+        """Another version may be served."""
+        self._changed.set()
+
+    def figures(self) -> dict[str, float]:
+        """The last gap of each policy."""
+        return {
+            f"{policy}/probe_{name}": value
+            for policy, (version, found) in self._measured.items()
+            for name, value in {
+                "version": float(version),
+                "mean": found.mean,
+                "largest": found.largest,
+            }.items()
+        }
+
+    async def run(self) -> None:
+        """Measure until cancelled."""
+        while True:
+            self._changed.clear()
+            for policy, announcement in list(self._due.items()):
+                await self._look(policy, announcement)
+            await self._changed.wait()
+
+    async def _look(self, policy: str, announcement: AnnouncementMessage) -> None:
+        version, asked = announcement.version, announcement.probe
+        assert asked is not None
+        for replica in self._replicas[policy].members:
+            if replica.serving() != version or not replica.can_take(None):
+                continue
+            try:
+                found = await self._gap(replica.engine.running().client, asked)
+            except (AstraFlowError, ValueError) as error:
+                log.warning("version %d of policy %r was not probed: %s", version, policy, error)
+                continue
+            if replica.serving() != version:
+                continue  # swapped meanwhile: part of it is of another version
+            log.info(
+                "version %d of policy %r: engine and trainer are apart by %s",
+                version,
+                policy,
+                found,
+            )
+            self._measured[policy] = version, found
+            if self._due.get(policy) is announcement:
+                del self._due[policy]
+            return
+
+    async def _gap(self, client: HostClient, asked: Probe) -> Gap:
+        tokens = np.frombuffer(asked.tokens, "<i4").astype(np.int32)
+        sampled = np.frombuffer(asked.sampled, np.uint8).astype(bool)
+        trainer = np.frombuffer(asked.logprobs, "<f4").astype(np.float32)
+        ours: list[Floats] = []
+        theirs: list[Floats] = []
+        start = 0
+        for length in asked.lengths:
+            row = slice(start, start + length)
+            scored = await client.score(tokens[row], self._deadline_s)
+            ours.append(scored[sampled[row]])
+            theirs.append(trainer[row][sampled[row]])
+            start += length
+        return gap(ours, theirs)
