@@ -100,8 +100,8 @@ def test_a_run_survives_a_killed_replica_and_takes_what_its_engines_run(user: Us
             "policies.solver.engine.token_s=0.02",
         )
     )
-    run = user.wait_for_steps(3)
-    user.wait_for(lambda: raas_says(run, "/v1/status")["admission"]["episodes"] < 64)
+    run = user.wait_for_steps(3, 90)
+    user.wait_for(lambda: raas_says(run, "/v1/status")["admission"]["episodes"] < 64, 60)
     before = raas_says(run, "/v1/health")["replicas"]["solver"]
     os.kill(before[0]["pid"], signal.SIGKILL)
 
@@ -109,7 +109,7 @@ def test_a_run_survives_a_killed_replica_and_takes_what_its_engines_run(user: Us
         now = raas_says(run, "/v1/health")["replicas"]["solver"]
         return [replica["state"] for replica in now] == ["serving"] * 2 and now[0]["restarts"] == 1
 
-    user.wait_for(rejoined)
+    user.wait_for(rejoined, 60)
     after = raas_says(run, "/v1/health")["replicas"]["solver"]
     ended = user.end(process, 120)
     assert ended.exit_code == 0, ended.text
@@ -205,3 +205,107 @@ def test_a_policy_whose_engine_cannot_be_trained_is_told_where_it_belongs(user: 
     assert ended.exit_code == 2
     assert "'openai' is frozen and takes no weights" in ended.err
     assert "[engines.solver]" in ended.err
+
+
+COLOCATED = '''
+"""Engine and trainer that fail if the other one uses the devices at the same time."""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+from astraflow_core.testing.table import TableEngine, TableTrainer
+
+HERE = Path(os.environ["RECORDS"])
+TRAINING = HERE / "training"
+
+
+def awake():
+    """Engines that have the devices and whose process lives."""
+    found = [path for path in HERE.glob("awake-*")]
+    return [path for path in found if Path(f"/proc/{path.name[6:]}").exists()]
+
+
+class Engine(TableEngine):
+    def _mark(self):
+        return HERE / f"awake-{os.getpid()}"
+
+    async def start(self, model):
+        assert not TRAINING.exists(), "an engine starts while a trainer works"
+        self._mark().touch()
+        await super().start(model)
+
+    async def generate(self, request):
+        assert self._mark().exists(), "a request while the engine sleeps"
+        return await super().generate(request)
+
+    async def load_weights(self, source):
+        assert self._mark().exists() and not TRAINING.exists()
+        await super().load_weights(source)
+
+    async def sleep(self, level):
+        await super().sleep(level)
+        self._mark().unlink()
+
+    async def wake(self):
+        assert not TRAINING.exists(), "an engine wakes while a trainer works"
+        self._mark().touch()
+        await super().wake()
+
+
+class Trainer(TableTrainer):
+    def setup(self, model, total_steps, needs):
+        assert not awake(), "an engine is awake while the trainer loads its model"
+        super().setup(model, total_steps, needs)
+
+    def step(self, batch, algorithm, step):
+        assert not awake(), "an engine is awake while the trainer works"
+        assert set(batch.versions[batch.loss_mask].tolist()) == {batch.version}
+        TRAINING.touch()
+        try:
+            return super().step(batch, algorithm, step)
+        finally:
+            TRAINING.unlink()
+'''
+
+
+def colocated(user: User, *overrides: str) -> list[str]:
+    user.write("turns.py", COLOCATED)
+    user.environment["RECORDS"] = str(user.directory)
+    return user.table_arguments(
+        "run.colocated=true",
+        "run.max_staleness=0",
+        "policies.solver.engine.use=turns:Engine",
+        "policies.solver.engine.replicas=2",
+        "policies.solver.trainer.use=turns:Trainer",
+        *overrides,
+        config=TABLE_RUN,
+    )
+
+
+@ON_LINUX
+def test_trainer_and_engines_take_turns_on_the_devices(user: User) -> None:
+    more = ("raas.replicas=2", "policies.solver.publish_every=2")
+    ended = user.astraflow(*colocated(user, "run.steps=6", *more), deadline_s=120)
+    assert ended.exit_code == 0, ended.text
+    assert ended.summary["steps"] == 6 and ended.summary["failed"] == 0
+
+
+@ON_LINUX
+def test_turns_go_on_after_a_killed_engine(user: User) -> None:
+    process = user.start(*colocated(user, "run.steps=12", "policies.solver.trainer.step_s=0.1"))
+    for steps in (2, 5):
+        run = user.wait_for_steps(steps, 90)
+        hosts = raas_says(run, "/v1/health")["replicas"]["solver"]
+        if hosts[0]["pid"] is not None:
+            os.kill(hosts[0]["pid"], signal.SIGKILL)
+    ended = user.end(process, 120)
+    assert ended.exit_code == 0, ended.text
+    assert ended.summary["steps"] == 12 and ended.summary["lost"] == 0
+
+
+def test_devices_are_not_shared_with_an_engine_that_cannot_sleep(user: User) -> None:
+    ended = user.run_table("run.colocated=true", "policies.solver.engine={ use = 'torch' }")
+    assert ended.exit_code == 2
+    assert "run.colocated: needs engine capability sleep; 'torch' of policies.solver" in ended.err

@@ -144,7 +144,7 @@ def dataflow_app() -> FastAPI:
 
 def raas_app() -> FastAPI:
     """The app of a RaaS."""
-    return monitor_app("", lambda: True, dict, bytes)
+    return monitor_app("", lambda: True, dict, dict, bytes)
 
 
 def endpoints(app: FastAPI) -> Iterator[Endpoint]:

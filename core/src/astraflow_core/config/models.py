@@ -119,6 +119,11 @@ class RunTable(ConfigModel):
         description="Most versions that a trained token may be behind the version it updates; 0 is "
         "synchronous."
     )
+    colocated: bool = Field(
+        default=False,
+        description="Trainers and engines share the devices of one host and use them by turns: engines sleep "
+        "while a trainer works.",
+    )
     probe_every: Annotated[int, Field(ge=0)] = Field(
         default=0,
         description="Updates between probes of how far the log-probs of engine and trainer are apart on the "

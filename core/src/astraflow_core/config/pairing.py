@@ -22,6 +22,12 @@ def pairing_lines(config: RunConfig, components: Components) -> list[str]:
     lines = []
     for name, policy in config.policies.items():
         lines += _of_policy(config, f"policies.{name}", policy, components)
+    launcher = components.get("launcher")
+    if config.run.colocated and launcher and "local" not in launcher[0].component.capabilities:
+        lines.append(
+            "run.colocated: devices are shared by processes of one host; launcher "
+            f"{config.launcher.use!r} may place them on several"
+        )
     return lines
 
 
@@ -57,6 +63,10 @@ def _of_policy(
         lines.append(
             f"raas.pause: {config.raas.pause!r} needs engine capability {pause}; {policy.engine.use!r} of "
             f"{where} {'offers ' + ', '.join(modes) if modes else 'declares no pause mode'}"
+        )
+    if config.run.colocated and "sleep" not in can_serve:
+        lines.append(
+            f"run.colocated: needs engine capability sleep; {policy.engine.use!r} of {where} lacks it"
         )
     if config.run.probe_every and "score" not in can_serve:
         lines.append(

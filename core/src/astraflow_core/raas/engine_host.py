@@ -148,6 +148,10 @@ class EngineHost:
                 await self._engine.resume()
             case protocol.LoadWeights():
                 await self._engine.load_weights(message.source)
+            case protocol.Sleep(level=level):
+                await self._engine.sleep(level)
+            case protocol.Wake():
+                await self._engine.wake()
             case protocol.Health():
                 values = await self._engine.health()
             case protocol.Ping():

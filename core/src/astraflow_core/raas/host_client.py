@@ -108,6 +108,14 @@ class HostClient:
 
     async def health(self, deadline_s: float) -> dict[str, float]:
         """``Engine.health``."""
+    async def sleep(self, level: int, deadline_s: float) -> None:
+        """``Engine.sleep``."""
+        await self._call(lambda call: protocol.Sleep(call, level), deadline_s, "sleep")
+
+    async def wake(self, deadline_s: float) -> None:
+        """``Engine.wake``."""
+        await self._call(protocol.Wake, deadline_s, "wake")
+
         values, _ = await self._call(protocol.Health, deadline_s, "health")
         return values
 

@@ -104,6 +104,19 @@ class Health(_Message, frozen=True, tag="health"):
 
     call: int
 
+class Sleep(_Message, frozen=True, tag="sleep"):
+    """``Engine.sleep``."""
+
+    call: int
+    level: int
+
+
+class Wake(_Message, frozen=True, tag="wake"):
+    """``Engine.wake``."""
+
+    call: int
+
+
 
 class Ping(_Message, frozen=True, tag="ping"):
     """Answered by the host itself, with ``cpu_s``: proves that its event loop runs."""
@@ -157,7 +170,9 @@ class Failed(_Message, frozen=True, tag="failed"):
     failure: Failure
 
 
-ToHost = Generate | Abort | Score | Pause | Resume | LoadWeights | Health | Ping | Close
+ToHost = (
+    Generate | Abort | Score | Pause | Resume | LoadWeights | Sleep | Wake | Health | Ping | Close
+)
 FromHost = Ready | StartFailed | Results | Reply | Failed
 
 _encode = msgspec.msgpack.Encoder().encode

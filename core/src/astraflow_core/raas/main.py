@@ -16,10 +16,12 @@ from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
 from astraflow_core.config.load import component_context, run_info
 from astraflow_core.config.models import RunConfig
+from astraflow_core.device_turn import FOLDER, DeviceTurn
 from astraflow_core.errors import AstraFlowError
 from astraflow_core.hooks import Hooks
 from astraflow_core.protocols.engine import PauseMode
 from astraflow_core.protocols.transport import Transport
+from astraflow_core.raas.colocation import OWN_DEVICES, Devices, SharedDevices
 from astraflow_core.raas.episodes import TaskRunner
 from astraflow_core.raas.host_process import EngineHostProcess, HostSettings
 from astraflow_core.raas.monitor import monitor_app, write_address
@@ -89,6 +91,8 @@ class _Raas:
         self.state.mkdir(parents=True, exist_ok=True)
         self.sockets = socket_folder()
         self.client = Client(dataflow_url, token)
+        self.shared = self._shared_devices()
+        self.devices: Devices = self.shared or OWN_DEVICES
         self.engines = {name: self._engines(name) for name in config.served}
         self.refreshes = {policy: self._refresh(policy) for policy in config.policies}
         self.handles = {name: self._handle(name) for name in config.served}
@@ -96,8 +100,36 @@ class _Raas:
         self.scorer = build_scorer(config, catalog, directory, name, token, given)
         workflow = build_workflow(config, catalog, directory, name, token, given)
         runner = TaskRunner(name, workflow, self.scorer, self.handles)
-        self.service = RaasService(name, config, self.client, runner, self.handles, self.refreshes)
+        self.service = RaasService(
+            name, config, self.client, runner, self.handles, self.refreshes, self.devices
+        )
+        if self.shared is not None:
+            self.shared.replicas = self._sleepers()
+            self.shared.changed = self._turn_changed
         self.routers = hooks.routes("raas")
+
+    def _shared_devices(self) -> SharedDevices | None:
+        if not self.config.run.colocated:
+            return None
+        turn = DeviceTurn(self.directory / "state" / FOLDER, self.name)
+        return SharedDevices(self.name, turn, self.config.run.patience_s)
+
+    def _sleepers(self) -> list[Replica]:
+        """Engines that may hold devices: a frozen one that cannot sleep is a server elsewhere."""
+        return [
+            replica
+            for name, handle in self.handles.items()
+            if "sleep" in self.catalog.flags(Kind.ENGINE, self.config.served[name].engine.use)
+            for replica in handle.replicas.members
+        ]
+
+    def _turn_changed(self) -> None:
+        for policy in self.handles:
+            self._served_changed(policy)
+
+    async def _start_host(self, settings: HostSettings, attempt: int) -> EngineHostProcess:
+        async with self.devices.use():
+            return await EngineHostProcess.start(settings, attempt)
 
     def _engines(self, policy: str) -> list[SupervisedEngine]:
         count = self.config.served[policy].engine.replicas
@@ -114,7 +146,7 @@ class _Raas:
             )
             engine = SupervisedEngine(
                 policy,
-                partial(EngineHostProcess.start, settings),
+                partial(self._start_host, settings),
                 replica if count > 1 else None,
                 needed=lambda: all(each.host is None for each in engines),
             )
@@ -136,6 +168,7 @@ class _Raas:
             cast(PauseMode, config.raas.pause),
             deadline_s=config.run.deadline_s,
             drain_s=config.run.deadline_s + config.run.episode_deadline_s,
+            devices=self.devices,
         )
         for engine in self.engines[policy]:
             engine.changed = partial(self._changed, refresh)
@@ -190,6 +223,7 @@ class _Raas:
         parts: list[Coroutine[Any, Any, None]] = [
             *(engine.run() for engine in self._all_engines()),
             *(refresh.run() for refresh in self.refreshes.values()),
+            *([] if self.shared is None else [self.shared.run()]),
             self._stopped(),
             self._serve_when_scorer_runs(),
         ]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from astraflow_core.protocols.engine import PauseMode
 from astraflow_core.protocols.transport import Receiver
+from astraflow_core.raas.colocation import OWN_DEVICES, Devices
 from astraflow_core.raas.replica_refresh import ReplicaRefresh
 from astraflow_core.raas.shelf import WeightShelf
 from astraflow_core.raas.supervised_engine import SupervisedEngine
@@ -45,11 +46,13 @@ class WeightRefresh:
         mode: PauseMode,
         deadline_s: float,
         drain_s: float,
+        devices: Devices = OWN_DEVICES,
     ) -> None:
         self.policy = engines[0].policy
         self._shelf = WeightShelf(self.policy, receiver, deadline_s)
         self.replicas = [
-            ReplicaRefresh(engine, self._shelf, mode, deadline_s, drain_s) for engine in engines
+            ReplicaRefresh(engine, self._shelf, mode, deadline_s, drain_s, devices)
+            for engine in engines
         ]
         for replica in self.replicas:
             replica.served_changed = lambda: self.served_changed()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from astraflow_core.raas.host_process import EngineHostProcess
 from astraflow_core.raas.supervised_engine import SupervisedEngine
 
 
@@ -17,8 +18,26 @@ class Replica:
     ) -> None:
         self.number, self.engine, self.serving = number, engine, serving
         self.gauges: dict[str, float] = {}
-        self.asleep = False
+        self._sleeper: EngineHostProcess | None = None
         self.routed = 0
+
+    @property
+    def asleep(self) -> bool:
+        """Whether its host was sent to sleep; the next one starts awake."""
+        return self._sleeper is not None and self._sleeper is self.engine.host
+
+    async def fall_asleep(self, level: int, deadline_s: float) -> None:
+        """Give the devices back; what runs ends with what it has and is continued after :meth:`wake`."""
+        host = self._sleeper = self.engine.running()
+        await host.client.pause("abort", deadline_s)
+        await host.client.sleep(level, deadline_s)
+
+    async def wake(self, deadline_s: float) -> None:
+        """Undo :meth:`fall_asleep`."""
+        host = self.engine.running()
+        await host.client.wake(deadline_s)
+        await host.client.resume(deadline_s)
+        self._sleeper = None
 
     @property
     def pending(self) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from astraflow_core.errors import AstraFlowError, DeadlineExceeded
 from astraflow_core.protocols.engine import PauseMode
+from astraflow_core.raas.colocation import Devices
 from astraflow_core.raas.host_client import HostClient
 from astraflow_core.raas.host_process import EngineHostProcess
 from astraflow_core.raas.host_protocol import HostGone
@@ -39,7 +40,7 @@ class ReplicaRefresh:
     """Brings versions from ``shelf`` into ``engine``. It only moves forward, except to a version that is
     pinned or held: an evaluation whose host died goes on where the newest version is served already.
 
-    ``drain_s`` is the longest that a pause may take (mode ``wait`` drains requests), ``deadline_s`` the
+    A swap happens while ``devices`` may be used. ``drain_s`` is the longest that a pause may take (mode ``wait`` drains requests), ``deadline_s`` the
     longest for a fetch or a load.
     """
 
@@ -50,8 +51,10 @@ class ReplicaRefresh:
         mode: PauseMode,
         deadline_s: float,
         drain_s: float,
+        devices: Devices,
     ) -> None:
         self.engine = engine
+        self._devices = devices
         self.times = SwapTimes()
         self.served_changed: Callable[[], None] = lambda: None
         self.trouble = ""
@@ -171,7 +174,7 @@ class ReplicaRefresh:
 
     async def _bring(self, target: int) -> None:
         self._doing(f"trainer {self._shelf.policy}", f"the weights of version {target}")
-        async with self._shelf.borrowed(target) as source:
+        async with self._shelf.borrowed(target) as source, self._devices.use():
             if self._may_load(target):
                 await self._swap(self.engine.running(), source)
 

@@ -126,6 +126,22 @@ class Replicas:
             member.number: outcome for member, outcome in zip(self.members, outcomes, strict=True)
         }
 
+    async def look(self, within_s: float) -> None:
+        """Ask all engines for their gauges; one that does not answer in time keeps those that it had."""
+        await asyncio.gather(*(self._look(member, within_s) for member in self.members))
+
+    async def _look(self, replica: Replica, within_s: float) -> None:
+        host = replica.engine.host
+        if host is None or host.silence is not None:
+            return
+        try:
+            # Not by the deadline of the call, which does not count while the host is stopped.
+            async with asyncio.timeout(within_s):
+                replica.gauges = await host.client.health(2 * within_s)
+        except (AstraFlowError, ValueError, TimeoutError) as error:
+            label = replica.engine.label
+            log.info("no figures of %s: %s", label, str(error) or "no answer in time")
+
     # -- together --------------------------------------------------------------------------------
 
     @property

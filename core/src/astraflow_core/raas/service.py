@@ -14,12 +14,12 @@ from typing import Any
 from astraflow_core.config.models import RunConfig
 from astraflow_core.errors import AstraFlowError, DeadlineExceeded, Refused, RunFailed
 from astraflow_core.raas.admission import Admission
+from astraflow_core.raas.colocation import OWN_DEVICES, Devices
 from astraflow_core.raas.episodes import TaskFailed, TaskRunner
 from astraflow_core.raas.measurements import Measurements
 from astraflow_core.raas.policy_engine import PolicyHandle
 from astraflow_core.raas.probing import Probes
 from astraflow_core.raas.refresh import WeightRefresh
-from astraflow_core.raas.replica import Replica
 from astraflow_core.types import Announcement
 from astraflow_core.wire import messages
 from astraflow_core.wire.client import Client
@@ -46,11 +46,13 @@ class RaasService:
         runner: TaskRunner,
         policies: Mapping[str, PolicyHandle],
         refreshes: Mapping[str, WeightRefresh],
+        devices: Devices = OWN_DEVICES,
     ) -> None:
         self.name, self.config = name, config
         self.stopping = asyncio.Event()
         self._client, self._runner = client, runner
         self._policies, self._refreshes = policies, refreshes
+        self._devices = devices
         self._tasks: dict[str, tuple[messages.Task, asyncio.Task[None]]] = {}
         self._running = 0
         self._room = asyncio.Event()
@@ -145,9 +147,10 @@ class RaasService:
 
     def _free(self) -> int:
         """Episodes to ask for: as many as the engines really run, in the share of the replicas that answer;
-        none before every policy is served. A whole group if nothing runs, however large it is."""
+        none before every policy is served, or while a trainer wants the devices. A whole group if nothing
+        runs, however large it is."""
         answering = min((h.replicas.answering for h in self._policies.values()), default=0.0)
-        if not (self.ready and answering):
+        if not (self.ready and answering) or self._devices.yielding:
             return 0
         group = self.config.run.group_size
         free = int(self.admission.limit * answering) - self._running
@@ -297,7 +300,8 @@ class RaasService:
     async def _roll_out(self, task: messages.Task, episode_ended: Callable[[], None]) -> None:
         try:
             await self._until_all_served(task.deadline_s)
-            body = await self._runner.run(task, episode_ended)
+            async with self._devices.use():
+                body = await self._runner.run(task, episode_ended)
             await self._client.post_bytes(
                 "/v1/groups", body, messages.GroupPushed, deadline_s=self._lost_contact_s
             )
@@ -373,8 +377,8 @@ class RaasService:
     async def _ask_engines(self) -> None:
         """At once, and for no longer than half a renewal: hosts that hang must not delay the next."""
         running = self._running
-        every = [replica for h in self._policies.values() for replica in h.replicas.members]
-        await asyncio.gather(*map(self._ask_engine, every))
+        half = self._renew_s / 2
+        await asyncio.gather(*(h.replicas.look(half) for h in self._policies.values()))
         limit = self.admission.limit
         self.admission.observe(
             running, {policy: h.replicas.gauges() for policy, h in self._policies.items()}
@@ -388,25 +392,13 @@ class RaasService:
             )
             self._room.set()
 
-    async def _ask_engine(self, replica: Replica) -> None:
-        host = replica.engine.host
-        if host is None or host.silence is not None:
-            return
-        try:
-            # Not by the deadline of the call, which does not count while the host is stopped.
-            async with asyncio.timeout(self._renew_s / 2):
-                replica.gauges = await host.client.health(self._renew_s)
-        except (AstraFlowError, ValueError, TimeoutError) as error:
-            log.info(
-                "no figures of %s: %s", replica.engine.label, str(error) or "no answer in time"
-            )
-
     # -- for people ------------------------------------------------------------------------------
 
     def waits(self) -> list[messages.Wait]:
         """What this RaaS waits for."""
         found = [wait for refresh in self._refreshes.values() for wait in refresh.waits()]
         found += [wait for handle in self._policies.values() for wait in handle.replicas.waits()]
+        found += [wait for wait in (self._devices.wait(),) if wait is not None]
         return [
             messages.Wait(
                 who=f"{self.name}: {wait.who}",

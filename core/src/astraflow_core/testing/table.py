@@ -98,7 +98,7 @@ class TableEngine:
 
     Config = TableEngineConfig
     capabilities = frozenset(
-        {"pause.keep", "pause.wait", "pause.abort", "weights.path", "weights.inflight"}
+        {"pause.keep", "pause.wait", "pause.abort", "weights.path", "weights.inflight", "sleep"}
     )
 
     def __init__(self, config: TableEngineConfig, context: ComponentContext) -> None:
@@ -108,7 +108,7 @@ class TableEngine:
         self._eos, self._version = -1, -1
         self._running: dict[str, _Running] = {}
         self._waiting: dict[str, _Running] = {}
-        self._paused = self._closed = False
+        self._paused = self._closed = self._asleep = False
         self._go = asyncio.Event()
         self._go.set()
         self._stepping: asyncio.Task[None] | None = None
@@ -222,6 +222,8 @@ class TableEngine:
 
     async def resume(self) -> None:
         """Go on."""
+        if self._asleep:
+            raise RuntimeError("the table engine sleeps; wake it first")
         self._paused = False
         self._go.set()
         self._admit()
@@ -252,10 +254,16 @@ class TableEngine:
         self._refuse_other_versions()
 
     async def sleep(self, level: int) -> None:
-        """Nothing to give back."""
+        """End what runs, as its cache would be gone; level 2 forgets the table too."""
+        await self.pause("abort")
+        self._asleep = True
+        if level > 1:
+            self._logits = np.zeros_like(self._logits)
+            self._version = -1
 
     async def wake(self) -> None:
-        """Nothing to take."""
+        """Undo :meth:`sleep`; the engine stays paused."""
+        self._asleep = False
 
     async def health(self) -> dict[str, float]:
         """Gauges and counters."""

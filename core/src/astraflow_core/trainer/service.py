@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from pathlib import Path
 
 from astraflow_core.config.models import PolicyTable, RunConfig
+from astraflow_core.device_turn import FOLDER, DeviceTurn
 from astraflow_core.errors import AstraFlowError, DeadlineExceeded, NonFiniteLoss
 from astraflow_core.hooks import Hooks
 from astraflow_core.lasting import made_to_last
@@ -61,17 +63,9 @@ class TrainerService:
         registered = self._dataflow.register([0, *saved], self._config.run.start_deadline_s)
         self._updates = registered.updates
         self._checkpoints.forget_after(self._updates)
-        with made_to_last():
-            self._trainer.setup(
-                Path(self._table.model),
-                total_steps=self._config.run.steps * self._table.mini_batches,
-                needs=self._algorithm.needs,
-            )
-        if (checkpoint := saved.get(self._updates)) is not None:
-            self._trainer.load(checkpoint)
-            self._checkpointed = self._updates
-            log.info("going on from %s", checkpoint)
-        self._publish(registered.highest_version + 1)
+        with self._devices():
+            self._set_up(saved.get(self._updates))
+            self._publish(registered.highest_version + 1)
         batch: Batch | None = None
         try:
             while (batch := self._wait_for_batch()) is not None:
@@ -88,6 +82,26 @@ class TrainerService:
             raise
         self._save_checkpoint()
         self._leave_model()
+
+    def _devices(self) -> contextlib.AbstractContextManager[None]:
+        """The devices, which engines let go of if they share them."""
+        run = self._config.run
+        if not run.colocated:
+            return contextlib.nullcontext()
+        turn = DeviceTurn(self._run.directory / "state" / FOLDER, f"trainer-{self._policy}")
+        return turn.alone(max(run.patience_s, run.start_deadline_s + run.episode_deadline_s))
+
+    def _set_up(self, checkpoint: Path | None) -> None:
+        with made_to_last():
+            self._trainer.setup(
+                Path(self._table.model),
+                total_steps=self._config.run.steps * self._table.mini_batches,
+                needs=self._algorithm.needs,
+            )
+        if checkpoint is not None:
+            self._trainer.load(checkpoint)
+            self._checkpointed = self._updates
+            log.info("going on from %s", checkpoint)
 
     def _wait_for_batch(self) -> Batch | None:
         started = time.monotonic()
@@ -121,11 +135,12 @@ class TrainerService:
                 step=step,
             )
 
-        metrics = dict(self._hooks.train_step(self._run, step, batch, call))
-        self._updates += 1
-        metrics["wait_s"] = self._waited_s
-        if self._updates % self._table.publish_every == 0 or self._updates == self._run.steps:
-            metrics["publish_s"] = self._publish(self._versions.newest + 1, batch)
+        with self._devices():
+            metrics = dict(self._hooks.train_step(self._run, step, batch, call))
+            self._updates += 1
+            metrics["wait_s"] = self._waited_s
+            if self._updates % self._table.publish_every == 0 or self._updates == self._run.steps:
+                metrics["publish_s"] = self._publish(self._versions.newest + 1, batch)
         acknowledged = self._dataflow.acknowledge(batch.id, self._versions.newest, metrics)
         self._versions.retain(acknowledged.retain)
         self._hooks.step_ended(self._run, self._updates, metrics)
