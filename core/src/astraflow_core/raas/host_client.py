@@ -106,8 +106,6 @@ class HostClient:
 
         await self._call(load, deadline_s, f"load version {source.version}")
 
-    async def health(self, deadline_s: float) -> dict[str, float]:
-        """``Engine.health``."""
     async def sleep(self, level: int, deadline_s: float) -> None:
         """``Engine.sleep``."""
         await self._call(lambda call: protocol.Sleep(call, level), deadline_s, "sleep")
@@ -116,6 +114,8 @@ class HostClient:
         """``Engine.wake``."""
         await self._call(protocol.Wake, deadline_s, "wake")
 
+    async def health(self, deadline_s: float) -> dict[str, float]:
+        """``Engine.health``."""
         values, _ = await self._call(protocol.Health, deadline_s, "health")
         return values
 

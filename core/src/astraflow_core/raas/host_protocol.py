@@ -99,11 +99,6 @@ class LoadWeights(_Message, frozen=True, tag="load_weights"):
         )
 
 
-class Health(_Message, frozen=True, tag="health"):
-    """``Engine.health``."""
-
-    call: int
-
 class Sleep(_Message, frozen=True, tag="sleep"):
     """``Engine.sleep``."""
 
@@ -116,6 +111,11 @@ class Wake(_Message, frozen=True, tag="wake"):
 
     call: int
 
+
+class Health(_Message, frozen=True, tag="health"):
+    """``Engine.health``."""
+
+    call: int
 
 
 class Ping(_Message, frozen=True, tag="ping"):
