@@ -273,9 +273,11 @@ class Reference:
             log = each[t] if level == "token" else sum(each.values())
             w = math.exp(log / len(row) if level == "geometric" else log)
             inside = c.get("low", 0.0) <= w <= c["high"]
-            weight *= {"truncate": min(w, c["high"]), "mask": w * inside, "reject": inside}[
-                c["mode"]
-            ]
+            weight *= {
+                "truncate": min(max(w, c.get("low", 0.0)), c["high"]),
+                "mask": w * inside,
+                "reject": inside,
+            }[c["mode"]]
         if (delta := self.k["off_policy_delta"]) is not None:
             drift = np.mean([float(self.b.logprobs[s]) - frozen[s] for s in row])
             weight *= self.advantages[t] >= 0 or drift <= delta

@@ -39,7 +39,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("grpo", {"kl_coef": 0.3, "kl_in": "reward", "kl_estimator": "k2"}),
     *(
         ("grpo", RECOMPUTE | {"corrections": [{"mode": mode, "level": level, "high": 1.2} | low]})
-        for mode, low in (("truncate", {}), ("mask", {"low": 0.8}), ("reject", {"low": 0.8}))
+        for mode, low in (("truncate", {}), ("truncate", {"low": 0.9}), ("mask", {"low": 0.8}), ("reject", {"low": 0.8}))
         for level in ("token", "sequence", "geometric")
     ),
     ("grpo", {"proximal": "loglinear", "corrections": [{"mode": "truncate", "high": 1.1}]}),

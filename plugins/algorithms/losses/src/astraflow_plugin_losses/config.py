@@ -40,21 +40,19 @@ class Correction(ConfigModel):
     """One correction of the mismatch between the policy that sampled and the proximal one."""
 
     mode: Literal["truncate", "mask", "reject"] = Field(
-        description="With w = proximal / behaviour: 'truncate' weighs by min(w, high); 'mask' by w where "
+        description="With w = proximal / behaviour: 'truncate' weighs by w held within low and high; 'mask' by w where "
         "low ≤ w ≤ high, else 0 (IcePop); 'reject' by 1 where low ≤ w ≤ high, else 0."
     )
     level: Literal["token", "sequence", "geometric"] = Field(
         "token", description="w of each token, their product over the row, or its geometric mean."
     )
-    low: NotNegative = Field(0.0, description="Smallest w that is kept.")
+    low: NotNegative = Field(0.0, description="Smallest w that is kept, or what w is raised to.")
     high: Positive = Field(2.0, description="Largest w that is kept, or what w is truncated to.")
 
     @model_validator(mode="after")
     def _bounds_in_order(self) -> Self:
         if self.low > self.high:
             raise ValueError(f"low = {self.low} is above high = {self.high}")
-        if self.mode == "truncate" and self.low:
-            raise ValueError("mode 'truncate' has no lower bound; 'mask' and 'reject' have one")
         return self
 
 

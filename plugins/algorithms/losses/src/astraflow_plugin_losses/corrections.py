@@ -18,7 +18,7 @@ def correction_weights(
     """Weights ``[N]`` of ``w = exp(log_weight)``, ``log_weight`` = proximal - behaviour, 0 outside ``mask``.
 
     ``truncate`` at token level is TIS (Yao et al. 2025), at sequence level the product of ratios as in verl
-    0.9.1 and TRL 1.16.0; ``mask`` is IcePop (Ling Team 2025); ``geometric`` uses the mean log-ratio of the
+    0.9.1 and TRL 1.16.0 (a lower bound too: AReaL's ``clamp``); ``mask`` is IcePop (Ling Team 2025); ``geometric`` uses the mean log-ratio of the
     row for test and weight (AReaL 1.0.4). What is masked or rejected stays in the denominator of means.
     """
     fixed = log_weight.detach()
@@ -28,7 +28,7 @@ def correction_weights(
         fixed = row_mean(fixed, mask, row, rows)
     weight = fixed.exp()
     if correction.mode == "truncate":
-        return weight.clamp(max=correction.high)
+        return weight.clamp(correction.low, correction.high)
     kept = (weight >= correction.low) & (weight <= correction.high)
     inside = weight if correction.mode == "mask" else torch.ones_like(weight)
     return torch.where(kept, inside, torch.zeros_like(weight))
