@@ -43,7 +43,8 @@ class SolvedFilter:
         """Learn; every group is kept."""
         if group.policy == self._policy and group.rewards.size:
             row = self._table.row(group.prompt.id)
-            share = float(np.mean(group.rewards > self._config.reward_above))
+            succeeded = np.count_nonzero(group.rewards > self._config.reward_above)
+            share = succeeded / group.rewards.size
             memory = self._config.memory
             self._rate[row] = memory * self._rate[row] + (1 - memory) * share
         return Verdict(True)

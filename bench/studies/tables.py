@@ -1,0 +1,121 @@
+"""The tables of the studies, in Markdown."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from bench.studies.records import Runs, of
+
+REACHED = 0.9
+
+
+def final(run: dict[str, Any], field: str) -> float:
+    """A field of the last point."""
+    return float(run["points"][-1][field])
+
+
+def mean(run: dict[str, Any], field: str) -> float:
+    """The mean of a field over the points: area under the curve."""
+    return statistics.fmean(point[field] for point in run["points"])
+
+
+def first(run: dict[str, Any], field: str, level: float) -> int | None:
+    """The value of ``field`` at the first point whose greedy accuracy is at ``level``."""
+    for point in run["points"]:
+        if point["greedy"] >= level:
+            return int(point[field])
+    return None
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """The mean, and least to most if they differ."""
+    middle = f"{statistics.fmean(values):.{digits}f}"
+    if len(values) == 1:
+        return middle
+    return f"{middle} ({min(values):.{digits}f}–{max(values):.{digits}f})"
+
+
+def each(values: Sequence[int | None]) -> str:
+    """One per seed; a dash where it was never reached."""
+    return ", ".join("–" if value is None else str(value) for value in values)
+
+
+def staleness(runs: Runs, bounds: Sequence[int]) -> str:
+    """Held-out accuracy by loss and staleness."""
+    lines = [
+        "# Losses on stale data",
+        "",
+        "`python -m bench.studies.staleness`; `runs.json` has every curve. Held-out accuracy after 60 updates, mean",
+        "(least–most) over the seeds; `mean`: over all evaluations, which says how early a run learned and whether it",
+        "kept it; the updates after which greedy decoding was first at 0.9, one number a seed.",
+        "",
+        "| loss | staleness | seeds | seen | greedy, end | at 0.6, end | greedy, mean | updates to 0.9 | clipped | masked |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for bound in bounds:
+        for name in dict.fromkeys(run["name"] for run in runs):
+            loss, _, at = name.partition("@")
+            if at == str(bound):
+                lines.append(_line(loss, bound, of(runs, name)))
+    return "\n".join(lines) + "\n"
+
+
+def _line(loss: str, bound: int, runs: Runs) -> str:
+    def metric(name: str) -> str:
+        values = [
+            point["metrics"][name]
+            for run in runs
+            for point in run["points"]
+            if name in point["metrics"]
+        ]
+        return f"{statistics.fmean(values):.2f}" if values else ""
+
+    age = statistics.fmean(p["staleness"] for run in runs for p in run["points"][1:])
+    cells = [
+        f"`{loss}`",
+        str(bound),
+        str(len(runs)),
+        f"{age:.1f}",
+        spread([final(run, "greedy") for run in runs]),
+        spread([final(run, "sampled") for run in runs]),
+        spread([mean(run, "greedy") for run in runs]),
+        each([first(run, "update", REACHED) for run in runs]),
+        metric("clip_fraction"),
+        metric("masked_fraction"),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def data_policies(runs: Runs, names: Sequence[str]) -> str:
+    """Accuracy and rollouts by data policy."""
+    lines = [
+        "# Data policies: held-out accuracy against rollouts",
+        "",
+        "`python -m bench.studies.data_policies`; `runs.json` has every curve. After 60 updates of 256 rows, mean",
+        "(least–most) over the seeds; `mean`: over all evaluations; rollouts after which greedy decoding was first at",
+        "0.9, one number a seed.",
+        "",
+        "| data policies | seeds | rollouts | / vanilla | greedy, end | at 0.6, end | greedy, mean | rollouts to 0.9 | updates to 0.9 |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    base = statistics.fmean(final(run, "rollouts") for run in of(runs, "vanilla"))
+    for name in names:
+        own = of(runs, name)
+        if not own:
+            continue
+        rollouts = [final(run, "rollouts") for run in own]
+        cells = [
+            f"`{name}`",
+            str(len(own)),
+            spread(rollouts, 0),
+            f"{statistics.fmean(rollouts) / base:.2f}",
+            spread([final(run, "greedy") for run in own]),
+            spread([final(run, "sampled") for run in own]),
+            spread([mean(run, "greedy") for run in own]),
+            each([first(run, "rollouts", REACHED) for run in own]),
+            each([first(run, "update", REACHED) for run in own]),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,102 @@
+"""The benchmarks of losses and data policies cover all of them and count right. Times are never asserted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from workspace import ROOT
+
+from astraflow_core.catalog import Catalog
+from astraflow_core.component import Kind
+from astraflow_core.types import Prompt
+
+
+@pytest.fixture(autouse=True)
+def _bench_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.syspath_prepend(ROOT)
+    yield
+
+
+def quick(name: str) -> dict[str, float]:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", name, "--quick", "--json"],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    fields: dict[str, Any] = json.loads(done.stdout.rstrip().rpartition("\n")[2])
+    assert fields.pop("benchmark") == name
+    assert all(isinstance(value, int | float) for value in fields.values())
+    return fields
+
+
+def test_no_data_policy_that_keeps_state_is_left_out() -> None:
+    from bench.data_policies import POLICIES
+
+    catalog = Catalog.discover()
+    stateful = {
+        entry.component.name
+        for entry in catalog.components(Kind.DATA_POLICY)
+        if "-plugin-" in entry.distribution and "stateful" in entry.component.capabilities
+    }
+    assert stateful and stateful <= {use for use, _ in POLICIES.values()}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_every_loss_has_its_share_of_a_pass() -> None:
+    fields = quick("algorithms")
+    from bench.algorithms import losses
+
+    names = losses(Catalog.discover())
+    assert {"grpo", "ppo", "m2po", "sft", "grpo_tis"} <= names.keys()
+    assert all(fields[name] > 0 for name in names)
+    assert fields["worst_fraction"] == max(fields[name] for name in names)
+    assert fields["pass_ms"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_every_data_policy_is_measured() -> None:
+    fields = quick("data_policies")
+    from bench.data_policies import POLICIES
+
+    assert all(fields[f"us_{name}"] > 0 for name in POLICIES)
+    assert fields["decision_us"] == max(fields[f"us_{name}"] for name in POLICIES)
+    # A float64, and the spare room of an array that grows.
+    assert 8 <= fields["bytes_solved_filter"] < 11
+    assert fields["bytes_per_prompt"] == max(fields[f"bytes_{name}"] for name in POLICIES)
+
+
+@pytest.mark.parametrize("name", ["greso", "solved_filter", "quarantine", "curriculum"])
+def test_a_checkpoint_is_the_state_of_all_prompts(name: str) -> None:
+    from bench.data_policies import Case
+
+    known = [Prompt(f"prompt:{n:08}") for n in range(50)]
+    case = Case(name, known)
+    case.meet()
+    state = json.loads(json.dumps(case.policy.state_dict()))
+    case.checkpoint_s()
+    assert case.restored() == state
+    others = Case(name, known[:1]).policy
+    assert others.state_dict() != case.policy.state_dict()
+
+
+def test_memory_that_grows_with_prompts_is_found_wherever_it_is() -> None:
+    from bench.data_policies import Case
+
+    known = [Prompt(f"prompt:{n:08}") for n in range(2000)]
+    lean, fat = Case("greso", known), Case("greso", known)
+    lean.meet()
+    fat.meet()
+    fat.policy.hoard = [[float(n)] for n in range(2000)]
+    assert fat.bytes_held() - lean.bytes_held() > 2000 * (8 + 24 + 64)
