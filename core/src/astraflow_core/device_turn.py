@@ -74,7 +74,8 @@ class DeviceTurn:
 
     def holders(self) -> str:
         """Who has the devices, for people."""
-        names = sorted(note.name for note in self._notes.iterdir() if note.name != self._name)
+        notes = [note for note in self._notes.iterdir() if note.name != self._name]
+        names = sorted(note.name for note in notes if _lives(note))
         return ", ".join(names) or "whoever shares the devices"
 
     @contextlib.contextmanager
@@ -87,6 +88,15 @@ class DeviceTurn:
 
     def _note(self) -> Path:
         return self._notes / self._name
+
+
+def _lives(note: Path) -> bool:
+    """Whether the process that wrote ``note`` is there; one that was killed could not remove it."""
+    try:
+        os.kill(int(note.read_text()), 0)
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 @contextlib.contextmanager

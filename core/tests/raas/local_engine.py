@@ -37,6 +37,12 @@ class LocalClient:
         self.calls.append(f"load {source.version}")
         await self.engine.load_weights(source)
 
+    async def sleep(self, level, deadline_s):
+        self.calls.append(f"sleep {level}")
+
+    async def wake(self, deadline_s):
+        self.calls.append("wake")
+
     async def resume(self, deadline_s):
         self.calls.append("resume")
         await self.engine.resume()
