@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from astraflow_core.catalog import Catalog
 from astraflow_core.types import Batch, ComponentContext, LossInputs, RunInfo, units_of
 
 P = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("public.py"))))
+GOLDEN = Path(__file__).with_name("public.json")
 STEP = 1e-30
 VERL = {"std_eps": 1e-6, "alone": "reward", "log_ratio_clamp": 20.0, "dual_clip": 3.0}
 RECOMPUTE = {"proximal": "recompute"}
@@ -333,6 +335,41 @@ def test_a_component_is_what_its_source_computes(case: str, spread: float) -> No
     compare(case, make(int(spread * 10), spread))
 
 
+def golden() -> dict[str, Any]:
+    """Value and slopes of each source, at one batch: `python test_public.py` writes them."""
+    data = make(11, 0.6)
+    row, place = data.columns
+    kept: dict[str, Any] = {}
+    for case, (name, keys, _, public) in CASES.items():
+        advantages = completed(build(name, keys), data.batch).advantages
+        given = np.zeros_like(data.mask)
+        given[row, place] = np.round(advantages, 4)
+        slopes = []
+        for token in np.flatnonzero(data.batch.loss_mask):
+            lp = data.lp.astype(complex)
+            lp[row[token], place[token]] += STEP * 1j
+            slopes.append(round(float(public(data, lp, given).imag / STEP), 9))
+        value = public(data, data.lp.astype(complex), given).real
+        kept[case] = {"value": round(float(value), 9), "slopes": slopes}
+    return kept
+
+
+def test_golden_values_are_kept() -> None:
+    kept = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    data = make(11, 0.6)
+    assert kept.keys() == CASES.keys()
+    for case, expected in kept.items():
+        name, keys, _, _ = CASES[case]
+        algorithm = build(name, keys)
+        batch = completed(algorithm, data.batch)
+        assert batch.advantages is not None
+        batch = replace(batch, advantages=np.round(batch.advantages, 4))
+        _, value, gradient, _ = loss_of(algorithm, batch, data.current)
+        assert value == pytest.approx(expected["value"], rel=1e-5, abs=1e-6), case
+        apart = ~np.isclose(gradient[batch.loss_mask], expected["slopes"], rtol=2e-5, atol=1e-7)
+        assert apart.sum() <= (name == "m2po"), case  # the token on the bound
+
+
 @settings(max_examples=12, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
@@ -485,3 +522,8 @@ def test_a_trajectory_counts_once_in_its_group() -> None:
     of = {t: batch.rewards[batch.trajectory == t][0] for t in (9, 4, 7, 5)}
     for start, pair in ((1, (9, 4)), (int(batch.lengths[0]) + 1, (5, 7))):
         assert alone[start] == pytest.approx(of[pair[0]] - of[pair[1]], rel=1e-4)
+
+
+if __name__ == "__main__":
+    lines = [f"{json.dumps(case)}: {json.dumps(value)}" for case, value in golden().items()]
+    GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

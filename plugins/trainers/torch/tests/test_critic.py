@@ -71,8 +71,13 @@ def gradients(trainer: TorchTrainer, batch: Batch, algorithm: Regression) -> dic
     return seen
 
 
-def test_values_and_gradients_equal_transformers(build: Build, folder: Path, small: Path) -> None:
-    trainer = build(folder, needs=NEEDS, critic_model=str(small), max_grad_norm=0, **KEYS)
+@pytest.mark.parametrize(
+    "keys", [{"micro_batch_tokens": 20}, {"layout": "packed", "gradient_checkpointing": True}]
+)
+def test_values_and_gradients_equal_transformers(
+    build: Build, folder: Path, small: Path, keys: dict[str, Any]
+) -> None:
+    trainer = build(folder, needs=NEEDS, critic_model=str(small), max_grad_norm=0, **KEYS, **keys)
     assert not trainer.values(make_batch()).any()
     head = trainer._model.whole.critic.value_head
     with torch.no_grad():
