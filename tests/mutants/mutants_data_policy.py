@@ -241,6 +241,16 @@ class TestKnownOnly(OfExplorer):
     mistake = KnownOnly
 
 
+class NumberInWhy(Explorer):
+    def why_refused(self, prompt: Prompt) -> str:
+        return f"{prompt.id} was flat {self._flat[prompt.id]} times"
+
+
+class TestNumberInWhy(OfExplorer):
+    wrong = "puts ids into the reasons of refused prompts"
+    mistake = NumberInWhy
+
+
 class TruthyVerdicts(Explorer):
     def accept(self, group: GroupSummary) -> Any:
         return super().accept(group).accepted

@@ -15,6 +15,7 @@ from astraflow_core.protocols.data_policy import (
     Admit,
     Arrange,
     Draw,
+    Explain,
     Follow,
     Key,
     OnVersion,
@@ -71,6 +72,8 @@ class World:
         if isinstance(policy, Admit):
             admitted = policy.admit(prompt)
             made.append(("admit", admitted))
+            if not admitted and isinstance(policy, Explain):
+                made.append(("why_refused", policy.why_refused(prompt)))
         if admitted:
             if isinstance(policy, Follow):
                 policy.on_admitted(prompt)

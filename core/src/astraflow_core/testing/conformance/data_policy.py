@@ -112,6 +112,23 @@ class DataPolicyConformance(Conformance):
                 if kind == "admit" and not isinstance(answer, bool):
                     _violated(f"{name}: admit returned {answer!r}", "a bool")
 
+    def test_refused_prompts_have_countable_reasons(
+        self, component: Subject, build: Any, prompts: list[Prompt]
+    ) -> None:
+        """``why_refused``, if it is there, gives few short phrases."""
+        _opened(component, "admit")
+        for name, policy in build():
+            made = World(prompts).advance(policy, 4 * STEPS)
+            reasons: set[object] = {answer for kind, answer in made if kind == "why_refused"}
+            for reason in reasons:
+                if not (isinstance(reason, str) and 0 < len(reason.strip()) <= LONGEST_REASON):
+                    _violated(f"{name}: refused for {reason!r}", "the reason, a short phrase")
+            if len(reasons) > MOST_REASONS:
+                _violated(
+                    f"{name} refused prompts for {len(reasons)} reasons",
+                    "a phrase that can be counted: no numbers or ids in it",
+                )
+
     def test_accept_gives_verdicts(
         self, component: Subject, build: Any, prompts: list[Prompt]
     ) -> None:

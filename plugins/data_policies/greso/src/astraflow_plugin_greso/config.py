@@ -32,6 +32,15 @@ class ExplorationConfig(ConfigModel):
     lowest: Probability = Field(0.01, description="Exploration probabilities stay at or above.")
     highest: Probability = Field(0.99, description="Exploration probabilities stay at or below.")
 
+    @model_validator(mode="after")
+    def _probabilities_lie_within(self) -> Self:
+        for key, first in (("p_easy", self.p_easy), ("p_hard", self.p_hard)):
+            if not self.lowest <= first <= self.highest:
+                raise ValueError(
+                    f"{key} = {first} must lie between lowest = {self.lowest} and highest = {self.highest}"
+                )
+        return self
+
 
 class GresoConfig(ExplorationConfig):
     """``[prompts] data = [{ use = "greso", … }]``: the hyper-parameters of the paper's runs."""

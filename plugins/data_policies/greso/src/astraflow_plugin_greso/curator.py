@@ -18,6 +18,7 @@ from typing import Any
 
 from astraflow_core.policy_tools.chance import Chance
 from astraflow_core.policy_tools.outcomes import watched_policy
+from astraflow_core.policy_tools.states import require_keys
 from astraflow_core.policy_tools.statistics import without_variance
 from astraflow_core.types import ComponentContext, GroupSummary, Prompt, Verdict
 from astraflow_plugin_greso.config import GresoConfig
@@ -55,6 +56,10 @@ class Greso:
         self._admitted += admitted
         self._skipped += not admitted
         return admitted
+
+    def why_refused(self, prompt: Prompt) -> str:
+        """Of which kind its streak is."""
+        return self._streaks.kind(prompt.id)
 
     def accept(self, group: GroupSummary) -> Verdict:
         """Learn; every group is kept."""
@@ -103,6 +108,7 @@ class Greso:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on as the policy that gave ``state`` would."""
+        require_keys(state, "streaks", "exploration", "window", "counts", "noticed", "chance")
         self._streaks.load_state_dict(state["streaks"])
         self._exploration.load_state_dict(state["exploration"])
         self._window = Window(**state["window"])

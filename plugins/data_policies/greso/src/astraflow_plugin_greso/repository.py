@@ -18,6 +18,7 @@ from typing import Any
 
 from astraflow_core.policy_tools.chance import Chance
 from astraflow_core.policy_tools.outcomes import watched_policy
+from astraflow_core.policy_tools.states import require_keys
 from astraflow_core.policy_tools.statistics import without_variance
 from astraflow_core.types import ComponentContext, GroupSummary, Prompt, Verdict
 from astraflow_plugin_greso.config import GresoRepositoryConfig
@@ -52,6 +53,10 @@ class GresoRepository:
         self._admitted += admitted
         self._skipped += not admitted
         return admitted
+
+    def why_refused(self, prompt: Prompt) -> str:
+        """Of which kind its streak is."""
+        return self._streaks.kind(prompt.id)
 
     def hold(self) -> bool:
         """Whether the running round has its prompts."""
@@ -126,6 +131,7 @@ class GresoRepository:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on as the policy that gave ``state`` would."""
+        require_keys(state, "streaks", "exploration", "step", "rounds", "counts", "chance")
         self._streaks.load_state_dict(state["streaks"])
         self._exploration.load_state_dict(state["exploration"])
         self._step = Window(**state["step"])

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from astraflow_core.policy_tools.prompt_table import PromptTable
+from astraflow_core.policy_tools.states import require_keys
 from astraflow_plugin_greso.config import ExplorationConfig
 
 Kind = Literal["easy", "hard"] | None
@@ -31,6 +32,12 @@ class Streaks:
             self.epoch_size = len(self._table)
         return int(self._streak[self._table.row(prompt_id)])
 
+    def kind(self, prompt_id: str) -> str:
+        """Of which kind the last groups of the prompt were, as a phrase."""
+        row = self._table.find(prompt_id)
+        streak = 0 if row is None else self._streak[row]
+        return "easy streak" if streak > 0 else "hard streak" if streak < 0 else "no streak"
+
     def note(self, prompt_id: str, kind: Kind) -> None:
         """A group of the prompt was of this kind."""
         row = self._table.row(prompt_id)
@@ -48,6 +55,7 @@ class Streaks:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`."""
+        require_keys(state, "table", "epoch_size")
         self._table.load_state_dict(state["table"])
         self.epoch_size = state["epoch_size"]
 

@@ -9,9 +9,12 @@ from pydantic import Field, model_validator
 from astraflow_core.config.models import ConfigModel, PositiveInt
 
 
+Bound = Annotated[float, Field(allow_inf_nan=False)]
+
+
 class _Bounds(ConfigModel):
-    low: float | None = Field(None, description="Least that is kept; default: no bound.")
-    high: float | None = Field(None, description="Most that is kept; default: no bound.")
+    low: Bound | None = Field(None, description="Least that is kept; default: no bound.")
+    high: Bound | None = Field(None, description="Most that is kept; default: no bound.")
 
     @model_validator(mode="after")
     def _something_is_kept(self) -> Self:

@@ -16,6 +16,7 @@ from astraflow_core.policy_tools.chance import Chance
 from astraflow_core.policy_tools.outcomes import watched_policy
 from astraflow_core.policy_tools.prompt_table import PromptTable
 from astraflow_core.policy_tools.schedule import at
+from astraflow_core.policy_tools.states import require_keys
 from astraflow_core.types import ComponentContext, GroupSummary, Prompt, Verdict
 from astraflow_plugin_prompt_filters.config import CurriculumConfig
 
@@ -43,6 +44,11 @@ class Curriculum:
         self._explored += explored
         self._skipped += not explored
         return explored
+
+    def why_refused(self, prompt: Prompt) -> str:
+        """On which side of the bounds it lies."""
+        difficulty, low = self._difficulty(prompt), at(self._config.low, self._version)
+        return "below low" if difficulty is not None and difficulty < low else "above high"
 
     def accept(self, group: GroupSummary) -> Verdict:
         """Learn how often the prompt fails; every group is kept."""
@@ -82,6 +88,7 @@ class Curriculum:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on as the policy that gave ``state`` would."""
+        require_keys(state, "means", "version", "counts", "chance")
         self._means.load_state_dict(state["means"])
         self._version = state["version"]
         self._within, self._explored, self._skipped = state["counts"]

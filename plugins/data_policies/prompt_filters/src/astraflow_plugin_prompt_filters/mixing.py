@@ -14,6 +14,7 @@ from typing import Any
 from astraflow_core.errors import PromptError
 from astraflow_core.policy_tools.outcomes import watched_policy
 from astraflow_core.policy_tools.schedule import at
+from astraflow_core.policy_tools.states import require_keys
 from astraflow_core.types import ComponentContext, Prompt
 from astraflow_plugin_prompt_filters.config import MixingConfig
 
@@ -51,6 +52,10 @@ class Mixing:
         self._admitted[source] += 1
         return True
 
+    def why_refused(self, prompt: Prompt) -> str:
+        """There is one reason."""
+        return "its source has its share"
+
     def on_version(self, policy: str, version: int) -> None:
         """The weights are those of the newest version."""
         if policy == self._policy:
@@ -73,6 +78,7 @@ class Mixing:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on as the policy that gave ``state`` would; sources that have a weight here only are new."""
+        require_keys(state, "version", "offered", "admitted", "credit")
         known = self._config.weights
         self._version = state["version"]
         self._offered = {s: n for s, n in state["offered"].items() if s in known}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from astraflow_core.policy_tools.prompt_table import PromptTable
+from astraflow_core.policy_tools.states import require_keys
 from astraflow_core.types import ComponentContext, Prompt
 from astraflow_plugin_prompt_filters.config import QuarantineConfig
 
@@ -33,6 +34,10 @@ class Quarantine:
         self._rest[row] -= 1
         self._skipped += 1
         return False
+
+    def why_refused(self, prompt: Prompt) -> str:
+        """There is one reason."""
+        return "failed in a row"
 
     def on_admitted(self, prompt: Prompt) -> None:
         """Nothing follows from that."""
@@ -66,5 +71,6 @@ class Quarantine:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on as the policy that gave ``state`` would."""
+        require_keys(state, "table", "skipped")
         self._table.load_state_dict(state["table"])
         self._skipped = state["skipped"]

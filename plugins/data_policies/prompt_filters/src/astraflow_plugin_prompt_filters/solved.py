@@ -15,6 +15,7 @@ import numpy as np
 from astraflow_core.policy_tools.chance import Chance
 from astraflow_core.policy_tools.outcomes import watched_policy
 from astraflow_core.policy_tools.prompt_table import PromptTable
+from astraflow_core.policy_tools.states import require_keys
 from astraflow_core.types import ComponentContext, GroupSummary, Prompt, Verdict
 from astraflow_plugin_prompt_filters.config import SolvedFilterConfig
 
@@ -38,6 +39,10 @@ class SolvedFilter:
         admitted = self._chance.happens(self._config.revisit)
         self._skipped += not admitted
         return admitted
+
+    def why_refused(self, prompt: Prompt) -> str:
+        """There is one reason."""
+        return "solved"
 
     def accept(self, group: GroupSummary) -> Verdict:
         """Learn; every group is kept."""
@@ -68,6 +73,7 @@ class SolvedFilter:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on as the policy that gave ``state`` would."""
+        require_keys(state, "table", "skipped", "chance")
         self._table.load_state_dict(state["table"])
         self._skipped = state["skipped"]
         self._chance.load_state_dict(state["chance"])

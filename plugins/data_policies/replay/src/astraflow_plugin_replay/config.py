@@ -29,6 +29,6 @@ class ReplayConfig(ConfigModel):
     max_staleness: Annotated[int, Field(ge=0)] | None = Field(
         None, description="Staleness bound of rows served again; default, and at most: the run's."
     )
-    exponent: Annotated[float, Field(ge=0)] = Field(
+    exponent: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         1.0, description="Of the priority: 0 is uniform but for rows without any."
     )

@@ -19,6 +19,7 @@ from typing import Any
 
 from astraflow_core.errors import UserError
 from astraflow_core.policy_tools.chance import Chance
+from astraflow_core.policy_tools.states import require_keys
 from astraflow_core.policy_tools.statistics import surprise
 from astraflow_core.types import BufferedRow, ComponentContext
 from astraflow_plugin_replay.config import ReplayConfig
@@ -64,6 +65,7 @@ class Replay:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on as the policy that gave ``state`` would."""
+        require_keys(state, "counts", "chance")
         self._drawn, self._replayed = state["counts"]
         self._chance.load_state_dict(state["chance"])
 

@@ -20,7 +20,7 @@ class StalenessDecayConfig(ConfigModel):
 class StalenessThrottleConfig(ConfigModel):
     """``[prompts] data = [{ use = "staleness_throttle", … }]``"""
 
-    target: Annotated[float, Field(ge=0)] = Field(
+    target: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         1.0, description="Mean staleness of groups as they come in, in versions, that is aimed at."
     )
     first: PositiveInt = Field(64, description="Prompts under way at most, to begin with.")

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from astraflow_core.policy_tools.chance import Chance
+from astraflow_core.policy_tools.states import require_keys
 from astraflow_core.types import BufferedRow, ComponentContext
 from astraflow_plugin_staleness.config import StalenessDecayConfig
 
@@ -35,4 +36,5 @@ class StalenessDecay:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on as the policy that gave ``state`` would."""
+        require_keys(state, "chance")
         self._chance.load_state_dict(state["chance"])

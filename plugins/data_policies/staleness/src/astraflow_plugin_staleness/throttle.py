@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from astraflow_core.policy_tools.outcomes import watched_policy
+from astraflow_core.policy_tools.states import require_keys
 from astraflow_core.types import ComponentContext, GroupSummary, Prompt, Verdict
 from astraflow_plugin_staleness.config import StalenessThrottleConfig
 
@@ -79,6 +80,7 @@ class StalenessThrottle:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on as the policy that gave ``state`` would."""
+        require_keys(state, "limit", "under_way", "reached", "window")
         self._limit, self._under_way = state["limit"], state["under_way"]
         self._reached = state["reached"]
         self._groups, self._staleness, self._last = state["window"]
