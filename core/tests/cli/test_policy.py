@@ -60,7 +60,7 @@ def test_a_swap_tells_table_author_and_time(tmp_path, capsys):
     assert (got.place, got.name, got.author) == ("prompts", "greso", "ada")
     assert got.table == {"use": "greso", "floor_hard": 0.1}
     assert got.at > 1.7e9
-    assert "swap 1: greso of prompts has use = 'greso', floor_hard = 0.1" in capsys.readouterr().out
+    assert 'swap 1: greso of prompts has use = "greso", floor_hard = 0.1' in capsys.readouterr().out
 
 
 def test_a_rollback_sends_no_table_and_each_message_is_its_own(tmp_path):

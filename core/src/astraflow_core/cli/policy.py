@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import getpass
+import json
 import time
 import tomllib
 import uuid
@@ -60,7 +61,10 @@ def run(arguments: argparse.Namespace) -> int:
         ) from error
     finally:
         client.close()
-    keys = ", ".join(f"{key} = {value!r}" for key, value in answer.table.items() if key != "name")
+    shown = {key: value for key, value in answer.table.items() if key != "name"}
+    if not shown.get("shadow"):
+        shown.pop("shadow", None)
+    keys = ", ".join(f"{key} = {json.dumps(value)}" for key, value in shown.items())
     print(f"swap {answer.number}: {arguments.name} of {arguments.place} has {keys}")
     return 0
 

@@ -206,9 +206,11 @@ class Supervisor:
                 raise error_of(state, "while the run went on")
         raas = self._raas()
         if raas <= self._gone and not self._others():
-            # They leave when the run ends, which it may have done since it was asked.
-            self._fetch_status(processes)
-            if self.status.ended or self.status.state == "stopping":
+            # They leave when the run ends, which it may have done since it was asked; the dataflow, too, may
+            # have ended since the processes were looked at.
+            asked = present_s()
+            self._fetch_status(self.launcher.poll())
+            if self.status.ended or self.status.state == "stopping" or self._answered < asked:
                 return
             last = next(state for state in reversed(processes) if state.name in raas)
             said = complaint(last.last_lines) or "it said nothing; see its log"
