@@ -89,6 +89,7 @@ def raas_says(run: Path, path: str) -> Any:
     return answer.raise_for_status().json()
 
 
+@pytest.mark.slow
 @ON_LINUX
 def test_a_run_survives_a_killed_replica_and_takes_what_its_engines_run(user: User) -> None:
     process = user.start(
@@ -299,6 +300,7 @@ def restarted(run: Path, deaths: int) -> bool:
     return bool(replica["restarts"] == deaths and replica["pid"] is not None)
 
 
+@pytest.mark.slow
 @ON_LINUX
 def test_turns_go_on_after_a_killed_engine(user: User) -> None:
     process = user.start(*colocated(user, "run.steps=100000"))

@@ -395,3 +395,52 @@ def test_a_group_of_which_nothing_is_done_at_the_group_deadline_has_failed(handl
 
     with pytest.raises(TaskFailed, match=r"4 of 4 .* deadline of 0.1 s \(\[run\] group_deadline_s"):
         rolled_out(handle, hangs, group_deadline_s=0.1)
+
+
+def with_judge(handle, model):
+    judge = replicas_of(LocalEngine("judge"))
+    return {"solver": handle, "judge": PolicyHandle(judge, FolderTokenizer(model), frozen=True)}
+
+
+def rolled_out_with_judge(handles, workflow, reward=None):
+    scorer = None if reward is None else LoopScorer("my_reward", reward)
+    named = NamedWorkflow("my_workflow", as_workflow(workflow))
+
+    async def run():
+        return ReceivedGroup(await TaskRunner("raas-0", named, scorer, handles).run(task()))
+
+    return asyncio.run(run())
+
+
+async def both(engines, prompt):
+    sequences, completions = [], []
+    for engine in (engines["solver"], engines["judge"]):
+        tokens = engine.render(prompt.data["prompt"])
+        result = await engine.generate(tokens)
+        sequences.append(engine.sequence(tokens, result))
+        completions.append(engine.completion(result))
+    return Trajectory(tuple(sequences), tuple(completions))
+
+
+def test_what_a_frozen_engine_said_is_heard_by_the_reward_and_not_trained(handle, model):
+    asked = []
+
+    async def reward(view, engines):
+        judge = engines["judge"]
+        verdict = await judge.generate(judge.render("x1"), Sampling(max_tokens=1))
+        asked.append((judge.policy, [c.policy for c in view.completions], len(verdict.tokens)))
+        return 0.5
+
+    group = rolled_out_with_judge(with_judge(handle, model), both, reward)
+    assert [s.policy for s in group.header.sequences] == ["solver"] * 4
+    assert [s.reward for s in group.header.sequences] == [0.5] * 4
+    assert asked == [("judge", ["solver", "judge"], 1)] * 4
+
+
+def test_a_trajectory_of_frozen_sequences_only_has_nothing_to_train(handle, model):
+    async def judged_only(engines, prompt):
+        trajectory = await both(engines, prompt)
+        return Trajectory(trajectory.sequences[1:], trajectory.completions[1:])
+
+    with pytest.raises(TaskFailed, match="frozen engines only"):
+        rolled_out_with_judge(with_judge(handle, model), judged_only, fixed)

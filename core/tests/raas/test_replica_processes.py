@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 from raas_run import FakeDataflow, announcement, task
@@ -107,6 +108,7 @@ def test_work_goes_round_a_replica_that_is_stopped(make_config, raas_process):
     assert f"kill -CONT {before[0]['pid']}" in wait["what"]
 
 
+@pytest.mark.slow
 def test_a_replica_that_keeps_dying_leaves_the_run_to_the_other(make_config, raas_process):
     async def scenario():
         async with FakeDataflow() as flow:
@@ -128,3 +130,25 @@ def test_a_replica_that_keeps_dying_leaves_the_run_to_the_other(make_config, raa
             return flow
 
     assert not asyncio.run(scenario()).failures
+
+
+@ON_LINUX
+def test_each_replica_sees_its_own_devices(make_config, raas_process):
+    async def scenario():
+        async with FakeDataflow() as flow:
+            await flow.tell(news(0))
+            config = make_config(engine={"replicas": 2, "devices": ["3", "5,6"]})
+            async with raas_process(config, flow.server.url) as raas:
+                found = await until(raas, are("serving"))
+                return [
+                    (Path("/proc") / str(replica["pid"]) / "environ").read_bytes().split(b"\0")
+                    for replica in found
+                ]
+
+    first, second = asyncio.run(scenario())
+    assert b"CUDA_VISIBLE_DEVICES=3" in first and b"CUDA_VISIBLE_DEVICES=5,6" in second
+
+
+def test_devices_are_given_to_every_replica_or_to_none(make_config):
+    with pytest.raises(ValueError, match="devices has 1 entries for 2 replicas"):
+        make_config(engine={"replicas": 2, "devices": ["0"]})

@@ -132,3 +132,11 @@ def test_numbers_of_numpy_are_numbers():
 def test_a_workflow_object_must_be_async():
     with pytest.raises(UserError, match="must be an async function"):
         as_workflow(lambda engines, prompt: None)
+
+
+def test_a_reward_that_asks_engines_must_be_async(make_config, tmp_path):
+    def judged(view, engines):
+        return 1.0
+
+    with pytest.raises(UserError, match=r"'judged' asks for the engines.*make its score async"):
+        pooled(make_config(), tmp_path, None, UserObjects(reward=judged))

@@ -51,6 +51,18 @@ class EngineTable(ComponentTable):
         default=1,
         description="Engine hosts that serve it in one RaaS, each with a copy of the model.",
     )
+    devices: tuple[str, ...] = Field(
+        default=(),
+        description='CUDA_VISIBLE_DEVICES of each replica, as ["0,1", "2,3"]; default: all that the RaaS sees.',
+    )
+
+    @model_validator(mode="after")
+    def _refuse_other_numbers(self) -> EngineTable:
+        if self.devices and len(self.devices) != self.replicas:
+            raise ValueError(
+                f"devices has {len(self.devices)} entries for {self.replicas} replicas: give each replica one"
+            )
+        return self
 
 
 class FrozenEngineTable(EngineTable):

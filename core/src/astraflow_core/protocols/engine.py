@@ -68,7 +68,8 @@ class Engine(Protocol):
 
     async def health(self) -> dict[str, float]:
         """Gauges and counters: at least ``running``, ``waiting``, ``version``, ``tokens_generated``,
-        ``prompt_tokens``, ``decode_seconds``."""
+        ``prompt_tokens``, ``decode_seconds``. If known, ``max_running`` (requests at once) and
+        ``kv_cache_usage`` (a share), by which a RaaS routes requests and limits its episodes."""
 
     async def close(self) -> None:
         """End all requests and free everything; further calls are errors."""

@@ -6,7 +6,9 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from astraflow_core.raas.spec import child_environment
 
@@ -32,6 +34,7 @@ class Child:
         token: str,
         python: str | None = None,
         fds: tuple[int, ...] = (),
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> Child:
         """Start ``python -m module spec``; raises :class:`OSError` if the interpreter is not there."""
         return cls(
@@ -43,7 +46,7 @@ class Child:
                 *map(str, fds),
                 stdin=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,
-                env=child_environment(token),
+                env=child_environment(token, environment),
                 pass_fds=fds,
                 start_new_session=True,
             )

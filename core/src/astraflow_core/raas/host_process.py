@@ -56,6 +56,12 @@ class HostSettings:
         return self.config.served[self.policy].engine
 
     @property
+    def environment(self) -> dict[str, str]:
+        """What the host is told about its devices."""
+        devices = self.engine.devices
+        return {"CUDA_VISIBLE_DEVICES": devices[self.replica]} if devices else {}
+
+    @property
     def part(self) -> str:
         """The policy and the replica, as files name them."""
         return part_name(self.policy, self.replica)
@@ -141,7 +147,9 @@ class EngineHostProcess:
         await asyncio.to_thread(write_spec, path, spec)
         python = settings.engine.python
         try:
-            return await Child.start(MODULE, path, settings.token, python)
+            return await Child.start(
+                MODULE, path, settings.token, python, environment=settings.environment
+            )
         except OSError as error:
             raise PreflightError(
                 f"cannot start the interpreter {python!r} that the engine of {policy!r} names as python: "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -57,6 +58,6 @@ def read_spec(path: Path) -> ChildSpec:
     return msgspec.json.decode(path.read_bytes(), type=ChildSpec)
 
 
-def child_environment(token: str) -> dict[str, str]:
-    """Our environment with the run's token."""
-    return {**os.environ, TOKEN_VARIABLE: token}
+def child_environment(token: str, own: Mapping[str, str]) -> dict[str, str]:
+    """Our environment with the run's token and what is the child's own."""
+    return {**os.environ, **own, TOKEN_VARIABLE: token}
