@@ -59,7 +59,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "builtin": {"component", "hookspecs", "launch"},  # the core's own manifest
     "launch": SHARED | SERVICES,
     "preflight": SHARED | SERVICES,
-    "cli": SHARED | SERVICES | {"launch", "preflight", "scaffold", "testing"},
+    "simulation": LOW | {"config", "dataflow"},
+    "cli": SHARED | SERVICES | {"simulation", "launch", "preflight", "scaffold", "testing"},
     "testing": SHARED | SERVICES | {"launch"},
 }
 """Part of the core -> the other parts that it may import. Services talk over HTTP, never by import."""

@@ -21,6 +21,7 @@ from astraflow_core.cli import (
     report,
     roles,
     run,
+    simulate,
     status,
 )
 from astraflow_core.errors import AstraFlowError
@@ -47,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
         environments,
         status,
         balance,
+        simulate,
         explain,
         policy,
         report,

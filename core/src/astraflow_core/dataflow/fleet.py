@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -162,6 +163,21 @@ class Fleet:
             record.name: record.metrics["tokens_generated"]
             for record in self.present()
             if "tokens_generated" in record.metrics
+        }
+
+    def refresh(self, policy: str) -> dict[str, float]:
+        """Swaps of a policy's weights that the RaaS present have made, and the mean seconds of a pull
+        (``pull_s``) and of putting a version into place (``swap_s``)."""
+        figures: dict[str, float] = defaultdict(float)
+        for record in self.present():
+            for name in ("swaps", "pull_s", "pause_s", "load_s", "resume_s"):
+                figures[name] += record.metrics.get(f"{policy}/{name}", 0.0)
+        swaps = figures["swaps"]
+        placed = figures["pause_s"] + figures["load_s"] + figures["resume_s"]
+        return {
+            "swaps": swaps,
+            "pull_s": figures["pull_s"] / swaps if swaps else 0.0,
+            "swap_s": placed / swaps if swaps else 0.0,
         }
 
     def idle(self, now: float) -> dict[str, float]:

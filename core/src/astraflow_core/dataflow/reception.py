@@ -100,6 +100,7 @@ class Reception:
     def refill(self, part: ReceivedGroup, task: TaskRecord, place: Place | None) -> TaskRecord:
         """Keep what came of a group; the task that shall bring the rest."""
         self._state.failed_in_a_row = 0
+        self._state.note_work(task)
         return self._state.train.refill(task, Part(part, place.segment if place else -1))
 
     def _after_the_end(self, table: TaskTable, name: str, raas: str) -> GroupPushed:

@@ -257,6 +257,7 @@ class Training:
                 "staleness_max": max(staleness),
                 "tokens_trained": stream.tokens_trained,
                 "tokens_generated": self._state.fleet.tokens_generated,
+                "refresh": self._state.fleet.refresh(stream.policy),
                 "metrics": message.metrics,
             }
         )

@@ -1,0 +1,265 @@
+"""A recording from the journal of a run, live or ended."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import singledispatchmethod
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from pydantic import ValidationError
+
+from astraflow_core.config.models import PolicyTable, RunConfig
+from astraflow_core.dataflow.entries import (
+    Acknowledged,
+    Announced,
+    Asked,
+    Failed,
+    Leased,
+    Overdue,
+    Pushed,
+    RaasCame,
+    RaasGone,
+    RaasLeft,
+    TrainerCame,
+)
+from astraflow_core.dataflow.journal_records import ENTRIES, read_records
+from astraflow_core.errors import UserError
+from astraflow_core.simulation.recording import Group, Policy, Recording, Step
+
+FEWEST_STEPS = 3
+_TRAINING = "train-"
+
+
+def read_run(directory: Path) -> Recording:
+    """The recording of a run directory; :class:`UserError` if it has no journal or too little happened."""
+    log, file = directory / "journal" / ENTRIES, directory / "config.toml"
+    if not (log.exists() and file.exists()):
+        raise UserError(
+            f"{directory} is no run directory with a journal: config.toml and journal/{ENTRIES} are needed"
+        )
+    try:
+        config = RunConfig.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        raise UserError(f"{file} is not of this version of astraflow-core: {error}") from error
+    reader = _Reader(config)
+    for seconds, entry, _ in read_records(log):
+        reader.now = seconds
+        reader.read(entry)
+    return reader.recording(config, _refreshes(directory))
+
+
+def _refreshes(directory: Path) -> dict[str, tuple[float, float]]:
+    """Policy → seconds of a pull and of a swap, as the last step that knows them says."""
+    found: dict[str, tuple[float, float]] = {}
+    file = directory / "metrics.jsonl"
+    for text in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+        try:
+            line: dict[str, Any] = json.loads(text)
+        except json.JSONDecodeError:
+            break  # the last line of a run that is being written
+        if "refresh" in line and line["refresh"]["swaps"]:
+            found[line["policy"]] = (line["refresh"]["pull_s"], line["refresh"]["swap_s"])
+    return found
+
+
+@dataclass
+class _Lease:
+    raas: str
+    since: float
+    capacity: int
+    size: int
+    beside: float = 0.0
+
+
+@dataclass
+class _Trainer:
+    """A policy's trainer while the journal is read."""
+
+    last: tuple[float, float] | None = None
+    served: list[int] = field(default_factory=list)
+    version: int = 0
+    steps: list[Step] = field(default_factory=list)
+    fresh: list[int] = field(default_factory=list)
+    seen: set[int] = field(default_factory=set)
+    accepted: list[tuple[float, int]] = field(default_factory=list)
+    sequences: list[float] = field(default_factory=list)
+    size: int = 0
+
+
+class _Reader:
+    """Follows the entries. Groups that end without a result hold places too, and bring nothing."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.now = 0.0
+        self._group_size = config.run.group_size
+        self._leases: dict[str, _Lease] = {}
+        self._groups: list[Group] = []
+        self._trainers = {policy: _Trainer() for policy in config.policies}
+        self._min_versions: dict[tuple[str, int], int] = {}
+        self._freed: dict[str, float] = {}
+        self._gaps: list[float] = []
+        self._there: set[str] = set()
+        self._pool: list[tuple[float, int]] = []
+        self._places: dict[str, int] = {}
+
+    @singledispatchmethod
+    def read(self, entry: object) -> None:
+        """Take note of an entry; most kinds tell nothing."""
+
+    @read.register
+    def _(self, entry: RaasCame) -> None:
+        self._places[entry.message.raas] = entry.message.capacity
+        self._there.add(entry.message.raas)
+        self._pool.append((self.now, len(self._there)))
+
+    @read.register
+    def _(self, entry: RaasLeft) -> None:
+        self._gone(entry.message.raas)
+
+    @read.register
+    def _(self, entry: RaasGone) -> None:
+        self._gone(entry.raas)
+
+    def _gone(self, raas: str) -> None:
+        self._there.discard(raas)
+        self._pool.append((self.now, len(self._there)))
+        for task in [name for name, lease in self._leases.items() if lease.raas == raas]:
+            del self._leases[task]
+
+    @read.register
+    def _(self, entry: Leased) -> None:
+        if entry.raas in self._freed:
+            self._gaps.append(self.now - self._freed.pop(entry.raas))
+        own = _Lease(entry.raas, self.now, entry.capacity, self._group_size)
+        self._leases[entry.task] = own
+        busy = sum(other.size for other in self._leases.values() if other.raas == entry.raas)
+        own.beside = float(busy)
+
+    @read.register
+    def _(self, entry: Overdue) -> None:
+        self._ended(entry.task)
+
+    @read.register
+    def _(self, entry: Failed) -> None:
+        self._ended(entry.message.task)
+
+    @read.register
+    def _(self, entry: Pushed) -> None:
+        header = entry.header
+        for judged in entry.judged:
+            trainer = self._trainers[judged.policy]
+            shares = sum(sequence.policy == judged.policy for sequence in header.sequences)
+            trainer.sequences.append(shares / max(header.trajectories, 1))
+            trainer.accepted.append((self.now, len(judged.indexes)))
+            for arrival, index in enumerate(judged.indexes, judged.first):
+                key = judged.policy, arrival
+                self._min_versions[key] = header.sequences[index].min_version
+        self._ended(header.task, {j.policy: len(j.indexes) for j in entry.judged if j.indexes})
+
+    def _ended(self, task: str, rows: dict[str, int] | None = None) -> None:
+        lease = self._leases.pop(task, None)
+        if lease is None:
+            return
+        busy = sum(other.size for other in self._leases.values() if other.raas == lease.raas)
+        if busy + lease.size > lease.capacity - self._group_size:  # it had no room for another
+            self._freed[lease.raas] = self.now
+        if task.startswith(_TRAINING):
+            beside = (lease.beside + busy + lease.size) / 2
+            group = Group(
+                seconds=self.now - lease.since, beside=beside, size=lease.size, rows=rows or {}
+            )
+            self._groups.append(group)
+
+    @read.register
+    def _(self, entry: Announced) -> None:
+        self._trainers[entry.message.policy].size = entry.message.size
+
+    @read.register
+    def _(self, entry: TrainerCame) -> None:
+        self._trainers[entry.message.policy].last = None
+
+    @read.register
+    def _(self, entry: Asked) -> None:
+        if entry.batch:
+            trainer = self._trainers[entry.message.policy]
+            trainer.served, trainer.version = entry.arrivals, entry.message.version
+
+    @read.register
+    def _(self, entry: Acknowledged) -> None:
+        policy = entry.message.policy
+        trainer = self._trainers[policy]
+        new = [arrival for arrival in trainer.served if arrival not in trainer.seen]
+        trainer.seen.update(new)
+        if trainer.last is not None and new:
+            at, waited = trainer.last
+            waits = max(0.0, entry.waited_s - waited)
+            stale = [trainer.version - self._min_versions[policy, arrival] for arrival in new]
+            busy = max(0.0, self.now - at - waits)
+            step = Step(at_s=self.now, busy_s=busy, waited_s=waits, staleness=stale)
+            trainer.steps.append(step)
+            trainer.fresh.append(len(new))
+        trainer.last = self.now, entry.waited_s
+
+    def recording(self, config: RunConfig, refreshes: dict[str, tuple[float, float]]) -> Recording:
+        """What was read, if it is enough."""
+        policies = {
+            name: self._policy(name, table, refreshes.get(name, (0.0, 0.0)))
+            for name, table in config.policies.items()
+        }
+        if not self._groups or any(len(p.steps) < FEWEST_STEPS for p in policies.values()):
+            raise UserError(
+                f"too little happened to tell: each trainer needs {FEWEST_STEPS} updates after its first"
+            )
+        begins = min(p.steps[0].at_s - p.steps[0].busy_s for p in policies.values())
+        ends = max(p.steps[-1].at_s for p in policies.values())
+        return Recording(
+            run=config.run.name,
+            replicas=self._mean_pool(begins, ends),
+            places=round(fmean(self._places.values())) if self._places else config.raas.episodes,
+            max_staleness=config.run.max_staleness,
+            group_size=self._group_size,
+            turnaround_s=self._turnaround_s(),
+            groups=self._groups,
+            policies=policies,
+        )
+
+    def _policy(self, name: str, table: PolicyTable, refresh: tuple[float, float]) -> Policy:
+        trainer = self._trainers[name]
+        steps = trainer.steps
+        begins = steps[0].at_s - steps[0].busy_s - steps[0].waited_s if steps else 0.0
+        ends = steps[-1].at_s if steps else 0.0
+        return Policy(
+            batch_sequences=table.batch_sequences,
+            publish_every=table.publish_every,
+            ranks=table.trainer.ranks,
+            per_trajectory=fmean(trainer.sequences) if trainer.sequences else 1.0,
+            fresh=fmean(trainer.fresh) if trainer.fresh else float(table.batch_sequences),
+            size=trainer.size,
+            pull_s=refresh[0],
+            swap_s=refresh[1],
+            steps=steps,
+            accepted=sum(rows for at, rows in trainer.accepted if begins < at <= ends),
+        )
+
+    def _turnaround_s(self) -> float:
+        """A longer gap than a tenth of a rollout is not work on the way but a lack of room for any."""
+        longest = median(group.seconds for group in self._groups) / 10
+        gaps = [gap for gap in self._gaps if gap <= longest]
+        return median(gaps) if gaps else 0.0
+
+    def _mean_pool(self, begins: float, ends: float) -> float:
+        """RaaS that were there, averaged over the time of the steps."""
+        total = 0.0
+        for at, until, count in self._spans(ends):
+            total += count * max(0.0, min(until, ends) - max(at, begins))
+        return total / (ends - begins) if ends > begins else float(len(self._places))
+
+    def _spans(self, ends: float) -> Iterator[tuple[float, float, int]]:
+        following = [at for at, _ in self._pool[1:]] + [ends]
+        for (at, count), until in zip(self._pool, following, strict=True):
+            yield at, until, count
