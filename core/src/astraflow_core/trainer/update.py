@@ -88,6 +88,8 @@ def update(
         if "current" in algorithm.needs:
             fresh = index == 0 and part.proximal is not None
             current = part.proximal if fresh else trainer.logprobs(part, "current")
+            assert current is not None
+            check_given(part, "the trainer", {"current": current})
             part = replace(part, current=current)
         weights = algorithm.weights(part)
         check_given(part, "the algorithm", {f"weights[{name!r}]": w for name, w in weights.items()})

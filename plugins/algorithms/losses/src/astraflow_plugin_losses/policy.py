@@ -78,8 +78,11 @@ class PolicyLoss(ABC, Generic[C]):
             assert values is not None, f"the trainer was told of these needs: {sorted(self.needs)}"
             return tensors.masked(mask, values)
 
+        by = "metrics" if "metrics" in inputs.weights else "policy"
+        shares = {name: trained(inputs.weights[name]) for name in {by, *self._terms()}}
+
         def mean(term: str, values: Tensor) -> Tensor:
-            return (trained(inputs.weights[term]) * values).sum()
+            return (shares[term] * values).sum()
 
         current, behaviour = trained(inputs.logprobs), trained(inputs.behaviour)
         advantages = trained(inputs.advantages)
@@ -120,7 +123,6 @@ class PolicyLoss(ABC, Generic[C]):
             per_token["correction_square_mean"] = weight.square()
             per_token["masked_fraction"] = (weight == 0).to(weight.dtype)
         terms = {"policy": (1.0, mean("policy", surrogate))}
-        by = "metrics" if "metrics" in inputs.weights else "policy"
         metrics = {name: mean(by, values) for name, values in per_token.items()}
         if "kl" in self._terms():
             kl = tensors.kl_estimate(

@@ -10,7 +10,7 @@ import torch
 def masked(mask: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """``values`` with 0 where ``mask`` (bool) is not set; what was there, NaN or not, has no influence on
     the result or on gradients."""
-    return torch.where(mask, values, torch.zeros((), dtype=values.dtype, device=values.device))
+    return torch.where(mask, values, 0.0)
 
 
 def row_sum(values: torch.Tensor, row: torch.Tensor, rows: int) -> torch.Tensor:
@@ -63,8 +63,8 @@ def clipped(
 def importance(name: str, log_ratio: torch.Tensor) -> dict[str, torch.Tensor]:
     """First and second power of ``exp(log_ratio)``, out of which the effective sample size is made; the
     second is held below 1e35, so that it stays finite in float32."""
-    square = (2 * log_ratio).clamp(max=80).exp()
-    return {f"{name}_mean": log_ratio.exp(), f"{name}_square_mean": square}
+    weight = log_ratio.exp()
+    return {f"{name}_mean": weight, f"{name}_square_mean": weight.clamp(max=3e17).square()}
 
 
 def k3(log_ratio: torch.Tensor) -> torch.Tensor:
