@@ -186,6 +186,8 @@ def test_the_figures_of_replicas_add_up_where_that_means_something():
     replicas.members[1].gauges = {"running": 5.0, "version": 5.0, "kv_cache_usage": 0.7}
     assert replicas.gauges() == {"running": 7.0, "version": 3.0, "kv_cache_usage": 0.7}
     assert replicas.serving == 3
+    replicas.members[0].engine.die()
+    assert replicas.pressure() == replicas.members[1].gauges
     replicas.versions[:] = [None, None]
     assert replicas.serving is None and replicas.choose("", None) is None
     assert replicas_of(LocalEngine()).serving == 0

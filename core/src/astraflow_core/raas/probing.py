@@ -10,6 +10,7 @@ import numpy as np
 
 from astraflow_core.errors import AstraFlowError
 from astraflow_core.logprob_gap import Floats, Gap, gap
+from astraflow_core.raas.colocation import OWN_DEVICES, Devices
 from astraflow_core.raas.host_client import HostClient
 from astraflow_core.raas.replicas import Replicas
 from astraflow_core.wire.messages import AnnouncementMessage, Probe
@@ -21,8 +22,13 @@ class Probes:
     """Measures how far the log-probs of engine and trainer are apart, whenever a version comes with a probe
     and a replica of its policy serves just that version. One that is overtaken before is left out."""
 
-    def __init__(self, replicas: Mapping[str, Replicas], deadline_s: float) -> None:
-        self._replicas, self._deadline_s = replicas, deadline_s
+    def __init__(
+        self,
+        replicas: Mapping[str, Replicas],
+        deadline_s: float,
+        devices: Devices = OWN_DEVICES,
+    ) -> None:
+        self._replicas, self._deadline_s, self._devices = replicas, deadline_s, devices
         self._due: dict[str, AnnouncementMessage] = {}
         self._measured: dict[str, tuple[int, Gap]] = {}
         self._changed = asyncio.Event()
@@ -54,7 +60,8 @@ class Probes:
         while True:
             self._changed.clear()
             for policy, announcement in list(self._due.items()):
-                await self._look(policy, announcement)
+                async with self._devices.use():
+                    await self._look(policy, announcement)
             await self._changed.wait()
 
     async def _look(self, policy: str, announcement: AnnouncementMessage) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from astraflow_core.errors import AstraFlowError, WrongVersion
@@ -181,11 +181,12 @@ class Replicas:
 
     def gauges(self) -> dict[str, float]:
         """What the engines said last, added up; of versions the smallest, of shares the largest."""
-        names = dict.fromkeys(name for member in self.members for name in member.gauges)
-        return {
-            name: _WORST.get(name, sum)([m.gauges[name] for m in self.members if name in m.gauges])
-            for name in names
-        }
+        return _together([member.gauges for member in self.members])
+
+    def pressure(self) -> dict[str, float]:
+        """The gauges of those that take requests now."""
+        able = [m for m in self.members if m.can_take(None) and m.engine.answers]
+        return _together([member.gauges for member in able])
 
     def report(self) -> list[dict[str, Any]]:
         """The state of each, JSON-like."""
@@ -195,3 +196,11 @@ class Replicas:
         """Waits for hosts that are silent."""
         hosts = [member.engine.host for member in self.members]
         return [wait for host in hosts if host is not None and (wait := host.wait()) is not None]
+
+
+def _together(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    names = dict.fromkeys(name for gauges in each for name in gauges)
+    return {
+        name: _WORST.get(name, sum)([gauges[name] for gauges in each if name in gauges])
+        for name in names
+    }

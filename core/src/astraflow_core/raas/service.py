@@ -65,7 +65,7 @@ class RaasService:
         self._in_contact = True
         self.failure: AstraFlowError | None = None
         self.probes = Probes(
-            {name: policies[name].replicas for name in refreshes}, config.run.deadline_s
+            {name: policies[name].replicas for name in refreshes}, config.run.deadline_s, devices
         )
         self.measurements = Measurements(
             policies,
@@ -381,7 +381,7 @@ class RaasService:
         await asyncio.gather(*(h.replicas.look(half) for h in self._policies.values()))
         limit = self.admission.limit
         self.admission.observe(
-            running, {policy: h.replicas.gauges() for policy, h in self._policies.items()}
+            running, {policy: h.replicas.pressure() for policy, h in self._policies.items()}
         )
         if self.admission.limit != limit:
             log.info(
