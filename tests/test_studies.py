@@ -118,9 +118,9 @@ def test_a_table_has_means_and_the_first_time_at_the_goal() -> None:
     line = tables.staleness(given, (0, 4)).splitlines()[-1]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells[:4] == ["`grpo`", "4", "2", "3.0"]
-    assert cells[4] == "0.90 (0.80–1.00)"
-    assert cells[7] == "10, –"
-    assert cells[8] == "0.25"
+    assert cells[5] == "0.90 (0.80–1.00)"
+    assert cells[8] == "10, –"
+    assert cells[9] == "0.25"
 
 
 def test_rollouts_are_compared_with_vanilla() -> None:

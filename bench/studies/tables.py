@@ -47,12 +47,14 @@ def staleness(runs: Runs, bounds: Sequence[int]) -> str:
     lines = [
         "# Losses on stale data",
         "",
-        "`python -m bench.studies.staleness`; `runs.json` has every curve. Held-out accuracy after 60 updates, mean",
-        "(least–most) over the seeds; `mean`: over all evaluations, which says how early a run learned and whether it",
-        "kept it; the updates after which greedy decoding was first at 0.9, one number a seed.",
+        "`python -m bench.studies.staleness`; `runs.json` has every curve. After 60 updates, mean (least–most) over the",
+        "seeds: mean reward of the rollouts that arrived in the last ten, held-out accuracy, greedy and sampled at 0.6.",
+        "`greedy, mean`: over all evaluations, which says how early a run learned and whether it kept it. Then the",
+        "updates after which greedy decoding was first at 0.9, one number a seed. `seen`: mean staleness of what was",
+        "trained.",
         "",
-        "| loss | staleness | seeds | seen | greedy, end | at 0.6, end | greedy, mean | updates to 0.9 | clipped | masked |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| loss | staleness | seeds | seen | reward, end | greedy, end | at 0.6, end | greedy, mean | updates to 0.9 | clipped | masked |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for bound in bounds:
         for name in dict.fromkeys(run["name"] for run in runs):
@@ -78,6 +80,7 @@ def _line(loss: str, bound: int, runs: Runs) -> str:
         str(bound),
         str(len(runs)),
         f"{age:.1f}",
+        spread([final(run, "reward") for run in runs]),
         spread([final(run, "greedy") for run in runs]),
         spread([final(run, "sampled") for run in runs]),
         spread([mean(run, "greedy") for run in runs]),
@@ -93,12 +96,13 @@ def data_policies(runs: Runs, names: Sequence[str]) -> str:
     lines = [
         "# Data policies: held-out accuracy against rollouts",
         "",
-        "`python -m bench.studies.data_policies`; `runs.json` has every curve. After 60 updates of 256 rows, mean",
-        "(least–most) over the seeds; `mean`: over all evaluations; rollouts after which greedy decoding was first at",
-        "0.9, one number a seed.",
+        "`python -m bench.studies.data_policies`; `runs.json` has every curve. After so many updates of 256 rows, mean",
+        "(least–most) over the seeds: rollouts, mean reward of those since the evaluation before, held-out accuracy,",
+        "greedy and sampled at 0.6. Then the rollouts and updates after which greedy decoding was first at 0.9, one",
+        "number a seed.",
         "",
-        "| data policies | seeds | rollouts | / vanilla | greedy, end | at 0.6, end | greedy, mean | rollouts to 0.9 | updates to 0.9 |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| data policies | seeds | updates | rollouts | / vanilla | reward, end | greedy, end | at 0.6, end | rollouts to 0.9 | updates to 0.9 |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     base = statistics.fmean(final(run, "rollouts") for run in of(runs, "vanilla"))
     for name in names:
@@ -109,11 +113,12 @@ def data_policies(runs: Runs, names: Sequence[str]) -> str:
         cells = [
             f"`{name}`",
             str(len(own)),
+            str(own[0]["points"][-1]["update"]),
             spread(rollouts, 0),
             f"{statistics.fmean(rollouts) / base:.2f}",
+            spread([final(run, "reward") for run in own]),
             spread([final(run, "greedy") for run in own]),
             spread([final(run, "sampled") for run in own]),
-            spread([mean(run, "greedy") for run in own]),
             each([first(run, "rollouts", REACHED) for run in own]),
             each([first(run, "update", REACHED) for run in own]),
         ]

@@ -47,7 +47,7 @@ class Replay:
         self, count: int, fresh: Sequence[BufferedRow], kept: Sequence[BufferedRow], version: int
     ) -> list[BufferedRow] | None:
         """Fresh rows, then those served again; ``None`` while there are too few fresh ones."""
-        pool = [row for row in kept[-self._config.pool_size :] if self._may_be_served(row, version)]
+        pool = self._candidates(kept, version)
         again = min(math.floor(count * self._config.ratio + ROUNDING), len(pool))
         if len(fresh) < count - again:
             return None
@@ -69,11 +69,10 @@ class Replay:
         self._drawn, self._replayed = state["counts"]
         self._chance.load_state_dict(state["chance"])
 
-    def _may_be_served(self, row: BufferedRow, version: int) -> bool:
-        limit = self._config.reuse_limit
-        return version - row.min_version <= self._bound and (
-            limit is None or row.times_served <= limit
-        )
+    def _candidates(self, kept: Sequence[BufferedRow], version: int) -> list[BufferedRow]:
+        oldest, limit = version - self._bound, self._config.reuse_limit
+        pool = [row for row in kept[-self._config.pool_size :] if row.min_version >= oldest]
+        return pool if limit is None else [row for row in pool if row.times_served <= limit]
 
     def _selected(self, pool: list[BufferedRow], count: int) -> list[BufferedRow]:
         if self._config.selector == "latest":
