@@ -1,11 +1,14 @@
-"""Engine `vllm` beside the bare server, and beside engine `torch`, on SmolLM2 (a tiny model if quick).
+"""The engines beside each other, beside a bare vLLM server and beside ``model.generate``, on SmolLM2 and a tiny model.
 
-`raas_over_bare`: tokens per second of 16 equal requests (32 + 64 tokens) through the engine host, over those
-of the same requests posted to the same server with no code of ours but the reading of the answers.
+`raas_over_bare`: tokens per second of 16 equal requests (32 + 64 tokens) through the engine host of `vllm`, over
+those of the same requests posted to the same server with no code of ours but the reading of the answers.
 `blocked_over_empty_swap`: seconds from the call of pause to the return of resume, through the engine host with
-every check, over the same calls of vLLM's protocol made bare; 8 requests are in flight. Medians of
-interleaved rounds. `logprob_gap`: between vLLM's log-probs of what it sampled and the scores that engine
-`torch` gives the same tokens with the same weights.
+every check, over the same calls of vLLM's protocol made bare; 8 requests are in flight. `torch_over_generate_ragged`:
+tokens per second of engine `torch` over those of ``model.generate`` on one padded batch, for 16 requests with prompts
+of 4 to 64 and completions of 8 to 128 tokens. `ENGINE_tokens_s` and `ENGINE_swap_s`: the same 16 requests and the same
+swap through the engine host of each. `logprob_gap`: between vLLM's log-probs of what it sampled and the scores that
+engine `torch` gives the same tokens with the same weights. Medians of interleaved rounds. Fields of the tiny model
+begin with `tiny_`; a quick run has no others.
 """
 
 from __future__ import annotations
@@ -26,57 +29,82 @@ from astraflow_core.launch.environments import create
 from astraflow_core.raas.host_client import HostClient
 from astraflow_core.serving.http import Client
 from astraflow_core.serving.model_folder import chunks
+from astraflow_core.testing.conformance.subject import context, installed
 from astraflow_core.testing.tiny_model import write_tiny_model
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling
 from astraflow_plugin_vllm import requests
 from astraflow_plugin_vllm.config import VllmConfig
 from astraflow_plugin_vllm.server import VllmServer
+from bench.baselines.padded_generate import PaddedGenerate
 from bench.support.hosted import hosted, swap
 from bench.support.timing import ratio
 
-BATCH, PROMPT, SAMPLED, IN_FLIGHT, ROUNDS = 16, 32, 64, 8, 5
+BATCH, PROMPT, SAMPLED, IN_FLIGHT, CONTEXT = 16, 32, 64, 8, 1024
+LONGEST_PROMPT, LONGEST_COMPLETION = 64, 128
+ROUNDS, QUICK_ROUNDS = 5, 2
 MODEL = "pypi:SmolLM2-135M-Instruct"
+_CACHE_GB = 0.25
 
 
 def measure(quick: bool) -> dict[str, float]:
-    """Start one server and measure; the environment ``vllm`` is made if it is missing."""
+    """Start one server for each model and measure; the environment ``vllm`` is made if it is missing."""
     catalog = Catalog.discover()
     say = lambda text: print(text, file=sys.stderr)  # noqa: E731
-    python = create("vllm", ["vllm"], catalog, say=say).interpreter
+    python = str(create("vllm", ["vllm"], catalog, say=say).interpreter)
     with tempfile.TemporaryDirectory(prefix="astraflow-bench-") as scratch:
         folder = Path(scratch)
-        if quick:
-            model = write_tiny_model(folder / "model", hidden=64, head_dim=32, context=1024)
-        else:
+        tiny = write_tiny_model(folder / "model", hidden=64, head_dim=32, context=CONTEXT)
+        rounds = QUICK_ROUNDS if quick else ROUNDS
+        found = asyncio.run(_measured(folder / "tiny", tiny, python, rounds))
+        found = {f"tiny_{field}": value for field, value in found.items()}
+        if not quick:
             model = Hooks.for_models(catalog).resolve_model(MODEL, 0, cache_folder())
-        return asyncio.run(_measured(folder, model, str(python)))
+            found |= asyncio.run(_measured(folder / "large", model, python, rounds))
+        return found
 
 
-async def _measured(folder: Path, model: Path, python: str) -> dict[str, float]:
-    keys = {"max_batch": BATCH, "context_length": 1024}
-    server = VllmServer(VllmConfig(**keys), model, folder / "vllm.log", 0, python, cpu=True)
+async def _measured(folder: Path, model: Path, python: str, rounds: int) -> dict[str, float]:
+    keys = {"max_batch": BATCH, "context_length": CONTEXT}
+    server = VllmServer(
+        VllmConfig(max_batch=BATCH, context_length=CONTEXT),
+        model,
+        folder / "vllm.log",
+        0,
+        python,
+        cpu=True,
+    )
     began = time.perf_counter()
     await server.start()
     found = {"start_s": round(time.perf_counter() - began, 1)}
     bare = Client("vLLM server", server.url, 60)
     try:
         async with hosted(folder / "vllm", model, use="vllm", url=server.url, **keys) as client:
-            found |= await _vllm(client, bare, model)
+            found |= await _beside_bare(client, bare, model, rounds)
             results = await _results(client, SAMPLED)
-        async with hosted(folder / "torch", model, use="torch", context_length=1024) as client:
-            found |= await _torch(client, model, results)
-        return found
     finally:
         await bare.close()
         await server.stop()
+    own: dict[str, str | int | float] = {**keys, "device": "cpu", "cache_gb": _CACHE_GB}
+    async with hosted(folder / "torch", model, use="torch", **own) as client:
+        found |= await _alone("torch", client, model, rounds)
+        found |= await _gap(client, results)
+    async with hosted(folder / "hf", model, use="hf", **own) as client:
+        found |= await _alone("hf", client, model, rounds)
+    found["torch_over_generate_ragged"] = await _over_generate(folder / "ragged", model, rounds)
+    return found
 
 
-async def _vllm(client: HostClient, bare: Client, model: Path) -> dict[str, float]:
+async def _beside_bare(
+    client: HostClient, bare: Client, model: Path, rounds: int
+) -> dict[str, float]:
     file = model / "model.safetensors"
     versions = iter(range(1, 1000))
-    through = await _interleaved(lambda: _results(client, SAMPLED), lambda: _posted(bare, SAMPLED))
-    flying = asyncio.ensure_future(_results(client, 900, IN_FLIGHT))
+    through = await _interleaved(
+        rounds, lambda: _results(client, SAMPLED), lambda: _posted(bare, SAMPLED)
+    )
+    flying = asyncio.ensure_future(_results(client, CONTEXT - PROMPT, IN_FLIGHT))
     blocked = await _interleaved(
+        rounds,
         lambda: swap(client, file, next(versions)),
         lambda: _bare_swap(bare, file, next(versions)),
     )
@@ -87,39 +115,73 @@ async def _vllm(client: HostClient, bare: Client, model: Path) -> dict[str, floa
         "blocked_over_empty_swap": round(ratio(blocked[0], blocked[1]), 3),
         "vllm_tokens_s": round(sampled / float(np.median(through[0])), 1),
         "bare_tokens_s": round(sampled / float(np.median(through[1])), 1),
-        "vllm_swap_s": round(float(np.median(blocked[0])), 3),
+        "vllm_swap_s": round(float(np.median(blocked[0])), 4),
     }
 
 
-async def _torch(
-    client: HostClient, model: Path, results: list[GenerateResult]
-) -> dict[str, float]:
+async def _alone(name: str, client: HostClient, model: Path, rounds: int) -> dict[str, float]:
     file = model / "model.safetensors"
     versions = iter(range(1, 1000))
-    sampling, swapping = await _interleaved(
-        lambda: _results(client, SAMPLED), lambda: swap(client, file, next(versions))
-    )
+    (sampling,) = await _interleaved(rounds, lambda: _results(client, SAMPLED))
+    flying = asyncio.ensure_future(_results(client, CONTEXT - PROMPT, IN_FLIGHT))
+    (swapping,) = await _interleaved(rounds, lambda: swap(client, file, next(versions)))
+    flying.cancel()
+    return {
+        f"{name}_tokens_s": round(BATCH * SAMPLED / float(np.median(sampling)), 1),
+        f"{name}_swap_s": round(float(np.median(swapping)), 4),
+    }
+
+
+async def _gap(client: HostClient, results: list[GenerateResult]) -> dict[str, float]:
     gaps = []
     for number, result in enumerate(results):
-        whole = np.concatenate([_prompt(number), result.tokens])
+        whole = np.concatenate([_prompt(number, PROMPT), result.tokens])
         scores = await client.score(whole, 120)
         gaps.append(np.abs(scores[PROMPT:] - result.logprobs))
     gap = np.concatenate(gaps)
-    return {
-        "torch_tokens_s": round(BATCH * SAMPLED / float(np.median(sampling)), 1),
-        "torch_swap_s": round(float(np.median(swapping)), 3),
-        "logprob_gap_mean": float(gap.mean()),
-        "logprob_gap_max": float(gap.max()),
-    }
+    return {"logprob_gap_mean": float(gap.mean()), "logprob_gap_max": float(gap.max())}
 
 
-def _prompt(number: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    return np.array([2 + (number + i) % 25 for i in range(PROMPT)], dtype=np.int32)
+async def _over_generate(folder: Path, model: Path, rounds: int) -> float:
+    """Both in this process and with one thread, so that nothing but the batching differs."""
+    keys = {"device": "cpu", "max_batch": BATCH, "context_length": CONTEXT, "cache_gb": _CACHE_GB}
+    (build,) = installed("engine", "torch", keys).variants.values()
+    engine, padded, asked = build(context("engine", folder)), PaddedGenerate(model), _ragged()
+
+    async def ours() -> None:
+        results = await asyncio.gather(*(engine.generate(request) for request in asked))
+        for request, result in zip(asked, results, strict=True):
+            assert len(result.tokens) == request.sampling.max_tokens
+
+    async def theirs() -> None:
+        await asyncio.to_thread(padded, asked)
+
+    await engine.start(model)
+    try:
+        measured = await _interleaved(rounds, ours, theirs)
+    finally:
+        await engine.close()
+    return round(ratio(measured[1], measured[0]), 3)
+
+
+def _ragged() -> list[GenerateRequest]:
+    """Lengths of prompts evenly and of completions log-evenly spread, in an order that mixes them."""
+    order = np.random.default_rng(0).permutation(BATCH)
+    prompts = np.linspace(4, LONGEST_PROMPT, BATCH).astype(int)
+    completions = np.geomspace(8, LONGEST_COMPLETION, BATCH).astype(int)[order]
+    return [
+        GenerateRequest(str(n), _prompt(n, int(prompt)), Sampling(int(count), ignore_eos=True))
+        for n, (prompt, count) in enumerate(zip(prompts, completions, strict=True))
+    ]
+
+
+def _prompt(number: int, length: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    return np.array([2 + (number + i) % 25 for i in range(length)], dtype=np.int32)
 
 
 def _request(number: int, tokens: int) -> GenerateRequest:
     sampling = Sampling(tokens, ignore_eos=True)
-    return GenerateRequest(f"{tokens}-{number}", _prompt(number), sampling)
+    return GenerateRequest(f"{tokens}-{number}", _prompt(number, PROMPT), sampling)
 
 
 async def _results(client: HostClient, tokens: int, count: int = BATCH) -> list[GenerateResult]:
@@ -146,10 +208,12 @@ async def _bare_swap(bare: Client, file: Path, version: int) -> None:
     await bare.post("/resume")
 
 
-async def _interleaved(*sides: Callable[[], Awaitable[object]]) -> list[list[float]]:
+async def _interleaved(
+    rounds: int, *sides: Callable[[], Awaitable[object]]
+) -> list[list[float]]:  # fmt: skip
     """Seconds of each side from ``A B A B …``, after one unmeasured round."""
     measured: list[list[float]] = [[] for _ in sides]
-    for round_ in range(ROUNDS + 1):
+    for round_ in range(rounds + 1):
         for side, values in zip(sides, measured, strict=True):
             began = time.perf_counter()
             await side()

@@ -8,9 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import xxhash
 
 from astraflow_core.errors import UserError, WeightsError
-from astraflow_core.serving.model_folder import ModelConfig, ModelFolder, chunks, specs_of
+from astraflow_core.serving.model_folder import (
+    ModelConfig,
+    ModelFolder,
+    chunks,
+    digest_of,
+    link_version,
+    specs_of,
+)
 from astraflow_core.testing.tiny_model import write_tiny_model
 from astraflow_core.wire.tensor_file import lay_out
 
@@ -110,3 +118,36 @@ def test_chunks_are_whole_in_order_and_small_enough(folder: ModelFolder, most: i
         total = sum(sizes[name] for name in names)
         assert total <= most or len(names) == 1
         assert not following or total + sizes[following[0]] > most
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "model", alphabet=" $ab")
+    other = write_tiny_model(tmp_path / "other", alphabet=" $abcdef")
+    ModelConfig.read(model)
+    (other / "config.json").replace(other / "own.json")
+    (other / "config.json").write_bytes((model / "config.json").read_bytes())
+    with pytest.raises(UserError, match=r"ids up to 7, and the model a vocabulary of 4"):
+        ModelConfig.read(other)
+    (model / "tokenizer.json").unlink()  # token ids go in and out: none is needed
+    ModelConfig.read(model)
+
+
+def test_the_digest_of_a_file_is_that_of_its_manifest(tmp_path: Path) -> None:
+    file = tmp_path / "data"
+    data = bytes(range(256)) * (5 << 12)  # two blocks and a half
+    file.write_bytes(data)
+    blocks = [data[at : at + (2 << 20)] for at in range(0, len(data), 2 << 20)]
+    digests = b"".join(xxhash.xxh3_128_digest(block) for block in blocks)
+    assert len(blocks) == 3 and digest_of([file]) == xxhash.xxh3_128_hexdigest(digests)
+
+
+def test_links_make_a_folder_like_the_models_with_other_weights(
+    folder: ModelFolder, tmp_path: Path
+) -> None:
+    (folder.path / "model.safetensors.index.json").write_text("{}")
+    other = write_tiny_model(tmp_path / "other", seed=1) / "model.safetensors"
+    made = tmp_path / "made"
+    made.mkdir()
+    link_version(folder, [other], made)
+    assert ModelFolder.read(made).config == folder.config
+    assert [file.resolve() for file in made.glob("*.safetensors*")] == [other]

@@ -182,14 +182,7 @@ class DeskEngine(Generic[B]):
         if not backend.paused:
             raise RuntimeError(f"engine {self._name!r} loads weights only while it is paused")
         await backend.load(source)
-        stale = [
-            flight
-            for flight in backend.desk.running
-            if flight.request.pinned_version not in (None, source.version)
-        ]
-        for flight in stale:
-            flight.superseded = True
-        await end_requests(backend, stale)
+        await end_superseded(backend, source.version)
 
     async def sleep(self, level: int) -> None:
         """For engines that declare it."""
@@ -229,6 +222,18 @@ async def end_requests(backend: Backend, flights: Sequence[Flight]) -> None:
                 f"{len(pending)} requests to end",
                 backend.end_s,
             )
+
+
+async def end_superseded(backend: Backend, version: int) -> None:
+    """End the requests that are pinned to another version than the one that was loaded."""
+    stale = [
+        flight
+        for flight in backend.desk.running
+        if flight.request.pinned_version not in (None, version)
+    ]
+    for flight in stale:
+        flight.superseded = True
+    await end_requests(backend, stale)
 
 
 def _wrong_version(request: GenerateRequest, served: int) -> WrongVersion:

@@ -91,12 +91,15 @@ class ModelFolder:
             raise WeightsError(
                 f"cannot read {', '.join(map(str, files))} as safetensors: {error}"
             ) from error
+        self.check_specs(", ".join(map(str, files)), given)
+
+    def check_specs(self, what: str, given: dict[str, TensorSpec]) -> None:
+        """Raise :class:`WeightsError` unless these are the tensors of a version; ``what`` names it."""
         problems = list(self._problems(given))
         if problems:
             more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
             raise WeightsError(
-                f"{', '.join(map(str, files))} does not fit the loaded model: "
-                f"{'; '.join(problems[:_SHOWN])}{more}"
+                f"{what} does not fit the loaded model: {'; '.join(problems[:_SHOWN])}{more}"
             )
 
     def _problems(self, given: dict[str, TensorSpec]) -> Iterator[str]:

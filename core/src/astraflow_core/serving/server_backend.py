@@ -6,7 +6,7 @@ import asyncio
 import logging
 from abc import abstractmethod
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow_core.errors import AstraFlowError, EngineLost, WeightsError
+from astraflow_core.serving.buckets import Bucket
 from astraflow_core.serving.desk import Flight
 from astraflow_core.serving.engine import Backend
 from astraflow_core.serving.http import Client, ServerRefused, ServerSilent
@@ -48,11 +49,12 @@ class Server(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """The files of a version, its number and kind."""
+    """The files of a version, its number and kind; or the buckets that bring it once."""
 
     number: int
     files: tuple[Path, ...]
     kind: Kind = "full"
+    buckets: tuple[Bucket, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,7 @@ class ServerBackend(Backend):
             raise await self._unknown(
                 f"nobody can say what {self.label} holds after version {version.number}: {error}"
             ) from error
-        self.loaded = version
+        self.loaded = replace(version, buckets=())
 
     async def _unknown(self, reason: str) -> EngineLost:
         gone = await self.server.why_gone()

@@ -1,26 +1,24 @@
-"""The engine suite on a real SGLang server: the only proof that the stand-in stands for it. Needs a GPU and
-SGLang, in this interpreter or in the one that the variable SGLANG_PYTHON names."""
+"""The engine suite on a real SGLang server, started as the engine starts it: the only proof that the stand-in stands
+for it. Needs a GPU and SGLang, in this interpreter or in the one that the variable SGLANG_PYTHON names."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
 from astraflow_core.testing.conformance.engine import EngineConformance, Subject, installed
 from astraflow_core.testing.tiny_model import write_tiny_model
+from astraflow_plugin_sglang.config import SGLangConfig
+from astraflow_plugin_sglang.server import sglang_server
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(2000)]
-START_S = 600
+START_S = 600.0
 
 
 def write_model(folder: Path, seed: int = 0) -> Path:
@@ -32,47 +30,41 @@ def write_model(folder: Path, seed: int = 0) -> Path:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One server for all ways of an update. Its process belongs to a loop, and tests each have their own."""
     folder = tmp_path_factory.mktemp("sglang")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    python = os.environ.get("SGLANG_PYTHON", sys.executable)
-    command = [
-        *(python, "-m", "sglang.launch_server", "--model-path", str(write_model(folder / "model"))),
-        *("--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"),
-        *("--attention-backend", "triton", "--sampling-backend", "pytorch"),  # these know float32
-        *("--skip-tokenizer-init", "--disable-radix-cache", "--mem-fraction-static", "0.3"),
-    ]
-    log = folder / "sglang.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )  # fmt: skip
-    url = f"http://127.0.0.1:{port}"
+    config = SGLangConfig(
+        server_python=os.environ.get("SGLANG_PYTHON"),
+        dtype="float32",
+        memory_fraction=0.3,
+        arguments=(
+            "--attention-backend",
+            "triton",
+            "--sampling-backend",
+            "pytorch",
+        ),  # know float32
+        start_deadline_s=START_S,
+    )
+    child = sglang_server(config, write_model(folder / "model"), folder / "sglang.log", 0)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
     try:
-        give_up = time.monotonic() + START_S
-        while True:
-            try:
-                with urllib.request.urlopen(f"{url}/health", timeout=5):
-                    break
-            except (OSError, urllib.error.URLError):
-                told = log.read_text(errors="replace")[-3000:]
-                assert process.poll() is None, f"the server ended: {told}"
-                assert time.monotonic() < give_up, f"the server is not ready: {told}"
-                time.sleep(1)
-        yield url
+        asyncio.run_coroutine_threadsafe(child.start(), loop).result(START_S + 10)
+        yield child.url
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait(10)
+        asyncio.run_coroutine_threadsafe(child.stop(), loop).result(30)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
 
 
-class TestSGLangOnGpu(EngineConformance):
+class OnGpu:
+    keys: ClassVar[dict[str, Any]] = {}
     deadline_s = 120.0
 
     @pytest.fixture
     def component(self, server: str) -> Subject:
-        return installed("engine", "sglang", {"url": server})
+        return installed("engine", "sglang", {"url": server, **self.keys})
 
     @pytest.fixture
     def model(self, tmp_path: Path) -> Path:
@@ -81,3 +73,19 @@ class TestSGLangOnGpu(EngineConformance):
     @pytest.fixture
     def other(self, tmp_path: Path) -> Path:
         return write_model(tmp_path / "other", seed=1) / "model.safetensors"
+
+
+class TestSGLangOnGpu(OnGpu, EngineConformance):
+    pass
+
+
+class TestSGLangOnGpuByTensors(OnGpu, EngineConformance):
+    keys: ClassVar = {"update": "tensor", "chunk_mb": 1}
+
+
+class TestSGLangOnGpuByBroadcast(OnGpu, EngineConformance):
+    keys: ClassVar = {"update": "distributed", "chunk_mb": 1}
+
+
+class TestSGLangOnGpuRetracting(OnGpu, EngineConformance):
+    keys: ClassVar = {"keep": "retract"}

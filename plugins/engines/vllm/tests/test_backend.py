@@ -14,6 +14,7 @@ from astraflow_core.errors import WeightsError
 from astraflow_core.serving.model_folder import ModelFolder
 from astraflow_core.testing.conformance.engine import EngineConformance, Subject, installed
 from astraflow_core.types import Sampling, WeightSource
+from astraflow_plugin_vllm.manifest import ON_CUDA
 from astraflow_plugin_vllm.server import VllmServer
 
 pytestmark = [pytest.mark.backend, pytest.mark.timeout(2000)]
@@ -35,7 +36,9 @@ class OnVllm:
 
     @pytest.fixture
     def component(self, server: VllmServer) -> Subject:
-        return installed("engine", "vllm", {"url": server.url, "max_batch": 64, **self.keys})
+        found = installed("engine", "vllm", {"url": server.url, "max_batch": 64, **self.keys})
+        # This server was not started for adapters (see `test_adapters.py`), nor on a GPU.
+        return replace(found, capabilities=found.capabilities - {"lora"} - ON_CUDA)
 
     @pytest.fixture
     def model(self, tmp_path: Path, write_model: WriteModel) -> Path:

@@ -19,7 +19,7 @@ PROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
 
 def test_the_machine_decides_unless_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = tmp_path / "version"
-    monkeypatch.setattr(recipe, "_DRIVER", driver)
+    monkeypatch.setattr(recipe, "DRIVER", driver)
     assert environment(None).extra == environment(CPU).extra == CPU
     driver.touch()
     assert environment(None).extra == environment(GPU).extra == GPU

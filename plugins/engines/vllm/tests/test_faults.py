@@ -7,6 +7,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ import pytest
 from aiohttp import web
 
 from astraflow_core.errors import AstraFlowError, EngineLost, UserError, WeightsError
+from astraflow_core.serving.buckets import Bucket, DeviceMemory, Rendezvous
+from astraflow_core.serving.model_folder import specs_of
 from astraflow_core.testing.conformance.subject import context
 from astraflow_core.types import GenerateRequest, Sampling, WeightSource
+from astraflow_plugin_vllm import engine as engine_module
 from astraflow_plugin_vllm.config import VllmConfig
 from astraflow_plugin_vllm.engine import VllmEngine
 
@@ -66,6 +70,8 @@ class StandIn:
         match request.path:
             case "/version":
                 return web.json_response({"version": self.version})
+            case "/openapi.json":
+                return web.json_response({"paths": {"/pause": {}, "/resume": {}}})
             case "/v1/models":
                 return web.json_response({"data": [{"id": "m", "max_model_len": 64}]})
             case "/metrics":
@@ -292,6 +298,7 @@ def test_a_version_that_was_not_proved_is_warned_of(
     (tmp_path / "stand-in").unlink(missing_ok=True)
     with_engine(scenario, tmp_path, model)
     assert "vLLM 0.99.1 is not proved" in caplog.text
+    assert "it has no /abort_requests, /collective_rpc" in caplog.text
 
 
 def test_sleeping_goes_by_level_and_waking_by_tags(tmp_path: Path, model: Path) -> None:
@@ -334,5 +341,63 @@ def test_each_version_has_a_prefix_cache_of_its_own(tmp_path: Path, model: Path)
         first, second = (b["cache_salt"] for b in stand_in.bodies["/inference/v1/generate"])
         assert first != second and first.rpartition(".")[0] == second.rpartition(".")[0]
         assert json.dumps(first) and second.endswith(".1")
+
+    with_engine(scenario, tmp_path, model)
+
+
+def bucket_of(model: Path) -> Bucket:
+    """All of the model's tensors in one buffer, as a trainer would announce it."""
+    specs, end = [], 0
+    for spec in specs_of(model / "model.safetensors"):
+        start, end = end, end + spec.end - spec.start
+        specs.append(replace(spec, start=start, end=end))
+    return Bucket(tuple(specs), "d" * 32)
+
+
+def test_without_cuda_weights_of_a_trainers_gpu_are_refused(tmp_path: Path, model: Path) -> None:
+    async def scenario(engine: VllmEngine, stand_in: StandIn) -> None:
+        await engine.pause("keep")
+        stand_in.calls.clear()
+        for call in (
+            engine.join(Rendezvous("127.0.0.1", 1, 1, 2)),
+            engine.receive(1, [bucket_of(model)]),
+        ):
+            with pytest.raises(UserError, match=r"on CUDA only.*a transport that brings a file"):
+                await call
+        assert not stand_in.calls
+
+    with_engine(scenario, tmp_path, model)
+
+
+def test_buckets_go_through_the_four_stages_and_a_torn_one_brings_the_file_before_back(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to where CUDA begins: what the server is told, on a machine that is taken for one with a GPU."""
+    monkeypatch.setattr(engine_module, "DRIVER", tmp_path)
+    memory = DeviceMemory(b"handle", 9, 0, b"counter", 8, b"event", True)
+
+    async def scenario(engine: VllmEngine, stand_in: StandIn) -> None:
+        await engine.join(Rendezvous("10.0.0.1", 4000, 1, 3))
+        (_, joined) = stand_in.bodies["/init_weight_transfer_engine"]
+        fields = {"address": "10.0.0.1", "port": 4000, "rank_offset": 1, "world_size": 3}
+        assert joined == {"init_info": fields}
+        with pytest.raises(RuntimeError, match="only while it is paused"):
+            await engine.receive(1, [bucket_of(model)])
+        await engine.pause("keep")
+        half = replace(bucket_of(model), tensors=bucket_of(model).tensors[1:])
+        with pytest.raises(WeightsError, match="missing tensor"):
+            await engine.receive(1, [half])
+        stand_in.refuse = {"/update_weights": 1}
+        with pytest.raises(WeightsError, match="version 0 is loaded again"):
+            await engine.receive(1, [bucket_of(model)])
+        stand_in.calls.clear()
+        await engine.receive(2, [replace(bucket_of(model), memory=memory)])
+        assert stand_in.calls == UPDATE and (await engine.health())["version"] == 2
+        told = stand_in.bodies["/update_weights"][-1]["update_info"]
+        assert told["digest"] == "d" * 32 and told["memory"]["handle"] == "aGFuZGxl"
+        assert ["model.norm.weight", "F32", [32]] in [tensor[:3] for tensor in told["tensors"]]
+        stand_in.refuse = {"/update_weights": 1}
+        with pytest.raises(EngineLost, match="cannot be brought in again"):
+            await engine.load_weights(source(model, 3))
 
     with_engine(scenario, tmp_path, model)

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from astraflow_core.errors import PreflightError
+from astraflow_core.errors import AstraFlowError, PreflightError
 from astraflow_core.protocols.engine import PauseMode
+from astraflow_core.serving.buckets import Bucket
 from astraflow_core.serving.desk import Flight
 from astraflow_core.serving.http import Client, ServerRefused, ServerSilent
 from astraflow_core.serving.model_folder import ModelFolder
@@ -24,7 +25,7 @@ from astraflow_plugin_vllm.config import VllmConfig
 from astraflow_plugin_vllm.metrics import SAMPLED, metrics
 from astraflow_plugin_vllm.routes import what_differs
 from astraflow_plugin_vllm.server import LABEL
-from astraflow_plugin_vllm.updates import Reload, Transfer, Update
+from astraflow_plugin_vllm.updates import Reload, Transfer, Update, receive
 
 PROVED = "0.32."
 
@@ -156,13 +157,27 @@ class VllmBackend(ServerBackend):
 
     async def bring(self, version: Version) -> None:
         """By the protocol that the key ``update`` names; adapters by their own."""
-        if version.kind == "full":
+        if version.buckets:
+            await receive(self.client, version)
+        elif not version.files:
+            raise AstraFlowError(
+                f"version {version.number} came from the trainer's GPU, and cannot be brought in again"
+            )
+        elif version.kind == "full":
             await self._update.load(version)
-            if self._adapters is not None:
-                await self._adapters.reset()
         else:
             assert self._adapters is not None
             await self._adapters.bring(version.number, version.files[0])
+        if version.kind == "full" and self._adapters is not None:
+            await self._adapters.reset()
+
+    async def receive(self, version: int, buckets: Sequence[Bucket]) -> None:
+        """A whole version from the trainer's GPU, under the rules of :meth:`load`."""
+        tensors = {spec.name: spec for bucket in buckets for spec in bucket.tensors}
+        self.folder.check_specs(f"version {version}", tensors)
+        await self.replace(Version(version, (), buckets=tuple(buckets)))
+        if self._adapters is not None:
+            self._adapters.rebase("")
 
     async def progress(self) -> float:
         """As the server counts."""

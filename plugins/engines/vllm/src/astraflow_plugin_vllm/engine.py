@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 from astraflow_core.errors import UserError
+from astraflow_core.serving.buckets import Bucket, Rendezvous
 from astraflow_core.serving.child_server import AttachedServer
-from astraflow_core.serving.engine import DeskEngine, end_requests
-from astraflow_core.serving.http import Client
+from astraflow_core.serving.engine import DeskEngine, end_requests, end_superseded
+from astraflow_core.serving.http import Client, ServerRefused, ServerSilent
 from astraflow_core.serving.model_folder import ModelFolder
 from astraflow_core.serving.server_backend import Server
 from astraflow_core.types import ComponentContext, LogprobSemantics
 from astraflow_plugin_vllm.backend import VllmBackend, context_length
 from astraflow_plugin_vllm.config import VllmConfig
+from astraflow_plugin_vllm.names import DRIVER
 from astraflow_plugin_vllm.server import LABEL, VllmServer
+from astraflow_plugin_vllm.updates import join
 
 
 class VllmEngine(DeskEngine[VllmBackend]):
@@ -61,6 +65,27 @@ class VllmEngine(DeskEngine[VllmBackend]):
         log_file = self._context.directory / "vllm.log"
         return VllmServer(self._config, model, log_file, self._context.seed)
 
+    async def join(self, rendezvous: Rendezvous) -> None:
+        """Take part in a group in which the trainer broadcasts versions (capability ``weights.collective``).
+        Raises :class:`UserError` without CUDA."""
+        _need_cuda()
+        backend = self._running
+        try:
+            await join(backend.client, rendezvous)
+        except (ServerSilent, ServerRefused) as error:
+            raise await backend.explain(error) from error
+
+    async def receive(self, version: int, buckets: Sequence[Bucket]) -> None:
+        """As ``load_weights``, of a version that comes from the trainer's GPU: by the broadcast that
+        :meth:`join` made ready, or out of its memory (``weights.ipc``). A bucket that is not what was announced is
+        refused and the version before is brought in again, if that came as a file; else the engine is lost."""
+        _need_cuda()
+        backend = self._running
+        if not backend.paused:
+            raise RuntimeError("engine 'vllm' receives weights only while it is paused")
+        await backend.receive(version, buckets)
+        await end_superseded(backend, version)
+
     async def sleep(self, level: int) -> None:
         """Level 1 keeps the weights in main memory, level 2 drops them; both drop keys and values, so
         what is frozen ends with what it has. Needs ``sleep_mode = true``."""
@@ -74,3 +99,11 @@ class VllmEngine(DeskEngine[VllmBackend]):
     async def wake(self) -> None:
         """Undo :meth:`sleep`. The engine stays paused, as it was when it fell asleep."""
         await self._running.wake()
+
+
+def _need_cuda() -> None:
+    if not DRIVER.exists():
+        raise UserError(
+            "engine 'vllm' receives weights from a trainer's GPU on CUDA only, and this machine has no NVIDIA "
+            "driver: use a transport that brings a file, such as http"
+        )

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from astraflow_core.config.environments import Environment
 from astraflow_core.errors import UserError
+from astraflow_plugin_vllm.names import DRIVER
 
 CPU, GPU = "runtime-cpu", "runtime"
-_DRIVER = Path("/proc/driver/nvidia/version")
 _PROVED_CPU = Path(__file__).with_name("constraints-cpu.txt")
 
 
@@ -19,7 +19,7 @@ def environment(extra: str | None) -> Environment:
     package index are CUDA builds, and transformers fails on importing them. Triton, a gigabyte, is used
     by kernels that the CPU has not.
     """
-    chosen = extra or (GPU if _DRIVER.exists() else CPU)
+    chosen = extra or (GPU if DRIVER.exists() else CPU)
     if chosen == CPU:
         return Environment(
             extra=CPU,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from astraflow_core.component import Component
 from astraflow_core.hookspecs import hookimpl
+from astraflow_plugin_vllm.names import DRIVER
 
 ASTRAFLOW_API = (1, 0)
+ON_CUDA = frozenset({"weights.collective", "weights.ipc"}) if DRIVER.exists() else frozenset()
 ASTRAFLOW_ENVIRONMENT = "astraflow_plugin_vllm.environment:environment"
 
 
@@ -27,7 +29,9 @@ def astraflow_engines() -> list[Component]:
                     "weights.path",
                     "weights.inflight",
                     "sleep",
+                    "lora",
                 }
-            ),
+            )
+            | ON_CUDA,
         )
     ]

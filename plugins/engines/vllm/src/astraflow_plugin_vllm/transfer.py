@@ -1,8 +1,9 @@
 """The half that runs inside vLLM's workers: a weight-transfer backend that reads a version by its path.
 
 vLLM 0.32 has an update protocol of four calls (init, start, update in chunks, finish; see
-``vllm.distributed.weight_transfer``), whose own backends all move tensors between GPUs. This one reads
-chunks of a verified safetensors file instead, on any device. ``vllm serve`` is started with
+``vllm.distributed.weight_transfer``), whose own backends all move tensors between GPUs, unverified. This one
+reads chunks of a verified safetensors file, on any device, or opens buckets from a trainer's GPU once their
+digests are right. ``vllm serve`` is started with
 ``--worker-extension-cls astraflow_plugin_vllm.transfer:WorkerExtension`` so that each worker imports this
 module, and with it the backend, before it loads the model.
 """
@@ -10,7 +11,7 @@ module, and with it the backend, before it loads the model.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,6 +22,10 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
+from vllm.distributed.weight_transfer.nccl_common import (
+    NCCLWeightTransferInitInfo,
+    worker_init_process_group,
+)
 from vllm.lora.request import LoRARequest
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.reload import (
@@ -28,30 +33,52 @@ from vllm.model_executor.model_loader.reload import (
     initialize_layerwise_reload,
 )
 
+from astraflow_plugin_vllm import received
 from astraflow_plugin_vllm.names import BACKEND
 
 
 @dataclass
-class FileInit(WeightTransferInitInfo):  # type: ignore[misc]
-    """Nothing has to be agreed on before a path can be read."""
+class Init(WeightTransferInitInfo):  # type: ignore[misc]
+    """Nothing has to be agreed on before a path can be read or memory mapped; for a broadcast, the fields of
+    :class:`astraflow_core.serving.buckets.Rendezvous`."""
+
+    address: str | None = None
+    port: int = 0
+    rank_offset: int = 0
+    world_size: int = 0
 
 
 @dataclass
-class FileUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]
-    """A chunk: tensors ``names`` of the safetensors file ``path``."""
+class Update(WeightTransferUpdateInfo):  # type: ignore[misc]
+    """A chunk: tensors ``names`` of the safetensors file ``path``; or ``tensors`` in a buffer with a ``digest``,
+    mapped from ``memory`` or, without one, broadcast."""
 
-    path: str
-    names: list[str]
+    path: str | None = None
+    names: list[str] = field(default_factory=list)
+    tensors: list[Any] = field(default_factory=list)
+    digest: str = ""
+    memory: dict[str, Any] | None = None
 
 
-class FileTransfer(WeightTransferEngine[FileInit, FileUpdate]):  # type: ignore[misc]
+class Transfer(WeightTransferEngine[Init, Update]):  # type: ignore[misc]
     """The backend. Names are those of the checkpoint; the model's own loader fuses and shards them."""
 
-    init_info_cls = FileInit
-    update_info_cls = FileUpdate
+    init_info_cls = Init
+    update_info_cls = Update
+    _group: Any = None
 
-    def init_transfer_engine(self, init_info: FileInit) -> None:
-        """Nothing to do."""
+    def init_transfer_engine(self, init_info: Init) -> None:
+        """Take a place in the group of a broadcast, if there is to be one."""
+        if init_info.address is None:
+            return
+        received.need_cuda(self.device)
+        found = NCCLWeightTransferInitInfo(
+            master_address=init_info.address,
+            master_port=init_info.port,
+            rank_offset=init_info.rank_offset,
+            world_size=init_info.world_size,
+        )
+        self._group = worker_init_process_group(found, self.parallel_config)
 
     def start_weight_update(self) -> None:
         """Put the model's parameters back into checkpoint layout, on the meta device."""
@@ -63,9 +90,20 @@ class FileTransfer(WeightTransferEngine[FileInit, FileUpdate]):  # type: ignore[
         next kernel on the same stream."""
         self.receive_weights(self.parse_update_info(update_info))
 
-    def receive_weights(self, update_info: FileUpdate) -> None:
+    def receive_weights(self, update_info: Update) -> None:
         """Feed the chunk's tensors to the model."""
-        self.model.load_weights(_tensors(update_info))
+        self.model.load_weights(self._tensors(update_info))
+
+    def _tensors(self, update: Update) -> Iterator[tuple[str, torch.Tensor]]:
+        if update.path is not None:
+            yield from _of_file(update.path, update.names)
+            return
+        layout = received.Layout(update.tensors, update.digest)
+        if update.memory is not None:
+            buffer = received.mapped(update.memory, layout, self.device)
+        else:
+            buffer = received.broadcast(self._group, layout, self.device)
+        yield from received.opened(buffer, layout)
 
     def finish_weight_update(self) -> None:
         """Process what has arrived into the kernels' own layout."""
@@ -73,16 +111,17 @@ class FileTransfer(WeightTransferEngine[FileInit, FileUpdate]):  # type: ignore[
         repack_output(self.model)
 
     def shutdown(self) -> None:
-        """Nothing is held."""
+        """Leave the group."""
+        self._group = None
 
 
-def _tensors(update: FileUpdate) -> Iterator[tuple[str, torch.Tensor]]:
-    with safe_open(update.path, framework="pt") as file:
-        for name in update.names:
+def _of_file(path: str, names: list[str]) -> Iterator[tuple[str, torch.Tensor]]:
+    with safe_open(path, framework="pt") as file:
+        for name in names:
             yield name, file.get_tensor(name)
 
 
-WeightTransferEngineFactory.register_engine(BACKEND, FileTransfer)
+WeightTransferEngineFactory.register_engine(BACKEND, Transfer)
 
 
 def repack_output(model: torch.nn.Module) -> None:

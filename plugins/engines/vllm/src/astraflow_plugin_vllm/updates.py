@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from astraflow_core.serving.buckets import DeviceMemory, Rendezvous
 from astraflow_core.serving.http import Client
 from astraflow_core.serving.model_folder import ModelFolder, chunks, link_version
 from astraflow_core.serving.server_backend import Version
@@ -69,3 +70,25 @@ class Reload:
 
     async def _call(self, method: str, arguments: dict[str, str]) -> None:
         await self._client.post("/collective_rpc", {"method": method, "kwargs": arguments})
+
+
+async def join(client: Client, rendezvous: Rendezvous) -> None:
+    """Have the workers take their places in a group whose rank 0 is the trainer; returns when all are there."""
+    fields = {name: getattr(rendezvous, name) for name in Rendezvous.__slots__}
+    await client.post("/init_weight_transfer_engine", {"init_info": fields})
+
+
+async def receive(client: Client, version: Version) -> None:
+    """Stages two to four, with buckets for chunks; each is verified by the workers before it is used."""
+    await client.post("/start_weight_update")
+    for bucket in version.buckets:
+        update: dict[str, Any] = {
+            "tensors": [[t.name, t.dtype, list(t.shape), t.start, t.end] for t in bucket.tensors],
+            "digest": bucket.digest,
+        }
+        if bucket.memory is not None:
+            update["memory"] = {
+                name: getattr(bucket.memory, name) for name in DeviceMemory.__slots__
+            }
+        await client.post("/update_weights", {"update_info": update})
+    await client.post("/finish_weight_update", {"weight_version": str(version.number)})

