@@ -102,6 +102,8 @@ class HostClient:
                 source.digest,
                 source.bytes_received,
                 source.seconds,
+                source.kind,
+                source.base,
             )
 
         await self._call(load, deadline_s, f"load version {source.version}")

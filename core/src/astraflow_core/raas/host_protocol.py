@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from astraflow_core import errors
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling, WeightSource
+from astraflow_core.types.weights import Kind
 
 
 class EngineError(errors.AstraFlowError):
@@ -85,6 +86,8 @@ class LoadWeights(_Message, frozen=True, tag="load_weights"):
     digest: str
     bytes_received: int
     seconds: float
+    kind: Kind = "full"
+    base: str | None = None
 
     @property
     def source(self) -> WeightSource:
@@ -96,6 +99,8 @@ class LoadWeights(_Message, frozen=True, tag="load_weights"):
             self.digest,
             self.bytes_received,
             self.seconds,
+            self.kind,
+            self.base,
         )
 
 
