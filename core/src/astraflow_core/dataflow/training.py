@@ -7,8 +7,6 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from msgspec.structs import replace
-
 from astraflow_core.dataflow.balance import Step
 from astraflow_core.dataflow.entries import (
     Acknowledged,
@@ -161,9 +159,6 @@ class Training:
         if batch is not None:
             state.last_progress = trainer.last_step = state.clock()
             trainer.steps_done += 1
-            # In the entry too: a dataflow that reads its journal knows of no RaaS what it measured.
-            probed = state.fleet.probed(message.policy)
-            message = replace(message, metrics={**message.metrics, **probed})
             # In the entry too: a dataflow that reads its journal knows of no RaaS what it measured.
             probed = state.fleet.probed(message.policy)
             message = replace(message, metrics={**message.metrics, **probed})
