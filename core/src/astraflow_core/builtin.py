@@ -20,3 +20,16 @@ def astraflow_launchers() -> list[Component]:
             capabilities=frozenset({"local"}),
         )
     ]
+
+
+@hookimpl
+def astraflow_prompt_sources() -> list[Component]:
+    """What makes one prompt source of several."""
+    return [
+        Component(
+            name="merged",
+            target="astraflow_core.dataflow.merged:Merged",
+            config="astraflow_core.dataflow.merged_config:MergedConfig",
+            summary="the prompts of several sources, each with the name of its own",
+        )
+    ]

@@ -21,6 +21,9 @@ from astraflow_core.config.models import (
 AUTO = "auto"
 """``transport.use = "auto"``: a plugin of the run chooses."""
 
+MERGED = "merged"
+"""``prompts.use = "merged"``: the prompts of all ``sources``, each a table of its own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -49,7 +52,7 @@ _OF_POLICY: tuple[tuple[str, Kind, type[ComponentTable]], ...] = (
 def component_tables(config: RunConfig | Mapping[str, Any]) -> Iterator[Place]:
     """Every component table of a validated config, or of raw TOML as far as it has the right shape."""
     prompts = _get(config, "prompts")
-    yield from _place("prompts", Kind.PROMPT_SOURCE, PromptsTable, prompts)
+    yield from _sources("prompts", PromptsTable, prompts)
     yield from _list("prompts.data", prompts)
     yield from _place("workflow", Kind.WORKFLOW, ComponentTable, _get(config, "workflow"))
     yield from _place("reward", Kind.REWARD, ComponentTable, _get(config, "reward"))
@@ -60,13 +63,23 @@ def component_tables(config: RunConfig | Mapping[str, Any]) -> Iterator[Place]:
     for name, table in _items(_get(config, "engines")):
         yield from _place(f"engines.{name}", Kind.ENGINE, FrozenEngineTable, table)
     for name, table in _items(_get(_get(config, "eval"), "sets")):
-        yield from _place(f"eval.sets.{name}", Kind.PROMPT_SOURCE, ComponentTable, table)
+        yield from _sources(f"eval.sets.{name}", ComponentTable, table)
     yield from _place("launcher", Kind.LAUNCHER, LauncherTable, _get(config, "launcher"))
 
 
 def _place(path: str, kind: Kind, model: type[ComponentTable], table: Any) -> Iterator[Place]:
     if isinstance(table, Mapping | ComponentTable):
         yield Place(path, kind, model, table)
+
+
+def _sources(path: str, model: type[ComponentTable], table: Any) -> Iterator[Place]:
+    """The table of a prompt source, after those of which it is merged."""
+    merged = _get(table, "use") == MERGED
+    for name, nested in _items(_get(table, "sources")) if merged else ():
+        if isinstance(table, ComponentTable) and isinstance(nested, Mapping) and "use" in nested:
+            nested = ComponentTable.model_validate(nested)
+        yield from _place(f"{path}.sources.{name}", Kind.PROMPT_SOURCE, ComponentTable, nested)
+    yield from _place(path, Kind.PROMPT_SOURCE, model, table)
 
 
 def _list(path: str, owner: Any) -> Iterator[Place]:
