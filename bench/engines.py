@@ -4,20 +4,23 @@
 those of the same requests posted to the same server with no code of ours but the reading of the answers.
 `blocked_over_empty_swap`: seconds from the call of pause to the return of resume, through the engine host with
 every check, over the same calls of vLLM's protocol made bare; 8 requests are in flight. `torch_over_generate_ragged`:
-tokens per second of engine `torch` over those of ``model.generate`` on one padded batch, for 16 requests with prompts
-of 4 to 64 and completions of 8 to 128 tokens. `ENGINE_tokens_s` and `ENGINE_swap_s`: the same 16 requests and the same
+tokens per second of engine `torch` over those of ``model.generate`` on padded batches, for 32 requests with prompts of 4
+to 64 and completions of 8 to 128 tokens, at most 16 at once. `ENGINE_tokens_s` and `ENGINE_swap_s`: the same 16 requests and the same
 swap through the engine host of each. `logprob_gap`: between vLLM's log-probs of what it sampled and the scores that
 engine `torch` gives the same tokens with the same weights. Medians of interleaved rounds. Fields of the tiny model
 begin with `tiny_`; a quick run has no others.
+
+``python -m bench.engines`` prints what was recorded as a table.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +43,7 @@ from bench.support.hosted import hosted, swap
 from bench.support.timing import ratio
 
 BATCH, PROMPT, SAMPLED, IN_FLIGHT, CONTEXT = 16, 32, 64, 8, 1024
-LONGEST_PROMPT, LONGEST_COMPLETION = 64, 128
+RAGGED, LONGEST_PROMPT, LONGEST_COMPLETION = 32, 64, 128
 ROUNDS, QUICK_ROUNDS = 5, 2
 MODEL = "pypi:SmolLM2-135M-Instruct"
 _CACHE_GB = 0.25
@@ -147,6 +150,7 @@ async def _over_generate(folder: Path, model: Path, rounds: int) -> float:
     keys = {"device": "cpu", "max_batch": BATCH, "context_length": CONTEXT, "cache_gb": _CACHE_GB}
     (build,) = installed("engine", "torch", keys).variants.values()
     engine, padded, asked = build(context("engine", folder)), PaddedGenerate(model), _ragged()
+    batches = [asked[at : at + BATCH] for at in range(0, RAGGED, BATCH)]
 
     async def ours() -> None:
         results = await asyncio.gather(*(engine.generate(request) for request in asked))
@@ -154,7 +158,8 @@ async def _over_generate(folder: Path, model: Path, rounds: int) -> float:
             assert len(result.tokens) == request.sampling.max_tokens
 
     async def theirs() -> None:
-        await asyncio.to_thread(padded, asked)
+        for batch in batches:
+            await asyncio.to_thread(padded, batch)
 
     await engine.start(model)
     try:
@@ -166,9 +171,9 @@ async def _over_generate(folder: Path, model: Path, rounds: int) -> float:
 
 def _ragged() -> list[GenerateRequest]:
     """Lengths of prompts evenly and of completions log-evenly spread, in an order that mixes them."""
-    order = np.random.default_rng(0).permutation(BATCH)
-    prompts = np.linspace(4, LONGEST_PROMPT, BATCH).astype(int)
-    completions = np.geomspace(8, LONGEST_COMPLETION, BATCH).astype(int)[order]
+    random = np.random.default_rng(0)
+    prompts = random.permutation(np.linspace(4, LONGEST_PROMPT, RAGGED).astype(int))
+    completions = random.permutation(np.geomspace(8, LONGEST_COMPLETION, RAGGED).astype(int))
     return [
         GenerateRequest(str(n), _prompt(n, int(prompt)), Sampling(int(count), ignore_eos=True))
         for n, (prompt, count) in enumerate(zip(prompts, completions, strict=True))
@@ -220,3 +225,24 @@ async def _interleaved(
             if round_:
                 values.append(time.perf_counter() - began)
     return measured
+
+
+def table(found: Mapping[str, float]) -> str:
+    """Engine by engine, for the READMEs."""
+    lines = [
+        "| engine | SmolLM2-135M tokens/s | swap s | tiny tokens/s | swap s |",
+        "|---|---|---|---|---|",
+    ]
+    for name in ("torch", "hf", "vllm"):
+        cells = (
+            f"{found[f'{model}{name}_{what}']:.{digits}f}"
+            for model in ("", "tiny_")
+            for what, digits in (("tokens_s", 0), ("swap_s", 3))
+        )
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    recorded = Path(__file__).parent / "results" / "engines.json"
+    sys.stdout.write(table(json.loads(recorded.read_text())) + "\n")
