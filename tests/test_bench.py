@@ -63,3 +63,9 @@ def test_no_row_is_lost_whichever_process_is_killed() -> None:
         assert fields[f"{name}_least_s"] <= fields[f"{name}_s"] <= fields[f"{name}_most_s"]
         # The operating system notes when a process was created in steps of 10 ms.
         assert fields[f"{name}_noticed_s"] > -0.02 and fields[f"{name}_after_start_s"] > 0
+
+
+def test_health_is_answered_while_versions_are_loaded() -> None:
+    fields = quick("raas_health")
+    assert fields["versions"] == 4 and fields["calls"] > 0
+    assert 0 < fields["p50_ms"] <= fields["p99_ms"] <= fields["most_ms"]
