@@ -51,6 +51,12 @@ class _StatusCollector(Collector):
             for name, count in facts["rows"].items():
                 rows.add_metric([policy, name], count)
         yield rows
+        pool = GaugeMetricFamily(
+            "astraflow_pool", "RaaS, asked for and told to leave", labels=["what"]
+        )
+        for name, count in status["pool"].items():
+            pool.add_metric([name], count)
+        yield pool
         yield from self._policies(status["policies"])
         yield from self._raas(status["raas"])
         yield CounterMetricFamily(
