@@ -87,7 +87,9 @@ def test_vllm_trains_and_the_death_of_its_server_is_mended(user: User) -> None:
     (server,) = [
         pid
         for pid in live_processes(user.marker)
-        if b"vllm.entrypoints.cli.main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        # Not our guard, whose arguments are the server's command.
+        if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:3]
+        == [b"-m", b"vllm.entrypoints.cli.main"]
     ]
     os.kill(server, signal.SIGKILL)
     ended = user.end(running, 600)
