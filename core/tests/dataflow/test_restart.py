@@ -148,7 +148,34 @@ def test_a_policy_that_cannot_be_restored_is_named(bench, tmp_path):
     b = bench(journal=tmp_path, data=[Moody]).begin()
     b.push(b.lease(2)[0][0])
     with pytest.raises(
-        RunFailed, match=r"Pushed.*decided otherwise at accept \(the group of task train-0"
+        RunFailed,
+        match=r"Pushed.*decided otherwise at accept \(the group of task train-0 was accepted then; "
+        r"'solver' kept it, and now 'solver': Moody said 'mood'",
+    ):
+        b.restart()
+
+
+class Whimsical:
+    """Refuses another prompt each time that it is made."""
+
+    made = 0
+
+    def __init__(self):
+        Whimsical.made += 1
+        self.unwanted = f"p{Whimsical.made}"
+
+    def admit(self, prompt):
+        return prompt.id != self.unwanted
+
+
+def test_a_policy_that_refuses_other_prompts_now_is_named(bench, tmp_path):
+    Whimsical.made = 0
+    b = bench(journal=tmp_path, admission=[Whimsical]).begin()
+    assert [task.prompt_id for task in b.lease(4)[0]] == ["p0", "p2"]
+    with pytest.raises(
+        RunFailed,
+        match=r"Walked.*at admit \('p1' was refused by 'Whimsical' then, 'p2' is refused by "
+        r"'Whimsical' now\)",
     ):
         b.restart()
 

@@ -14,6 +14,7 @@ from functools import singledispatchmethod
 
 import numpy as np
 
+from astraflow_core.dataflow.admission import Offer, turned
 from astraflow_core.dataflow.entries import (
     Acknowledged,
     Announced,
@@ -22,6 +23,7 @@ from astraflow_core.dataflow.entries import (
     EvaluationGivenUp,
     Evicted,
     Failed,
+    Judged,
     Leased,
     Overdue,
     Place,
@@ -35,6 +37,7 @@ from astraflow_core.dataflow.entries import (
     Resumed,
     Swapped,
     TrainerCame,
+    Turned,
     Walked,
 )
 from astraflow_core.dataflow.flow import Dataflow
@@ -85,18 +88,14 @@ class Replay:
     @_apply.register
     def _(self, entry: Walked) -> None:
         state, admission = self._state, self._state.admission
-        prompt = None
+        offers: list[Offer] = []
         while admission.cursor.position < entry.cursor:
-            if prompt is not None:
-                raise _other_decision("admit", f"prompt {prompt.id!r} was refused then")
-            offer = admission.take()
-            prompt = offer.prompt if offer.admitted else None
-        if prompt is None and entry.task:
-            raise _other_decision("admit", f"the prompt of task {entry.task} was admitted then")
-        if prompt is not None:
-            if not entry.task:
-                raise _other_decision("admit", f"prompt {prompt.id!r} was refused then")
-            state.admit(prompt)
+            offers.append(admission.take())
+        last_as_then = bool(offers) and offers[-1].admitted == bool(entry.task)
+        if not last_as_then or any(offer.admitted for offer in offers[:-1]):
+            raise _other_decision("admit", _refusals(entry.turned, turned(offers)))
+        if entry.task:
+            state.admit(offers[-1].prompt)
 
     @_apply.register
     def _(self, entry: Leased) -> None:
@@ -137,12 +136,13 @@ class Replay:
             rest = reception.refill(group, task, place)
             assert rest.id == entry.refill, f"the rest of {header.task} was {entry.refill}"
             return
-        answer, rows, _ = reception.judge(group, np.array(entry.trained, dtype=np.int64), task)
+        answer, rows, judged = reception.judge(group, np.array(entry.trained, dtype=np.int64), task)
         if (answer.status == "accepted") != entry.accepted or bool(rows) != (place is not None):
             then = "accepted" if entry.accepted else "rejected"
             raise _other_decision(
                 "accept",
-                f"the group of task {header.task} was {then} then, with another result now",
+                f"the group of task {header.task} was {then} then; {_rulings(entry.judged)}, and now "
+                f"{_rulings(judged)}",
             )
         reception.keep(rows, place)
 
@@ -212,6 +212,27 @@ class Replay:
     @_apply.register
     def _(self, entry: Swapped) -> None:
         self._flow.swapping.swap(entry.message)
+
+
+def _refusals(then: list[Turned], now: list[Turned]) -> str:
+    """Where two lists of refusals differ."""
+    before, after = (
+        {(prompt, each.by) for each in refusals if not each.shadow for prompt in each.prompts}
+        for refusals in (then, now)
+    )
+    told = [f"{prompt!r} was refused by {by!r} then" for prompt, by in sorted(before - after)]
+    told += [f"{prompt!r} is refused by {by!r} now" for prompt, by in sorted(after - before)]
+    return ", ".join(told) or "another number of prompts was offered"
+
+
+def _rulings(judged: list[Judged]) -> str:
+    said = [
+        f"{each.policy!r}: {each.by or 'the dataflow'} said {each.reason!r}"
+        if each.reason
+        else f"{each.policy!r} kept it"
+        for each in judged
+    ]
+    return ", ".join(said) or "no policy had a share of it"
 
 
 def _other_decision(point: str, what: str) -> RunFailed:
