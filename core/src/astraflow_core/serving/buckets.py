@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import xxhash
+
 from astraflow_core.types import TensorSpec
 
 
@@ -46,3 +48,8 @@ class Bucket:
     def size(self) -> int:
         """Bytes of the buffer."""
         return self.tensors[-1].end
+
+
+def digest_of_buffer(data: memoryview) -> str:
+    """What a bucket's ``digest`` has to be."""
+    return xxhash.xxh3_128_hexdigest(data)

@@ -10,13 +10,13 @@ from astraflow_core.errors import UserError
 from astraflow_core.serving.buckets import Bucket, Rendezvous
 from astraflow_core.serving.child_server import AttachedServer
 from astraflow_core.serving.engine import DeskEngine, end_requests, end_superseded
+from astraflow_core.serving.gpu import DRIVER
 from astraflow_core.serving.http import Client, ServerRefused, ServerSilent
 from astraflow_core.serving.model_folder import ModelFolder
 from astraflow_core.serving.server_backend import Server
 from astraflow_core.types import ComponentContext, LogprobSemantics
 from astraflow_plugin_vllm.backend import VllmBackend, context_length
 from astraflow_plugin_vllm.config import VllmConfig
-from astraflow_plugin_vllm.names import DRIVER
 from astraflow_plugin_vllm.server import LABEL, VllmServer
 from astraflow_plugin_vllm.updates import join
 

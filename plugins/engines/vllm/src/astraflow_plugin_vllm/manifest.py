@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from astraflow_core.component import Component
 from astraflow_core.hookspecs import hookimpl
-from astraflow_plugin_vllm.names import DRIVER
+from astraflow_core.serving.gpu import DRIVER
 
 ASTRAFLOW_API = (1, 0)
 ON_CUDA = frozenset({"weights.collective", "weights.ipc"}) if DRIVER.exists() else frozenset()

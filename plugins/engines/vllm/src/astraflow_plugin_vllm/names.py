@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 BACKEND = "astraflow_file"
 """The weight-transfer backend of :mod:`astraflow_plugin_vllm.transfer`."""
 
 EXTENSION = "astraflow_plugin_vllm.transfer.WorkerExtension"
 """What makes each worker import it."""
-
-DRIVER = Path("/proc/driver/nvidia/version")
-"""There is an NVIDIA GPU where this exists."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import xxhash
+
+from astraflow_core.serving.buckets import digest_of_buffer
 
 _DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
@@ -37,7 +38,7 @@ class Layout:
 def opened(buffer: torch.Tensor, layout: Layout) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors in ``buffer`` (uint8, on any device), as views of it. Raises :class:`TornBucket` before the
     first of them unless its digest is the one announced."""
-    found = xxhash.xxh3_128_hexdigest(buffer.cpu().numpy().data)
+    found = digest_of_buffer(buffer.cpu().numpy().data)
     if found != layout.digest:
         raise TornBucket(
             f"{len(buffer)} bytes have the digest {found}, announced was {layout.digest}"

@@ -1,0 +1,8 @@
+"""Whether this machine has a GPU, for manifests and recipes that may import nothing heavy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+DRIVER = Path("/proc/driver/nvidia/version")
+"""There is an NVIDIA driver where this exists."""
