@@ -102,6 +102,7 @@ def test_static_starts_nothing(doctor: Doctor) -> None:
         ("engine", "IgnoresTemperature", {"temperature"}),
         ("engine", "OldVersions", {"versions"}),
         ("engine", "ForgetfulLoad", {"drift"}),
+        ("engine", "PretendsToLoad", {"swap"}),
         ("engine", "ShiftedScores", {"score"}),
         ("engine", "Dies", {"start"}),
         ("trainer", "WarmTrainer", {"semantics of temperature"}),

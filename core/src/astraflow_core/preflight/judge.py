@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from astraflow_core.config.models import SamplingTable
-from astraflow_core.preflight.finding import Finding
 from astraflow_core.logprob_gap import FLOOR, Gap, gap, shifted
+from astraflow_core.preflight.finding import Finding
 from astraflow_core.preflight.measure import LOW_TEMPERATURE, VERSION, Digests, Measured, Sampled
 from astraflow_core.preflight.rows import Floats
 from astraflow_core.types import LogprobSemantics
@@ -48,6 +48,7 @@ class Judge:
         yield self._digests(measured.digests)
         yield self._versions(measured)
         yield self._drift(measured)
+        yield self._swap(measured)
 
     def _finding(
         self, subject: str, good: bool, text: str, fix: str, figures: dict[str, float]
@@ -229,16 +230,8 @@ class Judge:
 
     def _drift(self, measured: Measured) -> Finding:
         """A publication without a change changes nothing."""
-        before, after = measured.before, measured.after
-        ours, theirs = [], []
-        for first, second in zip(before.rows, after.rows, strict=True):
-            differs = np.flatnonzero(first.tokens != second.tokens)
-            same = int(differs[0]) if len(differs) else len(first.tokens)
-            # Where greedy sampling first chose another token, the two must have been as likely.
-            ours.append(first.logprobs[: same + 1])
-            theirs.append(second.logprobs[: same + 1])
-        found = gap(theirs, ours)
-        own = gap(after.engine, after.trainer)
+        found = _apart(measured.before, measured.after)
+        own = gap(measured.after.engine, measured.after.trainer)
         good = found.fits(self._most) and own.fits(self._most)
         text = f"log-probs before and after a publication without a change: apart by {found}"
         if found.fits(self._most) and not own.fits(self._most):
@@ -248,6 +241,41 @@ class Judge:
             "tensors of the trainer's export with the model's files, and see that the engine drops its caches"
         )
         return self._finding("drift", good, text, fix, found.figures)
+
+    def _swap(self, measured: Measured) -> Finding:
+        """Other weights give other log-probs, and the same weights give them back."""
+        other = gap(measured.garbled.engine, measured.garbled.trainer)
+        back = _apart(measured.before, measured.restored)
+        if gap(measured.raw.engine, measured.raw.trainer).spread < FLOOR:
+            return self._finding("swap", True, "nothing to see on this model", "", other.figures)
+        if other.fits(self._most):
+            text = (
+                "weights with every tensor in reverse order were loaded, and the log-probs stayed"
+            )
+            good = False
+        else:
+            text = (
+                f"other weights give other log-probs (mean {other.mean:.2g}), and the first ones come back "
+                f"with theirs: apart by {back}"
+            )
+            good = back.fits(self._most)
+        fix = (
+            "the engine must replace all of its weights in load_weights, copies for its kernels included, and "
+            "drop caches of the version before"
+        )
+        return self._finding("swap", good, text, fix, back.figures)
+
+
+def _apart(before: Sampled, after: Sampled) -> Gap:
+    """The gap between greedy rows of two versions as the engine reported them."""
+    ours, theirs = [], []
+    for first, second in zip(before.rows, after.rows, strict=True):
+        differs = np.flatnonzero(first.tokens != second.tokens)
+        same = int(differs[0]) if len(differs) else len(first.tokens)
+        # Where greedy sampling first chose another token, the two must have been as likely.
+        ours.append(first.logprobs[: same + 1])
+        theirs.append(second.logprobs[: same + 1])
+    return gap(theirs, ours)
 
 
 def _within(found: Gap, spread: float, most: float) -> bool:

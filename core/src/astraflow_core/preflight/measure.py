@@ -25,8 +25,9 @@ PROMPTS = 8
 LOW_TEMPERATURE = 0.5
 """Far enough from 1 to tell log-probs with the temperature from raw ones."""
 
-VERSION = 1
-"""The version that is published unchanged; 0 is what the engine loads at its start."""
+VERSION, GARBLED, RESTORED = 1, 2, 3
+"""Versions that are published: unchanged, with every tensor in reverse order, and unchanged again. 0 is what
+the engine loads at its start."""
 
 Prompts = Sequence[npt.NDArray[np.int32]]
 
@@ -56,7 +57,8 @@ class Digests:
 
 @dataclass(frozen=True)
 class Measured:
-    """All of one policy. ``truncated``: the sampling key that keeps one token → rows under it."""
+    """All of one policy. ``truncated``: the sampling key that keeps one token → rows under it. ``before``,
+    ``after``, ``garbled`` and ``restored`` are greedy, by the versions 0, 1, 2 and 3."""
 
     raw: Sampled
     low: Sampled
@@ -65,6 +67,8 @@ class Measured:
     scores: list[Floats] | None
     before: Sampled
     after: Sampled
+    garbled: Sampled
+    restored: Sampled
     digests: Digests
 
 
@@ -82,7 +86,7 @@ class Probe:
     async def measure(
         self, table: SamplingTable, receiver: Receiver, deadline_s: float
     ) -> Measured:
-        """Everything, around one publication without a change."""
+        """Everything, around a publication without a change and one that changes every tensor."""
         raw = await self._sampled(self._sampling)
         scores = await self._engine.scores(raw.rows) if self._scoring else None
         before = await self._sampled(greedy(self._sampling))
@@ -101,9 +105,19 @@ class Probe:
                 min_p=table.min_p,
             )
         )
-        digests = await self._publish(receiver, deadline_s)
-        after = await self._sampled(greedy(self._sampling))
-        return Measured(raw, low, as_run, truncated, scores, before, after, digests)
+        digests, after = await self._served(VERSION, receiver, deadline_s)
+        _, garbled = await self._served(GARBLED, receiver, deadline_s)
+        _, restored = await self._served(RESTORED, receiver, deadline_s)
+        return Measured(
+            raw, low, as_run, truncated, scores, before, after, garbled, restored, digests
+        )
+
+    async def _served(
+        self, version: int, receiver: Receiver, deadline_s: float
+    ) -> tuple[Digests, Sampled]:
+        """Bring a version into the engine; its digests and greedy rows."""
+        digests = await self._publish(version, receiver, deadline_s)
+        return digests, await self._sampled(greedy(self._sampling))
 
     async def _sampled(self, sampling: Sampling) -> Sampled:
         repeats = 1 if sampling.temperature == 0 else 2
@@ -113,8 +127,8 @@ class Probe:
             return Sampled(rows, trainer, trainer)
         return Sampled(rows, trainer, await self._trainer.logprobs(rows, sampling.temperature))
 
-    async def _publish(self, receiver: Receiver, deadline_s: float) -> Digests:
-        announcement, exported = await self._trainer.publish(VERSION)
+    async def _publish(self, version: int, receiver: Receiver, deadline_s: float) -> Digests:
+        announcement, exported = await self._trainer.publish(version, version == GARBLED)
         async with fetched(receiver, announcement, deadline_s) as source:
             received = _digests(source.path)
             await self._engine.load(source)

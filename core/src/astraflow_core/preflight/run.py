@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
 from astraflow_core.config.load import LoadedConfig, component_context
 from astraflow_core.config.models import RunConfig
-from astraflow_core.errors import AstraFlowError
+from astraflow_core.errors import AstraFlowError, UserError
 from astraflow_core.hooks import Hooks
 from astraflow_core.model_folders import resolve_models
 from astraflow_core.preflight import texts
@@ -44,7 +45,11 @@ def preflight(loaded: LoadedConfig, most: float = MOST_GAP) -> Iterator[Finding]
     config = resolve_models(loaded.config, Hooks.for_models(loaded.catalog))
     with tempfile.TemporaryDirectory(prefix="astraflow-doctor-") as scratch:
         directory = Path(scratch)
-        own = _texts_of_prompts(loaded.catalog, config, directory)
+        try:
+            own = _texts_of_prompts(loaded.catalog, config, directory)
+        except AstraFlowError as error:
+            yield Finding("problem", "prompts", str(error), "mend the data that [prompts] names")
+            return
         for policy in config.policies:
             yield from _of_policy(loaded.catalog, config, directory, policy, own, most)
 
@@ -58,7 +63,13 @@ def _of_policy(
     most: float,
 ) -> Iterator[Finding]:
     model = Path(config.policies[policy].model)
-    tokenizer = FolderTokenizer(model)
+    try:
+        tokenizer = FolderTokenizer(model)
+    except UserError as error:
+        yield Finding(
+            "problem", f"policies.{policy}.tokenizer", str(error), f"put the model's into {model}"
+        )
+        return
     yield from texts.check_tokenizer(policy, tokenizer, model, own)
     yield from texts.check_stops(policy, tokenizer, config.sampling.stop)
     yield texts.check_template(policy, tokenizer)
@@ -147,15 +158,12 @@ def _said_to(log: Path) -> Iterator[None]:
     sys.stdout.flush()
     sys.stderr.flush()
     kept = os.dup(1), os.dup(2)
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
-        os.dup2(file, 1)
-        os.dup2(file, 2)
-        yield
+        with log.open("a") as file, redirect_stdout(file), redirect_stderr(file):
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+            yield
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
         for number, copy in zip((1, 2), kept, strict=True):
             os.dup2(copy, number)
             os.close(copy)
-        os.close(file)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from astraflow_core.protocols.transport import Publisher
 from astraflow_core.raas.failures import as_failure
 from astraflow_core.raas.spec import TOKEN_VARIABLE, ChildSpec, read_spec
 from astraflow_core.telemetry.parent import end_with
+from astraflow_core.types import ExportedTensor
+from astraflow_core.types.weights import DTYPE_BYTES
 from astraflow_core.wire.frames import Frame, encode_frame
 
 log = logging.getLogger("astraflow.preflight")
@@ -42,8 +45,8 @@ class _Asked:
         match protocol.decode_to_trainer(frame):
             case protocol.AskLogprobs(temperature=temperature):
                 return encode_frame(protocol.Logprobs(), [self._logprobs(frame, temperature)])
-            case protocol.AskPublish(version=version):
-                return encode_frame(self._publish(version), [])
+            case protocol.AskPublish(version=version, garbled=garbled):
+                return encode_frame(self._publish(version, garbled), [])
             case _:
                 return None
 
@@ -52,7 +55,8 @@ class _Asked:
         batch = as_batch(self._policy, tokens, lengths, prompts, temperature)
         return np.asarray(self._trainer.logprobs(batch, "current"), np.float32)
 
-    def _publish(self, version: int) -> protocol.Published:
+    def _publish(self, version: int, garbled: bool) -> protocol.Published:
+        alter = _garbled if garbled else _same
         tensors = [
             protocol.TensorDigest(
                 tensor.name,
@@ -60,12 +64,21 @@ class _Asked:
                 tuple(tensor.shape),
                 xxhash.xxh3_128_hexdigest(memoryview(tensor.data).cast("B")),
             )
-            for tensor in self._trainer.export()
+            for tensor in map(alter, self._trainer.export())
         ]
-        manifest = self._publisher.publish(version, self._trainer.export())
+        manifest = self._publisher.publish(version, map(alter, self._trainer.export()))
         return protocol.Published(
             self._publisher.endpoints, manifest.digest, manifest.size, tensors
         )
+
+
+def _same(tensor: ExportedTensor) -> ExportedTensor:
+    return tensor
+
+
+def _garbled(tensor: ExportedTensor) -> ExportedTensor:
+    elements = np.frombuffer(memoryview(tensor.data).cast("B"), f"V{DTYPE_BYTES[tensor.dtype]}")
+    return replace(tensor, data=elements[::-1].tobytes())
 
 
 def _start(spec: ChildSpec) -> tuple[Trainer, Publisher]:

@@ -25,9 +25,11 @@ class AskLogprobs(msgspec.Struct, frozen=True, tag="logprobs"):
 
 
 class AskPublish(msgspec.Struct, frozen=True, tag="publish"):
-    """Publish the weights as ``version``."""
+    """Publish the weights as ``version``; ``garbled``: with the elements of every tensor in reverse order, so
+    that an engine that loads them cannot give the same log-probs."""
 
     version: int
+    garbled: bool = False
 
 
 class AskClose(msgspec.Struct, frozen=True, tag="close"):

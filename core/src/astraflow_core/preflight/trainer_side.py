@@ -23,6 +23,7 @@ from astraflow_core.wire.frames import Frame, encode_frame
 
 MODULE = "astraflow_core.preflight.trainer_process"
 CLOSE_S = 6.0
+FAILED_S = 2.0
 
 
 class TrainerSide:
@@ -57,9 +58,11 @@ class TrainerSide:
             )
         return answer
 
-    async def publish(self, version: int) -> tuple[Announcement, list[protocol.TensorDigest]]:
-        """Publish the weights unchanged; what to fetch, and the digests on the trainer's side."""
-        asked = encode_frame(protocol.AskPublish(version), [])
+    async def publish(
+        self, version: int, garbled: bool = False
+    ) -> tuple[Announcement, list[protocol.TensorDigest]]:
+        """Publish the weights unchanged, or garbled; what to fetch, and the digests on the trainer's side."""
+        asked = encode_frame(protocol.AskPublish(version, garbled), [])
         answer, _ = await self._ask(
             asked, f"the publication of version {version}", self._deadline_s
         )
@@ -135,6 +138,9 @@ async def trainer_side(
             yield side
             await socket.send(encode_frame(protocol.AskClose(), []))
             await child.stop(CLOSE_S)
+        except BaseException:
+            # One that has failed is about to end, and says why until then.
+            await asyncio.shield(child.stop(FAILED_S))
+            raise
         finally:
-            child.kill()
             await asyncio.shield(child.ended())
