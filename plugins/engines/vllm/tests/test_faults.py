@@ -17,9 +17,10 @@ from aiohttp import web
 
 from astraflow_core.errors import AstraFlowError, EngineLost, UserError, WeightsError
 from astraflow_core.serving.buckets import Bucket, DeviceMemory, Rendezvous
-from astraflow_core.serving.model_folder import specs_of
+from astraflow_core.serving.model_folder import digest_of, specs_of
 from astraflow_core.testing.conformance.subject import context
 from astraflow_core.types import GenerateRequest, Sampling, WeightSource
+from astraflow_core.wire.tensor_file import lay_out
 from astraflow_plugin_vllm import engine as engine_module
 from astraflow_plugin_vllm.config import VllmConfig
 from astraflow_plugin_vllm.engine import VllmEngine
@@ -319,6 +320,35 @@ def test_sleeping_goes_by_level_and_waking_by_tags(tmp_path: Path, model: Path) 
         await waits
 
     with_engine(scenario, tmp_path, model, sleep_mode=True)
+
+
+def test_after_a_deep_sleep_an_adapter_comes_back_with_its_base(
+    tmp_path: Path, model: Path
+) -> None:
+    module = "base_model.model.model.layers.0.mlp.down_proj"
+    header, specs = lay_out(
+        (f"{module}.lora_{side}.weight", "F32", shape)
+        for side, shape in (("A", (2, 96)), ("B", (32, 2)))
+    )
+    adapter = tmp_path / "adapter.safetensors"
+    adapter.write_bytes(header + bytes(specs[-1].end - len(header)))
+    base = digest_of([model / "model.safetensors"])
+
+    async def scenario(engine: VllmEngine, stand_in: StandIn) -> None:
+        await engine.pause("wait")
+        await engine.load_weights(WeightSource("p", 1, adapter, "", 0, 0.0, "adapter", base))
+        await engine.sleep(2)
+        stand_in.calls.clear()
+        await engine.wake()
+        rpc, number = "/collective_rpc", "/update_weight_version"
+        assert stand_in.calls == ["/wake_up", *UPDATE, rpc, rpc, number, "/wake_up", "/pause"]
+        assert stand_in.bodies[number][-1] == {"new_version": "1"}
+        await engine.resume()
+        await engine.generate(request())
+        sent = stand_in.bodies["/inference/v1/generate"][-1]
+        assert sent["model"] == stand_in.bodies["/v1/load_lora_adapter"][0]["lora_name"]
+
+    with_engine(scenario, tmp_path, model, sleep_mode=True, lora_rank=2)
 
 
 def test_only_an_engine_that_was_started_for_it_can_sleep(tmp_path: Path, model: Path) -> None:

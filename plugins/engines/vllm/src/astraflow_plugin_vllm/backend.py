@@ -31,7 +31,8 @@ PROVED = "0.32."
 
 
 class VllmBackend(ServerBackend):
-    """``slept`` is the level at which the server sleeps, 0 if it is awake."""
+    """``slept`` is the level at which the server sleeps, 0 if it is awake. An adapter lies over the last whole
+    version."""
 
     def __init__(
         self, server: Server, config: VllmConfig, folder: ModelFolder, context_length: int
@@ -41,6 +42,7 @@ class VllmBackend(ServerBackend):
             "vllm", LABEL, server, folder, config.max_batch, context_length, patience
         )  # fmt: skip
         self.slept = 0
+        self._whole = self.loaded
         self._session = uuid.uuid4().hex[:12]
         self._update: Update = (
             Transfer(self.client, config.chunk_mb << 20)
@@ -149,6 +151,7 @@ class VllmBackend(ServerBackend):
         """A whole version, or an adapter for the one that is loaded whole."""
         if self._adapters is None or source.kind == "full":
             await super().load(source)
+            self._whole = self.loaded
             if self._adapters is not None:
                 self._adapters.rebase(source.digest)
         else:
@@ -176,6 +179,7 @@ class VllmBackend(ServerBackend):
         tensors = {spec.name: spec for bucket in buckets for spec in bucket.tensors}
         self.folder.check_specs(f"version {version}", tensors)
         await self.replace(Version(version, (), buckets=tuple(buckets)))
+        self._whole = self.loaded
         if self._adapters is not None:
             self._adapters.rebase("")
 
@@ -193,7 +197,9 @@ class VllmBackend(ServerBackend):
         scheduler, so it is paused again."""
         await self.control("/wake_up?tags=weights")
         if self.slept == 2:
-            await self.bring(self.loaded)
+            await self.bring(self._whole)
+            if self.loaded.kind == "adapter":
+                await self.bring(self.loaded)
         await self.control("/wake_up?tags=kv_cache")
         self.slept = 0
         await self.halt("keep")
