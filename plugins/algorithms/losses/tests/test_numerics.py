@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from astraflow_core.types import Batch, LossInputs
 
-T = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("test_public.py"))))
+T = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("public_cases.py"))))
 ALL = {"kl_coef": 0.05, "entropy_coef": 0.01, "off_policy_delta": 0.05, "proximal": "recompute"}
 CORRECTIONS = [
     {"mode": mode, "level": level, "high": 1.5}

@@ -84,11 +84,10 @@ class M2po(ClippedLoss[M2poConfig], GroupLoss[M2poConfig]):
         elif self._config.scope == "mini_batch":
             assert batch.current is not None, "the trainer was told that current ones are needed"
             assert batch.advantages is not None, "advantages come before weights"
-            import torch  # the bounds are written once
+            from astraflow_plugin_losses.second_moment import on_host
 
             log_ratio = np.where(batch.loss_mask, batch.current.astype(float) - batch.logprobs, 0)
-            arrays = (log_ratio, batch.advantages, batch.loss_mask)
-            bounds = self._bounds(*(torch.tensor(array) for array in arrays))
+            bounds = on_host(self._bounds, log_ratio, batch.advantages, batch.loss_mask)
             for name, bound in zip(("clip_low", "clip_high"), bounds, strict=True):
                 given[name] = np.where(batch.loss_mask, float(bound), 0.0).astype(np.float32)
         return given
@@ -97,11 +96,11 @@ class M2po(ClippedLoss[M2poConfig], GroupLoss[M2poConfig]):
         if self._config.variant != "mask_areal" or self._config.scope == "micro_batch":
             return batch.loss_mask
         assert batch.proximal is not None, "the trainer was told that proximal ones are needed"
-        import torch
+        from astraflow_plugin_losses.second_moment import on_host
 
         gap = batch.proximal.astype(np.float64) - batch.logprobs
-        drift = torch.from_numpy(np.where(batch.loss_mask, gap, 0.0))
-        return np.asarray(self._left(drift, torch.tensor(batch.loss_mask)).numpy())
+        drift = np.where(batch.loss_mask, gap, 0.0)
+        return np.asarray(on_host(self._left, drift, batch.loss_mask))
 
     def _bounds(self, log_ratio: Tensor, advantages: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         from astraflow_plugin_losses import second_moment

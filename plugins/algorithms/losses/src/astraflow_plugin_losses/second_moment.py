@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy.typing as npt
 import torch
 
 WIDEST = (0.95, 20.0)
@@ -11,6 +15,14 @@ NARROWEST = (0.3, 0.5)
 NO_CLIP = (1.0, 1e5)
 
 Bounds = tuple[torch.Tensor, torch.Tensor]
+
+
+def on_host(function: Callable[..., Any], *arrays: npt.NDArray[Any]) -> Any:
+    """``function`` of tensors, for arrays of the whole mini-batch: its tensors as arrays."""
+    result = function(*(torch.tensor(array) for array in arrays))
+    if isinstance(result, tuple):
+        return tuple(part.numpy() for part in result)
+    return result.numpy()
 
 
 def harmful(log_ratio: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
