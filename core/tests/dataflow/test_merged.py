@@ -102,6 +102,10 @@ def test_sources_of_a_run_are_validated_with_their_own_keys(tmp_path, monkeypatc
         load_config(written(tmp_path, key="pth = 1"))
     with pytest.raises(ConfigError, match=r"prompts\.sources\.code\.limit"):
         load_config(written(tmp_path, key="limit = 0"))
+    with pytest.raises(ConfigError, match="name a prompt source"):
+        load_config(written(tmp_path, key="[prompts.sources.third]\npath = 'x'"))
+    with pytest.raises(ConfigError, match=r"prompts\.sources\.third.*jsonl"):
+        load_config(written(tmp_path, key="[prompts.sources.third]\nuse = 'jsonll'"))
 
 
 def test_mixing_takes_the_shares_from_the_sources(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ from itertools import accumulate
 
 from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
+from astraflow_core.config.models import ComponentTable
 from astraflow_core.dataflow.merged_config import MergedConfig
 from astraflow_core.errors import PromptError
 from astraflow_core.protocols.prompt_source import PromptSource
@@ -21,7 +22,8 @@ class Merged:
         catalog = Catalog.discover()
         self._names = list(config.sources)
         self._sources: list[PromptSource] = []
-        for name, table in config.sources.items():
+        for name, keys in config.sources.items():
+            table = ComponentTable.model_validate(keys)
             source: PromptSource = catalog.build(Kind.PROMPT_SOURCE, table, context)
             if len(source) < 1:
                 raise PromptError(f"prompt source 'merged': source {name!r} has no prompts")
