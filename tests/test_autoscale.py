@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ pytestmark = [
     pytest.mark.timeout(240),
     pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc"),
 ]
+LONG = "run.steps=5000"
 OFTEN = ("balance.every=1", "raas.cool_down_s=0", "raas.autoscale=true", "raas.max_replicas=3")
 STARVED = ("raas.episodes=8", "policies.solver.engine.token_s=0.1")
 """One group at a time and 0.3 s for it, so that a batch of four takes a RaaS 1.2 s."""
@@ -27,26 +30,35 @@ def lines(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
 
 
-def check(ended: Ended, steps: int) -> None:
-    """The run finished with each update made once, and nothing is lost or counted twice."""
-    assert ended.exit_code == 0, ended.text
+def stop(user: User, process: subprocess.Popen[str]) -> Ended:
+    """End a run as Ctrl-C does: each update was made once, and nothing is lost or counted twice."""
+    process.send_signal(signal.SIGINT)
+    ended = user.end(process, 120)
+    assert ended.exit_code == 130, ended.text
     made = [line["step"] for line in lines(ended.run_directory) if "step" in line]
-    assert made == list(range(1, steps + 1))
+    assert made == list(range(1, len(made) + 1))
     assert ended.summary["lost"] == 0
     status = json.loads((ended.run_directory / "status.json").read_text())
     assert status["invariants_ok"]
     rows = status["policies"]["solver"]["rows"]
-    assert (rows["trained"], rows["lost"]) == (32 * steps, 0)
+    assert (rows["trained"], rows["lost"]) == (32 * len(made), 0)
+    assert user.left_running() == []
+    return ended
 
 
 def pid_of(user: User, *words: str) -> int:
     """The process of the user's run that has these words on its command line."""
-    (pid,) = (
-        pid
-        for pid in live_processes(user.marker)
-        if {*words} <= {*Path(f"/proc/{pid}/cmdline").read_text().split("\0")}
-    )
+    (pid,) = processes(user, *words)
     return pid
+
+
+def processes(user: User, *words: str) -> list[int]:
+    found = []
+    for pid in live_processes(user.marker):
+        with contextlib.suppress(OSError):  # it has ended since
+            if {*words} <= {*Path(f"/proc/{pid}/cmdline").read_text().split("\0")}:
+                found.append(pid)
+    return found
 
 
 def reports(directory: Path) -> list[dict[str, Any]]:
@@ -66,31 +78,32 @@ def asked(user: User, directory: Path) -> dict[str, Any]:
 @pytest.mark.slow
 def test_a_run_whose_raas_are_too_slow_grows(user: User) -> None:
     """One of them is killed once there are more; nothing is lost or trained twice."""
-    process = user.start(
-        *user.table_arguments("run.steps=40", "checkpoint.every=4", *OFTEN, *STARVED)
-    )
+    process = user.start(*user.table_arguments(LONG, "checkpoint.every=4", *OFTEN, *STARVED))
     directory = user.wait_for_steps(3, 60)
     user.wait_for(lambda: max(sizes(directory), default=0) > 1, 120)
-    os.kill(pid_of(user, "raas", "raas-0"), signal.SIGKILL)
-    ended = user.end(process, 200)
-    check(ended, 40)
+    victim = pid_of(user, "raas", "raas-0")
+    os.kill(victim, signal.SIGKILL)
+    user.wait_for(lambda: processes(user, "raas", "raas-0") not in ([], [victim]), 60)
+    made = len(reports(directory))
+    user.wait_for(lambda: len(reports(directory)) > made + 3 and sizes(directory)[-1] == 3, 120)
+    ended = stop(user, process)
+    assert ended.summary["restarts"] == 1
     assert sizes(directory)[0] == 1
     assert max(sizes(directory)) == 3
     grown = [report for report in reports(directory) if report["pool"]["branch"] == "grow"]
     assert all(facts["policies"]["solver"]["waiting_fraction"] > 0.1 for facts in grown)
     assert "autoscale: trainers waited" in ended.text
-    assert user.left_running() == []
 
 
 @pytest.mark.slow
 def test_a_run_whose_raas_are_too_fast_shrinks(user: User) -> None:
-    process = user.start(*user.table_arguments("run.steps=14", "raas.replicas=3", *OFTEN, *SATED))
-    ended = user.end(process, 200)
-    check(ended, 14)
-    (directory,) = user.directory.glob("runs/*")
-    assert sizes(directory)[0] == 3
-    assert sizes(directory)[-1] == 1
-    assert "of the places stood empty: 3 →" in ended.text
+    process = user.start(*user.table_arguments(LONG, "raas.replicas=3", *OFTEN, *SATED))
+    directory = user.wait_for_steps(1, 60)
+    user.wait_for(lambda: 3 in sizes(directory), 120)
+    user.wait_for(lambda: sizes(directory)[-1] == 1, 120)
+    user.wait_for(lambda: len(processes(user, "raas")) == 1)
+    ended = stop(user, process)
+    assert "of the places stood empty: " in ended.text
     assert "was drained and left" in ended.text
     assert ended.summary["restarts"] == 0
 
@@ -100,7 +113,7 @@ def test_the_pool_is_changed_by_hand_and_outlives_everybody(user: User) -> None:
     """RaaS are added and drained by command; the dataflow is killed, then the launcher with all."""
     process = user.start(
         *user.table_arguments(
-            "run.steps=400", "checkpoint.every=2", "policies.solver.trainer.step_s=0.1",
+            LONG, "checkpoint.every=2", "policies.solver.trainer.step_s=0.1",
             "balance.every=2",
         )
     )  # fmt: skip
