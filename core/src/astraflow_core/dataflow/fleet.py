@@ -203,7 +203,9 @@ class Fleet:
             if f"{policy}/{names[0]}" in record.metrics
         ]
         newest = max((version for version, *_ in found), default=-1.0)
-        worst = max((each for each in found if each[0] == newest), key=lambda each: each[1], default=())
+        worst = max(
+            (each for each in found if each[0] == newest), key=lambda each: each[1], default=()
+        )
         return dict(zip(names, worst, strict=False))
 
     def update_metrics(self, record: RaasRecord, metrics: Mapping[str, float]) -> None:
