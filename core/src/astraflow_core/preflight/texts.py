@@ -157,7 +157,7 @@ def check_template(policy: str, tokenizer: FolderTokenizer) -> Finding:
             "ok", subject, f"not used: {error}", "give prompts as strings, or mend the template"
         )
     for count, (shorter, longer) in enumerate(itertools.pairwise(rendered), start=1):
-        same = int(np.argmin([*(shorter[: len(longer)] == longer[: len(shorter)]), False]))
+        same = _in_common(shorter, longer)
         if same < len(shorter):
             return Finding(
                 "warning",
@@ -175,6 +175,13 @@ def vocabulary_of(model: Path) -> int:
     described = msgspec.json.decode((model / "config.json").read_bytes())
     inner = described.get("text_config") or {}
     return int(described.get("vocab_size") or inner["vocab_size"])
+
+
+def _in_common(first: Tokens, second: Tokens) -> int:
+    """How many tokens both begin with."""
+    length = min(len(first), len(second))
+    differs = np.flatnonzero(first[:length] != second[:length])
+    return int(differs[0]) if len(differs) else length
 
 
 def _comes_back(tokenizer: FolderTokenizer, text: str) -> bool:
