@@ -40,7 +40,10 @@ ADMISSION: list[dict[str, Any]] = [
     {"use": "staleness_throttle", "target": 0.5, "first": 6},
 ]  # fmt: skip
 KEPT: list[dict[str, Any]] = [
+    {"use": "accept_all"},
     {"use": "partial_groups", "at_least": 2},
+    {"use": "length_filter", "low": 2},
+    {"use": "overlong_filter"},
     {"use": "reward_filter", "name": "not_hopeless", "high": 0.95},
     {"use": "reward_filter", "name": "watched", "low": 0.4, "shadow": True},
     {"use": "dynamic_sampling"},
@@ -193,6 +196,12 @@ def test_killed_and_restored_it_decides_as_if_nothing_had_happened(
     assert figures["watched/shadow_groups_refused"] > 0
     assert figures["other/shadow_prompts_refused"] > 0
     assert sum(isinstance(event, bytes) for event in events) > 10
+
+
+def test_every_data_policy_is_among_them() -> None:
+    listed = [*ADMISSION, *KEPT, *(table for tables in SERVED for table in tables)]
+    ours = {c.component.name for c in Catalog.discover().components("data_policy") if c.packaged}
+    assert ours <= {table["use"] for table in listed}
 
 
 def test_another_seed_makes_other_choices(kit: ModuleType, tmp_path: Path) -> None:
