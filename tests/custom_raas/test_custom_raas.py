@@ -91,7 +91,8 @@ def test_our_own_meets_every_demand(user: User, model: Path) -> None:
         ("Boundless", "It fails a task whose prompt and max_tokens"),
         ("Impatient", "It pushes the same group again"),
         ("Stubborn", "It leaves when the news say stop"),
-        ("Blocked", "It asks for tasks only once it serves"),
+        ("Vanishing", "It asks for tasks only once it serves"),
+        ("Deaf", "It answers GET /v1/health"),
     ],
 )
 def test_what_is_wrong_is_found(user: User, model: Path, kind: str, demand: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -150,8 +151,16 @@ class Impatient(example.Raas):
         return body
 
 
-class Blocked(example.Raas):
-    """Serves no health while it is busy."""
+class Deaf(example.Raas):
+    """Loads weights on its event loop, which takes longer than anybody waits for its health."""
+
+    async def swap(self, entry: messages.AnnouncementMessage) -> None:
+        time.sleep(5.5)
+        await super().swap(entry)
+
+
+class Vanishing(example.Raas):
+    """Ends as soon as it has registered."""
 
     async def register(self) -> None:
         await super().register()

@@ -210,11 +210,9 @@ class _Health:
         if not self._seconds:
             raise Unmet(f"{self._asked.health}: {self._trouble}")
         ordered = sorted(self._seconds)
+        if failed := ordered.count(math.inf):
+            raise Unmet(f"{failed} of {len(ordered)} calls failed: {self._trouble}")
         late = ordered[math.ceil(0.99 * len(ordered)) - 1]
-        if math.isinf(late):
-            raise Unmet(
-                f"{ordered.count(math.inf)} of {len(ordered)} calls failed: {self._trouble}"
-            )
         goal = "" if late <= HEALTH_GOAL_S else f", over the goal of {1e3 * HEALTH_GOAL_S:.0f} ms"
         return f"p99 of {len(ordered)} calls: {1e3 * late:.1f} ms{goal}"
 

@@ -16,8 +16,8 @@ from astraflow_core.wire.server import Server, create_app, read_message, reply
 
 M = TypeVar("M", bound=messages.Message)
 
-RENEW_S = 0.5
-LONGEST_POLL_S = 0.5
+RENEW_S = 0.25
+LONGEST_POLL_S = 0.25
 MAX_BODY_BYTES = 256 << 20
 
 
