@@ -8,7 +8,6 @@ from pydantic import Field, model_validator
 
 from astraflow_core.config.models import ConfigModel, PositiveInt
 
-
 Bound = Annotated[float, Field(allow_inf_nan=False)]
 
 
