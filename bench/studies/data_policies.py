@@ -17,6 +17,9 @@ from bench.studies.loop import Setting
 from bench.studies.records import Runs, Study, main
 
 BATCH = 256
+MOST_SHOWN = 20_000
+"""Rollouts up to which curves are drawn; the tables have all of them."""
+
 GRPO = '{ use = "grpo", clip_high = 0.28, entropy_coef = [[0, 0.1], [20, 0.1], [40, 0.0]] }'
 DS, GRESO = '{ use = "dynamic_sampling" }', '{ use = "greso" }'
 VARIANTS: dict[str, tuple[bool, float, bool]] = {
@@ -82,7 +85,9 @@ def report(runs: Runs, folder: Path) -> None:
         "one policy": {name: name for name in VARIANTS if "+" not in name},
         "composed": {name: name for name in VARIANTS if "+" in name or name == "vanilla"},
     }
-    (folder / "curves.svg").write_text(pictures.panels(runs, panels, "rollouts", "rollouts"))
+    (folder / "curves.svg").write_text(
+        pictures.panels(runs, panels, "rollouts", "rollouts", MOST_SHOWN)
+    )
 
 
 STUDY = Study("data_policies", settings, quick, report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -15,14 +16,21 @@ Line = list[tuple[float, float, float, float]]
 """x, mean, least, most."""
 
 
-def panels(runs: Runs, wanted: Mapping[str, Mapping[str, str]], field: str, label: str) -> str:
-    """Panels side by side: title → line label → name of its runs. x is the points' ``field``, y greedy held-out
-    accuracy."""
+def panels(
+    runs: Runs,
+    wanted: Mapping[str, Mapping[str, str]],
+    field: str,
+    label: str,
+    limit: float = math.inf,
+) -> str:
+    """Panels side by side: title → line label → name of its runs. x is the points' ``field`` up to ``limit``, y
+    greedy held-out accuracy."""
     entries = max(len(lines) for lines in wanted.values())
     height = TOP + HEIGHT + BOTTOM + LEGEND * entries
     parts = []
     for number, (title, names) in enumerate(wanted.items()):
         lines = {name: line(of(runs, run), field) for name, run in names.items()}
+        lines = {name: [p for p in points if p[0] <= limit] for name, points in lines.items()}
         lines = {name: points for name, points in lines.items() if points}
         parts.append(f'<g transform="translate({number * (WIDTH + LEFT + 16)} 0)">')
         parts += _panel(title, lines, label)

@@ -50,10 +50,10 @@ def setting(loss: str, staleness: int, seed: int, steps: int, batch: int) -> Set
 
 
 def settings(seed: int) -> Mapping[str, Setting]:
-    """All runs of a seed."""
+    """All runs of a seed, those on the stalest data first."""
     chosen = {
         f"{name}@{staleness}": setting(loss, staleness, seed, 60, BATCH)
-        for staleness in STALENESS
+        for staleness in reversed(STALENESS)
         for name, loss in LOSSES.items()
     }
     return chosen | {"m2po_wider@16": setting(WIDER, 16, seed, 60, BATCH)}

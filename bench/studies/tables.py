@@ -21,10 +21,10 @@ def mean(run: dict[str, Any], field: str) -> float:
     return statistics.fmean(point[field] for point in run["points"])
 
 
-def first(run: dict[str, Any], field: str, level: float) -> int | None:
-    """The value of ``field`` at the first point whose greedy accuracy is at ``level``."""
+def first(run: dict[str, Any], field: str, by: str = "greedy") -> int | None:
+    """The value of ``field`` at the first point where ``by`` is at :data:`REACHED`."""
     for point in run["points"]:
-        if point["greedy"] >= level:
+        if point[by] >= REACHED:
             return int(point[field])
     return None
 
@@ -84,7 +84,7 @@ def _line(loss: str, bound: int, runs: Runs) -> str:
         spread([final(run, "greedy") for run in runs]),
         spread([final(run, "sampled") for run in runs]),
         spread([mean(run, "greedy") for run in runs]),
-        each([first(run, "update", REACHED) for run in runs]),
+        each([first(run, "update") for run in runs]),
         metric("clip_fraction"),
         metric("masked_fraction"),
     ]
@@ -98,11 +98,11 @@ def data_policies(runs: Runs, names: Sequence[str]) -> str:
         "",
         "`python -m bench.studies.data_policies`; `runs.json` has every curve. After so many updates of 256 rows, mean",
         "(least–most) over the seeds: rollouts, mean reward of those since the evaluation before, held-out accuracy,",
-        "greedy and sampled at 0.6. Then the rollouts and updates after which greedy decoding was first at 0.9, one",
-        "number a seed.",
+        "greedy and sampled at 0.6. Then the rollouts after which that reward was first at 0.9, and the rollouts and",
+        "updates after which greedy decoding was, one number a seed.",
         "",
-        "| data policies | seeds | updates | rollouts | / vanilla | reward, end | greedy, end | at 0.6, end | rollouts to 0.9 | updates to 0.9 |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| data policies | seeds | updates | rollouts | / vanilla | reward, end | greedy, end | at 0.6, end | rollouts to reward 0.9 | to greedy 0.9 | updates |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     base = statistics.fmean(final(run, "rollouts") for run in of(runs, "vanilla"))
     for name in names:
@@ -119,8 +119,9 @@ def data_policies(runs: Runs, names: Sequence[str]) -> str:
             spread([final(run, "reward") for run in own]),
             spread([final(run, "greedy") for run in own]),
             spread([final(run, "sampled") for run in own]),
-            each([first(run, "rollouts", REACHED) for run in own]),
-            each([first(run, "update", REACHED) for run in own]),
+            each([first(run, "rollouts", "reward") for run in own]),
+            each([first(run, "rollouts") for run in own]),
+            each([first(run, "update") for run in own]),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
