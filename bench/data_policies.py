@@ -2,8 +2,8 @@
 
 A *decision* is all that a policy is asked and told about one prompt: ``admit``, ``on_admitted``, ``accept``
 of its group and ``on_ended``, as far as it has them, for prompts in random order out of those known; of a policy that
-draws, one row of a batch of 256 out of as many fresh rows and a buffer of rows served before; of one that orders,
-one key. *Bytes per prompt* are found by walking all objects that the policy holds, its dict from ids to rows
+draws or arranges, one row of a batch of 256 out of as many fresh rows and a buffer of rows served before; of one
+that orders, one key. *Bytes per prompt* are found by walking all objects that the policy holds, its dict from ids to rows
 excepted. A *checkpoint* is ``state_dict``, encoded as JSON and written to a file.
 """
 
@@ -93,7 +93,7 @@ class Case:
         generator = np.random.default_rng(0)
         rows = (
             [_row(n, generator) for n in range(BATCH + KEPT)]
-            if hasattr(self.policy, "draw")
+            if hasattr(self.policy, "draw") or hasattr(self.policy, "arrange")
             else []
         )
         self._kept, self._fresh = rows[:KEPT], rows[KEPT:]
@@ -118,6 +118,11 @@ class Case:
             count = 4
             for _ in range(count):
                 self.policy.draw(BATCH, self._fresh, self._kept, 4)
+            return (time.process_time() - began) / (count * BATCH)
+        if hasattr(self.policy, "arrange"):
+            count = 8
+            for _ in range(count):
+                self.policy.arrange(self._fresh, 4)
             return (time.process_time() - began) / (count * BATCH)
         if hasattr(self.policy, "key"):
             for row in self._fresh:
