@@ -145,7 +145,7 @@ def worker():
     (home / f"{name}.threads").write_text(os.environ["OMP_NUM_THREADS"])
     if behaviour == "child":
         child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"])
-        (home / f"{name}.child").write_text(str(child.pid))
+        write(home / f"{name}.child", str(child.pid))
     while not stopped.wait(0.05):
         state = home / "fake_state"
         if state.exists() and state.read_text() in ("finished", "stopped", "failed"):
@@ -177,5 +177,5 @@ if behaviour == "port":
     sys.exit(2)
 if (home / f"{name}.pid").exists():
     (home / f"{name}.back").touch()
-(home / f"{name}.pid").write_text(str(os.getpid()))
+write(home / f"{name}.pid", str(os.getpid()))
 dataflow() if role == "dataflow" else worker()
