@@ -82,7 +82,9 @@ def test_vllm_trains_and_the_death_of_its_server_is_mended(user: User) -> None:
     made = user.astraflow("env", "create", name, "--plugin", "vllm", deadline_s=1500)
     assert made.exit_code == 0, made.text
     python = f"policies.solver.engine.python=env:{name}"
-    running = user.start("run", EXAMPLES / "vllm.toml", "--set", python)
+    # On a busy machine a server takes minutes to start again, and no episode shall end before that.
+    patient = "run.episode_deadline_s=600"
+    running = user.start("run", EXAMPLES / "vllm.toml", "--set", python, "--set", patient)
     user.wait_for_steps(15, 400)
     (server,) = [
         pid
