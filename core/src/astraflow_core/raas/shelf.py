@@ -71,9 +71,10 @@ class WeightShelf:
     @contextlib.asynccontextmanager
     async def borrowed(self, version: int) -> AsyncIterator[WeightSource]:
         """The version's source, fetched if it is not here; it is not released within the context."""
-        async with self._fetching:
-            source = self._sources.get(version) or await self._fetch(version)
-            self._borrowed[version] += 1
+        if (source := self._sources.get(version)) is None:
+            async with self._fetching:
+                source = self._sources.get(version) or await self._fetch(version)
+        self._borrowed[version] += 1
         try:
             yield source
         finally:
