@@ -81,4 +81,4 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     if sound and not arguments.static:
         from astraflow_core.preflight.run import MOST_GAP, preflight
 
-        yield from preflight(loaded, arguments.max_gap or MOST_GAP)
+        yield from preflight(loaded, MOST_GAP if arguments.max_gap is None else arguments.max_gap)
