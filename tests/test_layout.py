@@ -56,7 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "serving": SEAMS | {"wire", "telemetry", "serving"},
     **dict.fromkeys(SERVICES, SHARED),
     "policy_tools": {"errors", "types"},
-    "builtin": {"component", "hookspecs", "launch"},  # the core's own manifest
+    "builtin": {"component", "hookspecs", "dataflow", "launch"},  # the core's own manifest
     "launch": SHARED | SERVICES,
     "preflight": SHARED | SERVICES,
     "simulation": LOW | {"config", "dataflow"},

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,8 +24,11 @@ from astraflow_core.protocols.data_policy import (
 )
 from astraflow_core.testing.conformance import _data_world as worlds
 from astraflow_core.testing.conformance._checks import assert_whole
-from astraflow_core.testing.conformance._data_world import COUNT, GROUP, World
-from astraflow_core.testing.conformance.subject import Conformance, Subject, context, violated
+from astraflow_core.testing.conformance._data_world import COUNT, World
+from astraflow_core.testing.conformance._starvation_tests import StarvationTests
+from astraflow_core.testing.conformance._starvation_tests import opened as _opened
+from astraflow_core.testing.conformance._starvation_tests import violated_by as _violated
+from astraflow_core.testing.conformance.subject import Conformance, Subject, context
 from astraflow_core.types import GroupSummary, Prompt, Verdict
 
 POINTS: dict[str, Any] = {
@@ -33,13 +36,11 @@ POINTS: dict[str, Any] = {
 }  # fmt: skip
 STEPS = 120
 SEEDS = range(1, 9)
-PATIENCE = 64
-"""Offers in a row of which at least one is taken."""
 LONGEST_REASON = 80
 MOST_REASONS = 8
 
 
-class DataPolicyConformance(Conformance):
+class DataPolicyConformance(Conformance, StarvationTests):
     """What every data policy keeps, in a world that offers prompts, finishes groups and takes batches.
 
     Required fixture ``component``: the policy under test, in the configurations worth testing::
@@ -343,119 +344,6 @@ class DataPolicyConformance(Conformance):
                 policy.arrange(fresh, 4)
                 if fresh != worlds.rows_of(12):
                     _violated(f"{name}: arrange changed the list that it was offered", demands)
-
-    # --- no starvation -------------------------------------------------------------------------
-
-    def test_unseen_prompts_are_admitted(
-        self, component: Subject, build: Any, prompts: list[Prompt]
-    ) -> None:
-        """Of prompts that it never saw it admits some, or no run could begin."""
-        _opened(component, "admit")
-        for name, policy in build():
-            unseen = (Prompt(f"{p.id}-{n}", p.data) for n in range(PATIENCE) for p in prompts)
-            offers = [
-                policy.admit(prompt) for prompt, _ in zip(unseen, range(PATIENCE), strict=False)
-            ]
-            if not any(offers):
-                _violated(
-                    f"{name} admitted none of {PATIENCE} prompts that it had never seen",
-                    "that a run can begin",
-                )
-
-    def test_prompts_of_mixed_success_keep_being_admitted(
-        self, component: Subject, build: Any, prompts: list[Prompt]
-    ) -> None:
-        """While groups still differ now and then, something is admitted in every stretch of offers."""
-        _opened(component, "admit")
-        for name, policy in build():
-            made = World(prompts).advance(policy, 10 * PATIENCE)
-            offers = [answer for kind, answer in made if kind == "admit"]
-            for start in range(0, len(offers), PATIENCE):
-                if not any(offers[start : start + PATIENCE]):
-                    _violated(
-                        f"{name} admitted none of the offers {start} to {start + PATIENCE}",
-                        "that nothing starves while prompts still teach something",
-                    )
-
-    def test_groups_may_finish_late_out_of_order_or_never(
-        self, component: Subject, build: Any, prompts: list[Prompt]
-    ) -> None:
-        """Many groups are under way at once, in any order; a task that fails brings none back."""
-        _opened(component, "admit")
-        for name, policy in build():
-            rng = np.random.default_rng(2)
-            world, under_way = World(prompts), list[Prompt]()
-            for stretch in range(10):
-                offers = []
-                for _ in range(PATIENCE):
-                    prompt = prompts[world.step % len(prompts)]
-                    offers.append(policy.admit(prompt))
-                    under_way += [prompt] * bool(offers[-1])
-                    if len(under_way) > 2 * GROUP:
-                        ended = under_way.pop(int(rng.integers(len(under_way))))
-                        if isinstance(policy, Accept) and rng.random() < 0.75:
-                            policy.accept(world.group(ended))
-                    world.step += 1
-                if not any(offers):
-                    _violated(
-                        f"{name} admitted none of the offers {stretch * PATIENCE} to "
-                        f"{(stretch + 1) * PATIENCE} while groups came back late or not at all",
-                        "that nothing waits for a group that may never come",
-                    )
-
-    def test_groups_that_differ_keep_being_accepted(
-        self, component: Subject, build: Any, prompts: list[Prompt]
-    ) -> None:
-        """A steady stream of fresh groups with different rewards feeds the trainer."""
-        _opened(component, "accept")
-        for name, policy in build():
-            rng = np.random.default_rng(1)
-            for stretch in range(4):
-                taken = 0
-                for n in range(PATIENCE):
-                    rewards = rng.permutation([0.0, 1.0, *rng.integers(0, 2, 6)])
-                    group = worlds.summary(prompts[n % len(prompts)], rewards, stretch * 4)
-                    taken += policy.accept(group).accepted
-                if not taken:
-                    _violated(
-                        f"{name} accepted none of the groups {stretch * PATIENCE} to "
-                        f"{(stretch + 1) * PATIENCE}, whose rewards differ",
-                        "that the trainer is fed",
-                    )
-
-    def test_fresh_rows_are_used_up(self, component: Subject, build: Any) -> None:
-        """With rows enough there is a batch, at the start too, and fresh rows get their turn."""
-        if not component.capabilities & {"arrange", "draw"}:
-            pytest.skip("declares neither 'arrange' nor 'draw'")
-        for name, policy in build():
-            total = 12 * COUNT
-            world = World([], fresh=[(0.0, row) for row in worlds.rows_of(total)])
-            for _ in range(PATIENCE):
-                fresh = [row for _, row in world.fresh]
-                if len(fresh) < COUNT:
-                    break
-                if isinstance(policy, Arrange):
-                    fresh = policy.arrange(fresh, 3)
-                rows: Any = fresh[:COUNT]
-                if isinstance(policy, Draw):
-                    rows = policy.draw(COUNT, fresh, list(world.kept), 3)
-                world.served(rows or [])
-            else:
-                _violated(
-                    f"{name}: after {PATIENCE} batches of {COUNT} rows {len(world.fresh)} of {total} "
-                    "fresh rows still wait",
-                    "batches while there are rows, and that no fresh row waits for ever",
-                )
-
-
-def _violated(did: str, demands: str) -> NoReturn:
-    violated("protocols/data_policy", did, demands)
-
-
-def _opened(component: Subject, flag: str) -> None:
-    """Go on only if the capability is declared; that it is implemented has a test of its own."""
-    if flag not in component.capabilities:
-        pytest.skip(f"does not declare {flag!r}")
 
 
 def _arrays(group: GroupSummary) -> dict[str, list[Any]]:
