@@ -306,7 +306,7 @@ def check(args: list[str]) -> int:
     steps = {
         "ruff check": ("-m", "ruff", "check", *args, "."),
         "ruff format": ("-m", "ruff", "format", "--check", "."),
-        "mypy --strict": ("-m", "mypy", "--strict", *sources, str(ROOT / "scripts")),
+        "mypy --strict": ("-m", "mypy", "--strict", *sources, str(ROOT / "scripts"), "bench"),
         "layout": ("-m", "pytest", "-q", "tests/test_layout.py"),
     }
     failed = []

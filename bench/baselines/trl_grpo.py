@@ -56,7 +56,7 @@ def matching_positions(text: str, stopped: bool, answer: str) -> float:
 def lr_factor(job: Job, step: int) -> float:
     """The quickstart's schedule: linear warm-up, then linear decay to ``min_lr_ratio``."""
     if step < job["warmup_steps"]:
-        return float(step + 1) / job["warmup_steps"]
+        return (step + 1) / float(job["warmup_steps"])
     progress = (step - job["warmup_steps"]) / max(1, job["steps"] - job["warmup_steps"])
     return float(job["min_lr_ratio"] + (1 - job["min_lr_ratio"]) * (1 - min(1.0, progress)))
 
