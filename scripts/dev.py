@@ -39,7 +39,10 @@ LOG = VENV / "install.log"
 CONSTRAINTS = ROOT / "constraints.txt"
 
 BUILD_TOOLS = ("flit_core", "setuptools", "wheel")
-TEST_TOOLS = ("pytest", "pytest-timeout", "hypothesis", "ruff", "mypy")
+TEST_TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "ruff", "mypy")
+
+# Tests of processes wait more than they compute. A file stays in one worker, with its fixtures.
+WORKERS = ("-n", "2", "--dist", "loadfile")
 LIGHT = "not slow and not backend and not gpu"
 HEAVY = "(slow or backend) and not gpu"
 
@@ -290,7 +293,7 @@ def run(args: list[str]) -> int:
 def test(args: list[str]) -> int:
     """Run the tests that need neither a GPU nor patience; pytest's arguments pass through."""
     setup("test")
-    return _pytest(LIGHT, *args)
+    return _pytest(LIGHT, *WORKERS, *args)
 
 
 def heavy(args: list[str]) -> int:
