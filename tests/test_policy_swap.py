@@ -49,7 +49,11 @@ def test_swap_kill_and_roll_back(user: User) -> None:
     began = time.time()
     process = user.start(
         *user.table_arguments(
-            "policies.solver.trainer.step_s=0.05", "checkpoint.every=4", config=CONFIG
+            # One group at a time: rows come in fresh enough to be served again within the bound.
+            "raas.episodes=8",
+            "policies.solver.engine.token_s=0.02",
+            "checkpoint.every=4",
+            config=CONFIG,
         )
     )
     directory = user.wait_for_steps(5, 60)
