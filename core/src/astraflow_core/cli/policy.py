@@ -11,7 +11,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from astraflow_core.cli.secrets import running_dataflow
+from astraflow_core.cli.asking import asking
 from astraflow_core.errors import UserError
 
 _DEADLINE_S = 30.0
@@ -35,8 +35,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Tell the dataflow and print what holds now."""
-    from astraflow_core.errors import DeadlineExceeded, Refused
-    from astraflow_core.wire.client import SyncClient
     from astraflow_core.wire.messages import PolicySwapped, SwapPolicy
 
     message = SwapPolicy(
@@ -47,20 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
         at=time.time(),
         table=_table(arguments.table) if arguments.table else {},
     )
-    url, token = running_dataflow(arguments.run, None, None)
-    client = SyncClient(url, token)
-    try:
+    with asking(arguments.run) as client:
         answer = client.post(
             "/v1/data_policies/swap", message, PolicySwapped, deadline_s=_DEADLINE_S
         )
-    except Refused as error:
-        raise UserError(f"refused: {error}") from error
-    except DeadlineExceeded as error:
-        raise UserError(
-            f"no dataflow answers at {url}; is the run still running? ({error})"
-        ) from error
-    finally:
-        client.close()
     shown = {key: value for key, value in answer.table.items() if key != "name"}
     if not shown.get("shadow"):
         shown.pop("shadow", None)

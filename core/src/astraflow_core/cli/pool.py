@@ -6,16 +6,10 @@ import argparse
 import getpass
 import os
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from astraflow_core.cli.secrets import running_dataflow
+from astraflow_core.cli.asking import asking
 from astraflow_core.errors import UserError
-
-if TYPE_CHECKING:
-    from astraflow_core.wire.client import SyncClient
 
 ROLE = "raas"
 _DEADLINE_S = 30.0
@@ -45,7 +39,7 @@ def run_add(arguments: argparse.Namespace) -> int:
 
     _check_launcher(arguments.run)
     message = AddRaas(id=uuid.uuid4().hex, count=arguments.count, author=user())
-    with _dataflow(arguments.run) as client:
+    with asking(arguments.run) as client:
         answer = client.post("/v1/raas/add", message, PoolChanged, deadline_s=_DEADLINE_S)
     print(f"{arguments.count} more RaaS asked for; {answer.size} are there now")
     return 0
@@ -55,7 +49,7 @@ def run_drain(arguments: argparse.Namespace) -> int:
     """Ask RaaS to leave, one after the other."""
     from astraflow_core.wire.messages import DrainRaas, PoolChanged
 
-    with _dataflow(arguments.run) as client:
+    with asking(arguments.run) as client:
         for name in arguments.names:
             message = DrainRaas(raas=name, author=user())
             answer = client.post("/v1/raas/drain", message, PoolChanged, deadline_s=_DEADLINE_S)
@@ -87,23 +81,3 @@ def _check_launcher(run: Path) -> None:
         f"no launcher is at work on the run in {run}, so that nobody would start a RaaS; start one yourself "
         f"with `astraflow {ROLE} FILE --directory DIR --name NAME --dataflow URL`"
     )
-
-
-@contextmanager
-def _dataflow(run: Path) -> Iterator[SyncClient]:
-    """The dataflow of a run; what it refuses, and its silence, are the user's to mend."""
-    from astraflow_core.errors import DeadlineExceeded, Refused
-    from astraflow_core.wire.client import SyncClient
-
-    url, token = running_dataflow(run, None, None)
-    client = SyncClient(url, token)
-    try:
-        yield client
-    except Refused as error:
-        raise UserError(f"refused: {error}") from error
-    except DeadlineExceeded as error:
-        raise UserError(
-            f"no dataflow answers at {url}; is the run still running? ({error})"
-        ) from error
-    finally:
-        client.close()
