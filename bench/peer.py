@@ -142,15 +142,16 @@ def astraflow(seed: int) -> Solved:
 
         def events() -> Events:
             lines = [line for file in Path(folder).glob("*/metrics.jsonl") for line in _lines(file)]
-            return [_event(line) for line in lines]
+            return [event for line in lines for event in _events(line)]
 
         return solved(command, events)
 
 
-def _event(line: dict[str, Any]) -> tuple[float, int, float | None]:
+def _events(line: dict[str, Any]) -> Events:
+    """Of a line of ``metrics.jsonl``: a step, an evaluation, or nothing that counts here."""
     if "eval" in line:
-        return line["time"], line["eval"]["version"], line["eval"]["sets"]["held_out"]["avg"]
-    return line["time"], line["step"], None
+        return [(line["time"], line["eval"]["version"], line["eval"]["sets"]["held_out"]["avg"])]
+    return [(line["time"], line["step"], None)] if "step" in line else []
 
 
 # -- theirs ----------------------------------------------------------------------------------------

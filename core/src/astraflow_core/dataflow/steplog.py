@@ -1,4 +1,4 @@
-"""``metrics.jsonl``: one line per acknowledged step, one per evaluation."""
+"""``metrics.jsonl``: one line per acknowledged step, per evaluation and per report of the balance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``metrics.jsonl`` of a run: one line per step of a policy, one per evaluation."""
+"""``metrics.jsonl`` of a run: one line per step of a policy, one per evaluation; others are passed over."""
 
 from __future__ import annotations
 
