@@ -6,15 +6,12 @@ import argparse
 import json
 from collections.abc import Iterator
 from contextlib import closing
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
-from urllib.parse import urlsplit
 
 from astraflow_core.cli.output import print_json, print_table, print_tree
 from astraflow_core.cli.secrets import running_dataflow
 from astraflow_core.cli.status import add_where, ask
 from astraflow_core.errors import UserError
-from astraflow_core.wire.auth import bearer
 
 _SILENT_S = 60.0
 _EMPTY = 0.5
@@ -102,6 +99,11 @@ def _state(raas: dict[str, Any]) -> str:
 
 def _events(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The reports of the event stream, those kept first."""
+    from http.client import HTTPConnection, HTTPException, HTTPSConnection
+    from urllib.parse import urlsplit
+
+    from astraflow_core.wire.auth import bearer
+
     url, token = running_dataflow(arguments.run, arguments.dataflow, arguments.token_file)
     parts = urlsplit(url)
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import tomllib
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -107,6 +106,8 @@ def _task_attempts(directory: Path) -> int:
 def _like(directory: Path, arguments: argparse.Namespace) -> str:
     from astraflow_core.dataflow.entries import Pushed, Walked
 
+    from difflib import get_close_matches
+
     known: dict[str, None] = {}
     for _, entry in _entries(directory):
         if arguments.subject == "group":
@@ -117,7 +118,7 @@ def _like(directory: Path, arguments: argparse.Namespace) -> str:
             known[entry.prompt] = None
             known |= dict.fromkeys(name for turned in entry.turned for name in turned.prompts)
     known.pop("", None)
-    near = difflib.get_close_matches(arguments.id, known, _SUGGESTED) or list(known)[:_SUGGESTED]
+    near = get_close_matches(arguments.id, known, _SUGGESTED) or list(known)[:_SUGGESTED]
     return (
         f"; it knows {len(known)}, such as {', '.join(near)}" if near else "; its journal has none"
     )
