@@ -104,9 +104,9 @@ def _task_attempts(directory: Path) -> int:
 
 
 def _like(directory: Path, arguments: argparse.Namespace) -> str:
-    from astraflow_core.dataflow.entries import Pushed, Walked
-
     from difflib import get_close_matches
+
+    from astraflow_core.dataflow.entries import Pushed, Walked
 
     known: dict[str, None] = {}
     for _, entry in _entries(directory):
