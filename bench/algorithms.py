@@ -25,9 +25,9 @@ from astraflow_core.component import Kind
 from astraflow_core.config.environments import cache_folder
 from astraflow_core.hooks import Hooks
 from astraflow_core.testing.conformance.subject import context
+from astraflow_core.training.micro_batches import micro_batches
 from astraflow_core.types import Batch, Loss, LossInputs, units_of
-from astraflow_plugin_torch_trainer.micro_batches import micro_batches
-from astraflow_plugin_torch_trainer.model import CausalLM, load_model
+from astraflow_torch_training.model import CausalLM, load_model
 from bench.support.timing import interleaved, ratio, spread
 
 MODEL = "tiny:qwen3?hidden=128&layers=2&heads=4&kv_heads=2&head_dim=32&ffn=384&context=64"

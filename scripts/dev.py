@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Set up the workspace and run it, its tests, its checks or its benchmarks.
 
-Needs only Python 3.11+ and pip. Packages are found by their place (core/, plugins/*/*, contrib/*),
+Needs only Python 3.11+ and pip. Packages are found by their place (core/, libs/*, plugins/*/*, contrib/*),
 installed editable into .venv/ in one pip call held to constraints.txt, and installed again only
 when a pyproject.toml or constraints.txt changes. ASTRAFLOW_VENV names another environment folder.
 """
@@ -95,7 +95,7 @@ class Stamp:
 def packages() -> list[Package]:
     """Every distribution of the workspace, found by its place."""
     found = []
-    for pattern in ("core", "plugins/*/*", "contrib/*"):
+    for pattern in ("core", "libs/*", "plugins/*/*", "contrib/*"):
         for file in sorted(ROOT.glob(f"{pattern}/pyproject.toml")):
             try:
                 data = tomllib.loads(file.read_text(encoding="utf-8"))

@@ -159,5 +159,8 @@ def module_file(package: Path, module: str) -> Path:
 
 
 def plugins() -> list[dev.Package]:
-    """Every package but the core."""
-    return [p for p in dev.packages() if p.name != "astraflow-core"]
+    """Every package that is found through an entry point: all but the core and the libraries."""
+    libraries = ROOT / "libs"
+    return [
+        p for p in dev.packages() if p.name != "astraflow-core" and libraries not in p.path.parents
+    ]

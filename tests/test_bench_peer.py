@@ -15,8 +15,8 @@ from workspace import ROOT
 from astraflow_contrib_rewards import exact
 from astraflow_core.raas.tokenizer import FolderTokenizer
 from astraflow_core.testing.tiny_model import ALPHABET, write_tiny_model
+from astraflow_core.training.schedule import lr_factor
 from astraflow_core.types import Completion
-from astraflow_plugin_torch_trainer.schedule import lr_factor
 
 sys.path.append(str(ROOT))
 

@@ -20,7 +20,7 @@ PAGE = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
 COMMANDS = dict(every_command(parser()))
 TESTS = sorted(
     file
-    for folder in ("core", "plugins", "contrib", "tests", "examples", "bench")
+    for folder in ("core", "libs", "plugins", "contrib", "tests", "examples", "bench")
     for file in (ROOT / folder).rglob("*.py")
     if file.name.startswith("test_") or file.name == "conftest.py"
 )

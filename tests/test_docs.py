@@ -322,7 +322,8 @@ def test_relative_links_lead_somewhere(file: Path) -> None:
 def test_overview_names_files_that_exist() -> None:
     named = re.findall(r"`((?:[a-z_]+/)+[\w.]*)`", text_of("docs/overview.md"))
     places = [
-        ROOT if name.startswith(("core/", "plugins/", "contrib/")) else CORE for name in named
+        ROOT if name.startswith(("core/", "libs/", "plugins/", "contrib/")) else CORE
+        for name in named
     ]
     missing = [n for n, place in zip(named, places, strict=True) if not (place / n).exists()]
     assert named and not missing, missing

@@ -19,8 +19,8 @@ from workspace import ROOT
 from astraflow_core.raas import host_protocol
 from astraflow_core.testing.conformance import _tensors as tensors
 from astraflow_core.testing.conformance._transport_rig import TOKEN, Rig
-from astraflow_plugin_http import server as weight_server
-from astraflow_plugin_http import store as weight_store
+from astraflow_core.weights import server as weight_server
+from astraflow_core.weights import store as weight_store
 
 CORE = ROOT / "core" / "src" / "astraflow_core"
 PROCESSES = (ROOT / "docs" / "processes.md").read_text(encoding="utf-8")

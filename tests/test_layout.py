@@ -56,6 +56,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "serving": SEAMS | {"wire", "telemetry", "serving"},
     **dict.fromkeys(SERVICES, SHARED),
     "policy_tools": {"errors", "types"},
+    "training": {"errors", "types"},
+    "weights": LOW | {"protocols", "wire", "telemetry"},
     "builtin": {"component", "hookspecs", "dataflow", "launch"},  # the core's own manifest
     "launch": SHARED | SERVICES,
     "preflight": SHARED | SERVICES,
@@ -83,7 +85,7 @@ PICKLE_HOMES = {
     "core/src/astraflow_core/raas/user_objects.py",  # reads
 }
 """A user's own workflow and reward, handed by the launcher to its own children in a file: nothing else."""
-ORDINARY_WORDS = {("wire", "http")}
+ORDINARY_WORDS = {("wire", "http"), ("weights", "http")}
 """(part of the core, literal) that is also a component's name but means the ordinary thing there."""
 LONGEST_MODULE = 450
 
@@ -258,6 +260,11 @@ def test_package_is_laid_out_and_named_by_the_rule(package: dev.Package) -> None
     if parts == ("core",):
         assert name == "astraflow-core"
         return
+    assert "astraflow-core>=0.1,<0.2" in [d.replace(" ", "") for d in project["dependencies"]]
+    if parts[0] == "libs":
+        assert name == f"astraflow-{parts[1].replace('_', '-')}"
+        assert "entry-points" not in project, "a library provides no component"
+        return
     prefix = "plugin" if parts[0] == "plugins" else "contrib"
     short = name.removeprefix(f"astraflow-{prefix}-")
     folder = parts[-1].replace("_", "-")
@@ -265,7 +272,6 @@ def test_package_is_laid_out_and_named_by_the_rule(package: dev.Package) -> None
     if parts[0] == "plugins":
         names.add(f"{folder}-{KIND_OF_FOLDER[parts[1]].replace('_', '-')}")
     assert short in names, f"{name} should be astraflow-{prefix}-{' or -'.join(sorted(names))}"
-    assert "astraflow-core>=0.1,<0.2" in [d.replace(" ", "") for d in project["dependencies"]]
     points = project["entry-points"]
     assert set(points) == {"astraflow"}, "one entry-point group"
     assert [normal(n) for n in points["astraflow"]] == [short], (

@@ -18,9 +18,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from astraflow_core.errors import NonFiniteLoss, UserError
 from astraflow_core.testing.tiny_model import write_tiny_model
+from astraflow_core.training.schedule import lr_factor
 from astraflow_core.types import Batch
 from astraflow_plugin_torch_trainer.config import TorchTrainerConfig
-from astraflow_plugin_torch_trainer.schedule import lr_factor
 from astraflow_plugin_torch_trainer.trainer import TorchTrainer
 
 Build = Callable[..., TorchTrainer]

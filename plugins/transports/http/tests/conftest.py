@@ -19,9 +19,9 @@ from astraflow_core.types import (
     Manifest,
     RunInfo,
 )
+from astraflow_core.weights.publisher import HttpPublisher
+from astraflow_core.weights.receiver import HttpReceiver
 from astraflow_plugin_http.config import HttpConfig
-from astraflow_plugin_http.publisher import HttpPublisher
-from astraflow_plugin_http.receiver import HttpReceiver
 from astraflow_plugin_http.transport import HttpTransport
 
 TOKEN = "a-token-of-the-run"

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from astraflow_core.errors import UserError, WeightsError
 from astraflow_core.types import ExportedTensor
-from astraflow_plugin_http import download, server, store
+from astraflow_core.weights import download, server, store
 from astraflow_plugin_http.config import HttpConfig
 
 TOKEN = "a-token-of-the-run"
@@ -101,7 +101,7 @@ def test_a_publisher_killed_in_the_middle_is_an_error_in_time(
 ) -> None:
     code = """
 import sys, numpy as np
-from astraflow_plugin_http.publisher import HttpPublisher
+from astraflow_core.weights.publisher import HttpPublisher
 from astraflow_core.types import ExportedTensor
 p = HttpPublisher("solver", "a-token-of-the-run", host="127.0.0.1", port=0, advertise=None)
 m = p.publish(1, [ExportedTensor("w", "U8", (64 << 20,), np.ones(64 << 20, np.uint8))])
@@ -353,8 +353,8 @@ def test_nothing_stays_after_kill_9_and_the_next_start(rig: Any, tmp_path: Path)
 import sys, numpy as np
 from pathlib import Path
 from astraflow_core.types import Announcement, ExportedTensor
-from astraflow_plugin_http.publisher import HttpPublisher
-from astraflow_plugin_http.receiver import HttpReceiver
+from astraflow_core.weights.publisher import HttpPublisher
+from astraflow_core.weights.receiver import HttpReceiver
 p = HttpPublisher("solver", "", host="127.0.0.1", port=0, advertise=None)
 m = p.publish(1, [ExportedTensor("w", "U8", (9,), np.ones(9, np.uint8))])
 r = HttpReceiver(Path(sys.argv[1]), "", streams=2)

@@ -14,15 +14,16 @@ from transformers.utils import is_flash_attn_2_available
 
 from astraflow_core.errors import NonFiniteLoss, UserError
 from astraflow_core.protocols.algorithm import Algorithm
+from astraflow_core.training.micro_batches import MicroBatch, micro_batches
+from astraflow_core.training.schedule import lr_factor
 from astraflow_core.types import Batch, ComponentContext, ExportedTensor
-from astraflow_plugin_torch_trainer import checkpoint, export
+from astraflow_plugin_torch_trainer import checkpoint
 from astraflow_plugin_torch_trainer.config import TorchTrainerConfig
-from astraflow_plugin_torch_trainer.critic import with_critic, with_value_head
-from astraflow_plugin_torch_trainer.gradient import Tally, accumulate
-from astraflow_plugin_torch_trainer.micro_batches import MicroBatch, micro_batches
-from astraflow_plugin_torch_trainer.model import CausalLM, load_model
-from astraflow_plugin_torch_trainer.optimizer import adamw, clip_gradients
-from astraflow_plugin_torch_trainer.schedule import lr_factor
+from astraflow_torch_training import export
+from astraflow_torch_training.critic import with_critic, with_value_head
+from astraflow_torch_training.gradient import Tally, accumulate
+from astraflow_torch_training.model import CausalLM, load_model
+from astraflow_torch_training.optimizer import adamw, clip_gradients
 
 # On CPU activations of a few thousand tokens stay in cache; a GPU wants larger products.
 MICRO_BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from astraflow_core.types import ComponentContext
+from astraflow_core.weights.publisher import HttpPublisher
+from astraflow_core.weights.receiver import HttpReceiver
 from astraflow_plugin_http.config import HttpConfig
-from astraflow_plugin_http.publisher import HttpPublisher
-from astraflow_plugin_http.receiver import HttpReceiver
 
 
 class HttpTransport:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from astraflow_plugin_torch_trainer.model import VALUE_HEAD, CausalLM
+from astraflow_torch_training.model import VALUE_HEAD, CausalLM
 
 CRITIC = "critic"
 """Name of a critic of its own among the modules of the policy's model, which is never published."""

@@ -13,7 +13,7 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from astraflow_core.types import ExportedTensor
 from astraflow_core.wire.tensor_file import lay_out
-from astraflow_plugin_torch_trainer.critic import NOT_PUBLISHED
+from astraflow_torch_training.critic import NOT_PUBLISHED
 
 PublishDtype = Literal["float32", "bfloat16"]
 SAFETENSORS_NAMES = {

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import torch
 
 from astraflow_core.protocols.algorithm import Algorithm
+from astraflow_core.training.micro_batches import MicroBatch
 from astraflow_core.types import Batch, LossInputs
-from astraflow_plugin_torch_trainer.micro_batches import MicroBatch
-from astraflow_plugin_torch_trainer.model import CausalLM
+from astraflow_torch_training.model import CausalLM
 
 
 @dataclass(slots=True)

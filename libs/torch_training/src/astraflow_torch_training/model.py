@@ -12,8 +12,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from astraflow_core.errors import UserError
-from astraflow_plugin_torch_trainer.logprobs import token_logprobs
-from astraflow_plugin_torch_trainer.micro_batches import MicroBatch
+from astraflow_core.training.micro_batches import MicroBatch
+from astraflow_torch_training.logprobs import token_logprobs
 
 VALUE_HEAD = "value_head"
 """Name of the critic's head among the modules of the transformers model, which is never published."""

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from astraflow_core.errors import WeightsError, WireError
 from astraflow_core.types import Announcement, Manifest, WeightSource
+from astraflow_core.weights.download import Download, PublisherFailed
 from astraflow_core.wire.private_folder import PrivateFolder
 from astraflow_core.wire.tensor_file import read_specs
-from astraflow_plugin_http.download import Download, PublisherFailed
 
 CLOSE_S = 2.0
 """How long a receiver that is closed waits for its fetches, which it cancels."""

@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from astraflow_core.errors import Refused, UserError
-from astraflow_plugin_http.store import Store
+from astraflow_core.weights.store import Store
 
 READER_HEADER = "AstraFlow-Reader"
 MAX_CONNECTIONS = 512

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from astraflow_core.errors import WeightsError
 from astraflow_core.types import ExportedTensor, Manifest
-from astraflow_plugin_http.server import WeightServer
-from astraflow_plugin_http.snapshot import Snapshotter
-from astraflow_plugin_http.store import Store
+from astraflow_core.weights.server import WeightServer
+from astraflow_core.weights.snapshot import Snapshotter
+from astraflow_core.weights.store import Store
 
 
 class HttpPublisher:

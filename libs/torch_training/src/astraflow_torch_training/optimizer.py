@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from astraflow_core.errors import NonFiniteLoss
-from astraflow_plugin_torch_trainer.config import TorchTrainerConfig
-from astraflow_plugin_torch_trainer.critic import CRITIC, NOT_PUBLISHED
-from astraflow_plugin_torch_trainer.model import CausalLM
+from astraflow_torch_training.config import TrainingConfig
+from astraflow_torch_training.critic import CRITIC, NOT_PUBLISHED
+from astraflow_torch_training.model import CausalLM
 
 
-def adamw(model: CausalLM, config: TorchTrainerConfig) -> torch.optim.AdamW:
+def adamw(model: CausalLM, config: TrainingConfig) -> torch.optim.AdamW:
     """Weight decay on matrices but embeddings and value heads; each group has an ``lr_scale``."""
     bare = {model.whole.get_input_embeddings().weight}
     if model.critic is not None:

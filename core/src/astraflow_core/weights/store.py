@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from astraflow_core.errors import Refused
-from astraflow_plugin_http.snapshot import Snapshot
+from astraflow_core.weights.snapshot import Snapshot
 
 LEASE_S = 60.0
 """How long a version stays for a reader that has not called again."""

@@ -1,0 +1,1 @@
+"""What trainers share that needs arrays only: micro-batches, shares of ranks, schedules."""

@@ -1,0 +1,1 @@
+"""Versions of the weights as blocks: snapshots, leases, a server, verified downloads. What transports share."""

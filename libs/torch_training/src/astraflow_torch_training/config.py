@@ -1,0 +1,94 @@
+"""The keys that trainers made of PyTorch share; each adds its own."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from astraflow_core.config.models import ConfigModel, PositiveInt
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
+NotNegative = Annotated[float, Field(ge=0)]
+
+
+class TrainingConfig(ConfigModel):
+    """Model, layout, optimizer and schedule."""
+
+    device: str = Field(
+        "auto", description="'cpu', 'cuda', 'cuda:1' …; 'auto' takes CUDA if present."
+    )
+    threads: PositiveInt = Field(1, description="Threads of torch on CPU.")
+    compute_dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="Of matrix products (autocast); weights and optimizer stay float32."
+    )
+    publish_dtype: Literal["float32", "bfloat16"] = Field(
+        "bfloat16", description="Of published versions and of the model left at the end."
+    )
+    reference_model: str | None = Field(
+        None,
+        description="Hugging Face folder of the reference model, of the same vocabulary: a teacher. Default: "
+        "the initial model.",
+    )
+    attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = Field(
+        "auto",
+        description="'auto': flash_attention_2 on CUDA if flash-attn is installed and compute_dtype is "
+        "bfloat16, else sdpa.",
+    )
+    layout: Literal["auto", "bucketed", "packed"] = Field(
+        "auto",
+        description="Rows of similar length padded to the longest, or packed end to end; 'auto': packed "
+        "with flash_attention_2, else bucketed.",
+    )
+    micro_batch_tokens: PositiveInt | None = Field(
+        None,
+        description="Tokens of one forward pass, padding included; a longer row goes alone. Default: 2048 "
+        "on CPU, 16384 on CUDA.",
+    )
+    gradient_checkpointing: bool = Field(
+        False, description="Recompute each layer in the backward pass: less memory, more time."
+    )
+    lr: NotNegative = Field(1e-6, description="Peak learning rate.")
+    critic: Literal["head", "model"] = Field(
+        "head",
+        description="For algorithms with a critic: a linear head on the policy's backbone, which it also "
+        "trains, or a model of its own.",
+    )
+    critic_model: str | None = Field(
+        None,
+        description="Hugging Face folder from which critic = 'model' starts, of the same vocabulary. "
+        "Default: the initial model.",
+    )
+    value_lr_scale: Annotated[float, Field(gt=0)] = Field(
+        10.0, description="The critic's learning rate over lr."
+    )
+    betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="AdamW.")
+    eps: Annotated[float, Field(gt=0)] = Field(1e-8, description="AdamW.")
+    weight_decay: NotNegative = Field(
+        0.0, description="AdamW, on matrices only: not on embeddings, norms and biases."
+    )
+    max_grad_norm: NotNegative = Field(
+        1.0, description="Clips the gradient's norm; 0 does not clip."
+    )
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="Of the learning rate, after the warm-up and to the end of the run."
+    )
+    warmup_steps: Annotated[int, Field(ge=0)] = Field(
+        0, description="Optimizer steps of linear warm-up."
+    )
+    min_lr_ratio: Fraction = Field(
+        0.0, description="Share of lr that is left at the end of the decay."
+    )
+
+    @model_validator(mode="after")
+    def _flash_attention_has_no_float32(self) -> Self:
+        if self.attention == "flash_attention_2" and self.compute_dtype == "float32":
+            raise ValueError('attention = "flash_attention_2" needs compute_dtype = "bfloat16"')
+        return self
+
+    @model_validator(mode="after")
+    def _a_critic_to_start(self) -> Self:
+        if self.critic_model is not None and self.critic == "head":
+            raise ValueError("critic_model is read with critic = 'model' only")
+        return self
