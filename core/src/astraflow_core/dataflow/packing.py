@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from astraflow_core.dataflow.rows import Row, trained_tokens
+from astraflow_core.dataflow.rows import GroupRewards, Row
 from astraflow_core.types import Units, units_of
 from astraflow_core.wire.batches import TOKEN_COLUMNS, BatchHeader, batch_parts
 from astraflow_core.wire.groups import ReceivedGroup
@@ -31,24 +31,26 @@ def _runs(rows: Sequence[Row]) -> list[tuple[ReceivedGroup, int, int]]:
     return runs
 
 
-def _units(policy: str, rows: Sequence[Row]) -> Units:
+def _units(rows: Sequence[Row]) -> Units:
     """Of the rows, out of all that the policy has in their groups."""
-    groups = {id(row.received): row.received for row in rows}
-    columns: list[tuple[int, int, float]] = []
-    tokens: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
-    place: dict[tuple[int, int], int] = {}
-    trajectories = 0
-    for number, (key, received) in enumerate(groups.items()):
-        own = [i for i, s in enumerate(received.header.sequences) if s.policy == policy]
-        place |= {(key, index): len(columns) + nth for nth, index in enumerate(own)}
-        for index in own:
-            sequence = received.header.sequences[index]
-            columns.append((number, trajectories + sequence.trajectory, sequence.reward))
-        tokens.append(trained_tokens(received)[own])
-        trajectories += received.header.trajectories
-    group, trajectory, rewards = (np.array(c) for c in zip(*columns, strict=True))
-    whole = units_of(group, trajectory, rewards, np.concatenate(tokens))
-    return whole.take(np.array([place[id(row.received), row.index] for row in rows]))
+    number: dict[int, int] = {}
+    siblings: list[GroupRewards] = []
+    for row in rows:
+        if id(row.siblings) not in number:
+            number[id(row.siblings)] = len(siblings)
+            siblings.append(row.siblings)
+    sizes = np.array([len(group.rewards) for group in siblings])
+    trajectories = np.array([group.trajectories for group in siblings])
+    before = np.cumsum(trajectories) - trajectories
+    whole = units_of(
+        np.repeat(np.arange(len(siblings)), sizes),
+        np.concatenate([group.trajectory for group in siblings]) + np.repeat(before, sizes),
+        np.concatenate([group.rewards for group in siblings]),
+        np.concatenate([group.trained for group in siblings]),
+    )
+    firsts = np.cumsum(sizes) - sizes
+    own = [number[id(row.siblings)] for row in rows]
+    return whole.take(firsts[own] + [row.place for row in rows])
 
 
 def pack(
@@ -78,4 +80,4 @@ def pack(
         name: [getattr(received, name)[start:end] for received, start, end in runs]
         for name, _ in TOKEN_COLUMNS
     }
-    return batch_parts(header, per_row, per_token, _units(policy, rows))
+    return batch_parts(header, per_row, per_token, _units(rows))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from astraflow_core.types import (
     BufferedRow,
@@ -18,11 +19,22 @@ from astraflow_core.types import (
 from astraflow_core.wire.groups import GroupHeader, ReceivedGroup
 
 
+@dataclass(frozen=True, slots=True)
+class GroupRewards:
+    """All sequences that a policy has in a group of ``trajectories``: which ``trajectory`` each belongs to
+    (int64 ``[n]``), ``rewards`` (float64 ``[n]``) and ``trained`` tokens (int32 ``[n]``)."""
+
+    trajectories: int
+    trajectory: npt.NDArray[np.int64]
+    rewards: npt.NDArray[np.float64]
+    trained: npt.NDArray[np.int32]
+
+
 @dataclass(slots=True, eq=False)
 class Row:
-    """Sequence ``index`` of a received group. ``group`` and ``trajectory`` are numbers unique in the run,
-    ``trained`` its trained tokens, ``segment`` the file of bodies of the journal in which the group lies
-    (-1: none)."""
+    """Sequence ``index`` of a received group, number ``place`` of those that its policy has in it, which are
+    ``siblings``. ``group`` and ``trajectory`` are numbers unique in the run, ``trained`` its trained tokens,
+    ``segment`` the file of bodies of the journal in which the group lies (-1: none)."""
 
     item: BufferedRow
     received: ReceivedGroup
@@ -30,6 +42,8 @@ class Row:
     group: int
     trajectory: int
     trained: int
+    siblings: GroupRewards
+    place: int
     segment: int = -1
 
     @property
@@ -62,6 +76,7 @@ class PolicyShare:
     indexes: tuple[int, ...]
     summary: GroupSummary
     statistics: GroupStatistics
+    rewards: GroupRewards
 
 
 def trained_tokens(received: ReceivedGroup) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -95,4 +110,10 @@ def share_of(
         truncated=np.array([header.truncated for header in own], dtype=np.bool_),
         version=version,
     )
-    return PolicyShare(indexes, summary, group_statistics(rewards))
+    siblings = GroupRewards(
+        received.header.trajectories,
+        np.array([header.trajectory for header in own], dtype=np.int64),
+        rewards,
+        summary.trained,
+    )
+    return PolicyShare(indexes, summary, group_statistics(rewards), siblings)

@@ -176,7 +176,8 @@ class PolicyStream:
                 group_mean=share.statistics.mean,
                 group_std=share.statistics.std,
             )
-            row = Row(item, received, index, group, first_trajectory + header.trajectory, trained)
+            trajectory = first_trajectory + header.trajectory
+            row = Row(item, received, index, group, trajectory, trained, share.rewards, position)
             self._arrivals += 1
             self.buffer.add(row)
             self.starved = False
