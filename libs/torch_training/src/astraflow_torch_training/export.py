@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,29 +24,45 @@ SAFETENSORS_NAMES = {
 COPIED = frozenset({".json", ".txt", ".model", ".jinja", ".tiktoken"})
 
 
-def named_tensors(whole: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def _as_held(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def named_tensors(
+    whole: Any, full: Callable[[torch.Tensor], torch.Tensor] = _as_held
+) -> Iterator[tuple[str, torch.Tensor]]:
     """Parameters and persistent buffers as a checkpoint of the model names and cuts them; of tied ones
     only the first, and no critic. Transformers may hold them otherwise (experts of a layer stacked
-    into one)."""
+    into one). ``full`` makes a whole tensor of one that is held in another way, as by several ranks."""
     held = whole.state_dict(keep_vars=True)
     seen: set[int] = set()
     for name, tensor in held.items():
         if id(tensor) not in seen and not name.startswith(NOT_PUBLISHED):
             seen.add(id(tensor))
-            yield from revert_weight_conversion(whole, {name: tensor.detach()}).items()
+            yield from revert_weight_conversion(whole, {name: full(tensor.detach())}).items()
 
 
-def export(whole: Any, dtype: PublishDtype) -> Iterator[ExportedTensor]:
-    """Each tensor in the dtype to publish, floats only being cast."""
-    for name, tensor in named_tensors(whole):
-        cast = tensor.to("cpu", _published(tensor, dtype)).contiguous()
+def export(
+    whole: Any, dtype: PublishDtype, full: Callable[[torch.Tensor], torch.Tensor] = _as_held
+) -> Iterator[ExportedTensor]:
+    """Each tensor in the dtype to publish, floats only being cast; ``full`` as for :func:`named_tensors`,
+    called after the cast."""
+    for name, tensor in named_tensors(whole, lambda held: full(held.to(_published(held, dtype)))):
+        cast = tensor.to("cpu").contiguous()
         data = cast.reshape(-1).view(torch.uint8).numpy()
         yield ExportedTensor(name, SAFETENSORS_NAMES[cast.dtype], tuple(cast.shape), data)
 
 
-def write_model(whole: Any, dtype: PublishDtype, source: Path, directory: Path) -> None:
+def write_model(
+    whole: Any,
+    dtype: PublishDtype,
+    source: Path,
+    directory: Path,
+    full: Callable[[torch.Tensor], torch.Tensor] = _as_held,
+) -> None:
     """Write ``directory`` as a Hugging Face folder: the weights, and the configuration and tokenizer of
-    ``source`` with ``dtype`` entered."""
+    ``source`` with ``dtype`` entered. ``full`` is called once for each tensor, in the order of
+    :func:`export`."""
     directory.mkdir(parents=True, exist_ok=True)
     for file in source.iterdir():
         if file.is_file() and file.suffix in COPIED and not file.name.endswith(".index.json"):
@@ -57,14 +73,19 @@ def write_model(whole: Any, dtype: PublishDtype, source: Path, directory: Path) 
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     header, specs = lay_out(
         (name, SAFETENSORS_NAMES[_published(tensor, dtype)], tuple(tensor.shape))
-        for name, tensor in named_tensors(whole)
+        for name, tensor in named_tensors(whole, _empty)
     )
     starts = {spec.name: spec.start for spec in specs}
     with (directory / "model.safetensors").open("wb") as out:
         out.write(header)
-        for exported in export(whole, dtype):
+        for exported in export(whole, dtype, full):
             out.seek(starts[exported.name])
             out.write(exported.data)
+
+
+def _empty(tensor: torch.Tensor) -> torch.Tensor:
+    """Its shape and dtype without data."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
 
 def _published(tensor: torch.Tensor, dtype: PublishDtype) -> torch.dtype:

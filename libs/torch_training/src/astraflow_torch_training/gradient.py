@@ -14,7 +14,7 @@ import torch
 from astraflow_core.protocols.algorithm import Algorithm
 from astraflow_core.training.micro_batches import MicroBatch
 from astraflow_core.types import Batch, LossInputs
-from astraflow_torch_training.model import CausalLM
+from astraflow_torch_training.model import CausalLM, Prediction
 
 
 @dataclass(slots=True)
@@ -61,26 +61,39 @@ def accumulate(
     """
     for micro in parts:
         with tally.clock("forward_s"):
-            inputs = _inputs(model, batch, micro, step, algorithm.needs)
-            loss = algorithm.loss(inputs)
-            total = torch.zeros((), device=model.device)
-            for term, (coefficient, value) in loss.terms.items():
-                tally.add(f"loss_{term}", coefficient * value)
-                if coefficient:
-                    total = total + coefficient * value
-            for name, value in loss.metrics.items():
-                tally.add(name, value)
-            tally.add("loss", total)
+            total, _ = forward(model, batch, algorithm, step, micro, tally)
         with tally.clock("backward_s"):
             if total.requires_grad:
                 total.backward()  # type: ignore[no-untyped-call]
-        tally.tokens += micro.tokens
-        tally.computed += micro.computed
+
+
+def forward(
+    model: CausalLM,
+    batch: Batch,
+    algorithm: Algorithm,
+    step: int,
+    micro: MicroBatch,
+    tally: Tally,
+) -> tuple[torch.Tensor, Prediction]:
+    """The share of one micro-batch in the loss, a scalar, and the prediction that it was made of."""
+    inputs, predicted = _inputs(model, batch, micro, step, algorithm.needs)
+    loss = algorithm.loss(inputs)
+    total = torch.zeros((), device=model.device)
+    for term, (coefficient, value) in loss.terms.items():
+        tally.add(f"loss_{term}", coefficient * value)
+        if coefficient:
+            total = total + coefficient * value
+    for name, value in loss.metrics.items():
+        tally.add(name, value)
+    tally.add("loss", total)
+    tally.tokens += micro.tokens
+    tally.computed += micro.computed
+    return total, predicted
 
 
 def _inputs(
     model: CausalLM, batch: Batch, micro: MicroBatch, step: int, needs: frozenset[str]
-) -> LossInputs:
+) -> tuple[LossInputs, Prediction]:
     def there(per_token: npt.NDArray[np.generic]) -> torch.Tensor:
         return torch.from_numpy(per_token[micro.positions]).to(model.device)
 
@@ -92,7 +105,7 @@ def _inputs(
     predicted = model.predict(
         micro, targets, batch.temperature, "entropy" in needs, "values" in needs
     )
-    return LossInputs(
+    inputs = LossInputs(
         logprobs=predicted.logprobs,
         behaviour=there(batch.logprobs),
         advantages=there(batch.advantages),
@@ -108,3 +121,4 @@ def _inputs(
         current=there_if(batch.current),
         predicted_values=predicted.values,
     )
+    return inputs, predicted

@@ -48,7 +48,7 @@ def clip_gradients(model: CausalLM, largest: float) -> dict[str, float]:
         name: torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         for name, parameters in parts.items()
     }
-    found = {name: float(norm) for name, norm in norms.items()}
+    found = {name: float(_full(norm)) for name, norm in norms.items()}
     for name, norm in found.items():
         if not math.isfinite(norm):
             raise NonFiniteLoss(f"{name} is {norm}")
@@ -56,3 +56,8 @@ def clip_gradients(model: CausalLM, largest: float) -> dict[str, float]:
         for name, parameters in parts.items():
             torch.nn.utils.clip_grads_with_norm_(parameters, largest, norms[name])
     return found
+
+
+def _full(norm: torch.Tensor) -> torch.Tensor:
+    """Of a gradient held by several ranks the norm is a DTensor whose parts are not yet added up."""
+    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
