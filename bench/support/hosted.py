@@ -10,7 +10,7 @@ from pathlib import Path
 from astraflow_core.config.load import load_config
 from astraflow_core.raas.host_client import HostClient
 from astraflow_core.raas.host_process import EngineHostProcess, HostSettings
-from astraflow_core.raas.sockets import socket_folder
+from astraflow_core.wire.sockets import socket_folder
 from astraflow_core.types import WeightSource
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

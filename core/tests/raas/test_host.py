@@ -17,7 +17,7 @@ import pytest
 from astraflow_core.errors import RunFailed, UserError, WeightsError, WrongVersion
 from astraflow_core.raas.host_process import EngineHostProcess, HostSettings
 from astraflow_core.raas.host_protocol import HostGone
-from astraflow_core.raas.sockets import socket_folder
+from astraflow_core.wire.sockets import socket_folder
 from astraflow_core.raas.supervised_engine import SupervisedEngine
 from astraflow_core.types import GenerateRequest, Sampling, WeightSource
 
@@ -232,7 +232,7 @@ def test_the_sockets_of_a_killed_raas_are_removed_by_the_next(short_path, monkey
     monkeypatch.setenv("TMPDIR", str(short_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     code = """
-from astraflow_core.raas.sockets import socket_folder
+from astraflow_core.wire.sockets import socket_folder
 import os, signal
 folder = socket_folder()
 (folder.path / "solver-1").touch()
@@ -317,7 +317,7 @@ import asyncio, sys
 from pathlib import Path
 from astraflow_core.config.models import RunConfig
 from astraflow_core.raas.host_process import EngineHostProcess, HostSettings
-from astraflow_core.raas.sockets import socket_folder
+from astraflow_core.wire.sockets import socket_folder
 folder = Path(sys.argv[1])
 config = RunConfig.model_validate_json((folder / "config.json").read_text())
 sockets = socket_folder()

@@ -17,10 +17,10 @@ from astraflow_core.launch import shim
 from astraflow_core.launch.local_config import LocalLauncherConfig
 from astraflow_core.launch.threads import VARIABLES, threads_each, usable_cores
 from astraflow_core.protocols.launcher import ProcessSpec, ProcessState
-from astraflow_core.raas.sockets import remove_orphaned_sockets
 from astraflow_core.telemetry.parent import LAUNCHER
 from astraflow_core.telemetry.processes import look_at
 from astraflow_core.types import ComponentContext
+from astraflow_core.wire.sockets import remove_orphaned_sockets
 
 _POLL_S = 0.02
 _TAIL_BYTES = 65536

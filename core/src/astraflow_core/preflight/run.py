@@ -26,9 +26,9 @@ from astraflow_core.preflight.judge import Judge
 from astraflow_core.preflight.measure import PROMPTS, Probe
 from astraflow_core.preflight.trainer_side import trainer_side
 from astraflow_core.protocols.transport import Receiver
-from astraflow_core.raas.sockets import socket_folder
 from astraflow_core.raas.tokenizer import FolderTokenizer
 from astraflow_core.wire.auth import new_token
+from astraflow_core.wire.sockets import socket_folder
 
 MOST_GAP = 0.05
 """Mean gap of log-probs, in nats, that engine and trainer may have; an engine in bfloat16 has about 0.01."""

@@ -31,7 +31,6 @@ from astraflow_core.raas.replica import Replica
 from astraflow_core.raas.replicas import Replicas
 from astraflow_core.raas.reward_pool import RewardPool
 from astraflow_core.raas.service import RaasService
-from astraflow_core.raas.sockets import socket_folder
 from astraflow_core.raas.supervised_engine import SupervisedEngine
 from astraflow_core.raas.tokenizer import FolderTokenizer
 from astraflow_core.raas.user_objects import load_user_objects
@@ -41,6 +40,7 @@ from astraflow_core.telemetry.logs import configure_logging
 from astraflow_core.telemetry.parent import end_with_parent
 from astraflow_core.wire.client import Client
 from astraflow_core.wire.server import Server
+from astraflow_core.wire.sockets import socket_folder
 
 log = logging.getLogger("astraflow.raas")
 CLOSE_S = 3.0

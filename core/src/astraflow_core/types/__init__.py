@@ -6,7 +6,7 @@ prompt → task (a group to roll out) → trajectories of sequences → rows of 
 from __future__ import annotations
 
 from astraflow_core.types.batch import Batch
-from astraflow_core.types.context import ComponentContext, RunInfo
+from astraflow_core.types.context import ComponentContext, Ranks, RunInfo
 from astraflow_core.types.generation import (
     GenerateRequest,
     GenerateResult,
@@ -51,6 +51,7 @@ __all__ = [
     "LossInputs",
     "Manifest",
     "Prompt",
+    "Ranks",
     "RunInfo",
     "Sampling",
     "Sequence",

@@ -21,13 +21,25 @@ class RunInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Ranks:
+    """Which process of a trainer this one is: ``rank`` of ``size``, ``local`` among those of its host.
+    ``deadline_s`` is the longest that it waits for the others, for time-outs of collectives."""
+
+    rank: int = 0
+    size: int = 1
+    local: int = 0
+    deadline_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
 class ComponentContext:
     """Passed to a component's factory beside its config.
 
     ``policy`` is the policy that the component works for (empty for those of the whole run), ``role``
     the process it lives in (``"dataflow"``, ``"raas"``, ``"engine"``, ``"trainer"``, ``"launcher"``),
     ``seed`` its own seed, derived from the run's, ``directory`` a folder of its own that it may fill
-    (it is created on first use by the component), ``token`` the run's bearer token (never logged).
+    (it is created on first use by the component), ``token`` the run's bearer token (never logged),
+    ``ranks`` the place of this process among those of a trainer.
     """
 
     run: RunInfo
@@ -36,3 +48,4 @@ class ComponentContext:
     seed: int
     directory: Path
     token: str = ""
+    ranks: Ranks = Ranks()

@@ -16,17 +16,18 @@ class PrivateFolder:
     """A new folder with mode 0700 within ``parent``, held by a lock that ends with this process, however
     it ends.
 
-    Creating one removes the orphans in ``parent`` with the same ``prefix``.
+    Creating one removes the orphans in ``parent`` with the same ``prefix``. It is called ``prefix`` and
+    ``name``, or something random.
     """
 
-    def __init__(self, parent: Path, prefix: str) -> None:
+    def __init__(self, parent: Path, prefix: str, name: str = "") -> None:
         parent.mkdir(parents=True, exist_ok=True)
         remove_orphans(parent, prefix)
         made = Path(tempfile.mkdtemp(prefix=f".{prefix}", dir=parent))
         lock = os.open(made / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
         # Under its final name it is locked already, so nobody can take it for an orphan.
-        self.path = made.rename(parent / made.name[1:])
+        self.path = made.rename(parent / (f"{prefix}{name}" if name else made.name[1:]))
         self._remove = weakref.finalize(self, _remove, self.path, lock)
 
     def close(self) -> None:
