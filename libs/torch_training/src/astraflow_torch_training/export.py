@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,9 +48,14 @@ def export(
     """Each tensor in the dtype to publish, floats only being cast; ``full`` as for :func:`named_tensors`,
     called after the cast."""
     for name, tensor in named_tensors(whole, lambda held: full(held.to(_published(held, dtype)))):
-        cast = tensor.to("cpu").contiguous()
-        data = cast.reshape(-1).view(torch.uint8).numpy()
-        yield ExportedTensor(name, SAFETENSORS_NAMES[cast.dtype], tuple(cast.shape), data)
+        yield exported_tensor(name, tensor)
+
+
+def exported_tensor(name: str, tensor: torch.Tensor) -> ExportedTensor:
+    """A full tensor, as it leaves the trainer."""
+    held = tensor.to("cpu").contiguous()
+    data = held.reshape(-1).view(torch.uint8).numpy()
+    return ExportedTensor(name, SAFETENSORS_NAMES[held.dtype], tuple(held.shape), data)
 
 
 def write_model(
@@ -63,6 +68,22 @@ def write_model(
     """Write ``directory`` as a Hugging Face folder: the weights, and the configuration and tokenizer of
     ``source`` with ``dtype`` entered. ``full`` is called once for each tensor, in the order of
     :func:`export`."""
+    shapes = (
+        (name, SAFETENSORS_NAMES[_published(tensor, dtype)], tuple(tensor.shape))
+        for name, tensor in named_tensors(whole, _empty)
+    )
+    write_folder(source, directory, dtype, shapes, export(whole, dtype, full))
+
+
+def write_folder(
+    source: Path,
+    directory: Path,
+    dtype: PublishDtype,
+    shapes: Iterable[tuple[str, str, tuple[int, ...]]],
+    tensors: Iterable[ExportedTensor],
+) -> None:
+    """Write ``directory`` as a Hugging Face folder: the configuration and tokenizer of ``source`` with
+    ``dtype`` entered, and the ``tensors``, whose ``shapes`` are (name, safetensors dtype, shape)."""
     directory.mkdir(parents=True, exist_ok=True)
     for file in source.iterdir():
         if file.is_file() and file.suffix in COPIED and not file.name.endswith(".index.json"):
@@ -71,14 +92,11 @@ def write_model(
     config.pop("torch_dtype", None)
     config["dtype"] = dtype
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    header, specs = lay_out(
-        (name, SAFETENSORS_NAMES[_published(tensor, dtype)], tuple(tensor.shape))
-        for name, tensor in named_tensors(whole, _empty)
-    )
+    header, specs = lay_out(shapes)
     starts = {spec.name: spec.start for spec in specs}
     with (directory / "model.safetensors").open("wb") as out:
         out.write(header)
-        for exported in export(whole, dtype, full):
+        for exported in tensors:
             out.seek(starts[exported.name])
             out.write(exported.data)
 

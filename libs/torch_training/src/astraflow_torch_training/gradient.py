@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,24 @@ from astraflow_core.protocols.algorithm import Algorithm
 from astraflow_core.training.micro_batches import MicroBatch
 from astraflow_core.types import Batch, LossInputs
 from astraflow_torch_training.model import CausalLM, Prediction
+
+
+class Predictor(Protocol):
+    """What a loss is made from: a :class:`CausalLM`, or the outputs of a model that ran elsewhere."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the loss is computed."""
+
+    def predict(
+        self,
+        micro: MicroBatch,
+        targets: torch.Tensor,
+        temperature: float,
+        with_entropy: bool,
+        with_values: bool,
+    ) -> Prediction:
+        """See :meth:`CausalLM.predict`."""
 
 
 @dataclass(slots=True)
@@ -68,7 +87,7 @@ def accumulate(
 
 
 def forward(
-    model: CausalLM,
+    model: Predictor,
     batch: Batch,
     algorithm: Algorithm,
     step: int,
@@ -92,7 +111,7 @@ def forward(
 
 
 def _inputs(
-    model: CausalLM, batch: Batch, micro: MicroBatch, step: int, needs: frozenset[str]
+    model: Predictor, batch: Batch, micro: MicroBatch, step: int, needs: frozenset[str]
 ) -> tuple[LossInputs, Prediction]:
     def there(per_token: npt.NDArray[np.generic]) -> torch.Tensor:
         return torch.from_numpy(per_token[micro.positions]).to(model.device)

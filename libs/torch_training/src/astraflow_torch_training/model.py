@@ -115,8 +115,7 @@ def load_model(
     """
     transformers_logging.disable_progress_bar()  # this is a service with a log, not a terminal
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        _switch_off_dropout(config)
+        config = _config(folder)
         whole, info = AutoModelForCausalLM.from_pretrained(
             folder,
             config=config,
@@ -134,14 +133,37 @@ def load_model(
             f"{folder} lacks {len(missing)} weights of {type(whole).__name__}, among them "
             f"{', '.join(missing[:3])}: they would start at random"
         )
-    whole.to(device)
+    model = _of(whole.to(device), device, gradient_checkpointing, autocast)
+    _check_head(model, folder)
+    return model
+
+
+def outline(folder: Path, attention: str, gradient_checkpointing: bool) -> CausalLM:
+    """What :func:`load_model` makes of the same folder, without weights: on the device ``meta``."""
+    try:
+        with torch.device("meta"):
+            whole = AutoModelForCausalLM.from_config(
+                _config(folder), dtype=torch.float32, attn_implementation=attention
+            )
+    except (OSError, ValueError, ImportError, KeyError, RuntimeError) as error:
+        raise UserError(f"{folder} does not describe a Hugging Face causal LM: {error}") from error
+    return _of(whole, torch.device("meta"), gradient_checkpointing, None)
+
+
+def _of(
+    whole: Any, device: torch.device, gradient_checkpointing: bool, autocast: torch.dtype | None
+) -> CausalLM:
     whole.train(gradient_checkpointing)  # transformers checkpoints in training mode only
     if gradient_checkpointing:
         whole.activation_checkpointing_enable({"use_reentrant": False})
     head = whole.get_output_embeddings()
-    model = CausalLM(whole, whole.base_model, head, head.weight.shape[0], device, autocast)
-    _check_head(model, folder)
-    return model
+    return CausalLM(whole, whole.base_model, head, head.weight.shape[0], device, autocast)
+
+
+def _config(folder: Path) -> Any:
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    _switch_off_dropout(config)
+    return config
 
 
 def _switch_off_dropout(config: Any) -> None:
