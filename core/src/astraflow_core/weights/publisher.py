@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 from astraflow_core.errors import WeightsError
 from astraflow_core.types import ExportedTensor, Manifest
 from astraflow_core.weights.server import WeightServer
-from astraflow_core.weights.snapshot import Snapshotter
+from astraflow_core.weights.snapshot import Snapshot, Snapshotter
 from astraflow_core.weights.store import Store
+
+
+class Companion(Protocol):
+    """Makes the side objects of each version, such as deltas; one publish at a time."""
+
+    def begin(self, previous: Snapshot | None) -> None:
+        """A publish begins. ``previous`` is the newest version, readable until :meth:`objects` has
+        returned. A publish may fail after this; the next one begins anew."""
+
+    def block(self, index: int, data: memoryview) -> None:
+        """A block of the new version is complete and still in the cache; in any order, each once.
+        ``data`` is valid during the call."""
+
+    def objects(self, snapshot: Snapshot) -> Mapping[str, Any]:
+        """The new version's side objects, name → bytes-like. They are kept by reference until the version
+        is dropped, so objects of several versions may share their bytes."""
 
 
 class HttpPublisher:
@@ -18,10 +35,18 @@ class HttpPublisher:
     """
 
     def __init__(
-        self, policy: str, token: str, *, host: str, port: int, advertise: str | None
+        self,
+        policy: str,
+        token: str,
+        *,
+        host: str,
+        port: int,
+        advertise: str | None,
+        companion: Companion | None = None,
     ) -> None:
         self._policy = policy
-        self._snapshotter = Snapshotter(policy)
+        self._companion = companion
+        self._snapshotter = Snapshotter(policy, companion.block if companion else None)
         self._store = Store(self._snapshotter.recycle)
         self._server = WeightServer(self._store, policy, token, host, port)
         if advertise and "://" in advertise:
@@ -37,7 +62,12 @@ class HttpPublisher:
         return (self._endpoint,)
 
     def publish(
-        self, version: int, tensors: Iterable[ExportedTensor], derives_from: int | None = None
+        self,
+        version: int,
+        tensors: Iterable[ExportedTensor],
+        derives_from: int | None = None,
+        *,
+        base: str | None = None,
     ) -> Manifest:
         """Copy ``tensors`` and offer them; raises :class:`WeightsError` if ``version`` is not above all
         before it, or if the tensors differ in name, shape or dtype from those of the first version."""
@@ -46,9 +76,21 @@ class HttpPublisher:
                 f"policy {self._policy!r}: version {version} cannot follow version "
                 f"{self._store.newest}; numbers are never used again"
             )
-        snapshot = self._snapshotter.take(version, tensors, derives_from)
-        self._store.add(snapshot)
+        if self._companion is not None:
+            self._companion.begin(self._store.latest())
+        snapshot = self._snapshotter.take(version, tensors, derives_from, base)
+        try:
+            objects = self._companion.objects(snapshot) if self._companion else {}
+            self._store.add(snapshot, objects)
+        except BaseException:
+            self._snapshotter.recycle(snapshot.data)
+            raise
         return snapshot.manifest
+
+    def attach(self, version: int, name: str, data: Any) -> None:
+        """Offer one more side object with ``version``, bytes-like, kept by reference. Raises
+        :class:`WeightsError` if the version is not held or has one of that name."""
+        self._store.attach(version, name, data)
 
     def retain(self, versions: frozenset[int]) -> None:
         """Drop all but the newest and ``versions``, each when its last reader has left."""

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import itertools
 import mmap
+import os
 import re
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from astraflow_core.errors import WeightsError, WireError
 from astraflow_core.types import Announcement, Manifest, WeightSource
-from astraflow_core.weights.download import Download, PublisherFailed
+from astraflow_core.weights.client import MOST_FACTOR, VersionClient
+from astraflow_core.weights.download import download
+from astraflow_core.weights.failures import PublisherFailed
+from astraflow_core.weights.pool import ConnectionPool
 from astraflow_core.wire.private_folder import PrivateFolder
 from astraflow_core.wire.tensor_file import read_specs
 
@@ -25,13 +30,18 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 class HttpReceiver:
     """Fetches versions; see :class:`astraflow_core.protocols.transport.Receiver`. Any number of fetches
-    may run at once."""
+    may run at once.
+
+    A transport that knows a cheaper way to some blocks derives from it: it overrides :meth:`prepare`, and
+    :meth:`open` and :meth:`discard` to patch a file that it kept.
+    """
 
     def __init__(self, directory: Path, token: str, *, streams: int) -> None:
-        self._folder = PrivateFolder(directory, "received-")
+        self.folder = PrivateFolder(directory, "received-")
         self._token, self._streams = token, streams
+        self._pool = ConnectionPool(streams * MOST_FACTOR)
         self._count = itertools.count()
-        self._running: set[Download] = set()
+        self._running: set[VersionClient] = set()
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._fetches = 0
@@ -44,17 +54,17 @@ class HttpReceiver:
         if not _NAME.fullmatch(announcement.policy) or announcement.version < 0:
             raise WeightsError(f"malformed announcement: {who}")
         stem = f"{announcement.policy}-{announcement.version}-{next(self._count)}"
-        partial = self._folder.path / f"{stem}.part"
+        partial = self.folder.path / f"{stem}.part"
         try:
             with self._counted():
-                with partial.open("x+b") as file:
+                with self.open(partial, announcement) as file:
                     received, manifest = self._fill(
                         announcement, file.fileno(), who, began + deadline_s
                     )
                 path = partial.rename(partial.with_name(f"{stem}.safetensors"))
         except OSError as error:
             partial.unlink(missing_ok=True)
-            raise WeightsError(f"{who} cannot be stored in {self._folder.path}: {error}") from error
+            raise WeightsError(f"{who} cannot be stored in {self.folder.path}: {error}") from error
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
@@ -69,21 +79,37 @@ class HttpReceiver:
             base=manifest.base,
         )
 
+    def open(self, partial: Path, announcement: Announcement) -> BinaryIO:
+        """Make and open the file ``partial`` for a version; what it holds counts for nothing until
+        :meth:`prepare` says so."""
+        return partial.open("x+b")
+
+    def prepare(self, client: VersionClient, manifest: Manifest, file: int) -> set[int]:
+        """Bring blocks of the version into the open ``file``, which has its size, and return those that
+        are there and whose xxh3-128 *is* the manifest's; the others are fetched whole. Called once per
+        publisher that is tried, until one has delivered."""
+        return set()
+
+    def discard(self, source: WeightSource) -> None:
+        """The source is no longer needed: delete its file."""
+        source.path.unlink(missing_ok=True)
+
     def release(self, source: WeightSource) -> None:
         """Delete the source's file; processes that have it open may go on reading it."""
-        if source.path.parent != self._folder.path:
+        if source.path.parent != self.folder.path:
             raise ValueError(f"{source.path} was not handed out by this receiver")
-        source.path.unlink(missing_ok=True)
+        self.discard(source)
 
     def close(self) -> None:
         """End running fetches and delete every file; closing twice is allowed."""
         with self._lock:
             self._closed = True
-            for download in self._running:
-                download.cancel(WeightsError("the receiver was closed"))
+            for client in self._running:
+                client.cancel(WeightsError("the receiver was closed"))
             # A fetch that still makes files would leave the folder behind.
             self._idle.wait_for(lambda: not self._fetches, CLOSE_S)
-        self._folder.close()
+        self._pool.close()
+        self.folder.close()
 
     def _fill(
         self, announcement: Announcement, file: int, who: str, deadline: float
@@ -93,14 +119,17 @@ class HttpReceiver:
         received = 0
         for endpoint in announcement.endpoints:
             try:
-                download = Download(
-                    announcement, endpoint, self._token, file, done, self._streams, deadline
+                client = VersionClient(
+                    announcement, endpoint, self._token, deadline, self._streams, self._pool
                 )
                 try:
-                    with self._registered(download):
-                        manifest = download.run()
+                    with self._registered(client), client:
+                        manifest = client.manifest()
+                        os.truncate(file, manifest.size)
+                        done |= self.prepare(client, manifest, file)
+                        download(client, manifest, file, done)
                 finally:
-                    received += download.received
+                    received += client.received
                 with (
                     mmap.mmap(file, 0, prot=mmap.PROT_READ) as mapping,
                     memoryview(mapping) as view,
@@ -130,13 +159,13 @@ class HttpReceiver:
                 self._idle.notify_all()
 
     @contextmanager
-    def _registered(self, download: Download) -> Iterator[None]:
+    def _registered(self, client: VersionClient) -> Iterator[None]:
         with self._lock:
             if self._closed:
                 raise WeightsError("the receiver was closed")
-            self._running.add(download)
+            self._running.add(client)
         try:
             yield
         finally:
             with self._lock:
-                self._running.discard(download)
+                self._running.discard(client)

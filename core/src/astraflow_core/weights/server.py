@@ -1,6 +1,7 @@
 """Serves versions over HTTP/1.1 from threads and plain sockets (2.5 times an event loop's throughput).
 
-``GET /v1/weights/POLICY/VERSION/manifest`` (msgpack) and ``…/data`` (the file, with or without ``Range``);
+``GET /v1/weights/POLICY/VERSION/manifest`` (msgpack), ``…/data`` (the file) and ``…/objects/NAME`` (bytes
+that belong to the version), with or without ``Range``;
 ``DELETE …/readers/READER`` ends the lease that a request with the header ``AstraFlow-Reader`` took.
 """
 
@@ -18,7 +19,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from astraflow_core.errors import Refused, UserError
-from astraflow_core.weights.store import Store
+from astraflow_core.weights.store import Held, Store
 
 READER_HEADER = "AstraFlow-Reader"
 MAX_CONNECTIONS = 512
@@ -27,7 +28,7 @@ IDLE_S = 60.0
 _PIECE = 1 << 20
 _ROUTE = re.compile(
     r"/v1/weights/(?P<policy>[a-z0-9_]+)/(?P<version>\d{1,18})"
-    r"/(?:(?P<what>manifest|data)|readers/(?P<reader>[\w-]{1,64}))"
+    r"/(?:(?P<what>manifest|data|objects/(?P<object>[a-z0-9][a-z0-9._-]{0,95}))|readers/(?P<reader>[\w-]{1,64}))"
 )
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{0,18})")
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -135,12 +136,13 @@ class _Handler(BaseHTTPRequestHandler):
                 self._head(204, 0)
                 return
             reader = self.headers.get(READER_HEADER, "")[:64]
-            with self.server.store.reading(int(route["version"]), reader) as snapshot:
+            with self.server.store.reading(int(route["version"]), reader) as held:
                 if route["what"] == "manifest":
-                    self._head(200, len(snapshot.encoded), "application/msgpack")
-                    self.wfile.write(snapshot.encoded)
+                    self._send(memoryview(held.snapshot.encoded), "application/msgpack")
+                elif route["what"] == "data":
+                    self._send(held.snapshot.data)
                 else:
-                    self._send_data(snapshot.data)
+                    self._send(self._object(held, route["object"]))
         except Refused as refusal:
             body = json.dumps({"error": str(refusal)}).encode()
             self._head(refusal.status, len(body), "application/json")
@@ -155,10 +157,17 @@ class _Handler(BaseHTTPRequestHandler):
         if expected and not hmac.compare_digest(given, expected):
             raise Refused(401, "missing or wrong bearer token")
 
-    def _send_data(self, data: memoryview) -> None:
+    def _object(self, held: Held, name: str) -> memoryview:
+        data = held.objects.get(name)
+        if data is None:
+            version = held.snapshot.manifest.version
+            raise Refused(404, f"version {version} has no object {name!r}")
+        return data
+
+    def _send(self, data: memoryview, content: str = "application/octet-stream") -> None:
         start, end, wanted = 0, len(data), self.headers.get("Range")
         if wanted is None:
-            self._head(200, end)
+            self._head(200, end, content)
         else:
             match = _RANGE.fullmatch(wanted)
             if match is None or int(match[1]) >= end:
@@ -168,7 +177,7 @@ class _Handler(BaseHTTPRequestHandler):
             if start >= end:
                 raise Refused(416, f"range {wanted[:80]!r} is empty")
             self._head(
-                206, end - start, extra=("Content-Range", f"bytes {start}-{end - 1}/{len(data)}")
+                206, end - start, content, ("Content-Range", f"bytes {start}-{end - 1}/{len(data)}")
             )
         for position in range(start, end, _PIECE):
             with data[position : min(end, position + _PIECE)] as piece:

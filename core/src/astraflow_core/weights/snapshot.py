@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -32,19 +32,27 @@ class Snapshotter:
     """Makes snapshots of one policy.
 
     Buffers are anonymous shared memory: no file system holds them, so nothing is left behind however the
-    process ends. All versions have the tensors of the first one.
+    process ends. All versions have the tensors of the first one. ``on_block`` gets each block's index and
+    bytes as soon as it is complete.
     """
 
-    def __init__(self, policy: str) -> None:
+    def __init__(
+        self, policy: str, on_block: Callable[[int, memoryview], None] | None = None
+    ) -> None:
         self._policy = policy
+        self._on_block = on_block
         self._layout: tuple[bytes, tuple[TensorSpec, ...]] | None = None
         self._spare: memoryview | None = None
 
     def take(
-        self, version: int, tensors: Iterable[ExportedTensor], derives_from: int | None
+        self,
+        version: int,
+        tensors: Iterable[ExportedTensor],
+        derives_from: int | None,
+        base: str | None = None,
     ) -> Snapshot:
-        """Copy ``tensors``, in any order, into a buffer. Raises :class:`WeightsError` if they are not
-        those of the earlier versions; nothing is kept then."""
+        """Copy ``tensors``, in any order, into a buffer; with the digest of a ``base`` they are an adapter.
+        Raises :class:`WeightsError` if they are not those of the earlier versions; nothing is kept then."""
         if self._layout is None:
             tensors = self._learn_layout(tensors)
         assert self._layout is not None
@@ -58,13 +66,14 @@ class Snapshotter:
         manifest = Manifest(
             policy=self._policy,
             version=version,
-            kind="full",
+            kind="full" if base is None else "adapter",
             size=len(buffer),
             block_size=BLOCK_SIZE,
             tensors=specs,
             blocks=digests,
             digest=xxhash.xxh3_128_hexdigest(b"".join(digests)),
             derives_from=derives_from,
+            base=base,
         )
         return Snapshot(manifest, msgspec.msgpack.encode(manifest), buffer)
 
@@ -121,8 +130,10 @@ class Snapshotter:
                 buffer[position:stop] = data[position - start : stop - start]
                 missing[block] -= stop - position
                 if not missing[block]:
-                    whole = buffer[block * BLOCK_SIZE : (block + 1) * BLOCK_SIZE]
-                    digests[block] = xxhash.xxh3_128_digest(whole)
+                    with buffer[block * BLOCK_SIZE : (block + 1) * BLOCK_SIZE] as whole:
+                        digests[block] = xxhash.xxh3_128_digest(whole)
+                        if self._on_block is not None:
+                            self._on_block(block, whole)
                 position = stop
 
         copy(0, memoryview(header))

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
-from astraflow_core.errors import Refused
+from astraflow_core.errors import Refused, WeightsError
 from astraflow_core.weights.snapshot import Snapshot
 
 LEASE_S = 60.0
 """How long a version stays for a reader that has not called again."""
 MAX_READERS = 1024
 """Readers of one version at once."""
+OBJECT_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,95}")
+MAX_OBJECTS = 256
+"""Side objects of one version."""
 
 
 @dataclass(slots=True)
-class _Held:
+class Held:
+    """A version on offer: ``objects`` are named bytes that belong to it, such as deltas from others."""
+
     snapshot: Snapshot
+    objects: dict[str, memoryview] = field(default_factory=dict)
     wanted: bool = True
     sending: int = 0
     readers: dict[str, float] = field(default_factory=dict)
@@ -33,15 +41,34 @@ class Store:
 
     def __init__(self, recycle: Callable[[memoryview], None]) -> None:
         self._recycle = recycle
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, Held] = {}
         self._lock = threading.Lock()
         self.newest = -1
 
-    def add(self, snapshot: Snapshot) -> None:
-        """Offer a version; it becomes the newest."""
+    def add(self, snapshot: Snapshot, objects: Mapping[str, Any]) -> None:
+        """Offer a version with its side objects (name → bytes-like); it becomes the newest."""
+        held = Held(snapshot)
+        for name, data in objects.items():
+            _attach(held, name, data)
         with self._lock:
             self.newest = snapshot.manifest.version
-            self._held[self.newest] = _Held(snapshot)
+            self._held[self.newest] = held
+
+    def attach(self, version: int, name: str, data: Any) -> None:
+        """Add a side object to a version that is held. It is kept by reference and must not change.
+
+        Raises :class:`WeightsError` if the version is not held, or has an object of that name."""
+        with self._lock:
+            held = self._held.get(version)
+            if held is None:
+                raise WeightsError(f"version {version} is not held: nothing can be attached to it")
+            _attach(held, name, data)
+
+    def latest(self) -> Snapshot | None:
+        """The newest version, if any is held."""
+        with self._lock:
+            held = self._held.get(self.newest)
+            return held.snapshot if held else None
 
     def retain(self, versions: frozenset[int]) -> None:
         """Drop all but the newest and ``versions``, each as soon as nobody reads it."""
@@ -51,7 +78,7 @@ class Store:
             self._collect()
 
     @contextmanager
-    def reading(self, version: int, reader: str) -> Iterator[Snapshot]:
+    def reading(self, version: int, reader: str) -> Iterator[Held]:
         """The version, held while it is sent and for :data:`LEASE_S` after by ``reader`` (if not empty).
 
         Raises :class:`Refused`: 404 for a version that is not held, 429 if it has too many readers.
@@ -70,7 +97,7 @@ class Store:
                 held.readers[reader] = now + LEASE_S
             held.sending += 1
         try:
-            yield held.snapshot
+            yield held
         finally:
             with self._lock:
                 held.sending -= 1
@@ -106,3 +133,15 @@ class Store:
             if not (held.wanted or held.sending or leased):
                 del self._held[version]
                 self._recycle(held.snapshot.data)
+
+
+def _attach(held: Held, name: str, data: Any) -> None:
+    version = held.snapshot.manifest.version
+    if not OBJECT_NAME.fullmatch(name):
+        raise WeightsError(f"object name {name!r}, expected {OBJECT_NAME.pattern}")
+    if name in held.objects or len(held.objects) >= MAX_OBJECTS:
+        raise WeightsError(
+            f"version {version} has an object {name!r} already, or {MAX_OBJECTS} others"
+        )
+    view = memoryview(data).toreadonly()
+    held.objects[name] = view.cast("B") if view.nbytes else memoryview(b"")

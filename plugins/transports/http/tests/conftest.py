@@ -87,7 +87,7 @@ class Rig:
                 body = response.read()
                 upstream.close()
                 cut = None
-                if self.path.endswith("/data"):
+                if "Range" in self.headers:
                     first, last = self.headers["Range"].removeprefix("bytes=").split("-")
                     with lock:
                         proxy.ranges.append((int(first), int(last) + 1))

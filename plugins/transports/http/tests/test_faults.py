@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from astraflow_core.errors import UserError, WeightsError
 from astraflow_core.types import ExportedTensor
-from astraflow_core.weights import download, server, store
+from astraflow_core.weights import client, download, server, store
 from astraflow_plugin_http.config import HttpConfig
 
 TOKEN = "a-token-of-the-run"
@@ -71,7 +71,7 @@ def test_dropped_connections_are_resumed_where_they_broke(
 def test_another_endpoint_goes_on_where_the_first_failed(
     rig: Any, announce: Any, read: Any, raw: Any, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(download, "FAILURES", 1)
+    monkeypatch.setattr(client, "FAILURES", 1)
     publisher, receiver = rig.publisher(), rig.receiver(streams=1)
     tensors = model(blocks=8)
     bad = rig.proxy(publisher, corrupt={BLOCK * 2: 1_000})

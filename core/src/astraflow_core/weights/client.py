@@ -1,0 +1,302 @@
+"""One version at one publisher: its manifest, its side objects, and connections to fetch it by."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from types import TracebackType
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import msgspec
+import xxhash
+
+from astraflow_core.errors import WeightsError
+from astraflow_core.types import Announcement, Manifest
+from astraflow_core.weights.connection import Answer, Connection
+from astraflow_core.weights.failures import BadAnswer, MissingObject, PublisherFailed
+from astraflow_core.weights.pool import ConnectionPool
+from astraflow_core.weights.store import OBJECT_NAME
+from astraflow_core.weights.transfer import BufferSink, Transfer
+
+MAX_MANIFEST = 64 << 20
+"""Longest manifest that is read, in bytes."""
+MAX_BLOCK = 64 << 20
+FAILURES = 5
+"""Failed requests in a row, with nothing good between, after which a publisher is given up."""
+STALL_S = 20.0
+"""A publisher that sends nothing for so long counts as failed."""
+PER_STREAM = 1 << 20
+FAR_S = 0.02
+FAR_FACTOR = 4
+"""On a round trip above ``FAR_S`` so many times the streams start, since each starts slowly."""
+MOST_FACTOR = 8
+_LEAVE_S = 2.0
+_READER_HEADER = "AstraFlow-Reader"
+
+
+class VersionClient:
+    """Fetches from ``endpoint`` what ``announcement`` announces, until ``deadline`` (of
+    :func:`time.monotonic`). A context manager: leaving it ends the lease and frees the connections.
+
+    Its methods raise :class:`PublisherFailed` when another publisher should be tried, and
+    :class:`WeightsError` when there is no use in going on: the deadline passed, or it was cancelled. They
+    belong to one thread; :meth:`cancel` may be called from any.
+    """
+
+    def __init__(
+        self,
+        announcement: Announcement,
+        endpoint: str,
+        token: str,
+        deadline: float,
+        streams: int = 4,
+        pool: ConnectionPool | None = None,
+    ) -> None:
+        address = urlsplit(endpoint)
+        if address.scheme not in ("http", "https") or not address.hostname:
+            raise PublisherFailed("expected an address such as http://host:port")
+        self.announcement = announcement
+        self._streams = streams
+        self._address, self._deadline = address, deadline
+        self._path = (
+            f"{address.path.rstrip('/')}/v1/weights/{announcement.policy}/{announcement.version}"
+        )
+        self._headers = {_READER_HEADER: uuid4().hex}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._pool = pool or ConnectionPool(0)
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._error: BaseException | None = None
+        self._open: set[Connection] = set()
+        self._failures = 0
+        self._seen = False
+        self._round_trip_s = float("inf")
+        self._began = time.monotonic()
+        self.received = 0
+        """Bytes of blocks and objects that have arrived, wrong and repeated ones included."""
+        late = WeightsError("the deadline passed")
+        self._watchdog = threading.Timer(self._left(), self.cancel, [late])
+        self._watchdog.daemon = True
+
+    def __enter__(self) -> VersionClient:
+        self._watchdog.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._watchdog.cancel()
+        if self._seen and self._error is None:
+            self._leave()
+
+    def manifest(self) -> Manifest:
+        """The manifest, which is what the announced digest stands for."""
+        body = self._whole("manifest", MAX_MANIFEST)
+        try:
+            manifest = msgspec.msgpack.decode(body, type=Manifest)
+        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+            raise PublisherFailed(f"malformed manifest: {error}") from error
+        self._check(manifest)
+        return manifest
+
+    def read(self, name: str, limit: int) -> bytes:
+        """The side object ``name``, whole, if it has at most ``limit`` bytes. Not verified."""
+        body = self._whole(f"objects/{_checked(name)}", limit)
+        self.count(len(body))
+        return body
+
+    def read_into(self, name: str, into: memoryview, offset: int = 0) -> None:
+        """Fill ``into`` with the bytes of the side object ``name`` from ``offset`` on, in parallel ranges
+        that go on where a connection broke. Not verified."""
+        sink = BufferSink(self, into, offset)
+        Transfer(self, f"objects/{_checked(name)}", sink).run(sink.pieces(self.width()))
+
+    def cancel(self, error: BaseException) -> None:
+        """Let every call end with ``error``, from any thread."""
+        with self._lock:
+            self._error = self._error or error
+            self._stopped.set()
+            for connection in self._open:
+                with contextlib.suppress(OSError):
+                    connection.socket.shutdown(socket.SHUT_RDWR)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was cancelled."""
+        return self._stopped.is_set()
+
+    def raise_if_stopped(self) -> None:
+        """Raise the error that it was cancelled with, if it was."""
+        if self._error is not None:
+            raise self._error
+
+    def width(self) -> int:
+        """Streams that the path takes: one per :data:`PER_STREAM` bytes in flight, from measured rate and
+        round trip, since the kernel bounds what one connection has in flight."""
+        with self._lock:
+            round_trip, received = self._round_trip_s, self.received
+        if round_trip == float("inf"):
+            return self._streams
+        rate = received / max(time.monotonic() - self._began, 1e-3)
+        least = self._streams * (FAR_FACTOR if round_trip > FAR_S else 1)
+        most = self._streams * MOST_FACTOR
+        return min(max(int(rate * round_trip / PER_STREAM), least), most)
+
+    def connect(self) -> Connection:
+        """A connection of this version, a new one or one that an earlier version has left."""
+        patience = min(STALL_S, max(self._left(), 0.001))
+        connection = self._pool.take(self._address) or Connection(self._address, patience)
+        connection.socket.settimeout(STALL_S)
+        with self._lock:
+            self._open.add(connection)
+            self._round_trip_s = min(self._round_trip_s, connection.round_trip_s)
+        if self.stopped:
+            self.drop(connection)
+            raise BadAnswer("cancelled")
+        return connection
+
+    def ask(self, connection: Connection, what: str, headers: dict[str, str]) -> None:
+        """Send a request; :meth:`answer` reads what comes."""
+        connection.send("GET", f"{self._path}/{what}", self._headers | headers)
+
+    def answer(self, connection: Connection) -> Answer:
+        """The next answer, if it is a good one. Raises :class:`OSError` for what may pass."""
+        answer = connection.answer()
+        if answer.status in (200, 206):
+            self._seen = True
+            return answer
+        reason = f"{answer.status}: {_reason(connection, answer)}"
+        if answer.status >= 500 or answer.status == 429:
+            raise BadAnswer(reason)
+        raise (MissingObject if answer.status == 404 else PublisherFailed)(reason)
+
+    def keep(self, connection: Connection) -> None:
+        """Leave a connection, on which nothing is under way, to the next call or version."""
+        with self._lock:
+            self._open.discard(connection)
+        if self.stopped or connection.closing:
+            connection.close()
+        else:
+            self._pool.give(self._address, connection)
+
+    def drop(self, connection: Connection) -> None:
+        """Close a connection."""
+        with self._lock:
+            self._open.discard(connection)
+        connection.close()
+
+    def count(self, received: int) -> None:
+        """Note bytes that have arrived."""
+        with self._lock:
+            self.received += received
+
+    def succeeded(self) -> None:
+        """Something good has arrived: failures so far are forgiven."""
+        with self._lock:
+            self._failures = 0
+
+    def pause_after(self, error: Exception) -> None:
+        """Wait a little longer after each failure in a row; give the publisher up after some."""
+        self.raise_if_stopped()
+        with self._lock:
+            self._failures += 1
+            failures = self._failures
+        if failures > FAILURES:
+            reason = str(error) or type(error).__name__
+            raise PublisherFailed(f"{failures} requests failed in a row, the last: {reason}")
+        self._stopped.wait(0.05 * 2**failures)
+
+    def _whole(self, what: str, limit: int) -> bytes:
+        while True:
+            self.raise_if_stopped()
+            connection, reused = None, False
+            try:
+                connection = self.connect()
+                reused = connection.used
+                self.ask(connection, what, {})
+                answer = self.answer(connection)
+                if answer.length is None or answer.length > limit:
+                    raise PublisherFailed(
+                        f"its {what} has {answer.length} bytes, at most {limit} are read"
+                    )
+                body = connection.read(answer.length)
+            except PublisherFailed:
+                if connection is not None:
+                    self.drop(connection)
+                raise
+            except OSError as error:
+                if connection is not None:
+                    self.drop(connection)
+                if not reused:  # one that the publisher has closed meanwhile is no failure
+                    self.pause_after(error)
+                continue
+            self.keep(connection)
+            self.succeeded()
+            return body
+
+    def _check(self, manifest: Manifest) -> None:
+        """The announcement's digest covers the block digests, so all that they verify is the version."""
+        wanted = self.announcement
+        digest = xxhash.xxh3_128_hexdigest(b"".join(manifest.blocks))
+        if (manifest.digest, digest) != (wanted.digest, wanted.digest):
+            raise PublisherFailed(
+                f"its manifest has digest {digest}, announced was {wanted.digest}"
+            )
+        if (manifest.policy, manifest.version) != (wanted.policy, wanted.version):
+            raise PublisherFailed(
+                f"its manifest is of policy {manifest.policy!r} version {manifest.version}"
+            )
+        blocks = (
+            -(-manifest.size // manifest.block_size) if 0 < manifest.block_size <= MAX_BLOCK else 0
+        )
+        if manifest.size != wanted.size or blocks != len(manifest.blocks):
+            raise PublisherFailed(
+                f"its manifest has {len(manifest.blocks)} blocks of {manifest.block_size} bytes for "
+                f"{manifest.size} bytes, announced were {wanted.size}"
+            )
+
+    def _leave(self) -> None:
+        """Tell the publisher that this reader is done; the lease would end by itself."""
+        path = f"{self._path}/readers/{self._headers[_READER_HEADER]}"
+        connection = None
+        with contextlib.suppress(OSError):
+            try:
+                connection = self.connect()
+                connection.socket.settimeout(_LEAVE_S)
+                connection.send("DELETE", path, self._headers)
+                answer = connection.answer()
+                if answer.length != 0:
+                    connection.closing = True
+                self.keep(connection)
+            except OSError:
+                if connection is not None:
+                    self.drop(connection)
+                raise
+
+    def _left(self) -> float:
+        return max(0.0, self._deadline - time.monotonic())
+
+
+def _checked(name: str) -> str:
+    if not OBJECT_NAME.fullmatch(name):
+        raise ValueError(f"object name {name!r}, expected {OBJECT_NAME.pattern}")
+    return name
+
+
+def _reason(connection: Connection, answer: Answer) -> str:
+    """The reason in an error's body, if it is short and ours."""
+    if answer.length is None or answer.length > 4096:
+        connection.closing = True
+        return answer.reason
+    try:
+        return str(json.loads(connection.read(answer.length))["error"])
+    except (ValueError, KeyError, TypeError):
+        return answer.reason
