@@ -299,7 +299,7 @@ def test(args: list[str]) -> int:
 def heavy(args: list[str]) -> int:
     """Run the tests marked slow or backend."""
     setup("test")
-    return _pytest(HEAVY, *args)
+    return _pytest(HEAVY, *WORKERS, *args)
 
 
 def check(args: list[str]) -> int:

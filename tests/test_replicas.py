@@ -14,7 +14,7 @@ import pytest
 
 from astraflow_core.testing.runs import TABLE_RUN, User
 
-pytestmark = [pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 MODEL = "tiny:qwen3?hidden=8&layers=1&heads=1&kv_heads=1"
 

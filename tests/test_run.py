@@ -46,8 +46,7 @@ EVALUATED = (
     + """
 [eval]
 every = 4
-max_prompts = 8
-sets.held_out = { use = "digits", digits = 2, split = "held_out" }
+sets.held_out = { use = "digits", digits = 2, size = 8, split = "held_out" }
 """
 )
 
@@ -98,6 +97,7 @@ def test_staleness_zero_is_exactly_synchronous(user: User) -> None:
     assert [line["staleness"] for line in steps] == [{"0": 32}] * 6
 
 
+@pytest.mark.slow
 def test_a_raas_may_die_and_another_may_join(user: User) -> None:
     process = user.start(
         *user.table_arguments("run.steps=60", "run.max_staleness=1", "raas.replicas=2")
@@ -124,7 +124,7 @@ def test_a_raas_may_die_and_another_may_join(user: User) -> None:
 def test_every_evaluation_is_made_whichever_raas_dies(user: User) -> None:
     """The host of an evaluation may be killed at any moment; another one, or its successor, goes on."""
     overrides = ["run.steps=60", "run.max_staleness=1", "raas.replicas=2", "eval.every=3"]
-    process = user.start(*user.table_arguments(*overrides, "eval.max_prompts=64", config=EVALUATED))
+    process = user.start(*user.table_arguments(*overrides, config=EVALUATED))
     directory = user.wait_for_steps(1)
     for count, name in enumerate(["raas-0", "raas-1", "raas-0", "raas-1"]):
         user.wait_for_steps(4 + 4 * count)

@@ -64,6 +64,7 @@ def test_the_example_meets_every_demand(user: User, model: Path) -> None:
     assert {outcome["state"] for outcome in outcomes.values()} == {"passed"}
 
 
+@pytest.mark.slow
 def test_our_own_meets_every_demand(user: User, model: Path) -> None:
     directory = user.directory / "run"
     command = [
@@ -103,6 +104,7 @@ def test_what_is_wrong_is_found(user: User, model: Path, kind: str, demand: str)
     assert any(told.startswith(demand) for told in failed), failed
 
 
+@pytest.mark.slow
 def test_the_example_rolls_out_for_a_real_run(user: User) -> None:
     """Dataflow and trainer are ours, the rollouts are not; the table is learnt to the last step."""
     file = user.write("table.toml", TABLE_RUN)

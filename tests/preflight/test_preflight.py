@@ -92,6 +92,7 @@ def test_static_starts_nothing(doctor: Doctor) -> None:
     assert set(found) == {"model"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "use", "found_by"),
     [
@@ -121,6 +122,7 @@ def test_what_is_wrong_is_found(
     assert found_by <= problems(found), problems(found)
 
 
+@pytest.mark.slow
 def test_off_by_one_is_called_so(doctor: Doctor, trained: Path) -> None:
     found = doctor.ask(
         2,
@@ -136,6 +138,7 @@ def test_a_start_that_fails_tells_why(doctor: Doctor, trained: Path) -> None:
     assert "last lines" in found["start"]["text"]
 
 
+@pytest.mark.slow
 def test_the_sampling_of_the_run_is_what_counts(doctor: Doctor, trained: Path) -> None:
     """Raw log-probs are right at temperature 1 and wrong for a trainer at another."""
     raw = ("policies.solver.engine.use=mutants_engine:RawLogprobs", "sampling.temperature=0.6")

@@ -16,7 +16,7 @@ from astraflow_core.testing.tiny_model import ALPHABET, write_tiny_model
 
 HERE = Path(__file__).parent
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from astraflow_core.component import CannotImport, Component, Kind, load_attribu
 from astraflow_core.discovery import DISABLE_VARIABLE, Plugin, find_plugins
 from astraflow_core.errors import ConfigError, PluginError
 from astraflow_core.provenance import check_version
-from astraflow_core.requirements import RUNTIME, missing_runtime
 from astraflow_core.suggestions import did_you_mean, nearest
 
 if TYPE_CHECKING:
@@ -80,6 +79,8 @@ class Selected:
             raise self._import_failed(error) from error
 
     def _import_failed(self, error: BaseException) -> PluginError:
+        from astraflow_core.requirements import RUNTIME, missing_runtime
+
         said = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
         who = f"{self.kind} {self.component.name!r}"
         missing = missing_runtime(self.metadata)

@@ -27,6 +27,7 @@ CORE = "core"
 CORE_MANIFEST = "astraflow_core.builtin"
 DISABLE_VARIABLE = "ASTRAFLOW_DISABLE_PLUGINS"
 
+_FIELD = re.compile(r"^(Name|Version): *(.*?)\s*$", re.MULTILINE)
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
@@ -142,12 +143,10 @@ def scan(path: tuple[str, ...]) -> list[tuple[metadata.EntryPoint, metadata.Dist
 
 def name_and_version(distribution: metadata.Distribution) -> tuple[str, str]:
     """Name and version of a distribution, also of one whose metadata a broken removal left behind."""
-    try:
-        fields = distribution.metadata
-    except FileNotFoundError:
-        return "unnamed", "unknown"
-    names, versions = fields.get_all("Name"), fields.get_all("Version")
-    return (names or ["unnamed"])[0], (versions or ["unknown"])[0]
+    # `distribution.metadata` would parse the whole description with the email package, each time.
+    text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+    fields = dict(_FIELD.findall(text.partition("\n\n")[0]))
+    return fields.get("Name", "unnamed"), fields.get("Version", "unknown")
 
 
 def plugin_manager() -> pluggy.PluginManager:
@@ -238,7 +237,23 @@ def read_manifest(
     plugin: str, module: ModuleType
 ) -> tuple[tuple[tuple[Kind, Component], ...], tuple[str, ...]]:
     """The components and the lifecycle hooks of a manifest; all of it is sound or none is used."""
-    manager = plugin_manager()
+    manager = _reader()
+    try:
+        return _read(plugin, module, manager)
+    finally:
+        manager.unregister(name=plugin)
+
+
+@lru_cache(maxsize=1)
+def _reader() -> pluggy.PluginManager:
+    """One manager for all manifests, of which it knows one at a time: telling it the hooks costs more than
+    reading a manifest."""
+    return plugin_manager()
+
+
+def _read(
+    plugin: str, module: ModuleType, manager: pluggy.PluginManager
+) -> tuple[tuple[tuple[Kind, Component], ...], tuple[str, ...]]:
     known = {
         name
         for spec in (Registration, Lifecycle)

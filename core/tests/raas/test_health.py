@@ -11,7 +11,7 @@ from raas_run import FakeDataflow, announcement, task
 
 from astraflow_core.wire import messages
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 ANSWERS = 20
 
 

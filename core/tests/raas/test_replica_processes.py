@@ -14,7 +14,7 @@ from raas_run import FakeDataflow, announcement, task
 
 from astraflow_core.wire import messages
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
@@ -108,7 +108,6 @@ def test_work_goes_round_a_replica_that_is_stopped(make_config, raas_process):
     assert f"kill -CONT {before[0]['pid']}" in wait["what"]
 
 
-@pytest.mark.slow
 def test_a_replica_that_keeps_dying_leaves_the_run_to_the_other(make_config, raas_process):
     async def scenario():
         async with FakeDataflow() as flow:

@@ -12,6 +12,7 @@ class TestManifest(ManifestConformance):
         return "astraflow_plugin_hf.manifest"
 
 
+@pytest.mark.slow
 class TestHF(EngineConformance):
     @pytest.fixture
     def component(self) -> Subject:

@@ -52,7 +52,14 @@ def full_logprobs(
     return np.asarray(logprobs.gather(-1, whole[len(ids) :, None])[:, 0])
 
 
-@pytest.mark.parametrize(("kind", "tie"), [("qwen3", True), ("qwen3", False), ("llama", False)])
+@pytest.mark.parametrize(
+    ("kind", "tie"),
+    [
+        ("qwen3", True),
+        pytest.param("qwen3", False, marks=pytest.mark.slow),
+        pytest.param("llama", False, marks=pytest.mark.slow),
+    ],
+)
 def test_greedy_equals_generate_on_ragged_prompts_that_join_late(
     tmp_path: Path, serve: Serve, write_model: WriteModel, kind: str, tie: bool
 ) -> None:
