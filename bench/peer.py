@@ -191,7 +191,7 @@ def job(seed: int, threads: int) -> dict[str, Any]:
         "seed": seed,
         "threads": threads,
         "prompts": [dict(cursor.take().data) for _ in range(count)],
-        "held_out": [dict(held_out[index].data) for index in range(config.eval.max_prompts or 0)],
+        "held_out": [dict(held_out[index].data) for index in range(len(held_out))],
         **{key: getattr(trainer, key) for key in (
             "lr", "betas", "weight_decay", "max_grad_norm", "warmup_steps", "min_lr_ratio",
         )},

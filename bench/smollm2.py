@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.quickstart import EXAMPLES, summary_of
 
-QUICK = ("run.steps=1", "policies.solver.batch_sequences=8", "eval.max_prompts=8")
+QUICK = ("run.steps=1", "policies.solver.batch_sequences=8", "eval.sets.held_out.size=8")
 FIELDS = (
     "steps", "setup_s", "wall_s", "cpu_s", "reward_first", "reward_last", "eval_first", "eval_last",
     "tokens_generated", "tokens_trained", "max_staleness_seen", "trainer_wait_fraction",

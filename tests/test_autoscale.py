@@ -20,7 +20,12 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc"),
 ]
 LONG = "run.steps=5000"
-OFTEN = ("balance.every=1", "raas.cool_down_s=0", "raas.autoscale=true", "raas.max_replicas=3")
+OFTEN = (
+    "balance.every=1",
+    "balance.cool_down_s=0",
+    "raas.autoscale=true",
+    "balance.max_replicas=3",
+)
 STARVED = ("raas.episodes=8", "policies.solver.engine.token_s=0.1")
 """One group at a time and 0.3 s for it, so that a batch of four takes a RaaS 1.2 s."""
 SATED = ("policies.solver.trainer.step_s=1.0", "balance.shrink_below=0.5", "balance.grow_above=0.9")

@@ -63,7 +63,7 @@ def test_smollm2_trains_for_a_few_steps(user: User) -> None:
     del user.environment["XDG_CACHE_HOME"]  # the converted model is kept between runs
     overrides = [
         "run.steps=2", "policies.solver.batch_sequences=8", "run.group_size=4",
-        "raas.episodes=8", "eval.max_prompts=4", "sampling.max_tokens=8",
+        "raas.episodes=8", "eval.sets.held_out.size=4", "sampling.max_tokens=8",
         "policies.solver.data=[]",
     ]  # fmt: skip
     arguments = [part for override in overrides for part in ("--set", override)]

@@ -47,6 +47,7 @@ DATAFLOW: dict[str, View] = {
         "report.pool.held_back": "share of the places on offer that stood empty",
         "report.pool.branch": "`grow`, `shrink` or `hold`",
         "report.pool.target": "RaaS that there should be: the largest target of a policy",
+        "report.pool.cool_down_s": "seconds after a change of the pool before a window may lead to the next",
         "report.policies.NAME.steps": "updates in the window, which is the trainer's own",
         "report.policies.NAME.versions": "versions published in it",
         "report.policies.NAME.window_s": "seconds that the updates took, waiting included",

@@ -23,6 +23,20 @@ def astraflow_launchers() -> list[Component]:
 
 
 @hookimpl
+def astraflow_data_policies() -> list[Component]:
+    """What says how many RaaS there should be, unless a run names another."""
+    return [
+        Component(
+            name="three_zones",
+            target="astraflow_core.dataflow.three_zones:ThreeZones",
+            config="astraflow_core.dataflow.three_zones_config:ThreeZonesConfig",
+            summary="says in [balance] how many RaaS there should be, by the three-zone rule of the paper",
+            capabilities=frozenset({"scale"}),
+        )
+    ]
+
+
+@hookimpl
 def astraflow_prompt_sources() -> list[Component]:
     """What makes one prompt source of several."""
     return [

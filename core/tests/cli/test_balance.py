@@ -93,10 +93,10 @@ def test_the_report_comes_before_the_accounting(
     assert json.loads(capsys.readouterr().out) == BALANCE
 
 
-def test_growing_beside_empty_places_is_called_doubtful(
+def test_a_pool_that_is_held_although_a_trainer_waits_is_explained(
     run_directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(BALANCE, "report", report(1, held_back=0.8))
+    monkeypatch.setitem(BALANCE, "report", report(1, branch="hold", target=2, held_back=0.8))
     assert main(["balance", "--run", str(run_directory)]) == 0
     assert "max_staleness holds tasks back" in capsys.readouterr().out
 

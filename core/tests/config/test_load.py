@@ -228,6 +228,31 @@ def test_components_that_do_not_fit(
     assert problems(run_file, site, override) == [expected]
 
 
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["raas.autoscale=true"], "raas.autoscale: needs balance.max_replicas"),
+        (
+            ["raas.autoscale=true", "balance.max_replicas=2", "raas.replicas=3"],
+            "raas.replicas: 3, with which the run begins, must lie between balance.min_replicas = 1 and",
+        ),
+        (["balance.use=toy_filter"], "balance.use: 'toy_filter' does not say how many"),
+        (
+            ['policies.solver.data=[{ use = "three_zones" }]'],
+            "policies.solver.data.0.use: 'three_zones' says how many RaaS there should be and does nothing",
+        ),
+        (["balance.shrink_below=0.5"], "balance: shrink_below = 0.5 must not be above"),
+    ],
+)
+def test_what_says_how_many_raas_there_should_be(
+    site: Any, run_file: Path, overrides: list[str], expected: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(run_file, overrides, site.catalog())
+    (problem,) = caught.value.problems
+    assert problem.startswith(expected)
+
+
 def test_plugins_of_the_run_are_barred_before_import(
     site: Any, run_file: Path, manifest: str
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from astraflow_core.config.load import component_context
 from astraflow_core.config.models import DataPolicyTable, RunConfig
 from astraflow_core.dataflow.chains import DataChain, NamedPolicy
 from astraflow_core.dataflow.cursor import PromptCursor
@@ -23,6 +24,8 @@ from astraflow_core.dataflow.state import FlowState
 from astraflow_core.dataflow.stream import PolicyStream, ServedBatch
 from astraflow_core.dataflow.swapping import PolicyBuilder
 from astraflow_core.dataflow.tasks import TaskTable
+from astraflow_core.dataflow.three_zones import ThreeZones
+from astraflow_core.dataflow.three_zones_config import ThreeZonesConfig
 from astraflow_core.errors import PluginError
 from astraflow_core.types import Batch, Group, Prompt, Trajectory
 from astraflow_core.types import Sequence as TokenSequence
@@ -87,6 +90,12 @@ def make_config(policies: Sequence[str] = ("solver",), **changes: Any) -> RunCon
             raw.setdefault(where, {})[name] = value
     raw["policies"] = {policy: dict(table) for policy in policies}
     return RunConfig.model_validate(raw)
+
+
+def scaling_rule(config: RunConfig) -> ThreeZones:
+    """What ``[balance]`` names."""
+    keys: Any = ThreeZonesConfig.model_validate(config.balance.options)
+    return ThreeZones(keys, component_context(config, Path(), "dataflow", "", "balance", ""))
 
 
 def group_body(
@@ -340,6 +349,7 @@ def make_bench(
             admission=chain(admission),
             chains={policy: chain(data) for policy in config.policies},
             eval_sets={name: Prompts(count, name) for name, count in (evals or {}).items()},
+            rule=scaling_rule(config),
             clock=lambda: time[0],
             **parts,
         )

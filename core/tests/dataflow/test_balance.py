@@ -5,23 +5,33 @@ from __future__ import annotations
 import asyncio
 import json
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from astraflow_core.dataflow.balance_events import balance_events
-from astraflow_core.dataflow.three_zones import Target, Zones, target_of
+from astraflow_core.dataflow.three_zones import ThreeZones
+from astraflow_core.dataflow.three_zones_config import ThreeZonesConfig
 from astraflow_core.dataflow.wakeups import Wakeups
 from astraflow_core.errors import Refused
-from astraflow_core.types import Verdict
+from astraflow_core.types import ComponentContext, PoolTarget, PoolWindow, RunInfo, Verdict
 from astraflow_core.wire.messages import RegisterTrainer
 
-PAPER = Zones(0.10, 0.05, 1.10)
+CONTEXT = ComponentContext(RunInfo("run", 0, 1, 1, (), Path()), "dataflow", "", 0, Path())
+
+
+def rule(**keys):
+    return ThreeZones(ThreeZonesConfig(**keys), CONTEXT)
+
+
+def target(keys, *window):
+    return rule(**keys).pool_size(PoolWindow(*window))
 
 
 @pytest.mark.parametrize(
-    ("size", "waiting", "accepted", "consumed", "branch", "target"),
+    ("size", "waiting", "accepted", "consumed", "branch", "becomes"),
     [
         # The paper's pool of 6 to 11, its thresholds 0.05 and 0.10 and its margin 1.10.
         (6, 0.45, 100, 100, "grow", 11),  # 6 / 0.55 = 10.9
@@ -45,8 +55,8 @@ PAPER = Zones(0.10, 0.05, 1.10)
         (5, 0.0, 10_000, 1, "shrink", 1),  # never to none
     ],
 )
-def test_cases_worked_by_hand(size, waiting, accepted, consumed, branch, target):
-    assert target_of(size, waiting, accepted, consumed, PAPER) == Target(branch, target)
+def test_cases_worked_by_hand(size, waiting, accepted, consumed, branch, becomes):
+    assert target({}, size, waiting, accepted, consumed) == PoolTarget(branch, becomes)
 
 
 @given(
@@ -60,7 +70,7 @@ def test_cases_worked_by_hand(size, waiting, accepted, consumed, branch, target)
 )
 def test_the_rule_is_the_equation(size, waiting, accepted, consumed, low, band, margin):
     """Equation 1 in exact fractions; w in hundredths."""
-    zones = Zones((low + band) / 100, low / 100, margin / 100)
+    keys = {"grow_above": (low + band) / 100, "shrink_below": low / 100, "margin": margin / 100}
     if min(waiting, 95) > low + band and size:
         left = max(100 - waiting, 5)
         expected = -(-size * 100 // left)
@@ -69,7 +79,33 @@ def test_the_rule_is_the_equation(size, waiting, accepted, consumed, low, band, 
         expected = min(size, -(-needed.numerator // needed.denominator))
     else:
         expected = size
-    assert target_of(size, waiting / 100, accepted, consumed, zones).size == expected
+    assert target(keys, size, waiting / 100, accepted, consumed).size == expected
+
+
+@pytest.mark.parametrize(
+    ("size", "waiting", "held_back", "branch", "becomes"),
+    [
+        (4, 0.5, 0.0, "grow", 8),
+        (4, 0.5, 0.25, "grow", 6),  # three of four are busy: 3 / 0.5
+        (4, 0.5, 0.5, "hold", 4),  # what stands empty would be enough
+        (4, 0.5, 0.9, "hold", 4),  # never fewer while a trainer waits
+        (4, 0.0, 0.5, "shrink", 3),  # 4 · 0.5 · 1.1 = 2.2
+        (8, 0.0, 0.5, "shrink", 5),  # 8 · 0.5 · 1.1 = 4.4
+    ],
+)
+def test_a_pool_that_the_bound_holds_back_does_not_grow(size, waiting, held_back, branch, becomes):
+    assert target({}, size, waiting, 100, 100, held_back) == PoolTarget(branch, becomes)
+
+
+@pytest.mark.parametrize(
+    ("size", "waiting", "becomes"),
+    [(2, 0.8, 6), (2, 0.5, 4), (5, 0.0, 2), (1, 0.0, 2), (7, 0.08, 6), (2, 0.08, 2)],
+)
+def test_the_pool_stays_within_its_bounds(size, waiting, becomes):
+    found = target({"min_replicas": 2, "max_replicas": 6}, size, waiting, 1000, 10)
+    assert found.size == becomes
+    assert (found.branch == "grow") == (becomes > size)
+    assert (found.branch == "hold") == (becomes == size)
 
 
 class Clocked:
@@ -324,15 +360,14 @@ def test_reports_are_a_stream_of_events(bench, config):
 
 
 @pytest.mark.parametrize(
-    ("changes", "what"),
+    ("keys", "what"),
     [
-        ({"raas__autoscale": True}, "max_replicas"),
-        ({"raas__autoscale": True, "raas__max_replicas": 2, "raas__replicas": 3}, "must lie"),
-        ({"balance__shrink_below": 0.2}, "must not be above"),
-        ({"balance__margin": 0.9}, "greater than or equal to 1"),
-        ({"balance__every": 0}, "greater than or equal to 1"),
+        ({"min_replicas": 3, "max_replicas": 2}, "must not be below"),
+        ({"shrink_below": 0.2}, "must not be above"),
+        ({"margin": 0.9}, "greater than or equal to 1"),
+        ({"every": 0}, "greater than or equal to 1"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(config, changes, what):
+def test_settings_that_do_not_fit_are_refused(keys, what):
     with pytest.raises(ValueError, match=what):
-        config(**changes)
+        ThreeZonesConfig(**keys)

@@ -14,8 +14,8 @@ from astraflow_core.cli.status import add_where, ask
 from astraflow_core.errors import UserError
 
 _SILENT_S = 60.0
-_EMPTY = 0.5
-"""Share of empty places from which growing is doubtful."""
+_LONG = 0.1
+"""Share of its time from which a trainer's waiting is worth a word."""
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _print_report(report: dict[str, Any]) -> None:
     pool = report["pool"]
-    print(f"report {report['number']}: {_verdict(pool)}")
+    print(f"report {report['number']}: {_verdict(pool, report['policies'])}")
     print_table(
         ("policy", "steps", "seconds", "waiting", "produced", "accepted", "consumed", "says"),
         (
@@ -83,11 +83,12 @@ def _print_report(report: dict[str, Any]) -> None:
     )  # fmt: skip
 
 
-def _verdict(pool: dict[str, Any]) -> str:
+def _verdict(pool: dict[str, Any], policies: dict[str, Any]) -> str:
     empty = f"{pool['held_back']:.0%} of the places on offer stood empty"
     text = f"{pool['branch']}, {pool['size']} → {pool['target']} RaaS; {empty}"
-    if pool["branch"] == "grow" and pool["held_back"] > _EMPTY:
-        text += ": max_staleness holds tasks back, so that more RaaS may help little"
+    waited = max((policy["waiting_fraction"] for policy in policies.values()), default=0.0)
+    if pool["branch"] == "hold" and waited >= _LONG and pool["held_back"] >= waited:
+        text += ": max_staleness holds tasks back, so that more RaaS would stand empty too"
     return text
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from astraflow_core.catalog import Catalog
 from astraflow_core.cli.standing import Standing, standings
 from astraflow_core.config.load import catalog_of
-from astraflow_core.config.models import LauncherTable
+from astraflow_core.config.models import BalanceTable, LauncherTable
 from astraflow_core.config.sources import apply_overrides, read_file
 from astraflow_core.config.tables import AUTO, component_tables
 from astraflow_core.discovery import CORE
@@ -23,7 +23,9 @@ def in_run(name: str, file: str, overrides: Sequence[str]) -> list[Standing]:
     layers = read_file(Path(file))
     if problems := apply_overrides(layers, overrides):
         raise ConfigError(problems, file)
-    raw = {"launcher": {"use": LauncherTable.model_fields["use"].default}} | layers.raw
+    defaults = {"balance": BalanceTable, "launcher": LauncherTable}
+    raw = {name: {"use": table.model_fields["use"].default} for name, table in defaults.items()}
+    raw |= layers.raw
     catalog = catalog_of(raw)
     told = []
     for standing in standings(catalog, name):

@@ -33,7 +33,7 @@ _NAMED_AS = {
     Kind.REWARD: '[reward] use = "{}"',
     Kind.PROMPT_SOURCE: '[prompts] use = "{}"',
     Kind.LAUNCHER: '[launcher] use = "{}"',
-    Kind.DATA_POLICY: 'data = [{{ use = "{}" }}] in [policies.NAME] or [prompts]',
+    Kind.DATA_POLICY: 'data = [{{ use = "{}" }}] in [policies.NAME] or [prompts]; [balance] use for one with capability scale',
 }
 
 

@@ -146,7 +146,7 @@ def _check_component(
         return origin.folder if origin else Path.cwd()
 
     table = place.table
-    use = table.get("use")
+    use = table.get("use", place.model.model_fields["use"].default)
     python = table.get("python")
     if "python" in place.core_keys and isinstance(python, str) and "/" in python:
         table["python"] = absolute(python, folder_of(join(place.path, "python")))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -280,52 +280,17 @@ class RaasTable(ConfigModel):
         description="How requests in flight meet a swap of weights: keep, wait or abort.",
     )
     autoscale: bool = Field(
-        default=False, description="Let the launcher start and drain RaaS as the balance says."
-    )
-    min_replicas: PositiveInt = Field(default=1, description="Fewest RaaS of an autoscaled run.")
-    max_replicas: PositiveInt | None = Field(
-        default=None, description="Most RaaS of an autoscaled run, which needs it."
-    )
-    cool_down_s: Annotated[float, Field(ge=0)] = Field(
-        default=60.0,
-        description="Seconds after a change of the pool before a window of the balance counts.",
+        default=False,
+        description="Let the launcher start and drain RaaS as [balance] says, within its bounds.",
     )
 
-    @model_validator(mode="after")
-    def _bounds_fit(self) -> Self:
-        if not self.autoscale:
-            return self
-        if self.max_replicas is None:
-            raise ValueError("autoscale needs max_replicas: the most RaaS that may run at once")
-        if not self.min_replicas <= self.replicas <= self.max_replicas:
-            raise ValueError(
-                f"replicas = {self.replicas}, with which the run begins, must lie between min_replicas = "
-                f"{self.min_replicas} and max_replicas = {self.max_replicas}"
-            )
-        return self
 
+class BalanceTable(ComponentTable):
+    """``[balance]``: the data policy that says how many RaaS there should be."""
 
-class BalanceTable(ConfigModel):
-    """``[balance]``"""
-
-    every: PositiveInt = Field(default=10, description="Versions between reports.")
-    grow_above: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=0.10, description="Waiting fraction of a trainer above which the pool is to grow."
-    )
-    shrink_below: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=0.05, description="Waiting fraction of all trainers below which it may shrink."
-    )
-    margin: Annotated[float, Field(ge=1)] = Field(
-        default=1.10, description="Capacity kept when it shrinks, as a multiple of what is used."
-    )
-
-    @model_validator(mode="after")
-    def _zones_in_order(self) -> Self:
-        if self.shrink_below > self.grow_above:
-            raise ValueError(
-                f"shrink_below = {self.shrink_below} must not be above grow_above = {self.grow_above}"
-            )
-        return self
+    use: Annotated[
+        str, Field(min_length=1, description="Component name, 'plugin/name' or 'module:attr'.")
+    ] = "three_zones"
 
 
 class EvalTable(ConfigModel):
@@ -341,9 +306,6 @@ class EvalTable(ConfigModel):
         default=1, description="Samples per prompt (k of avg@k and pass@k)."
     )
     temperature: Annotated[float, Field(ge=0)] = Field(default=0.0, description="0 is greedy.")
-    max_prompts: PositiveInt | None = Field(
-        default=None, description="Only the first prompts of each set."
-    )
     solved_at: float = Field(
         default=1.0, description="Reward from which a sample counts as correct."
     )

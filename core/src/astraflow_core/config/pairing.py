@@ -28,6 +28,33 @@ def pairing_lines(config: RunConfig, components: Components) -> list[str]:
             "run.colocated: devices are shared by processes of one host; launcher "
             f"{config.launcher.use!r} may place them on several"
         )
+    return lines + _of_balance(config, components)
+
+
+def _of_balance(config: RunConfig, components: Components) -> list[str]:
+    use, raas = config.balance.use, config.raas
+    lines = [
+        f"{path}.use: {selected.component.name!r} says how many RaaS there should be and does nothing in a list "
+        "of data policies; name it in [balance]"
+        for path, (selected, _) in components.items()
+        if path != "balance" and "scale" in selected.component.capabilities
+    ]
+    selected, keys = components["balance"]
+    if selected.packaged and "scale" not in selected.component.capabilities:
+        lines.append(
+            f"balance.use: {use!r} does not say how many RaaS there should be; name a data policy with capability "
+            "scale"
+        )
+    fewest, most = getattr(keys, "min_replicas", 1), getattr(keys, "max_replicas", None)
+    if raas.autoscale and most is None:
+        lines.append(
+            "raas.autoscale: needs balance.max_replicas, the most RaaS that may run at once"
+        )
+    elif most is not None and raas.autoscale and not fewest <= raas.replicas <= most:
+        lines.append(
+            f"raas.replicas: {raas.replicas}, with which the run begins, must lie between "
+            f"balance.min_replicas = {fewest} and balance.max_replicas = {most}"
+        )
     return lines
 
 

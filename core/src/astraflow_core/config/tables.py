@@ -8,6 +8,7 @@ from typing import Any
 
 from astraflow_core.component import Kind
 from astraflow_core.config.models import (
+    BalanceTable,
     ComponentTable,
     DataPolicyTable,
     EngineTable,
@@ -64,6 +65,7 @@ def component_tables(config: RunConfig | Mapping[str, Any]) -> Iterator[Place]:
         yield from _place(f"engines.{name}", Kind.ENGINE, FrozenEngineTable, table)
     for name, table in _items(_get(_get(config, "eval"), "sets")):
         yield from _sources(f"eval.sets.{name}", ComponentTable, table)
+    yield from _place("balance", Kind.DATA_POLICY, BalanceTable, _get(config, "balance"))
     yield from _place("launcher", Kind.LAUNCHER, LauncherTable, _get(config, "launcher"))
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from astraflow_core.dataflow.three_zones import Target, Zones, target_of
+from astraflow_core.protocols.data_policy import Scale
+from astraflow_core.types import PoolTarget, PoolWindow
 
 KEPT_REPORTS = 64
 
@@ -84,7 +85,8 @@ class Step:
 
 @dataclass
 class Balance:
-    """Adds up what comes in and reports when every trainer that still trains has published ``every`` versions.
+    """Adds up what comes in and reports when every trainer that still trains has published as many
+    versions as the ``rule`` wants.
 
     The interval before the first step of a trainer that came is dropped, with what was produced in it, and so
     are updates that are made again: they tell of starts, not of balance. Nothing here looks at a clock, so a
@@ -92,8 +94,7 @@ class Balance:
     """
 
     policies: Iterable[str]
-    every: int
-    zones: Zones
+    rule: Scale
     work: dict[str, Work] = field(default_factory=dict)
     reports: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=KEPT_REPORTS))
     count: int = 0
@@ -155,18 +156,16 @@ class Balance:
 
     def _due(self) -> bool:
         training = [clock for clock in self._clocks.values() if not clock.done]
-        return bool(training) and all(clock.window.versions >= self.every for clock in training)
+        return bool(training) and all(
+            clock.window.versions >= self.rule.every for clock in training
+        )
 
     def _report(self, now: float, size: int) -> dict[str, Any]:
         held_back = self._held_back()
         seen = {policy: c.window for policy, c in self._clocks.items() if c.window.steps}
         targets = {
-            policy: target_of(
-                size,
-                window.waiting,
-                window.accepted / (1 - held_back),
-                window.consumed,
-                self.zones,
+            policy: self.rule.pool_size(
+                PoolWindow(size, window.waiting, window.accepted, window.consumed, held_back)
             )
             for policy, window in seen.items()
         }
@@ -181,6 +180,7 @@ class Balance:
                 "held_back": held_back,
                 "branch": largest.branch,
                 "target": largest.size,
+                "cool_down_s": self.rule.cool_down_s,
             },
             "policies": {p: _policy(window, targets[p]) for p, window in seen.items()},
             "raas": [_raas(n, w, now - self._work_began) for n, w in sorted(self.work.items())],
@@ -211,7 +211,7 @@ class Balance:
         self._work_began = now
 
 
-def _policy(window: Window, target: Target) -> dict[str, Any]:
+def _policy(window: Window, target: PoolTarget) -> dict[str, Any]:
     return {
         "steps": window.steps,
         "versions": window.versions,

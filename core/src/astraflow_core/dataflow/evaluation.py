@@ -42,13 +42,12 @@ class Evaluations:
         *,
         every: int,
         samples: int,
-        max_prompts: int | None,
         solved_at: float,
         policies: Sequence[str],
     ) -> None:
         self._sets, self.tasks = dict(sets), tasks
         self._every, self._samples, self._solved_at = every, samples, solved_at
-        self._max_prompts, self._policies = max_prompts, tuple(policies)
+        self._policies = tuple(policies)
         self._passed = -1
         self._evaluated: dict[str, int] = {}
         self.pending: deque[Evaluation] = deque()
@@ -187,8 +186,5 @@ class Evaluations:
     def _queue(self, evaluation: Evaluation) -> None:
         for name, source in self._sets.items():
             evaluation.scores[name] = SetScore(self._samples)
-            count = (
-                len(source) if self._max_prompts is None else min(len(source), self._max_prompts)
-            )
-            for index in range(count):
+            for index in range(len(source)):
                 self.tasks.add(source[index], self._samples, name, evaluation.versions)

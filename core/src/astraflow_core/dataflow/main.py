@@ -30,8 +30,9 @@ from astraflow_core.dataflow.state import PROMPTS, FlowState
 from astraflow_core.dataflow.steplog import StepLog
 from astraflow_core.dataflow.swapping import PolicyBuilder
 from astraflow_core.dataflow.wakeups import Wakeups
-from astraflow_core.errors import AstraFlowError, PromptError, RunFailed
+from astraflow_core.errors import AstraFlowError, PluginError, PromptError, RunFailed
 from astraflow_core.hooks import Hooks
+from astraflow_core.protocols.data_policy import Scale
 from astraflow_core.telemetry import presence
 from astraflow_core.telemetry.logs import configure_logging
 from astraflow_core.telemetry.parent import end_with_parent
@@ -113,12 +114,19 @@ def build_state(
     ]:
         if len(source) < 1:
             raise PromptError(f"{place} has no prompts; at least one is needed")
+    rule = build(Kind.DATA_POLICY, config.balance, "", "balance")
+    if not isinstance(rule, Scale):
+        raise PluginError(
+            f"[balance] use = {config.balance.use!r} does not say how many RaaS there should be; name a data "
+            "policy with capability scale"
+        )
     return FlowState(
         config,
         cursor=PromptCursor(prompts, config.run.seed, config.prompts.shuffle),
         admission=chain(config.prompts.data, ""),
         chains={policy: chain(table.data, policy) for policy, table in config.policies.items()},
         eval_sets=eval_sets,
+        rule=rule,
         clock=clock,
         signals=wakeups,
         steps=StepLog(directory / "metrics.jsonl"),

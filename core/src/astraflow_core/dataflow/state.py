@@ -29,10 +29,10 @@ from astraflow_core.dataflow.signals import NoSignals, Signals
 from astraflow_core.dataflow.steplog import StepLog
 from astraflow_core.dataflow.stream import PolicyStream, StreamSettings
 from astraflow_core.dataflow.tasks import TaskRecord, TaskTable
-from astraflow_core.dataflow.three_zones import Zones
 from astraflow_core.dataflow.trainers import TrainerRecord
 from astraflow_core.dataflow.versions import VersionTable
 from astraflow_core.errors import Refused
+from astraflow_core.protocols.data_policy import Scale
 from astraflow_core.protocols.prompt_source import PromptSource
 from astraflow_core.types import Prompt
 from astraflow_core.wire.messages import News, RevokedLease
@@ -63,6 +63,7 @@ class FlowState:
         admission: DataChain,
         chains: Mapping[str, DataChain],
         eval_sets: Mapping[str, PromptSource],
+        rule: Scale,
         clock: Callable[[], float],
         signals: Signals | None = None,
         steps: StepLog | None = None,
@@ -81,12 +82,7 @@ class FlowState:
         )
         self.eval = TaskTable("eval", run.lease_s, run.episode_deadline_s, run.task_attempts)
         self.fleet = Fleet(run.lease_s * 2 / RENEWALS_PER_LEASE, run.lease_s)
-        zones = config.balance
-        self.balance = Balance(
-            config.policies,
-            zones.every,
-            Zones(zones.grow_above, zones.shrink_below, zones.margin),
-        )
+        self.balance = Balance(config.policies, rule)
         self.trainers = {policy: TrainerRecord(policy) for policy in config.policies}
         self.streams = {
             policy: PolicyStream(policy, _stream_settings(config, policy), chains[policy])
@@ -97,7 +93,6 @@ class FlowState:
             self.eval,
             every=config.eval.every,
             samples=config.eval.samples,
-            max_prompts=config.eval.max_prompts,
             solved_at=config.eval.solved_at,
             policies=tuple(config.policies),
         )

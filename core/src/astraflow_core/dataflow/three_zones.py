@@ -3,54 +3,52 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+
+from astraflow_core.dataflow.three_zones_config import ThreeZonesConfig
+from astraflow_core.types import ComponentContext, PoolTarget, PoolWindow
 
 MOST_WAITING = 0.95
 """Cap of the waiting fraction, as in the reference system: a pool grows by a factor of 20 at most."""
 
 _ROUNDING = 1e-9
 
-Branch = Literal["grow", "shrink", "hold"]
 
+class ThreeZones:
+    """⌈G / (1 − w)⌉ RaaS instead of G if a trainer waited the fraction w of its time and that is above the upper
+    threshold; min(G, ⌈G · n_c / n_p · ρ⌉) below the lower one if the window saw both production and
+    consumption; else G. A pool of 0 is held: nothing can be told from it. Thresholds are strict.
 
-@dataclass(frozen=True, slots=True)
-class Zones:
-    """Strict thresholds of the waiting fraction, and the margin ρ that is kept when the pool shrinks."""
-
-    grow_above: float = 0.10
-    shrink_below: float = 0.05
-    margin: float = 1.10
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The size that the pool should have, and which zone says so."""
-
-    branch: Branch
-    size: int
-
-
-def target_of(
-    size: int, waiting: float, producible: float, consumed: float, zones: Zones
-) -> Target:
-    """What a pool of ``size`` should become: ⌈G / (1 − w)⌉ if a trainer waited the fraction ``waiting`` of its
-    time and that is above the upper threshold, min(G, ⌈G · n_c / n_p · ρ⌉) below the lower one if the window
-    saw both production and consumption, else G. A pool of 0 is held: nothing can be told from it.
-
-    ``consumed`` (n_c) and ``producible`` (n_p) are in one unit. The paper's n_p is what was *accepted*, which
-    is above n_c in a system that over-produces. Here over-production is prevented, so n_p is what the pool
-    would have had accepted if no place in it had stood empty for want of a task (``docs/decisions.md``).
+    Two things differ from the paper (``docs/decisions.md``), both since over-production is prevented here. Its
+    n_p is what was *accepted*; ours is what the pool would have had accepted if no place in it had stood empty.
+    And only busy places grow, ⌈G · (1 − h) / (1 − w)⌉ where the share h of the places stood empty: while the
+    staleness bound holds more back than the trainer waits for, further RaaS would stand empty too.
     """
-    waited = min(waiting, MOST_WAITING)
-    if size == 0:
-        return Target("hold", 0)
-    if waited > zones.grow_above:
-        return Target("grow", _ceil(size / (1 - waited)))
-    if waited < zones.shrink_below and producible > 0 and consumed > 0:
-        needed = min(size, _ceil(size * (consumed / producible) * zones.margin))
-        return Target("shrink" if needed < size else "hold", needed)
-    return Target("hold", size)
+
+    def __init__(self, config: ThreeZonesConfig, context: ComponentContext) -> None:
+        self._config = config
+        self.every, self.cool_down_s = config.every, config.cool_down_s
+
+    def pool_size(self, window: PoolWindow) -> PoolTarget:
+        """The rule, between ``min_replicas`` and ``max_replicas``."""
+        size, keys = window.size, self._config
+        if size == 0:
+            return PoolTarget("hold", 0)
+        most = math.inf if keys.max_replicas is None else keys.max_replicas
+        wanted = max(keys.min_replicas, min(self._wanted(window), most))
+        if wanted == size:
+            return PoolTarget("hold", size)
+        return PoolTarget("grow" if wanted > size else "shrink", int(wanted))
+
+    def _wanted(self, window: PoolWindow) -> int:
+        size, keys = window.size, self._config
+        waited = min(window.waiting, MOST_WAITING)
+        busy = 1 - window.held_back
+        if waited > keys.grow_above:
+            return max(size, _ceil(size * busy / (1 - waited)))
+        if waited < keys.shrink_below and window.accepted > 0 and window.consumed > 0:
+            needed = size * (window.consumed * busy / window.accepted) * keys.margin
+            return min(size, _ceil(needed))
+        return size
 
 
 def _ceil(value: float) -> int:

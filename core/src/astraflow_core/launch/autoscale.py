@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from astraflow_core.config.models import RaasTable
 from astraflow_core.errors import DeadlineExceeded, Refused
 from astraflow_core.launch.status import Status
 from astraflow_core.launch.view import View
@@ -37,6 +36,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     target: int
     branch: str
     held_back: float = 0.0
+    cool_down_s: float = 0.0
 
 
 class PolicyBalance(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,18 +78,17 @@ class Change:
     why: str = ""
 
 
-def decide(balance: Balance, table: RaasTable) -> Change:
+def decide(balance: Balance) -> Change:
     """What to do about a report: nothing if the pool changed since its windows began, or less than the
-    cool-down before; else go to the target, within the bounds."""
+    cool-down before; else go to the target."""
     report, pool = balance.report, balance.pool
     if (
         report is None
         or report.pool.size != pool.size
-        or report.began_s < pool.changed_s + table.cool_down_s
+        or report.began_s < pool.changed_s + report.pool.cool_down_s
     ):
         return Change()
-    most = report.pool.target if table.max_replicas is None else table.max_replicas
-    target = max(table.min_replicas, min(report.pool.target, most))
+    target = report.pool.target
     if target == pool.size:
         return Change()
     if target > pool.size:
@@ -112,8 +111,8 @@ def dispensable(raas: Collection[RaasBalance]) -> list[RaasBalance]:
 class Autoscaler:
     """Looks at each report once, and tells the dataflow what is to change."""
 
-    def __init__(self, table: RaasTable, view: View) -> None:
-        self._table, self._view = table, view
+    def __init__(self, enabled: bool, view: View) -> None:
+        self._enabled, self._view = enabled, view
         self._seen = 0
 
     def look(self, status: Status, client: SyncClient, under_way: bool) -> None:
@@ -121,12 +120,12 @@ class Autoscaler:
         if status.pool.reports == self._seen:
             return
         self._seen = status.pool.reports
-        if under_way or not self._table.autoscale:
+        if under_way or not self._enabled:
             return
         try:
             answer: Any = client.get_json("/v1/balance", deadline_s=_DEADLINE_S)
             balance = msgspec.convert(answer, Balance)
-            self._do(decide(balance, self._table), balance.pool.size, client)
+            self._do(decide(balance), balance.pool.size, client)
         except (DeadlineExceeded, Refused) as error:
             self._view.say(f"autoscale: {error}; the next report is waited for")
 

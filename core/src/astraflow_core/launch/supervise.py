@@ -63,7 +63,7 @@ class Supervisor:
         self._logs = LogWatch(spec.log for spec in specs)
         self._resuming = resuming
         self._pool = RaasPool([spec for spec in specs if spec.role == "raas"])
-        self._autoscaler = Autoscaler(config.raas, view)
+        self._autoscaler = Autoscaler(config.raas.autoscale, view)
         self._gone: set[str] = set()
         self._answered = self._progressed = self._hopeful = present_s()
         self._warned = self._told_silence = False

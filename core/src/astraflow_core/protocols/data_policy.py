@@ -1,4 +1,5 @@
-"""DataPolicy: decides in the dataflow which prompts to roll out, what to keep, what to train on.
+"""DataPolicy: decides in the dataflow which prompts to roll out, what to keep, what to train on; or, in
+``[balance]``, how many RaaS there should be (:class:`Scale`).
 
 A data policy implements any of :class:`Admit`, :class:`Accept`, :class:`Key`, :class:`Arrange`, :class:`Draw`;
 those of a list in the config are applied in order at each point. ``why_refused``, ``on_version``, ``on_admitted`` and
@@ -13,7 +14,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from astraflow_core.types import BufferedRow, GroupSummary, Prompt, Verdict
+from astraflow_core.types import (
+    BufferedRow,
+    GroupSummary,
+    PoolTarget,
+    PoolWindow,
+    Prompt,
+    Verdict,
+)
 
 
 @runtime_checkable
@@ -107,6 +115,23 @@ class Hold(Protocol):
     def hold(self) -> bool:
         """Whether no more prompts are wanted now. Asked at any time and any number of times, it changes
         nothing. While nothing is under way it is overruled."""
+
+
+@runtime_checkable
+class Scale(Protocol):
+    """Says how many RaaS there should be, for ``[raas] autoscale`` and for people; capability ``scale``. Its
+    config has ``min_replicas`` and ``max_replicas`` (or ``None``), between which it stays."""
+
+    @property
+    def every(self) -> int:
+        """Versions between two reports."""
+
+    @property
+    def cool_down_s(self) -> float:
+        """Seconds after a change of the pool before a window may lead to the next."""
+
+    def pool_size(self, window: PoolWindow) -> PoolTarget:
+        """What the pool should become by what one trainer saw; the largest of all trainers holds."""
 
 
 @runtime_checkable

@@ -14,7 +14,14 @@ from astraflow_core.types.generation import (
     Sampling,
 )
 from astraflow_core.types.loss import Loss, LossInputs
-from astraflow_core.types.policy_data import BufferedRow, GroupSummary, Verdict
+from astraflow_core.types.policy_data import (
+    Branch,
+    BufferedRow,
+    GroupSummary,
+    PoolTarget,
+    PoolWindow,
+    Verdict,
+)
 from astraflow_core.types.prompt import Prompt
 from astraflow_core.types.trajectory import (
     Completion,
@@ -37,6 +44,7 @@ from astraflow_core.types.weights import (
 __all__ = [
     "Announcement",
     "Batch",
+    "Branch",
     "BufferedRow",
     "Completion",
     "ComponentContext",
@@ -50,6 +58,8 @@ __all__ = [
     "Loss",
     "LossInputs",
     "Manifest",
+    "PoolTarget",
+    "PoolWindow",
     "Prompt",
     "Ranks",
     "RunInfo",

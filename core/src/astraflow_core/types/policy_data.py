@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -50,3 +51,28 @@ class BufferedRow:
     group_mean: float
     group_std: float
     times_served: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolWindow:
+    """What one trainer saw of a pool of ``size`` RaaS during a few versions: the share of its time that it
+    waited (``waiting``), trained tokens that were ``accepted`` and ``consumed`` (each row once, however often
+    it was replayed), and ``held_back``, the share of the places on offer that stood empty for want of a task,
+    in [0, 1)."""
+
+    size: int
+    waiting: float
+    accepted: float
+    consumed: float
+    held_back: float = 0.0
+
+
+Branch = Literal["grow", "shrink", "hold"]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolTarget:
+    """The size that the pool should have, and what that means for it."""
+
+    branch: Branch
+    size: int
