@@ -42,7 +42,6 @@ CAPABILITIES: dict[str, dict[str, str]] = {
         "arrange": "says for each batch which fresh rows come first",
         "draw": "chooses the rows of a batch",
         "hold": "decides when no more prompts are rolled out",
-        "scale": "says how many RaaS there should be; named in [balance]",
         "stateful": "has state that belongs in a checkpoint",
         "random": "makes random choices from the run's seed",
     },
@@ -90,7 +89,6 @@ PAIRINGS: tuple[Pairing, ...] = (
     Pairing("transport", "ipc", "engine", ("weights.ipc",)),
     Pairing("transport", "full", "engine", ("weights.path", "weights.collective", "weights.ipc")),
     Pairing("transport", "delta", "engine", ("weights.path",)),
-    Pairing("transport", "adapter", "engine", ("lora",)),
 )
 """Checked for every policy of a run. What an algorithm needs of its trainer is checked on the
 configured instance (its ``needs``), since most needs depend on its keys."""

@@ -8,14 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import xxhash
 
 from astraflow_core.errors import UserError, WeightsError
 from astraflow_core.serving.model_folder import (
     ModelConfig,
     ModelFolder,
     chunks,
-    digest_of,
     link_version,
     specs_of,
 )
@@ -130,15 +128,6 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
         ModelConfig.read(other)
     (model / "tokenizer.json").unlink()  # token ids go in and out: none is needed
     ModelConfig.read(model)
-
-
-def test_the_digest_of_a_file_is_that_of_its_manifest(tmp_path: Path) -> None:
-    file = tmp_path / "data"
-    data = bytes(range(256)) * (5 << 12)  # two blocks and a half
-    file.write_bytes(data)
-    blocks = [data[at : at + (2 << 20)] for at in range(0, len(data), 2 << 20)]
-    digests = b"".join(xxhash.xxh3_128_digest(block) for block in blocks)
-    assert len(blocks) == 3 and digest_of([file]) == xxhash.xxh3_128_hexdigest(digests)
 
 
 def test_links_make_a_folder_like_the_models_with_other_weights(

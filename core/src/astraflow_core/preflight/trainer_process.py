@@ -27,6 +27,7 @@ from astraflow_core.protocols.transport import Publisher
 from astraflow_core.raas.failures import as_failure
 from astraflow_core.raas.spec import TOKEN_VARIABLE, ChildSpec, read_spec
 from astraflow_core.telemetry.parent import end_with
+from astraflow_core.trainer.adapters import base_digest
 from astraflow_core.types import ExportedTensor
 from astraflow_core.types.weights import DTYPE_BYTES
 from astraflow_core.wire.frames import Frame, encode_frame
@@ -37,8 +38,9 @@ log = logging.getLogger("astraflow.preflight")
 class _Asked:
     """A trainer and its publisher, and the answers they give."""
 
-    def __init__(self, policy: str, trainer: Trainer, publisher: Publisher) -> None:
-        self._policy, self._trainer, self._publisher = policy, trainer, publisher
+    def __init__(self, policy: str, model: Path, trainer: Trainer, publisher: Publisher) -> None:
+        self._policy, self._model = policy, model
+        self._trainer, self._publisher = trainer, publisher
 
     def answer(self, frame: Frame) -> bytes | None:
         """The frame that answers one; ``None`` to the wish to end."""
@@ -66,7 +68,9 @@ class _Asked:
             )
             for tensor in map(alter, self._trainer.export())
         ]
-        manifest = self._publisher.publish(version, map(alter, self._trainer.export()))
+        adapter = getattr(self._trainer, "weights_kind", "full") == "adapter"
+        given = {"base": base_digest(self._model)} if adapter else {}
+        manifest = self._publisher.publish(version, map(alter, self._trainer.export()), **given)
         return protocol.Published(
             self._publisher.endpoints, manifest.digest, manifest.size, tensors
         )
@@ -118,7 +122,8 @@ def main() -> int:
             socket.send(encode_frame(protocol.Failed(as_failure(error)), []))
             return 1
         socket.send(encode_frame(protocol.Ready(), []))
-        asked = _Asked(spec.policy, trainer, publisher)
+        model = Path(spec.run_config.policies[spec.policy].model)
+        asked = _Asked(spec.policy, model, trainer, publisher)
         try:
             while (answer := _answer(asked, Frame(socket.recv()))) is not None:
                 socket.send(answer)

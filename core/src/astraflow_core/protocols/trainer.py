@@ -41,7 +41,11 @@ class Trainer(Protocol):
 
     def export(self) -> Iterator[ExportedTensor]:
         """The current weights, full tensors under Hugging Face names, one at a time; never the whole
-        model twice. Names that are tied to another tensor are left out."""
+        model twice. Names that are tied to another tensor are left out.
+
+        A trainer with capability ``lora`` has an attribute ``weights_kind`` after :meth:`setup`; if that is
+        ``"adapter"``, what it exports is one, under PEFT's names (``base_model.model.….lora_A.weight`` and
+        ``….lora_B.weight``), its scale folded into B, for the folder that :meth:`setup` was given."""
 
     def save(self, directory: Path) -> None:
         """Write weights, optimizer, schedule and RNG state into an existing empty folder."""

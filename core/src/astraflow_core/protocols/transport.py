@@ -16,10 +16,17 @@ class Publisher(Protocol):
         """Addresses that receivers can reach, best first."""
 
     def publish(
-        self, version: int, tensors: Iterable[ExportedTensor], derives_from: int | None = None
+        self,
+        version: int,
+        tensors: Iterable[ExportedTensor],
+        derives_from: int | None = None,
+        *,
+        base: str | None = None,
     ) -> Manifest:
         """Take a snapshot and offer it as immutable ``version``; returns once it can be fetched. Reusing
-        a number is an error."""
+        a number is an error. With ``base``, the digest of a model
+        (:func:`astraflow_core.weights.base.digest_of_model`), the tensors are an adapter for it; only
+        transports with capability ``adapter`` are given one."""
 
     def retain(self, versions: frozenset[int]) -> None:
         """Keep the newest version and these; others may be dropped once no reader has a lease on them."""

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
 from astraflow_core.errors import UserError, WeightsError, WireError
 from astraflow_core.types import TensorSpec
 from astraflow_core.wire.tensor_file import read_specs
@@ -19,7 +17,6 @@ from astraflow_core.wire.tensor_file import read_specs
 _CASTABLE = frozenset({"F32", "BF16", "F16"})
 _OUTPUT = "lm_head.weight"
 _SHOWN = 5
-_BLOCK = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,17 +155,6 @@ def link_version(model: ModelFolder, files: Sequence[Path], folder: Path) -> Non
             os.symlink(file.resolve(), folder / file.name)
     for number, file in enumerate(files):
         os.symlink(file.resolve(), folder / f"model-{number}.safetensors")
-
-
-def digest_of(files: Sequence[Path]) -> str:
-    """Of a version that was never published, as a manifest with blocks of 2 MiB would have it: xxh3-128 over
-    the digests of the blocks, of one file after the other."""
-    whole = xxhash.xxh3_128()
-    for file in files:
-        with file.open("rb") as opened:
-            while block := opened.read(_BLOCK):
-                whole.update(xxhash.xxh3_128_digest(block))
-    return whole.hexdigest()
 
 
 def chunks(file: Path, most_bytes: int) -> Iterator[list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+from functools import partial
 from pathlib import Path
 
 from astraflow_core.catalog import Catalog
@@ -15,6 +16,7 @@ from astraflow_core.hooks import Hooks
 from astraflow_core.lasting import made_to_last
 from astraflow_core.telemetry.logs import configure_logging
 from astraflow_core.telemetry.parent import end_with_parent
+from astraflow_core.trainer.adapters import adapter_problem
 from astraflow_core.trainer.publishing import Versions
 from astraflow_core.trainer.service import TrainerService
 from astraflow_core.trainer.update import check_needs
@@ -43,7 +45,8 @@ def serve(config: RunConfig, directory: Path, token: str, dataflow_url: str, pol
     hooks.run_started(run)
     client = SyncClient(dataflow_url, token)
     dataflow = Dataflow(client, policy, config.run.patience_s)
-    versions = Versions(transport, table.transport.use, dataflow)
+    no_adapters = partial(adapter_problem, catalog, table.transport.use, table.engine.use)
+    versions = Versions(transport, table.transport.use, dataflow, Path(table.model), no_adapters)
     service = TrainerService(config, run, policy, trainer, algorithm, versions, dataflow, hooks)
     signal.signal(signal.SIGTERM, lambda *_: service.stop.set())
     error: BaseException | None = None

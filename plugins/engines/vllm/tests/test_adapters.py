@@ -15,10 +15,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from astraflow_core.errors import WeightsError
-from astraflow_core.serving.model_folder import digest_of
 from astraflow_core.testing.conformance import _qwen3
 from astraflow_core.testing.conformance.subject import context
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling, WeightSource
+from astraflow_core.wire.model_digest import digest_of_model
 from astraflow_plugin_vllm.config import VllmConfig
 from astraflow_plugin_vllm.engine import VllmEngine
 from astraflow_plugin_vllm.server import VllmServer
@@ -39,7 +39,7 @@ class Policy:
 
     def source(self, version: int, **changes: Any) -> WeightSource:
         known: dict[str, Any] = {
-            "kind": "adapter", "base": digest_of([self.folder / "model.safetensors"]), **changes,
+            "kind": "adapter", "base": digest_of_model([self.folder / "model.safetensors"]), **changes,
         }  # fmt: skip
         return WeightSource("p", version, self.adapters[version], "", 0, 0.0, **known)
 
@@ -184,7 +184,7 @@ def test_a_whole_version_is_a_new_base_without_an_adapter(
     async def scenario(engine: VllmEngine, policy: Policy) -> None:
         await swap(engine, policy.source(1))
         base = other.folder / "model.safetensors"
-        await swap(engine, WeightSource("p", 4, base, digest_of([base]), 0, 0.0))
+        await swap(engine, WeightSource("p", 4, base, digest_of_model([base]), 0, 0.0))
         result = await engine.generate(request("whole", 12))
         assert set(result.versions.tolist()) == {4}
         examine(Policy(other.folder, {}, {4: base}), result)

@@ -17,9 +17,10 @@ from aiohttp import web
 
 from astraflow_core.errors import AstraFlowError, EngineLost, UserError, WeightsError
 from astraflow_core.serving.buckets import Bucket, DeviceMemory, Rendezvous
-from astraflow_core.serving.model_folder import digest_of, specs_of
+from astraflow_core.serving.model_folder import specs_of
 from astraflow_core.testing.conformance.subject import context
 from astraflow_core.types import GenerateRequest, Sampling, WeightSource
+from astraflow_core.wire.model_digest import digest_of_model
 from astraflow_core.wire.tensor_file import lay_out
 from astraflow_plugin_vllm import engine as engine_module
 from astraflow_plugin_vllm.config import VllmConfig
@@ -332,7 +333,7 @@ def test_after_a_deep_sleep_an_adapter_comes_back_with_its_base(
     )
     adapter = tmp_path / "adapter.safetensors"
     adapter.write_bytes(header + bytes(specs[-1].end - len(header)))
-    base = digest_of([model / "model.safetensors"])
+    base = digest_of_model([model / "model.safetensors"])
 
     async def scenario(engine: VllmEngine, stand_in: StandIn) -> None:
         await engine.pause("wait")

@@ -51,6 +51,21 @@ def model(seed: int, mebibytes: int = 4) -> list[ExportedTensor]:
     ]
 
 
+def adapter(seed: int) -> list[ExportedTensor]:
+    """Random factors of rank 8 for a few modules, under PEFT's names."""
+    generator = np.random.default_rng(seed)
+    return [
+        _tensor(
+            generator,
+            f"base_model.model.model.layers.{n}.mlp.up_proj.lora_{side}.weight",
+            "F32",
+            shape,
+        )
+        for n in range(3)
+        for side, shape in (("A", (8, 1024)), ("B", (3000, 8)))
+    ]
+
+
 def marker_of(tensors: Iterable[ExportedTensor]) -> bytes:
     """32 bytes in the middle of the first tensor, which occur nowhere else."""
     data = bytes_of(next(iter(tensors)))

@@ -33,10 +33,15 @@ def demand(kept: bool, did: str, demands: str) -> None:
 
 
 def publish(
-    publisher: Publisher, version: int, exported: Any, derives_from: int | None = None
+    publisher: Publisher,
+    version: int,
+    exported: Any,
+    derives_from: int | None = None,
+    base: str | None = None,
 ) -> Announcement:
     """Publish, and announce it as a trainer would."""
-    manifest = publisher.publish(version, exported, derives_from)
+    given = {} if base is None else {"base": base}
+    manifest = publisher.publish(version, exported, derives_from, **given)
     return announcement(manifest, publisher.endpoints)
 
 

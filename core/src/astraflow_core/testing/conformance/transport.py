@@ -21,6 +21,7 @@ from astraflow_core.catalog import Catalog
 from astraflow_core.errors import AstraFlowError, WeightsError
 from astraflow_core.protocols.transport import Publisher, Receiver
 from astraflow_core.testing.conformance import _tensors as tensors
+from astraflow_core.testing.conformance._adapter_tests import AdapterTests
 from astraflow_core.testing.conformance._checks import assert_not_skipped
 from astraflow_core.testing.conformance._footprint import Footprint, memory_in_use
 from astraflow_core.testing.conformance._link import Link, TcpLink
@@ -48,7 +49,7 @@ HELD_AT = 1 << 16
 """Bytes after which a slow fetch stands still: the manifest is there, most of the data is not."""
 
 
-class TransportConformance(Conformance):
+class TransportConformance(Conformance, AdapterTests):
     """Inherit it and return from the fixture ``table`` the table that a run would have for your
     transport::
 
@@ -65,6 +66,7 @@ class TransportConformance(Conformance):
     _shown: ClassVar[dict[str, str]] = {
         "full": "test_every_dtype_and_shape_arrives_bit_by_bit",
         "delta": "test_a_delta_is_smaller_than_the_whole",
+        "adapter": "test_an_adapter_arrives_with_its_base",
         "same_host": "test_another_process_fetches_and_opens_it",
         "cross_host": "test_a_wrong_token_is_refused",
     }
@@ -408,8 +410,7 @@ class TransportConformance(Conformance):
                 one = Rig(rig.table, rig.folder, stack)
                 publisher, receiver = one.publisher(), one.receiver()
                 for version in (1, 2):
-                    told = publish(publisher, version, tensors.model(version, 1))
-                    source = fetch(receiver, told)
+                    source = fetch(receiver, publish(publisher, version, tensors.model(version, 1)))
                     if version == 1:
                         receiver.release(source)
                 receiver.close()

@@ -21,6 +21,7 @@ import torch
 from astraflow_core.errors import RunFailed, WrongVersion
 from astraflow_core.protocols.engine import PauseMode
 from astraflow_core.types import GenerateResult, WeightSource
+from astraflow_plugin_torch_engine.adapters import Adapters
 from astraflow_plugin_torch_engine.batch import Batch, Job
 from astraflow_plugin_torch_engine.cache import TILE, KVPool, bucket
 from astraflow_plugin_torch_engine.config import TorchEngineConfig
@@ -53,6 +54,7 @@ class DecodeLoop:
             ("tokens_generated", "prompt_tokens", "prefill_tokens", "steps"), 0
         )
         self.seconds = {"decode_seconds": 0.0, "prefill_seconds": 0.0}
+        self._adapters = Adapters(model.folder, model.module)
         self._config = config
         self._events = events
         self._generator = torch.Generator(model.device).manual_seed(seed)
@@ -123,7 +125,11 @@ class DecodeLoop:
 
     def load(self, source: WeightSource) -> None:
         """Swap the weights; requests pinned to another version end with :class:`WrongVersion`."""
-        load_weights(self.model.module, source.path)
+        if source.kind == "adapter":
+            self._adapters.load(source)
+        else:
+            load_weights(self.model.module, source.path)
+            self._adapters.rebase(source.digest)
         self.version = source.version
         torn = [row for row, job in enumerate(self._batch.jobs) if self._wrong_version(job)]
         for row in torn:

@@ -34,6 +34,7 @@ class CausalModel:
 
     def __init__(self, folder: Path, config: TorchEngineConfig) -> None:
         """Load ``folder``; raises :class:`UserError` if it cannot be served."""
+        self.folder = folder
         self.device = torch.device(_device(config.device))
         transformers_logging.disable_progress_bar()  # this is a service with a log, not a terminal
         try:

@@ -16,9 +16,10 @@ import msgspec
 from astraflow_core.errors import WeightsError
 from astraflow_core.serving.adapter import AdapterShape, adapter_shape
 from astraflow_core.serving.http import Client
-from astraflow_core.serving.model_folder import ModelFolder, digest_of
+from astraflow_core.serving.model_folder import ModelFolder
 from astraflow_core.types import WeightSource
 from astraflow_core.types.weights import DTYPE_BYTES
+from astraflow_core.wire.model_digest import digest_of_model
 from astraflow_core.wire.tensor_file import lay_out
 
 
@@ -47,7 +48,7 @@ class Adapters:
                 f"{self._most_rank}"
             )
         if self._base is None:
-            self._base = digest_of(self._folder.files)
+            self._base = digest_of_model(self._folder.files)
         if source.base != self._base:
             raise WeightsError(
                 f"version {source.version} is an adapter for the base {source.base}; {self._base} is loaded"

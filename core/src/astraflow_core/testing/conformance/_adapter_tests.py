@@ -1,0 +1,28 @@
+"""What a transport promises that declares ``adapter``."""
+
+from __future__ import annotations
+
+import pytest
+
+from astraflow_core.testing.conformance import _tensors as tensors
+from astraflow_core.testing.conformance._transport_checks import arrives, demand, publish
+from astraflow_core.testing.conformance._transport_rig import Rig
+
+
+class AdapterTests:
+    """Part of :class:`astraflow_core.testing.conformance.transport.TransportConformance`."""
+
+    def test_an_adapter_arrives_with_its_base(self, rig: Rig, flags: frozenset[str]) -> None:
+        if "adapter" not in flags:
+            pytest.skip("the transport does not promise 'adapter'")
+        publisher, receiver = rig.publisher(), rig.receiver()
+        base = "0123456789abcdef" * 2
+        for version in (1, 2, 3):
+            published = tensors.adapter(version)
+            told = publish(publisher, version, published, version - 1 or None, base)
+            source = arrives(receiver, told, published)
+            demand(
+                (source.kind, source.base) == ("adapter", base),
+                f"handed out a source of kind {source.kind!r} with base {source.base!r}",
+                f"kind 'adapter' and the base {base!r} that it was published with",
+            )
