@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import threading
 import time
 from types import TracebackType
@@ -19,6 +18,8 @@ from astraflow_core.types import Announcement, Manifest
 from astraflow_core.weights.connection import Answer, Connection
 from astraflow_core.weights.failures import BadAnswer, MissingObject, PublisherFailed
 from astraflow_core.weights.pool import ConnectionPool
+from astraflow_core.weights.relay import Relay
+from astraflow_core.weights.server import FROM_HEADER, READER_HEADER, RELAY_HEADER
 from astraflow_core.weights.store import OBJECT_NAME
 from astraflow_core.weights.transfer import BufferSink, Transfer
 
@@ -35,7 +36,6 @@ FAR_FACTOR = 4
 """On a round trip above ``FAR_S`` so many times the streams start, since each starts slowly."""
 MOST_FACTOR = 8
 _LEAVE_S = 2.0
-_READER_HEADER = "AstraFlow-Reader"
 
 
 class VersionClient:
@@ -54,7 +54,11 @@ class VersionClient:
         token: str,
         deadline: float,
         streams: int = 4,
+        *,
+        failures: int = FAILURES,
+        stall_s: float = STALL_S,
         pool: ConnectionPool | None = None,
+        relay: Relay | None = None,
     ) -> None:
         address = urlsplit(endpoint)
         if address.scheme not in ("http", "https") or not address.hostname:
@@ -65,15 +69,19 @@ class VersionClient:
         self._path = (
             f"{address.path.rstrip('/')}/v1/weights/{announcement.policy}/{announcement.version}"
         )
-        self._headers = {_READER_HEADER: uuid4().hex}
+        self._headers = {READER_HEADER: uuid4().hex}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
         self._pool = pool or ConnectionPool(0)
+        self._relay = relay
+        self.nearer = ""
+        """Address of a relay that the publisher wants this reader to fetch from, with the manifest."""
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._error: BaseException | None = None
         self._open: set[Connection] = set()
-        self._failures = 0
+        self._failures, self._most_failures = 0, failures
+        self._stall_s = stall_s
         self._seen = False
         self._round_trip_s = float("inf")
         self._began = time.monotonic()
@@ -125,8 +133,7 @@ class VersionClient:
             self._error = self._error or error
             self._stopped.set()
             for connection in self._open:
-                with contextlib.suppress(OSError):
-                    connection.socket.shutdown(socket.SHUT_RDWR)
+                connection.interrupt()
 
     @property
     def stopped(self) -> bool:
@@ -152,9 +159,9 @@ class VersionClient:
 
     def connect(self) -> Connection:
         """A connection of this version, a new one or one that an earlier version has left."""
-        patience = min(STALL_S, max(self._left(), 0.001))
+        patience = min(self._stall_s, max(self._left(), 0.001))
         connection = self._pool.take(self._address) or Connection(self._address, patience)
-        connection.socket.settimeout(STALL_S)
+        connection.socket.settimeout(self._stall_s)
         with self._lock:
             self._open.add(connection)
             self._round_trip_s = min(self._round_trip_s, connection.round_trip_s)
@@ -209,7 +216,7 @@ class VersionClient:
         with self._lock:
             self._failures += 1
             failures = self._failures
-        if failures > FAILURES:
+        if failures > self._most_failures:
             reason = str(error) or type(error).__name__
             raise PublisherFailed(f"{failures} requests failed in a row, the last: {reason}")
         self._stopped.wait(0.05 * 2**failures)
@@ -221,7 +228,11 @@ class VersionClient:
             try:
                 connection = self.connect()
                 reused = connection.used
-                self.ask(connection, what, {})
+                headers = {}
+                if what == "manifest" and self._relay is not None:
+                    host = connection.socket.getsockname()[0]
+                    headers[RELAY_HEADER] = str(self._relay.port(host))
+                self.ask(connection, what, headers)
                 answer = self.answer(connection)
                 if answer.length is None or answer.length > limit:
                     raise PublisherFailed(
@@ -240,6 +251,7 @@ class VersionClient:
                 continue
             self.keep(connection)
             self.succeeded()
+            self.nearer = answer.headers.get(FROM_HEADER.lower(), self.nearer)
             return body
 
     def _check(self, manifest: Manifest) -> None:
@@ -265,7 +277,7 @@ class VersionClient:
 
     def _leave(self) -> None:
         """Tell the publisher that this reader is done; the lease would end by itself."""
-        path = f"{self._path}/readers/{self._headers[_READER_HEADER]}"
+        path = f"{self._path}/readers/{self._headers[READER_HEADER]}"
         connection = None
         with contextlib.suppress(OSError):
             try:

@@ -6,6 +6,7 @@ link, and copies bodies through a buffer; here they are received where they belo
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import ssl
@@ -18,16 +19,18 @@ from astraflow_core.weights.failures import BadAnswer
 MAX_HEAD = 64 << 10
 """Longest head of an answer, in bytes."""
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: ([^\r\n]*))?\r\n")
-_LENGTH = re.compile(rb"\d{1,18}")
+_LENGTH = re.compile(r"\d{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Head of an answer: ``length`` bytes of body follow; None if the sender does not say how many."""
+    """Head of an answer: ``length`` bytes of body follow; None if the sender does not say how many.
+    ``headers`` have lower-case names."""
 
     status: int
     reason: str
     length: int | None
+    headers: dict[str, str]
 
 
 class Connection:
@@ -70,17 +73,16 @@ class Connection:
                 raise BadAnswer(f"no HTTP answer: {bytes(head[:40])!r}")
             if status[1] != b"100":
                 break
-        length: int | None = 0 if status[1] in (b"204", b"304") else None
+        headers: dict[str, str] = {}
         for line in head[status.end() :].split(b"\r\n"):
-            name, _, value = line.partition(b":")
-            name, value = name.strip().lower(), value.strip()
-            if name == b"content-length" and _LENGTH.fullmatch(value):
-                length = int(value)
-            elif name == b"connection" and b"close" in value.lower():
-                self.closing = True
+            name, _, value = line.decode("latin-1").partition(":")
+            headers[name.strip().lower()] = value.strip()
+        length: int | None = 0 if status[1] in (b"204", b"304") else None
+        if _LENGTH.fullmatch(headers.get("content-length", "")):
+            length = int(headers["content-length"])
+        self.closing = "close" in headers.get("connection", "").lower() or length is None
         self.used = True
-        self.closing = self.closing or length is None
-        return Answer(int(status[1]), (status[2] or b"").decode("latin-1"), length)
+        return Answer(int(status[1]), (status[2] or b"").decode("latin-1"), length, headers)
 
     def read_some(self, view: memoryview) -> int:
         """Receive at least one byte of a body into ``view``, at most its length; how many."""
@@ -103,6 +105,11 @@ class Connection:
                 with view[position:] as rest:
                     position += self.read_some(rest)
         return bytes(body)
+
+    def interrupt(self) -> None:
+        """Let whoever reads or writes fail at once, from any thread."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close it; closing twice is allowed."""

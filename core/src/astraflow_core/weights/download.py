@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
+from typing import Protocol
 
 import xxhash
 
@@ -15,11 +16,20 @@ from astraflow_core.weights.connection import Connection
 from astraflow_core.weights.failures import PublisherFailed
 from astraflow_core.weights.transfer import LARGEST_PIECE, Piece, Transfer
 
+
+class Blocks(Protocol):
+    """Indices of blocks: a set, or :class:`astraflow_core.weights.arrivals.Arrivals`."""
+
+    def __contains__(self, block: object, /) -> bool: ...
+
+    def add(self, block: int, /) -> None: ...
+
+
 BAD_ATTEMPTS = 4
 """How often one block may arrive wrong from one publisher."""
 
 
-def download(client: VersionClient, manifest: Manifest, file: int, done: set[int]) -> None:
+def download(client: VersionClient, manifest: Manifest, file: int, done: Blocks) -> None:
     """Write those blocks of the version into the open ``file`` that are not in ``done``, and add each when
     it is verified and written; ``done`` outlives a failure, so that another publisher can go on.
 
@@ -34,9 +44,7 @@ class _BlockSink:
     """A block is received and hashed in a buffer that stays in the cache, and written when it is right: that
     costs less than receiving into a mapping of fresh pages, and a full disk is an error, not a signal."""
 
-    def __init__(
-        self, client: VersionClient, manifest: Manifest, file: int, done: set[int]
-    ) -> None:
+    def __init__(self, client: VersionClient, manifest: Manifest, file: int, done: Blocks) -> None:
         self._client, self._manifest = client, manifest
         self._file, self._done = file, done
         self._bad: Counter[int] = Counter()

@@ -42,24 +42,26 @@ class HttpPublisher:
         host: str,
         port: int,
         advertise: str | None,
+        mirrors: tuple[str, ...] = (),
         companion: Companion | None = None,
     ) -> None:
         self._policy = policy
         self._companion = companion
         self._snapshotter = Snapshotter(policy, companion.block if companion else None)
         self._store = Store(self._snapshotter.recycle)
-        self._server = WeightServer(self._store, policy, token, host, port)
+        self._server = WeightServer({policy: self._store}, token, host, port)
         if advertise and "://" in advertise:
             self._endpoint = advertise.rstrip("/")
         else:
             name = advertise or host
             name = f"[{name}]" if ":" in name else name
             self._endpoint = f"http://{name}:{self._server.port}"
+        self._mirrors = tuple(mirror.rstrip("/") for mirror in mirrors)
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """The one address of this publisher."""
-        return (self._endpoint,)
+        """Mirrors, such as a content delivery network or a bucket, and the address of this publisher."""
+        return (*self._mirrors, self._endpoint)
 
     def publish(
         self,

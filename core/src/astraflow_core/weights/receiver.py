@@ -15,15 +15,19 @@ from typing import BinaryIO
 
 from astraflow_core.errors import WeightsError, WireError
 from astraflow_core.types import Announcement, Manifest, WeightSource
-from astraflow_core.weights.client import MOST_FACTOR, VersionClient
+from astraflow_core.weights.arrivals import Arrivals
+from astraflow_core.weights.client import FAILURES, MOST_FACTOR, STALL_S, VersionClient
 from astraflow_core.weights.download import download
 from astraflow_core.weights.failures import PublisherFailed
 from astraflow_core.weights.pool import ConnectionPool
+from astraflow_core.weights.relay import Relay
 from astraflow_core.wire.private_folder import PrivateFolder
 from astraflow_core.wire.tensor_file import read_specs
 
 CLOSE_S = 2.0
 """How long a receiver that is closed waits for its fetches, which it cancels."""
+RELAY_STALL_S = 5.0
+"""A relay that sends nothing for so long is left for the publisher, as it is at its first failure."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -36,10 +40,11 @@ class HttpReceiver:
     :meth:`open` and :meth:`discard` to patch a file that it kept.
     """
 
-    def __init__(self, directory: Path, token: str, *, streams: int) -> None:
+    def __init__(self, directory: Path, token: str, *, streams: int, relay: bool = False) -> None:
         self.folder = PrivateFolder(directory, "received-")
         self._token, self._streams = token, streams
         self._pool = ConnectionPool(streams * MOST_FACTOR)
+        self._relay = Relay(token) if relay else None
         self._count = itertools.count()
         self._running: set[VersionClient] = set()
         self._lock = threading.Lock()
@@ -98,6 +103,8 @@ class HttpReceiver:
         """Delete the source's file; processes that have it open may go on reading it."""
         if source.path.parent != self.folder.path:
             raise ValueError(f"{source.path} was not handed out by this receiver")
+        if self._relay is not None:
+            self._relay.withdraw(source.policy, source.version)
         self.discard(source)
 
     def close(self) -> None:
@@ -108,42 +115,83 @@ class HttpReceiver:
                 client.cancel(WeightsError("the receiver was closed"))
             # A fetch that still makes files would leave the folder behind.
             self._idle.wait_for(lambda: not self._fetches, CLOSE_S)
+        if self._relay is not None:
+            self._relay.close()
         self._pool.close()
         self.folder.close()
 
     def _fill(
         self, announcement: Announcement, file: int, who: str, deadline: float
     ) -> tuple[int, Manifest]:
-        done: set[int] = set()
+        done = Arrivals()
         problems: list[str] = []
         received = 0
-        for endpoint in announcement.endpoints:
-            try:
-                client = VersionClient(
-                    announcement, endpoint, self._token, deadline, self._streams, self._pool
-                )
+        try:
+            for endpoint in announcement.endpoints:
+                client = self._client(announcement, endpoint, deadline)
                 try:
                     with self._registered(client), client:
                         manifest = client.manifest()
-                        os.truncate(file, manifest.size)
-                        done |= self.prepare(client, manifest, file)
-                        download(client, manifest, file, done)
-                finally:
-                    received += client.received
-                with (
-                    mmap.mmap(file, 0, prot=mmap.PROT_READ) as mapping,
-                    memoryview(mapping) as view,
-                ):
-                    if read_specs(view) != manifest.tensors:
-                        raise PublisherFailed("its manifest names other tensors than its file")
-                return received, manifest
-            except (PublisherFailed, WireError) as error:
-                problems.append(f"{endpoint}: {error}")
-            except WeightsError as error:
-                problems.append(f"{endpoint}: {error}, {len(done)} blocks were verified")
-                break
+                        self._fetch(client, manifest, file, done, deadline, problems)
+                    _check_tensors(file, manifest)
+                    return received + client.received, manifest
+                except (PublisherFailed, WireError) as error:
+                    problems.append(f"{endpoint}: {error}")
+                except WeightsError as error:
+                    problems.append(f"{endpoint}: {error}, {len(done)} blocks were verified")
+                    break
+                received += client.received
+        except BaseException:
+            done.fail()
+            raise
+        done.fail()
+        if self._relay is not None:
+            self._relay.withdraw(announcement.policy, announcement.version)
         reasons = "; ".join(problems) or "it was announced without an address"
         raise WeightsError(f"{who} could not be fetched: {reasons}")
+
+    def _fetch(
+        self,
+        client: VersionClient,
+        manifest: Manifest,
+        file: int,
+        done: Arrivals,
+        deadline: float,
+        problems: list[str],
+    ) -> None:
+        os.truncate(file, manifest.size)
+        if self._relay is not None:
+            self._relay.offer(manifest, file, done)
+        done.update(self.prepare(client, manifest, file))
+        if client.nearer and len(done) < len(manifest.blocks):
+            nearer = self._client(client.announcement, client.nearer, deadline, 0, RELAY_STALL_S)
+            try:
+                with self._registered(nearer), nearer:
+                    download(nearer, manifest, file, done)
+            except PublisherFailed as error:
+                problems.append(f"relay {client.nearer}: {error}")
+            client.count(nearer.received)
+        download(client, manifest, file, done)
+
+    def _client(
+        self,
+        announcement: Announcement,
+        endpoint: str,
+        deadline: float,
+        failures: int = FAILURES,
+        stall_s: float = STALL_S,
+    ) -> VersionClient:
+        return VersionClient(
+            announcement,
+            endpoint,
+            self._token,
+            deadline,
+            self._streams,
+            failures=failures,
+            stall_s=stall_s,
+            pool=self._pool,
+            relay=self._relay,
+        )
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -169,3 +217,9 @@ class HttpReceiver:
         finally:
             with self._lock:
                 self._running.discard(client)
+
+
+def _check_tensors(file: int, manifest: Manifest) -> None:
+    with mmap.mmap(file, 0, prot=mmap.PROT_READ) as mapping, memoryview(mapping) as view:
+        if read_specs(view) != manifest.tensors:
+            raise PublisherFailed("its manifest names other tensors than its file")

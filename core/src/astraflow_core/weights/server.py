@@ -15,6 +15,7 @@ import re
 import socket
 import socketserver
 import threading
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
@@ -22,14 +23,20 @@ from astraflow_core.errors import Refused, UserError
 from astraflow_core.weights.store import Held, Store
 
 READER_HEADER = "AstraFlow-Reader"
+RELAY_HEADER = "AstraFlow-Relay"
+"""Of a request for a manifest: the port on which the reader will serve others."""
+FROM_HEADER = "AstraFlow-From"
+"""Of the answer: the address of the relay that the reader should fetch from."""
+CACHE = "public, max-age=31536000, immutable"
 MAX_CONNECTIONS = 512
 IDLE_S = 60.0
 """A connection that moves no byte for so long is closed."""
-_PIECE = 1 << 20
+_PIECE = 1 << 18
 _ROUTE = re.compile(
     r"/v1/weights/(?P<policy>[a-z0-9_]+)/(?P<version>\d{1,18})"
     r"/(?:(?P<what>manifest|data|objects/(?P<object>[a-z0-9][a-z0-9._-]{0,95}))|readers/(?P<reader>[\w-]{1,64}))"
 )
+_PORT = re.compile(r"[1-9]\d{0,4}")
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{0,18})")
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _log = logging.getLogger(__name__)
@@ -43,14 +50,12 @@ class WeightServer(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     request_queue_size = 128
 
-    def __init__(self, store: Store, policy: str, token: str, host: str, port: int) -> None:
+    def __init__(self, stores: Mapping[str, Store], token: str, host: str, port: int) -> None:
         if ":" in host:
             self.address_family = socket.AF_INET6
         if not token and not _is_loopback(host):
-            raise UserError(
-                f"transport 'http' of policy {policy!r} refuses to listen on {host!r} without a token"
-            )
-        self.store, self.policy = store, policy
+            raise UserError(f"a publisher of weights refuses to listen on {host!r} without a token")
+        self.stores = stores
         self.authorization = f"Bearer {token}".encode() if token else b""
         self._connections: set[Any] = set()
         self._lock = threading.Lock()
@@ -58,11 +63,11 @@ class WeightServer(socketserver.ThreadingTCPServer):
             super().__init__((host, port), _Handler)
         except OSError as error:
             raise UserError(
-                f"transport 'http' of policy {policy!r} cannot listen on {host}:{port}: "
+                f"a publisher of weights cannot listen on {host}:{port}: "
                 f"{error.strerror or error}; choose another port, or 0 for any"
             ) from error
         self._thread = threading.Thread(
-            target=self.serve_forever, args=(0.2,), name=f"weights-{policy}", daemon=True
+            target=self.serve_forever, args=(0.2,), name="weights", daemon=True
         )
         self._thread.start()
 
@@ -129,18 +134,20 @@ class _Handler(BaseHTTPRequestHandler):
             route = _ROUTE.fullmatch(self.path)
             if route is None or (method == "DELETE") == (route["reader"] is None):
                 raise Refused(404, f"no such route: {method} {self.path[:200]}")
-            if route["policy"] != self.server.policy:
-                raise Refused(404, f"this publisher serves policy {self.server.policy!r} only")
+            store = self.server.stores.get(route["policy"])
+            if store is None:
+                known = ", ".join(map(repr, self.server.stores)) or "none yet"
+                raise Refused(404, f"this publisher serves policy {known} only")
             if method == "DELETE":
-                self.server.store.leave(int(route["version"]), route["reader"])
+                store.leave(int(route["version"]), route["reader"])
                 self._head(204, 0)
                 return
             reader = self.headers.get(READER_HEADER, "")[:64]
-            with self.server.store.reading(int(route["version"]), reader) as held:
+            with store.reading(int(route["version"]), reader) as held:
                 if route["what"] == "manifest":
-                    self._send(memoryview(held.snapshot.encoded), "application/msgpack")
+                    self._send_manifest(held, reader)
                 elif route["what"] == "data":
-                    self._send(held.snapshot.data)
+                    self._send(held.snapshot.data, held.snapshot.manifest.digest, held=held)
                 else:
                     self._send(self._object(held, route["object"]))
         except Refused as refusal:
@@ -164,38 +171,76 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(404, f"version {version} has no object {name!r}")
         return data
 
-    def _send(self, data: memoryview, content: str = "application/octet-stream") -> None:
+    def _send_manifest(self, held: Held, reader: str) -> None:
+        port = self.headers.get(RELAY_HEADER, "")
+        host = self.client_address[0]
+        host = f"[{host}]" if ":" in host else host
+        address = f"http://{host}:{port}" if _PORT.fullmatch(port) else ""
+        relay = held.fan_out.place(reader, address) if reader else ""
+        self._send(
+            memoryview(held.snapshot.encoded),
+            held.snapshot.manifest.digest,
+            "application/msgpack",
+            relay,
+        )
+
+    def _send(
+        self,
+        data: memoryview,
+        tag: str = "",
+        content: str = "application/octet-stream",
+        relay: str = "",
+        held: Held | None = None,
+    ) -> None:
+        # What lies under an address never changes, so any cache may keep it for those with this token.
+        extra = {"Cache-Control": CACHE, "Vary": "Authorization", "Accept-Ranges": "bytes"}
+        if tag:
+            extra["ETag"] = f'"{tag}"'
+        if relay:  # a place in the tree is one reader's own
+            extra |= {"Cache-Control": "no-store", FROM_HEADER: relay}
+        elif tag and self.headers.get("If-None-Match") == extra["ETag"]:
+            self._head(304, 0, extra=extra)
+            return
         start, end, wanted = 0, len(data), self.headers.get("Range")
         if wanted is None:
-            self._head(200, end, content)
+            self._head(200, end, content, extra)
         else:
-            match = _RANGE.fullmatch(wanted)
-            if match is None or int(match[1]) >= end:
-                raise Refused(416, f"range {wanted[:80]!r} does not fit a file of {end} bytes")
-            start = int(match[1])
-            end = min(end, int(match[2]) + 1) if match[2] else end
-            if start >= end:
-                raise Refused(416, f"range {wanted[:80]!r} is empty")
-            self._head(
-                206, end - start, content, ("Content-Range", f"bytes {start}-{end - 1}/{len(data)}")
-            )
+            start, end = self._range(wanted, len(data))
+            extra["Content-Range"] = f"bytes {start}-{end - 1}/{len(data)}"
+            self._head(206, end - start, content, extra)
+        arrivals = held.arrivals if held else None
         for position in range(start, end, _PIECE):
-            with data[position : min(end, position + _PIECE)] as piece:
+            stop = min(end, position + _PIECE)
+            if arrivals is not None and held is not None:
+                size = held.snapshot.manifest.block_size
+                blocks = range(position // size, -(-stop // size))
+                if not arrivals.wait_for(blocks, IDLE_S):
+                    raise ConnectionAbortedError("a block that was to be relayed did not come")
+            with data[position:stop] as piece:
                 self.wfile.write(piece)
+
+    def _range(self, wanted: str, size: int) -> tuple[int, int]:
+        match = _RANGE.fullmatch(wanted)
+        if match is None or int(match[1]) >= size:
+            raise Refused(416, f"range {wanted[:80]!r} does not fit a file of {size} bytes")
+        start, end = int(match[1]), min(size, int(match[2]) + 1) if match[2] else size
+        if start >= end:
+            raise Refused(416, f"range {wanted[:80]!r} is empty")
+        return start, end
 
     def _head(
         self,
         status: int,
         length: int,
         content: str = "application/octet-stream",
-        extra: tuple[str, str] | None = None,
+        extra: Mapping[str, str] | None = None,
     ) -> None:
         self.send_response(status)
         self.send_header("Content-Type", content)
-        if status != 204:
+        if status not in (204, 304):
             self.send_header("Content-Length", str(length))
-        if extra is not None:
-            self.send_header(*extra)
+        for name, value in (extra or {}).items():
+            self.send_header(name, value)
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()

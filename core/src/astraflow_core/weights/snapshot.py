@@ -57,7 +57,7 @@ class Snapshotter:
             tensors = self._learn_layout(tensors)
         assert self._layout is not None
         header, specs = self._layout
-        buffer = self._buffer(specs[-1].end if specs else len(header))
+        buffer = self.allocate(specs[-1].end if specs else len(header))
         try:
             digests = self._fill(buffer, header, specs, tensors)
         except BaseException:
@@ -90,7 +90,9 @@ class Snapshotter:
             discard(self._spare)
             self._spare = None
 
-    def _buffer(self, size: int) -> memoryview:
+    def allocate(self, size: int) -> memoryview:
+        """A buffer of ``size`` bytes for a version. A transport that keeps versions elsewhere overrides this
+        and :meth:`recycle`."""
         spare, self._spare = self._spare, None
         if spare is not None and len(spare) == size:
             return spare

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from astraflow_core.errors import Refused, WeightsError
+from astraflow_core.weights.arrivals import Arrivals
+from astraflow_core.weights.fan_out import FanOut
 from astraflow_core.weights.snapshot import Snapshot
 
 LEASE_S = 60.0
@@ -24,9 +26,12 @@ MAX_OBJECTS = 256
 
 @dataclass(slots=True)
 class Held:
-    """A version on offer: ``objects`` are named bytes that belong to it, such as deltas from others."""
+    """A version on offer: ``objects`` are named bytes that belong to it, such as deltas from others;
+    ``arrivals`` the blocks that are there, if some are still to come."""
 
     snapshot: Snapshot
+    arrivals: Arrivals | None = None
+    fan_out: FanOut = field(default_factory=FanOut)
     objects: dict[str, memoryview] = field(default_factory=dict)
     wanted: bool = True
     sending: int = 0
@@ -53,6 +58,22 @@ class Store:
         with self._lock:
             self.newest = snapshot.manifest.version
             self._held[self.newest] = held
+
+    def add_arriving(self, snapshot: Snapshot, arrivals: Arrivals) -> bool:
+        """Offer a version whose blocks are still arriving, unless it is held already; whether it is new."""
+        with self._lock:
+            version = snapshot.manifest.version
+            new = version not in self._held
+            if new:
+                self._held[version] = Held(snapshot, arrivals)
+            return new
+
+    def drop(self, version: int) -> None:
+        """Drop a version as soon as nobody reads it."""
+        with self._lock:
+            if version in self._held:
+                self._held[version].wanted = False
+            self._collect()
 
     def attach(self, version: int, name: str, data: Any) -> None:
         """Add a side object to a version that is held. It is kept by reference and must not change.
@@ -111,6 +132,7 @@ class Store:
             held = self._held.get(version)
             if held is not None:
                 held.readers.pop(reader, None)
+                held.fan_out.leave(reader)
                 self._collect()
 
     def versions(self) -> list[int]:

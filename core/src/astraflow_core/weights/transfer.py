@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from astraflow_core.weights.connection import Connection
@@ -40,6 +40,8 @@ class Transfer:
         self._pending: deque[Piece] = deque()
         self._lock = threading.Lock()
         self._helpers: list[threading.Thread] = []
+        self._connections: set[Connection] = set()
+        self._error: BaseException | None = None
 
     def run(self, pieces: Iterable[Piece]) -> None:
         """Fetch ``pieces``; returns when the sink misses nothing of them."""
@@ -48,12 +50,24 @@ class Transfer:
             self._widen()
             self._work(leading=True)
         except BaseException as error:
-            self._client.cancel(error)
+            self._fail(error)
             raise
         finally:
             for helper in self._helpers:  # none may write after this call
                 helper.join()
         self._client.raise_if_stopped()
+        if self._error is not None:
+            raise self._error
+
+    def _ended(self) -> bool:
+        return self._client.stopped or self._error is not None
+
+    def _fail(self, error: BaseException) -> None:
+        """Wake every stream, to end: the client may go on with other things."""
+        with self._lock:
+            self._error = self._error or error
+            for connection in self._connections:
+                connection.interrupt()
 
     def _widen(self) -> None:
         """Start as many streams as the path takes and the work is worth."""
@@ -67,7 +81,7 @@ class Transfer:
         try:
             self._work(leading=False)
         except Exception as error:  # noqa: BLE001 (raised again by run, in the caller's thread)
-            self._client.cancel(error)
+            self._fail(error)
 
     def _work(self, leading: bool) -> None:
         client = self._client
@@ -75,13 +89,15 @@ class Transfer:
         asked: deque[Piece] = deque()
         reused = False
         try:
-            while not client.stopped:
+            while not self._ended():
                 try:
                     if connection is None:
                         if not self._pending:
                             break
                         connection = client.connect()
                         reused = connection.used
+                        with self._lock:
+                            self._connections.add(connection)
                     self._ask_ahead(connection, asked)
                     if not asked:
                         break
@@ -92,16 +108,23 @@ class Transfer:
                         self._widen()
                 except OSError as error:
                     if connection is not None:
-                        client.drop(connection)
+                        self._release(connection, client.drop)
                     connection = None
                     while asked:
                         self._put_back(asked.pop())
-                    if not reused:  # one that the publisher has closed meanwhile is no failure
+                    if (
+                        self._error is None and not reused
+                    ):  # one that the publisher has closed meanwhile is no failure
                         client.pause_after(error)
                     reused = False
         finally:
             if connection is not None:
-                (client.drop if asked else client.keep)(connection)
+                self._release(connection, client.drop if asked else client.keep)
+
+    def _release(self, connection: Connection, how: Callable[[Connection], None]) -> None:
+        with self._lock:
+            self._connections.discard(connection)
+        how(connection)
 
     def _ask_ahead(self, connection: Connection, asked: deque[Piece]) -> None:
         while len(asked) < ASKED_AHEAD:

@@ -97,6 +97,8 @@ class Rig:
                     proxy.gate.wait(20)
                 self.send_response(response.status)
                 self.send_header("Content-Length", str(len(body)))
+                if relay := response.headers.get("AstraFlow-From"):
+                    self.send_header("AstraFlow-From", relay)
                 self.end_headers()
                 if cut is not None:
                     self.wfile.write(body[:cut])

@@ -21,8 +21,18 @@ class HttpConfig(ConfigModel):
         description="How receivers reach the publisher: a host name, or a URL of a proxy before it; "
         "default: host.",
     )
+    mirrors: tuple[str, ...] = Field(
+        (),
+        description="Addresses that receivers try before the publisher: a content delivery network "
+        "that asks the publisher for what it lacks, or a bucket.",
+    )
+    relay: bool = Field(
+        False,
+        description="Receivers serve each other what they have verified: beyond 4, the publisher "
+        "sends a receiver to another one.",
+    )
     streams: Annotated[int, Field(ge=1, le=64)] = Field(
-        4, description="Connections that a receiver opens at once."
+        4, description="Connections that a receiver opens at first; more on long links."
     )
     directory: str | None = Field(
         None,
@@ -35,4 +45,9 @@ class HttpConfig(ConfigModel):
             raise ValueError(
                 f"host {self.host!r} binds every address: say in advertise which to use"
             )
+        for mirror in self.mirrors:
+            if not mirror.startswith(("http://", "https://")):
+                raise ValueError(
+                    f"mirror {mirror!r}: expected an address such as https://host/path"
+                )
         return self

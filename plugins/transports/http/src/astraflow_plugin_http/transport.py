@@ -25,10 +25,11 @@ class HttpTransport:
             host=config.host,
             port=config.port,
             advertise=config.advertise,
+            mirrors=config.mirrors,
         )
 
     def receiver(self) -> HttpReceiver:
         """A receiver for any policy of the run; its files lie in the component's folder."""
         config = self._config
         folder = Path(config.directory) if config.directory else self._context.directory
-        return HttpReceiver(folder, self._context.token, streams=config.streams)
+        return HttpReceiver(folder, self._context.token, streams=config.streams, relay=config.relay)
