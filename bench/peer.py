@@ -6,10 +6,11 @@ the command to the first evaluation that is at 0.9, with all that lies between, 
 included; CPU seconds are those of the whole process tree at that moment. Then it is ended. A pair shares
 a seed, each pair has another.
 
-TRL runs twice in each round, with all cores for torch and with one: the first is faster, the second takes
-less CPU. ``vs_trl_wall`` and ``vs_trl_cpu`` compare with whichever is better at it; ``…_after_start`` leaves
-out what comes before the end of the first update, which is mostly imports: here in a process for each
-role, there in one. ``others_cores`` tells how many cores other work on the machine took meanwhile, on
+Each side runs twice in each round. TRL with all cores for torch and with one: the first is faster, the second
+takes less CPU. Ours as the quickstart is shipped, with two RaaS to show that there may be several, and with the
+one that two cores need. ``vs_trl_wall`` and ``vs_trl_cpu`` compare the better of either side,
+``shipped_vs_trl_…`` the quickstart with the better of TRL; ``…_after_start`` leaves out what comes before the
+end of the first update, which is mostly imports: here in a process for each role, there in one. ``others_cores`` tells how many cores other work on the machine took meanwhile, on
 average: 0 is an idle machine.
 """
 
@@ -43,6 +44,8 @@ BASELINES = Path(__file__).parent / "baselines"
 PROGRAM, REQUIREMENTS = BASELINES / "trl_grpo.py", BASELINES / "trl_requirements.txt"
 QUICKSTART, POLICY = EXAMPLES / "quickstart.toml", "solver"
 SOLVED = 0.9
+SHIPPED, EPISODES = 2, 512
+"""RaaS of the quickstart, and the episodes that all of them run at once."""
 CORES, PAIRS = 2, 5
 DEADLINE_S = 600.0
 POLL_S = 0.02
@@ -77,22 +80,24 @@ def measure(quick: bool) -> dict[str, float]:
         os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:CORES]))
     python = environment("trl", REQUIREMENTS)
     threads = (CORES,) if quick else (CORES, 1)
-    ours: list[Solved] = []
+    ours: dict[int, list[Solved]] = {count: [] for count in ((1,) if quick else (SHIPPED, 1))}
     theirs: dict[int, list[Solved]] = {count: [] for count in threads}
     began, cpu, used = time.monotonic(), trees.machine_cpu_s(), 0.0
     for seed in range(1 if quick else PAIRS):
-        ours.append(astraflow(seed))
+        for count in ours:
+            ours[count].append(astraflow(seed, count))
         for count in threads:
             theirs[count].append(trl(python, job(seed, count)))
-        rounds = [ours[-1], *(runs[-1] for runs in theirs.values())]
+        rounds = [runs[-1] for runs in (*ours.values(), *theirs.values())]
         used += sum(run.cpu_s for run in rounds)
         print(f"peer: seed {seed}: {rounds}", file=sys.stderr)
     others = (trees.machine_cpu_s() - cpu - used) / (time.monotonic() - began)
     return {**compared(ours, theirs), "others_cores": others, **versions(python)}
 
 
-def compared(ours: list[Solved], theirs: dict[int, list[Solved]]) -> dict[str, float]:
-    """The ratios, and what they are made of. ``..._after_start``: from the end of the first update."""
+def compared(ours: dict[int, list[Solved]], theirs: dict[int, list[Solved]]) -> dict[str, float]:
+    """The ratios, and what they are made of: ``ours`` by the number of RaaS, ``theirs`` by that of threads.
+    ``..._after_start``: from the end of the first update."""
     result: dict[str, float] = {}
     spreads: dict[str, float] = {}
     for name, value in (
@@ -101,12 +106,18 @@ def compared(ours: list[Solved], theirs: dict[int, list[Solved]]) -> dict[str, f
         ("wall_after_start", lambda run: run.wall_s - run.first_wall_s),
         ("cpu_after_start", lambda run: run.cpu_s - run.first_cpu_s),
     ):
-        mine = list(map(value, ours))
-        best = min((list(map(value, runs)) for runs in theirs.values()), key=statistics.median)
+        mine, best = (
+            min((list(map(value, runs)) for runs in side.values()), key=statistics.median)
+            for side in (ours, theirs)
+        )
         result[f"vs_trl_{name}"] = ratio(best, mine)
-        if len(ours) > 1:
+        if len(mine) > 1:
             spreads[f"vs_trl_{name}_spread"] = spread(best, mine)
-    result |= {**spreads, "pairs": len(ours), **_medians("ours", ours)}
+        if SHIPPED in ours:
+            result[f"shipped_vs_trl_{name}"] = ratio(best, list(map(value, ours[SHIPPED])))
+    result |= {**spreads, "pairs": len(next(iter(ours.values())))}
+    for count, runs in ours.items():
+        result |= _medians(f"ours_{count}_raas", runs)
     for count, runs in theirs.items():
         result |= _medians(f"trl_{count}_threads", runs)
     return result
@@ -132,12 +143,13 @@ def _medians(side: str, runs: list[Solved]) -> dict[str, float]:
 # -- ours ------------------------------------------------------------------------------------------
 
 
-def astraflow(seed: int) -> Solved:
-    """The quickstart as a user starts it."""
+def astraflow(seed: int, replicas: int) -> Solved:
+    """The quickstart, with as many RaaS that share its places for episodes."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             sys.executable, "-m", "astraflow_core", "run", str(QUICKSTART), "--no-live",
             "--set", f"run.seed={seed}", "--set", f"run.directory='{folder}'",
+            "--set", f"raas.replicas={replicas}", "--set", f"raas.episodes={EPISODES // replicas}",
         ]  # fmt: skip
 
         def events() -> Events:

@@ -113,13 +113,17 @@ def test_a_side_that_ends_unsolved_is_an_error() -> None:
 
 
 def test_each_ratio_is_to_the_better_setting() -> None:
-    ours = [peer.Solved(50, 10.0, 20.0, 2.0, 4.0)] * 3
+    ours = {
+        1: [peer.Solved(50, 10.0, 20.0, 2.0, 4.0)] * 3,
+        2: [peer.Solved(50, 20.0, 25.0, 2.0, 4.0)] * 3,
+    }
     many = [peer.Solved(50, wall, 40.0, 1.0, 2.0) for wall in (10.0, 12.0, 30.0)]
     single = [peer.Solved(50, 20.0, 15.0, 1.0, 2.0)] * 3
     fields = peer.compared(ours, {2: many, 1: single})
     assert fields["vs_trl_wall"] == pytest.approx(1.2)
     assert fields["vs_trl_cpu"] == pytest.approx(0.75)
+    assert fields["shipped_vs_trl_wall"] == pytest.approx(0.6)
     assert fields["trl_2_threads_wall_s"] == 12 and fields["trl_1_threads_cpu_s"] == 15
     assert fields["vs_trl_wall_after_start"] == pytest.approx(11 / 8)
     assert fields["vs_trl_cpu_after_start"] == pytest.approx(13 / 16)
-    assert fields["ours_cpu_s_per_step"] == pytest.approx(16 / 49, abs=1e-4)
+    assert fields["ours_1_raas_cpu_s_per_step"] == pytest.approx(16 / 49, abs=1e-4)
