@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from types import TracebackType
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 from uuid import uuid4
 
 import msgspec
@@ -60,9 +60,7 @@ class VersionClient:
         pool: ConnectionPool | None = None,
         relay: Relay | None = None,
     ) -> None:
-        address = urlsplit(endpoint)
-        if address.scheme not in ("http", "https") or not address.hostname:
-            raise PublisherFailed("expected an address such as http://host:port")
+        address = _address(endpoint)
         self.announcement = announcement
         self._streams = streams
         self._address, self._deadline = address, deadline
@@ -110,7 +108,7 @@ class VersionClient:
         body = self._whole("manifest", MAX_MANIFEST)
         try:
             manifest = msgspec.msgpack.decode(body, type=Manifest)
-        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise PublisherFailed(f"malformed manifest: {error}") from error
         self._check(manifest)
         return manifest
@@ -295,6 +293,14 @@ class VersionClient:
 
     def _left(self) -> float:
         return max(0.0, self._deadline - time.monotonic())
+
+
+def _address(endpoint: str) -> SplitResult:
+    with contextlib.suppress(ValueError):
+        address = urlsplit(endpoint)
+        if address.scheme in ("http", "https") and address.hostname and address.port != 0:
+            return address
+    raise PublisherFailed("expected an address such as http://host:port")
 
 
 def _checked(name: str) -> str:

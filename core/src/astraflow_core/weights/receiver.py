@@ -128,8 +128,9 @@ class HttpReceiver:
         received = 0
         try:
             for endpoint in announcement.endpoints:
-                client = self._client(announcement, endpoint, deadline)
+                client = None
                 try:
+                    client = self._client(announcement, endpoint, deadline)
                     with self._registered(client), client:
                         manifest = client.manifest()
                         self._fetch(client, manifest, file, done, deadline, problems)
@@ -140,7 +141,7 @@ class HttpReceiver:
                 except WeightsError as error:
                     problems.append(f"{endpoint}: {error}, {len(done)} blocks were verified")
                     break
-                received += client.received
+                received += client.received if client else 0
         except BaseException:
             done.fail()
             raise
@@ -164,13 +165,17 @@ class HttpReceiver:
             self._relay.offer(manifest, file, done)
         done.update(self.prepare(client, manifest, file))
         if client.nearer and len(done) < len(manifest.blocks):
-            nearer = self._client(client.announcement, client.nearer, deadline, 0, RELAY_STALL_S)
             try:
+                nearer = self._client(
+                    client.announcement, client.nearer, deadline, 0, RELAY_STALL_S
+                )
                 with self._registered(nearer), nearer:
-                    download(nearer, manifest, file, done)
+                    try:
+                        download(nearer, manifest, file, done)
+                    finally:
+                        client.count(nearer.received)
             except PublisherFailed as error:
                 problems.append(f"relay {client.nearer}: {error}")
-            client.count(nearer.received)
         download(client, manifest, file, done)
 
     def _client(
