@@ -42,6 +42,7 @@ CAPABILITIES: dict[str, dict[str, str]] = {
         "arrange": "says for each batch which fresh rows come first",
         "draw": "chooses the rows of a batch",
         "hold": "decides when no more prompts are rolled out",
+        "scale": "says how many RaaS there should be; named in [balance]",
         "stateful": "has state that belongs in a checkpoint",
         "random": "makes random choices from the run's seed",
     },
