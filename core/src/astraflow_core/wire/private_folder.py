@@ -35,6 +35,21 @@ class PrivateFolder:
         self._remove()
 
 
+def is_held(path: Path) -> bool:
+    """Whether ``path`` is a private folder whose owner lives."""
+    try:
+        lock = os.open(path / _LOCK, os.O_RDONLY)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
 def remove_orphans(parent: Path, prefix: str) -> None:
     """Remove the private folders in ``parent`` with that prefix whose owner is dead."""
     for left in parent.glob(f"{prefix}*"):
