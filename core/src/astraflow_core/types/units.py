@@ -44,28 +44,30 @@ def units_of(
     tokens: npt.NDArray[np.integer],
 ) -> Units:
     """The units of sequences that make up whole groups, all ``[n]``: ``group`` and ``trajectory`` number
-    them (a trajectory lies within one group), ``tokens`` counts the trained ones. In float64 inside."""
+    them from 0, with or without gaps (a trajectory lies within one group), ``tokens`` counts the trained
+    ones. In float64 inside."""
     values = rewards.astype(np.float64)
-    _, of_group = np.unique(group, return_inverse=True)
-    _, first, of_trajectory = np.unique(trajectory, return_index=True, return_inverse=True)
-    turns = np.bincount(of_trajectory)
-    rewarded = np.bincount(of_trajectory, weights=values) / np.maximum(turns, 1)
-    order = np.argsort(of_trajectory, kind="stable")
+    turns = np.bincount(trajectory)
+    rewarded = np.bincount(trajectory, weights=values) / np.maximum(turns, 1)
+    owner = np.zeros(len(turns), dtype=np.int64)
+    owner[trajectory] = group
+    order = np.argsort(trajectory, kind="stable")
     turn = np.empty(len(values), dtype=np.int32)
     turn[order] = np.arange(len(values)) - np.repeat(np.cumsum(turns) - turns, turns)
-    single = np.ones(len(first))
-    by_trajectory = _statistics(of_group[first], rewarded, single, len(values))
-    by_token = _statistics(of_group, values, tokens.astype(np.float64), len(values))
+    groups = int(group.max()) + 1 if len(group) else 0
+    there = (turns > 0).astype(np.float64)
+    by_trajectory = _statistics(owner, rewarded, there, groups)
+    by_token = _statistics(group, values, tokens.astype(np.float64), groups)
     return Units(
         turn,
-        turns[of_trajectory].astype(np.int32),
-        rewarded[of_trajectory].astype(np.float32),
-        by_trajectory[0][of_group].astype(np.int32),
-        by_trajectory[1][of_group].astype(np.float32),
-        by_trajectory[2][of_group].astype(np.float32),
-        by_token[0][of_group].astype(np.int32),
-        by_token[1][of_group].astype(np.float32),
-        by_token[2][of_group].astype(np.float32),
+        turns[trajectory].astype(np.int32),
+        rewarded[trajectory].astype(np.float32),
+        by_trajectory[0][group].astype(np.int32),
+        by_trajectory[1][group].astype(np.float32),
+        by_trajectory[2][group].astype(np.float32),
+        by_token[0][group].astype(np.int32),
+        by_token[1][group].astype(np.float32),
+        by_token[2][group].astype(np.float32),
     )
 
 
