@@ -1,0 +1,1 @@
+"""Trainer ``fsdp``: a Hugging Face causal LM sharded over ranks."""

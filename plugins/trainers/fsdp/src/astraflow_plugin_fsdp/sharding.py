@@ -1,0 +1,184 @@
+"""A model in shards: each rank holds its part of every tensor, filled from rank 0, which alone reads the
+folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MethodType
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import (
+    FSDPModule,
+    MixedPrecisionPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from astraflow_core.errors import UserError
+from astraflow_core.training.micro_batches import MicroBatch
+from astraflow_plugin_fsdp.group import Group
+from astraflow_torch_training.critic import with_critic, with_value_head
+from astraflow_torch_training.model import (
+    VALUE_HEAD,
+    CausalLM,
+    Prediction,
+    load_model,
+    outline,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedLM(CausalLM):
+    """A :class:`CausalLM` whose ``whole`` is the root of FSDP's groups: everything that reads weights runs
+    as its forward method ``compute``."""
+
+    def predict(
+        self,
+        micro: MicroBatch,
+        targets: torch.Tensor,
+        temperature: float,
+        with_entropy: bool = False,
+        with_values: bool = False,
+    ) -> Prediction:
+        """See :meth:`CausalLM.predict`."""
+
+        def compute() -> tuple[torch.Tensor | None, ...]:
+            found = CausalLM.predict(self, micro, targets, temperature, with_entropy, with_values)
+            return _owned(found.logprobs), _owned(found.entropy), _owned(found.values)
+
+        logprobs, entropy, values = self._run(compute)
+        return Prediction(logprobs, entropy, values)
+
+    def values(self, micro: MicroBatch) -> torch.Tensor:
+        """See :meth:`CausalLM.values`."""
+        values: torch.Tensor = self._run(lambda: _owned(CausalLM.values(self, micro)))
+        return values
+
+    def _run(self, compute: Callable[[], Any]) -> Any:
+        result = self.whole.compute(compute)
+        if not torch.is_grad_enabled():
+            self.whole.reshard()  # a backward pass would have done it
+        return result
+
+
+def _owned(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """Not a view: FSDP hangs its hooks on the tensor."""
+    return None if tensor is None else tensor.clone()
+
+
+def load_sharded(
+    folder: Path,
+    group: Group,
+    attention: str,
+    gradient_checkpointing: bool,
+    bfloat16: bool,
+    critic: Path | Literal["head"] | None = None,
+) -> ShardedLM:
+    """The model in ``folder``, with a value head on it or beside a critic from a folder of its own.
+
+    Rank 0 loads and checks it on CPU and the others receive their shards. Raises :class:`UserError` on every
+    rank if it cannot be loaded; see :func:`astraflow_torch_training.model.load_model`.
+    """
+    loaded = outlined = problem = None
+    try:
+        outlined = _with(critic, lambda f: outline(f, attention, gradient_checkpointing), folder)
+        if group.rank == 0:
+            # Kernels for the device may not run here, where only the weights matter.
+            loaded = _with(
+                critic, lambda f: load_model(f, torch.device("cpu"), "sdpa", False, None), folder
+            )
+    except UserError as error:
+        problem = str(error)
+    group.agree(problem)
+    assert outlined is not None
+    return shard(outlined, loaded, group, bfloat16)
+
+
+def _with(
+    critic: Path | Literal["head"] | None, load: Callable[[Path], CausalLM], folder: Path
+) -> CausalLM:
+    model = load(folder)
+    if critic == "head":
+        return with_value_head(model)
+    return model if critic is None else with_critic(model, load(critic))
+
+
+def shard(outline: CausalLM, loaded: CausalLM | None, group: Group, bfloat16: bool) -> ShardedLM:
+    """``outline`` (on ``meta``) in shards, with the weights of ``loaded``, which rank 0 has and the others
+    have not.
+
+    With ``bfloat16`` the gathered weights and the activations are in that dtype, sums of gradients float32; a
+    value head always computes in float32.
+    """
+    policy = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16 if bfloat16 else None, reduce_dtype=torch.float32
+    )
+    whole, critic = outline.whole, outline.critic
+    for layer in _layers(whole):
+        fully_shard(layer, mesh=group.mesh, mp_policy=policy)
+    if critic is not None:
+        fully_shard(critic.backbone, mesh=group.mesh, mp_policy=policy)
+    for name, module in list(whole.named_modules()):
+        if name.split(".")[-1] == VALUE_HEAD:
+            fully_shard(module, mesh=group.mesh)
+    fully_shard(whole, mesh=group.mesh, mp_policy=policy)
+    whole.compute = MethodType(lambda _, compute: compute(), whole)
+    register_fsdp_forward_method(whole, "compute")
+    for module in whole.modules():
+        if isinstance(module, FSDPModule):
+            # The loss is a sum over the rows of all ranks, not a mean over ranks.
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+    _materialise(whole, group.device)
+    _fill(whole, None if loaded is None else loaded.whole, group)
+    if critic is not None:
+        critic = replace(critic, device=group.device)
+    return ShardedLM(
+        whole, outline.backbone, outline.head, outline.vocabulary, group.device, None, critic
+    )
+
+
+def full(tensor: torch.Tensor) -> torch.Tensor:
+    """The whole of a tensor of which each rank holds a part; a collective."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _layers(whole: Any) -> list[Any]:
+    """What transformers keeps on one device: decoder layers, the critic's too."""
+    names = set(whole._no_split_modules or ())
+    return [module for module in whole.modules() if type(module).__name__ in names]
+
+
+@torch.no_grad()
+def _materialise(whole: Any, device: torch.device) -> None:
+    """Give every tensor memory. Tied parameters stay tied, which ``to_empty`` alone would end."""
+    places: dict[int, list[tuple[Any, str]]] = {}
+    for module in whole.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            places.setdefault(id(parameter), []).append((module, name))
+    whole.to_empty(device=device)
+    for (module, name), *others in places.values():
+        for other, its_name in others:
+            other.register_parameter(its_name, getattr(module, name))
+
+
+@torch.no_grad()
+def _fill(whole: Any, source: Any | None, group: Group) -> None:
+    given: dict[str, torch.Tensor] = {}
+    if source is not None:
+        given = {**dict(source.named_parameters()), **dict(source.named_buffers())}
+    for name, parameter in whole.named_parameters():
+        here = torch.empty(parameter.shape, dtype=parameter.dtype, device=group.device)
+        if given:
+            here.copy_(given[name])
+        parts = distribute_tensor(here, parameter.device_mesh, parameter.placements)
+        parameter.to_local().copy_(parts.to_local())
+    for name, buffer in whole.named_buffers():
+        if given:
+            buffer.copy_(given[name])
+        dist.broadcast(buffer, 0)

@@ -1,0 +1,269 @@
+"""The trainer ``fsdp``: the same calls on every rank, each with its share of the rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers.utils import is_flash_attn_2_available
+
+from astraflow_core.errors import NonFiniteLoss, UserError
+from astraflow_core.protocols.algorithm import Algorithm
+from astraflow_core.training.schedule import lr_factor
+from astraflow_core.training.shares import even_micro_batches
+from astraflow_core.types import Batch, ComponentContext, ExportedTensor
+from astraflow_plugin_fsdp import checkpoint
+from astraflow_plugin_fsdp.config import FsdpConfig
+from astraflow_plugin_fsdp.gradient import accumulate
+from astraflow_plugin_fsdp.group import Group, join
+from astraflow_plugin_fsdp.sharding import ShardedLM, full, load_sharded
+from astraflow_torch_training import export
+from astraflow_torch_training.critic import NOT_PUBLISHED
+from astraflow_torch_training.gradient import Tally
+from astraflow_torch_training.optimizer import adamw, clip_gradients
+
+# On CPU activations of a few thousand tokens stay in cache; a GPU wants larger products.
+MICRO_BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
+
+
+class FsdpTrainer:
+    """A Hugging Face causal LM, AdamW (Loshchilov & Hutter 2019) and a schedule, sharded over ranks by FSDP2
+    (Zhao et al. 2023, "PyTorch FSDP", in its form per parameter).
+
+    Weights, gradients and optimizer state are float32 and each rank holds its shard of them; with
+    ``compute_dtype = "bfloat16"`` gathered weights and activations are bfloat16. Dropout is off. Each rank
+    computes a share of the rows; the step is that of one rank with all of them.
+    """
+
+    def __init__(self, config: FsdpConfig, context: ComponentContext) -> None:
+        self._config, self._seed, self._ranks = config, context.seed, context.ranks
+        self._steps = 0
+        self._total_steps = 0
+        self._group: Group | None = None
+        self._reference: ShardedLM | None = None
+        self._critic = False
+        self._saving: tuple[Future[Any], Path] | None = None
+
+    def setup(self, model: Path, total_steps: int, needs: frozenset[str]) -> None:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`."""
+        config, ranks = self._config, self._ranks
+        torch.set_num_threads(config.threads)
+        torch.manual_seed(self._seed)
+        self._group = group = join(
+            ranks.rank, ranks.size, ranks.local, config.device, config.replicas, ranks.deadline_s
+        )
+        attention = self._attention(group.device)
+        layout = config.layout
+        self._packed = layout == "packed" or (layout == "auto" and attention == "flash_attention_2")
+        self._budget = config.micro_batch_tokens or MICRO_BATCH_TOKENS[group.device.type]
+        self._source, self._total_steps = model, total_steps
+        self._critic = "values" in needs
+        beside: Path | Literal["head"] | None = None
+        if self._critic:
+            own = config.critic == "model"
+            beside = Path(config.critic_model or model) if own else "head"
+        bfloat16 = config.compute_dtype == "bfloat16"
+        checkpointing = config.gradient_checkpointing
+        self._model = load_sharded(model, group, attention, checkpointing, bfloat16, beside)
+        if "reference" in needs:
+            folder = Path(config.reference_model or model)
+            self._reference = load_sharded(folder, group, attention, False, bfloat16)
+            self._reference.whole.requires_grad_(False).eval()
+            self._same_vocabulary("reference_model", folder, self._reference)
+        if self._model.critic is not None:
+            self._same_vocabulary("critic_model", beside, self._model.critic)
+        self._optimizer = adamw(self._model, config)
+
+    def logprobs(
+        self, batch: Batch, model: Literal["current", "reference"]
+    ) -> npt.NDArray[np.float32]:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`; complete on every rank."""
+        chosen = self._model if model == "current" else self._reference
+        if chosen is None:
+            raise UserError("no reference model was loaded: setup() was not told that it is needed")
+        group = self._joined()
+        share, parts = self._cut(batch, np.ones(len(batch.tokens), dtype=np.bool_))
+        result = np.zeros(len(batch.tokens), dtype=np.float32)
+        for micro in parts:
+            tokens = share.batch.tokens[micro.positions].astype(np.int64)
+            targets = torch.from_numpy(tokens).to(group.device)
+            with torch.no_grad():
+                logprobs = chosen.predict(micro, targets, batch.temperature).logprobs
+            result[share.tokens[micro.positions]] = logprobs.cpu().numpy()
+        return group.total(result)
+
+    def values(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`: of the state before each token, 0 at the
+        first of a row; complete on every rank."""
+        if not self._critic:
+            raise UserError("no critic was made: setup() was not told that values are needed")
+        share, parts = self._cut(batch, np.ones(len(batch.tokens), dtype=np.bool_))
+        result = np.zeros(len(batch.tokens), dtype=np.float32)
+        for micro in parts:
+            with torch.no_grad():
+                values = self._model.values(micro).cpu().numpy()
+            result[share.tokens[micro.positions]] = values
+        return self._joined().total(result)
+
+    def step(self, batch: Batch, algorithm: Algorithm, step: int) -> dict[str, float]:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`. The metrics are those of all ranks, on every
+        rank; seconds are of the slowest.
+
+        Beside the required ones: ``trained_tokens``, ``loss_<term>`` (they add up to ``loss``),
+        ``critic_grad_norm`` of a critic of its own, ``padding_fraction`` of the computed tokens, ``forward_s``,
+        ``backward_s``, ``optimizer_s``.
+        """
+        group = self._joined()
+        self._optimizer.zero_grad(set_to_none=True)
+        share, parts = self._cut(batch, batch.loss_mask)
+        tally = Tally(group.device)
+        boundary = accumulate(
+            self._model, share.batch, algorithm, step, parts, tally, self._config.reduce == "each"
+        )
+        ranks = group.tell(
+            {
+                "sums": _floats(tally.sums),
+                "seconds": tally.seconds,
+                "tokens": tally.tokens,
+                "computed": tally.computed,
+                "policy": boundary.reached_policy,
+                "critic": boundary.reached_critic,
+            }
+        )
+        self._drop_unreached(
+            any(rank["policy"] for rank in ranks), any(rank["critic"] for rank in ranks)
+        )
+        sums = _added(rank["sums"] for rank in ranks)
+        computed = sum(rank["computed"] for rank in ranks)
+        lr = self._config.lr * lr_factor(
+            self._steps,
+            self._total_steps,
+            self._config.schedule,
+            self._config.warmup_steps,
+            self._config.min_lr_ratio,
+        )
+        with tally.clock("optimizer_s"):
+            norms = self._clip(sums.get("loss", 0.0))
+            for parameters in self._optimizer.param_groups:
+                parameters["lr"] = lr * parameters["lr_scale"]
+            self._optimizer.step()
+            self._optimizer.zero_grad(set_to_none=True)
+        self._steps += 1
+        slowest = {
+            name: max(rank["seconds"][name] for rank in ranks) for name in ranks[0]["seconds"]
+        }
+        return {
+            "loss": 0.0,
+            **sums,
+            **norms,
+            "lr": lr,
+            "tokens": float(len(batch.tokens)),
+            "trained_tokens": float(batch.trained_tokens),
+            "padding_fraction": 1 - sum(rank["tokens"] for rank in ranks) / max(1, computed)
+            if computed
+            else 0.0,
+            **tally.seconds,
+            **slowest,
+        }
+
+    def export(self) -> Iterator[ExportedTensor]:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`; each tensor is gathered when it is asked for,
+        by all ranks."""
+        return export.export(self._model.whole, self._config.publish_dtype, full)
+
+    def save(self, directory: Path) -> None:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`. Each rank writes its shard."""
+        group = self._joined()
+        saving = checkpoint.begin_save(
+            directory, self._model.whole, self._optimizer, self._steps, group
+        )
+        checkpoint.wait(saving, directory, self._ranks.deadline_s)
+
+    def load(self, directory: Path) -> None:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`. The reference model stays the initial one."""
+        self._steps = checkpoint.load(directory, self._model.whole, self._optimizer, self._joined())
+
+    def save_model(self, directory: Path) -> None:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`; in ``publish_dtype``, written by rank 0."""
+        if self._joined().rank:
+            for _ in self.export():
+                pass
+            return
+        export.write_model(
+            self._model.whole, self._config.publish_dtype, self._source, directory, full
+        )
+
+    def close(self) -> None:
+        """Free model, reference and optimizer, and leave the group."""
+        for name in ("_model", "_optimizer"):
+            self.__dict__.pop(name, None)
+        self._reference = None
+        if self._group is not None:
+            self._group.leave()
+            self._group = None
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _joined(self) -> Group:
+        assert self._group is not None, "setup() comes first"
+        return self._group
+
+    def _cut(self, batch: Batch, wanted: npt.NDArray[np.bool_]) -> Any:
+        ranks = self._ranks
+        return even_micro_batches(batch, wanted, self._budget, self._packed, ranks.rank, ranks.size)
+
+    def _drop_unreached(self, policy: bool, critic: bool) -> None:
+        """A gradient of zeros would still move the weights by momentum and decay: what no loss reached on any
+        rank has none, as on one rank."""
+        for name, parameter in self._model.whole.named_parameters():
+            valued = name.startswith(NOT_PUBLISHED)
+            if not (critic if valued else policy or (critic and self._config.critic == "head")):
+                parameter.grad = None
+
+    def _clip(self, loss: float) -> dict[str, float]:
+        """Norms of the gradient before it is clipped; raises on every rank before anything is changed."""
+        try:
+            if not math.isfinite(loss):
+                raise NonFiniteLoss(f"the loss is {loss}")
+            return clip_gradients(self._model, self._config.max_grad_norm)
+        except NonFiniteLoss as error:
+            self._optimizer.zero_grad(set_to_none=True)
+            raise NonFiniteLoss(
+                f"optimizer step {self._steps}: {error} (loss {loss}); no step was made"
+            ) from error
+
+    def _same_vocabulary(self, key: str, folder: Any, model: Any) -> None:
+        if model.vocabulary != self._model.vocabulary:
+            raise UserError(
+                f"{key} {folder} has a vocabulary of {model.vocabulary}, the trained model one of "
+                f"{self._model.vocabulary}: their tokens differ"
+            )
+
+    def _attention(self, device: torch.device) -> str:
+        if self._config.attention != "auto":
+            return self._config.attention
+        bfloat16 = self._config.compute_dtype == "bfloat16"
+        flash = device.type == "cuda" and bfloat16 and is_flash_attn_2_available()
+        return "flash_attention_2" if flash else "sdpa"
+
+
+def _floats(sums: dict[str, torch.Tensor]) -> dict[str, float]:
+    """One transfer from the device for all of them."""
+    if not sums:
+        return {}
+    return dict(zip(sums, torch.stack(list(sums.values())).tolist(), strict=True))
+
+
+def _added(parts: Any) -> dict[str, float]:
+    """Name by name, in the order of ranks."""
+    total: dict[str, float] = {}
+    for part in parts:
+        for name, value in part.items():
+            total[name] = total.get(name, 0.0) + value
+    return total

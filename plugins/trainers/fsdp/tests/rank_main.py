@@ -1,0 +1,96 @@
+"""One of two ranks: runs every check that needs both, and leaves what it found in a file."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+from cases import (
+    GRPO,
+    SCENARIOS,
+    Rank,
+    digest,
+    make_batch,
+    prepared,
+    run_scenario,
+    train,
+    weights,
+)
+
+from astraflow_core.errors import NonFiniteLoss, UserError
+from astraflow_core.types import Ranks
+
+
+def main(directory: Path) -> None:
+    number, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank = Rank(directory, Ranks(number, size, number, deadline_s=60.0))
+    grpo = rank.algorithm("grpo", GRPO)
+    # Keeps the group of processes alive from one trainer to the next.
+    first = rank.trainer("fsdp", "qwen3")
+    found: dict[str, Any] = {name: run_scenario(rank, "fsdp", name) for name in SCENARIOS}
+    for keys in (
+        {"reduce": "each"},
+        {"replicas": 2},
+        {"gradient_checkpointing": True, "layout": "packed"},
+        {"compute_dtype": "bfloat16"},
+    ):
+        found[str(keys)] = run_scenario(rank, "fsdp", "qwen3", **keys)
+
+    found["one row"] = train(first, grpo, [5], rows=1)
+    found["after one row"] = weights(first)
+    held, sharded = 0, 0
+    for parameter in first._model.whole.parameters():  # type: ignore[attr-defined]
+        held += parameter.to_local().numel()
+        sharded += parameter.numel()
+    found["held"], found["all"] = held, sharded
+
+    # A checkpoint, and the steps after it with and without reading it.
+    folder = directory / "two-ranks"
+    if number == 0:
+        folder.mkdir()
+    first._joined().tell({})  # type: ignore[attr-defined]
+    first.save(folder)
+    found["saved"] = weights(first)
+    found["through"] = [*train(first, grpo, [6, 7]), digest(first)]
+    again = rank.trainer("fsdp", "qwen3")
+    again.load(folder)
+    found["resumed"] = [*train(again, grpo, [6, 7]), digest(again)]
+    again.load(directory / "one-rank")
+    found["resharded"] = weights(again)
+    found["after resharding"] = [train(again, grpo, [6, 7]), weights(again)]
+
+    # What must end alike on all ranks: only rank 0 sees the NaN in its share, or reads the folder.
+    batch = prepared(again, grpo, make_batch(8))
+    assert batch.advantages is not None
+    poisoned = batch.advantages.copy()
+    poisoned[np.flatnonzero(batch.loss_mask)[3]] = np.nan
+    before = digest(again)
+    try:
+        again.step(replace(batch, advantages=poisoned), grpo, 8)
+    except NonFiniteLoss as error:
+        found["refused"] = str(error)
+    found["unchanged"] = before == digest(again)
+    try:
+        rank.trainer("fsdp", "broken")
+    except UserError as error:
+        found["broken"] = str(error)
+    other = rank.trainer("fsdp", "llama")
+    try:
+        other.load(folder)
+    except UserError as error:
+        found["other model"] = str(error)
+    again.save_model(directory / "left")
+    for trainer in (other, again, first):
+        trainer.close()
+    (directory / f"found-{number}.pickle").write_bytes(pickle.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

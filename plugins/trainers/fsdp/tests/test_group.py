@@ -1,0 +1,59 @@
+"""What goes wrong before anything is computed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from astraflow_core.errors import DeadlineExceeded, UserError
+from astraflow_plugin_fsdp.group import join
+
+
+@pytest.fixture
+def meeting(monkeypatch: pytest.MonkeyPatch) -> Any:
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(store.port))
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    return store
+
+
+@pytest.mark.parametrize(("rank", "missing"), [(0, "ranks 1, 2 of 3"), (1, "ranks 0, 2 of 3")])
+def test_the_missing_ranks_are_named(meeting: Any, rank: int, missing: str) -> None:
+    with pytest.raises(DeadlineExceeded, match=missing):
+        join(rank, 3, rank, "cpu", 1, 0.3)
+    assert not dist.is_initialized()
+
+
+def test_a_rank_without_a_meeting_place_names_rank_0(
+    meeting: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE")
+    closed = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    monkeypatch.setenv("MASTER_PORT", str(closed.port))
+    del closed
+    with pytest.raises(DeadlineExceeded, match="rank 0 of 2"):
+        join(1, 2, 1, "cpu", 1, 0.3)
+
+
+def test_replicas_that_do_not_divide_the_ranks_are_refused() -> None:
+    with pytest.raises(UserError, match="does not divide 3 ranks"):
+        join(0, 3, 0, "cpu", 2, 1.0)
+
+
+def test_a_rank_without_a_device_of_its_own_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match="local rank 1 finds 0 CUDA devices"):
+        join(1, 2, 1, "cuda", 1, 1.0)
+
+
+def test_one_rank_needs_nobody(tmp_path: Path) -> None:
+    one, other = (join(0, 1, 0, "cpu", 1, 5.0) for _ in range(2))
+    one.leave()
+    assert other.tell({"here": 1}) == [{"here": 1}]
+    other.leave()
+    assert not dist.is_initialized()

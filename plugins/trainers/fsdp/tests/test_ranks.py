@@ -1,0 +1,124 @@
+"""Two ranks over gloo against trainer ``torch`` at one rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import GRPO, SCENARIOS, STEPS, Rank, same_metrics, same_weights, train, weights
+from transformers import AutoModelForCausalLM
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_five_steps_are_those_of_one_rank(
+    name: str, one: dict[str, Any], two: list[dict[str, Any]]
+) -> None:
+    for found in two:
+        got, expected = found[name], one[name]
+        same_metrics(got["metrics"], expected["metrics"])
+        same_weights(got["weights"], expected["weights"], STEPS)
+        np.testing.assert_allclose(got["logprobs"], expected["logprobs"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"reduce": "each"},
+        {"replicas": 2},
+        {"gradient_checkpointing": True, "layout": "packed"},
+    ],
+    ids=str,
+)
+def test_other_ways_to_the_same_steps(
+    keys: dict[str, Any], one: dict[str, Any], two: list[dict[str, Any]]
+) -> None:
+    for found in two:
+        same_metrics(found[str(keys)]["metrics"], one["qwen3"]["metrics"])
+        same_weights(found[str(keys)]["weights"], one["qwen3"]["weights"], STEPS)
+
+
+def test_bfloat16_is_near(one: dict[str, Any], two: list[dict[str, Any]]) -> None:
+    got = two[0]["{'compute_dtype': 'bfloat16'}"]
+    for mine, theirs in zip(got["metrics"], one["qwen3"]["metrics"], strict=True):
+        assert mine["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=0.1)
+    apart = np.abs(got["logprobs"] - one["qwen3"]["logprobs"])
+    assert 1e-4 < apart.max() < 0.3
+    assert all(value.dtype == np.float32 for value in got["weights"].values())
+
+
+def test_a_rank_without_rows_joins_in(one: dict[str, Any], two: list[dict[str, Any]]) -> None:
+    for found in two:
+        same_metrics(found["one row"], one["one row"])
+        same_weights(found["after one row"], one["after one row"], 1)
+
+
+def test_a_rank_holds_its_shard_only(two: list[dict[str, Any]]) -> None:
+    assert sum(found["held"] for found in two) == two[0]["all"]
+    for found in two:
+        assert 0.4 < found["held"] / found["all"] < 0.6
+
+
+def test_the_steps_after_loading_are_bitwise_the_same(two: list[dict[str, Any]]) -> None:
+    for found in two:
+        *through, left = found["through"]
+        *resumed, right = found["resumed"]
+        assert left == right
+        for mine, theirs in zip(resumed, through, strict=True):
+            untimed = {n: v for n, v in theirs.items() if not n.endswith("_s")}
+            assert {n: v for n, v in mine.items() if not n.endswith("_s")} == untimed
+
+
+def bits(found: dict[str, np.ndarray]) -> dict[str, bytes]:
+    return {name: value.tobytes() for name, value in found.items()}
+
+
+def test_a_checkpoint_of_one_rank_continues_on_two(
+    one: dict[str, Any], two: list[dict[str, Any]]
+) -> None:
+    for found in two:
+        assert bits(found["resharded"]) == bits(one["saved"])
+        metrics, after = found["after resharding"]
+        same_metrics(metrics, one["through"][0])
+        same_weights(after, one["through"][1], 3)
+
+
+def test_a_checkpoint_of_two_ranks_continues_on_one(
+    directory: Path, one: dict[str, Any], two: list[dict[str, Any]]
+) -> None:
+    rank = Rank(directory)
+    trainer = rank.trainer("fsdp", "qwen3")
+    trainer.load(directory / "two-ranks")
+    assert bits(weights(trainer)) == bits(two[0]["saved"])
+    same_metrics(train(trainer, rank.algorithm("grpo", GRPO), [6, 7]), one["through"][0])
+    same_weights(weights(trainer), one["through"][1], 3)
+    trainer.close()
+
+
+def test_a_loss_that_is_not_finite_is_refused_on_all_ranks(two: list[dict[str, Any]]) -> None:
+    for found in two:
+        assert "no step was made" in found["refused"]
+        assert found["unchanged"]
+
+
+def test_what_rank_0_cannot_load_is_refused_on_all_ranks(two: list[dict[str, Any]]) -> None:
+    assert "lacks" in two[0]["broken"]
+    assert two[1]["broken"].startswith("rank 0: ")
+    assert "lacks" in two[1]["broken"]
+
+
+def test_a_checkpoint_of_another_model_is_refused(two: list[dict[str, Any]]) -> None:
+    for found in two:
+        assert "another model" in found["other model"]
+
+
+def test_a_saved_model_is_whole(directory: Path, two: list[dict[str, Any]]) -> None:
+    loaded = AutoModelForCausalLM.from_pretrained(directory / "left")
+    expected = two[0]["after resharding"][1]
+    held = loaded.state_dict()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(held[name].numpy(), value)
+    assert loaded.lm_head.weight is loaded.model.embed_tokens.weight
