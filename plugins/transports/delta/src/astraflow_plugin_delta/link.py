@@ -1,0 +1,124 @@
+"""The file of a delta, and the list of those that are on offer.
+
+A link is ``AFDELTA1``, the length of its head (u32) and the head's xxh3-64 (u64), the head (msgpack of
+:class:`LinkHead`), and the frames one after the other. The list, object :data:`INDEX` of every version, is
+the xxh3-128 of its body (16 bytes) and the body, msgpack of a list of :class:`Entry`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import xxhash
+
+INDEX = "links"
+MAX_INDEX = 1 << 20
+_MAGIC = b"AFDELTA1"
+_START = struct.Struct("<8sIQ")
+_TABLE = np.dtype([("block", "<u4"), ("length", "<u4")])
+
+
+class BadLink(Exception):
+    """The bytes are no link, or not the one that was asked for."""
+
+
+class LinkHead(msgspec.Struct, frozen=True, array_like=True):
+    """From which version to which, both by number and digest, and a table of (block u32, length u32) of
+    the frames. Several frames of one block are applied in turn."""
+
+    policy: str
+    base: int
+    base_digest: str
+    version: int
+    digest: str
+    size: int
+    block_size: int
+    table: bytes
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """A link on offer: ``size`` in bytes, ``checksum`` its xxh3-128."""
+
+    base: int
+    base_digest: str
+    version: int
+    digest: str
+    size: int
+    checksum: bytes
+
+    @property
+    def name(self) -> str:
+        """Name of the side object."""
+        return f"link-{self.base}-{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A link with its frames, views of the bytes it was read from: block → frames in turn."""
+
+    head: LinkHead
+    frames: dict[int, list[memoryview]]
+
+
+def pack_link(head: LinkHead, frames: Iterable[tuple[int, bytes | memoryview]]) -> bytes:
+    """The bytes of a link; ``head.table`` is made from the frames."""
+    frames = list(frames)
+    table = np.array([(block, len(frame)) for block, frame in frames], _TABLE).tobytes()
+    packed = msgspec.msgpack.encode(msgspec.structs.replace(head, table=table))
+    start = _START.pack(_MAGIC, len(packed), xxhash.xxh3_64_intdigest(packed))
+    return b"".join([start, packed, *(frame for _, frame in frames)])
+
+
+def entry_of(head: LinkHead, data: bytes) -> Entry:
+    """What the list says of a link."""
+    return Entry(
+        head.base, head.base_digest, head.version, head.digest, len(data),
+        xxhash.xxh3_128_digest(data),
+    )  # fmt: skip
+
+
+def open_link(data: memoryview, entry: Entry) -> Link:
+    """Read a link that the list calls ``entry``. Frames are not looked into. Raises :class:`BadLink`."""
+    if len(data) < _START.size:
+        raise BadLink(f"it has {len(data)} bytes")
+    magic, length, checksum = _START.unpack_from(data)
+    packed = data[_START.size : _START.size + length]
+    if magic != _MAGIC or xxhash.xxh3_64_intdigest(packed) != checksum:
+        raise BadLink("its head is damaged")
+    try:
+        head = msgspec.msgpack.decode(packed, type=LinkHead)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise BadLink(f"malformed head: {error}") from error
+    said = (head.base, head.base_digest, head.version, head.digest)
+    if said != (entry.base, entry.base_digest, entry.version, entry.digest):
+        raise BadLink(f"it leads from version {head.base} to {head.version}, or from other weights")
+    if len(head.table) % _TABLE.itemsize:
+        raise BadLink("its table is torn")
+    frames: dict[int, list[memoryview]] = {}
+    position = _START.size + length
+    for block, size in np.frombuffer(head.table, _TABLE).tolist():
+        frames.setdefault(block, []).append(data[position : position + size])
+        position += size
+    if position != len(data):
+        raise BadLink(f"its frames end at byte {position} of {len(data)}")
+    return Link(head, frames)
+
+
+def pack_index(entries: Iterable[Entry]) -> bytes:
+    """The object :data:`INDEX`."""
+    body = msgspec.msgpack.encode(list(entries))
+    return xxhash.xxh3_128_digest(body) + body
+
+
+def open_index(data: bytes) -> list[Entry]:
+    """Read the object :data:`INDEX`. Raises :class:`BadLink`."""
+    if xxhash.xxh3_128_digest(data[16:]) != data[:16]:
+        raise BadLink("the list of deltas is damaged")
+    try:
+        return msgspec.msgpack.decode(data[16:], type=list[Entry])
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise BadLink(f"malformed list of deltas: {error}") from error

@@ -1,0 +1,50 @@
+"""Makes one link of several in a row, without the weights: steps add up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from astraflow_plugin_delta.codec import Codec
+from astraflow_plugin_delta.frame import DENSE, HEAD, STEPS
+from astraflow_plugin_delta.link import Link, pack_link
+
+
+def merge(codec: Codec, links: Sequence[Link]) -> tuple[Link, bytes]:
+    """The link from the base of the first to the version of the last, and its bytes.
+
+    A block whose frames are all steps gets one frame with their sums, which is smaller than the sum of
+    the frames as far as the same weights have moved. Frames that hold values cannot be added to steps:
+    they follow each other, and what a whole block overwrites is left out.
+    """
+    first, last = links[0].head, links[-1].head
+    head = msgspec.structs.replace(last, base=first.base, base_digest=first.base_digest)
+    frames = list(_frames(codec, links, head.size, head.block_size))
+    merged: dict[int, list[memoryview]] = {}
+    for block, frame in frames:
+        merged.setdefault(block, []).append(memoryview(frame))
+    return Link(head, merged), pack_link(head, frames)
+
+
+def _frames(
+    codec: Codec, links: Sequence[Link], size: int, block_size: int
+) -> Iterator[tuple[int, bytes | memoryview]]:
+    sums, nothing = memoryview(bytearray(block_size)), memoryview(bytes(block_size))
+    for block in sorted(set().union(*(link.frames for link in links))):
+        frames = [frame for link in links for frame in link.frames.get(block, ())]
+        length = min(block_size, size - block * block_size)
+        heads = [HEAD.unpack_from(frame) for frame in frames]
+        codes, widths = [head[1] for head in heads], {head[2] for head in heads}
+        if len(frames) == 1 or set(codes) != {STEPS} or len(widths) > 1:
+            whole = max((i for i, code in enumerate(codes) if code == DENSE), default=0)
+            for frame in frames[whole:]:
+                yield block, frame
+            continue
+        with sums[:length] as total:
+            total[:] = nothing[:length]
+            for frame in frames:
+                codec.apply(frame, total, block)
+            changes = codec.diff(nothing[:length], total, widths.pop())
+            if summed := codec.encode(changes, None, block):
+                yield block, summed

@@ -1,0 +1,190 @@
+"""The RaaS's half: brings a version it has to the one it wants, and verifies every block of the result."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import xxhash
+
+from astraflow_core.types import Announcement, Manifest, WeightSource
+from astraflow_core.weights.client import VersionClient
+from astraflow_core.weights.failures import MissingObject
+from astraflow_core.weights.receiver import HttpReceiver
+from astraflow_plugin_delta import paths
+from astraflow_plugin_delta.codec import Codec
+from astraflow_plugin_delta.link import (
+    INDEX,
+    MAX_INDEX,
+    BadLink,
+    Entry,
+    Link,
+    open_index,
+    open_link,
+)
+from astraflow_plugin_delta.patch import patch
+
+CACHED_LINKS = 4
+"""Links kept, so that the file of the version before the last can be patched twice without fetching."""
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Held:
+    """A verified file: of a source that is handed out, or kept after its release to be patched."""
+
+    policy: str
+    version: int
+    digest: str
+    size: int
+    path: Path
+    readers: int = 0
+
+    @property
+    def state(self) -> paths.State:
+        """Which bytes these are."""
+        return self.version, self.digest
+
+
+class DeltaReceiver(HttpReceiver):
+    """Fetches versions by deltas where it can, else whole; see
+    :class:`astraflow_core.protocols.transport.Receiver`.
+
+    Two files take turns: one is handed out, the other, released before, is patched in place. Until there
+    is a second, blocks are copied as they are patched.
+    """
+
+    def __init__(self, directory: Path, token: str, *, streams: int, codec: Codec) -> None:
+        super().__init__(directory, token, streams=streams)
+        self._codec = codec
+        self._guard = threading.Lock()
+        self._handed_out: dict[Path, Held] = {}
+        self._spares: dict[str, Held] = {}
+        self._patched: dict[int, Held] = {}
+        self._cache: dict[bytes, bytearray] = {}
+
+    def fetch(self, announcement: Announcement, deadline_s: float) -> WeightSource:
+        """Fetch and verify a version, from each endpoint in turn until one has delivered the rest."""
+        source = super().fetch(announcement, deadline_s)
+        with self._guard:
+            self._handed_out[source.path] = Held(
+                source.policy, source.version, source.digest, announcement.size, source.path
+            )
+        return source
+
+    def open(self, partial: Path, announcement: Announcement) -> BinaryIO:
+        """A released file of the same size, to be patched in place, or a new one."""
+        with self._guard:
+            spare = self._spares.pop(announcement.policy, None)
+        if spare is not None and spare.size == announcement.size:
+            spare.path.rename(partial)
+            patched = partial.open("r+b")
+            with self._guard:
+                self._patched[patched.fileno()] = spare
+            return patched
+        if spare is not None:
+            spare.path.unlink(missing_ok=True)
+        file = super().open(partial, announcement)
+        with self._guard:
+            self._patched.pop(file.fileno(), None)  # a number used again
+        return file
+
+    def discard(self, source: WeightSource) -> None:
+        """Keep the file to be patched, if it is newer than the one kept and nobody copies from it."""
+        with self._guard:
+            held = self._handed_out.pop(source.path, None)
+            kept = self._spares.get(source.policy)
+            if held is None or held.readers or (kept and kept.version > held.version):
+                drop: Path | None = source.path
+            else:
+                drop = kept.path if kept else None
+                hidden = source.path.with_suffix(".spare")
+                held.path = source.path.rename(hidden)
+                self._spares[source.policy] = held
+        if drop is not None:
+            drop.unlink(missing_ok=True)
+
+    def prepare(self, client: VersionClient, manifest: Manifest, file: int) -> set[int]:
+        """Patch what the receiver has; returns the blocks whose hash is right then."""
+        with ExitStack() as stack:
+            base, inside = self._bases(manifest.policy, file, stack)
+            if not base:
+                return set()
+            try:
+                path = self._path(client, manifest, list(base))
+                links = [self._link(client, entry) for entry in path.links]
+            except (BadLink, MissingObject) as error:
+                log.warning(
+                    "version %d of policy %r comes whole: %s",
+                    manifest.version, manifest.policy, error,
+                )  # fmt: skip
+                return set()
+            source = base[path.start]
+            good = patch(
+                self._codec, links, manifest, file,
+                None if source is inside else source.path, client.raise_if_stopped,
+            )  # fmt: skip
+        log.info(
+            "version %d of policy %r: patched from version %d by %d deltas of %d bytes, %d of %d blocks "
+            "come whole",
+            manifest.version, manifest.policy, path.start[0], len(links), path.cost,
+            len(manifest.blocks) - len(good), len(manifest.blocks),
+        )  # fmt: skip
+        return good
+
+    def _bases(
+        self, policy: str, file: int, stack: ExitStack
+    ) -> tuple[dict[paths.State, Held], Held | None]:
+        """What can be patched: the content of ``file`` itself first, if it was a version, then what is
+        handed out, which is not patched by others until ``stack`` ends."""
+        with self._guard:
+            inside = self._patched.pop(file, None)
+            found = {inside.state: inside} if inside else {}
+            for held in self._handed_out.values():
+                if held.policy == policy and held.state not in found:
+                    found[held.state] = held
+                    held.readers += 1
+                    stack.callback(self._leave, held)
+        return found, inside
+
+    def _leave(self, held: Held) -> None:
+        with self._guard:
+            held.readers -= 1
+
+    def _path(
+        self, client: VersionClient, manifest: Manifest, held: list[paths.State]
+    ) -> paths.Path:
+        entries = open_index(client.read(INDEX, MAX_INDEX))
+        with self._guard:
+            cached = set(self._cache)
+        path = paths.cheapest(entries, held, cached, (manifest.version, manifest.digest))
+        if path is None:
+            has = ", ".join(str(version) for version, _ in sorted(held))
+            raise BadLink(f"no deltas lead to it from what is here (version {has})")
+        if path.cost >= manifest.size or any(entry.size > manifest.size for entry in path.links):
+            raise BadLink(
+                f"deltas of {path.cost} bytes from version {path.start[0]} are no smaller than it"
+            )
+        return path
+
+    def _link(self, client: VersionClient, entry: Entry) -> Link:
+        """A link, from the cache or fetched; a second time if it arrives damaged. What is damaged then
+        shows in its frames."""
+        with self._guard:
+            if (cached := self._cache.get(entry.checksum)) is not None:
+                return open_link(memoryview(cached), entry)
+        data = bytearray(entry.size)
+        for attempt in (1, 2):
+            client.read_into(entry.name, memoryview(data))
+            if xxhash.xxh3_128_digest(data) == entry.checksum:
+                with self._guard:
+                    self._cache[entry.checksum] = data
+                    while len(self._cache) > CACHED_LINKS:
+                        del self._cache[next(iter(self._cache))]
+                break
+            log.warning("the delta %s arrived damaged, attempt %d of 2", entry.name, attempt)
+        return open_link(memoryview(data), entry)

@@ -1,0 +1,51 @@
+"""The component: gives each side its half."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from astraflow_core.types import ComponentContext
+from astraflow_core.weights.publisher import HttpPublisher
+from astraflow_plugin_delta.codec import Codec
+from astraflow_plugin_delta.companion import DeltaCompanion
+from astraflow_plugin_delta.config import DeltaConfig
+from astraflow_plugin_delta.kernels import load_kernel
+from astraflow_plugin_delta.receiver import DeltaReceiver
+
+
+class DeltaPublisher(HttpPublisher):
+    """Offers whole versions, and deltas as their side objects."""
+
+    def __init__(self, policy: str, token: str, config: DeltaConfig) -> None:
+        self._deltas = DeltaCompanion(Codec(load_kernel(config.kernel)), config.history)
+        super().__init__(
+            policy,
+            token,
+            host=config.host,
+            port=config.port,
+            advertise=config.advertise,
+            companion=self._deltas,
+        )
+
+    def close(self) -> None:
+        """Stop serving and free everything; closing twice is allowed."""
+        self._deltas.close()
+        super().close()
+
+
+class DeltaTransport:
+    """Transport of deltas over HTTP; see :mod:`astraflow_core.protocols.transport`."""
+
+    def __init__(self, config: DeltaConfig, context: ComponentContext) -> None:
+        self._config, self._context = config, context
+
+    def publisher(self) -> DeltaPublisher:
+        """A publisher for the context's policy that listens at once."""
+        return DeltaPublisher(self._context.policy, self._context.token, self._config)
+
+    def receiver(self) -> DeltaReceiver:
+        """A receiver for any policy of the run; its files lie in the component's folder."""
+        config = self._config
+        folder = Path(config.directory) if config.directory else self._context.directory
+        codec = Codec(load_kernel(config.kernel))
+        return DeltaReceiver(folder, self._context.token, streams=config.streams, codec=codec)
