@@ -47,7 +47,7 @@ def test_the_plan(table: Table, tmp_path: Path) -> None:
     table["policies"]["solver"]["trainer"] |= {"python": "/env/bin/python", "ranks": 2}
     table["policies"]["verifier"] = table["policies"]["solver"]
     config = parsed(table)
-    specs = plan(config, tmp_path, "secret-token")
+    specs = plan(config, tmp_path, "secret-token", 3)
     names = ["dataflow", "trainer-solver", "trainer-verifier", "raas-0", "raas-1"]
     assert [spec.name for spec in specs] == names
     assert not any("secret-token" in part for spec in specs for part in spec.argv)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 from dataclasses import replace
@@ -17,9 +18,10 @@ TOKEN = "ASTRAFLOW_TOKEN"
 DATAFLOW = "ASTRAFLOW_DATAFLOW"
 
 
-def plan(config: RunConfig, directory: Path, token: str) -> list[ProcessSpec]:
+def plan(config: RunConfig, directory: Path, token: str, restarts: int) -> list[ProcessSpec]:
     """The dataflow first, then the trainers and the RaaS. The token travels in the environment; the
-    dataflow's address, known once it listens, is added by :func:`reaching`."""
+    dataflow's address, known once it listens, is added by :func:`reaching`. ``restarts``: how often the ranks
+    of a trainer that keeps checkpoints are started anew when one dies."""
 
     def spec(name: str, role: Role, *argv: str, ranks: int = 1) -> ProcessSpec:
         log = directory / "logs" / f"{name}.log"
@@ -37,7 +39,8 @@ def plan(config: RunConfig, directory: Path, token: str) -> list[ProcessSpec]:
 
     specs = [spec("dataflow", "dataflow", sys.executable, *service("dataflow"))]
     for policy, table in config.policies.items():
-        argv = (*_python(table), *service("trainer"), "--policy", policy)
+        python = _python(table, config, restarts if config.checkpoint.every else 0)
+        argv = (*python, *service("trainer"), "--policy", policy)
         specs.append(spec(f"trainer-{policy}", "trainer", *argv, ranks=table.trainer.ranks))
     for index in range(config.raas.replicas):
         name = f"raas-{index}"
@@ -50,12 +53,16 @@ def reaching(spec: ProcessSpec, dataflow_url: str) -> ProcessSpec:
     return replace(spec, environment={**spec.environment, DATAFLOW: dataflow_url})
 
 
-def _python(table: PolicyTable) -> tuple[str, ...]:
+def _python(table: PolicyTable, config: RunConfig, restarts: int) -> tuple[str, ...]:
     python = table.trainer.python or sys.executable
     if table.trainer.ranks == 1:
         return (python,)
-    ranks = str(table.trainer.ranks)
-    return python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks
+    return (
+        *(python, "-m", "torch.distributed.run", "--standalone"),
+        *("--nproc-per-node", str(table.trainer.ranks)),
+        *("--max-restarts", str(restarts)),
+        *("--rdzv-conf", f"join_timeout={math.ceil(config.run.start_deadline_s)}"),
+    )
 
 
 def check_interpreters(config: RunConfig) -> None:

@@ -122,7 +122,7 @@ def _execute(prepared: Prepared, live: bool | None, stream: TextIO, clock: _Cloc
     launcher: Launcher = prepared.catalog.build(Kind.LAUNCHER, config.launcher, context)
     specs = [
         replace(spec, environment={**spec.environment, **prepared.environment})
-        for spec in plan(config, directory, prepared.token)
+        for spec in plan(config, directory, prepared.token, launcher.restarts)
     ]
     stream.write(header(prepared))
     view = make_view(config, live, stream)

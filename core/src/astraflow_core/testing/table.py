@@ -327,10 +327,11 @@ class TableTrainerConfig(ConfigModel):
 
 
 class TableTrainer:
-    """Ascends the policy gradient of the table, with the exact derivative of the log-softmax."""
+    """Ascends the policy gradient of the table, with the exact derivative of the log-softmax. Each rank computes
+    the whole: a table is small, and ranks that end up alike show that they were told the same."""
 
     Config = TableTrainerConfig
-    capabilities = frozenset({"proximal", "checkpoint"})
+    capabilities = frozenset({"proximal", "checkpoint", "multi_rank"})
 
     def __init__(self, config: TableTrainerConfig, context: ComponentContext) -> None:
         self._config = config

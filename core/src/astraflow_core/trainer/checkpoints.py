@@ -11,7 +11,7 @@ from pathlib import Path
 
 from astraflow_core.disk import is_full
 from astraflow_core.errors import AstraFlowError
-from astraflow_core.protocols.trainer import Trainer
+from astraflow_core.trainer.operations import Operations
 
 _NAME = re.compile(r"^update-(\d{8})$")
 
@@ -21,7 +21,7 @@ class NoRoom(AstraFlowError):
 
 
 class Checkpoints:
-    """``directory/update-N/`` holds what :meth:`Trainer.save` wrote and ``checkpoint.json`` with policy,
+    """``directory/update-N/`` holds what :meth:`Operations.save` wrote and ``checkpoint.json`` with policy,
     updates, version and time. The newest ``keep`` stay."""
 
     def __init__(self, directory: Path, policy: str, keep: int) -> None:
@@ -44,7 +44,7 @@ class Checkpoints:
             if later > updates:
                 shutil.rmtree(folder)
 
-    def save(self, trainer: Trainer, updates: int, version: int) -> Path:
+    def save(self, trainer: Operations, updates: int, version: int) -> Path:
         """Write a checkpoint beside its place, flush it to disk, then move it there. :class:`NoRoom` if the
         disk is full; the checkpoints that are there stay."""
         final = self._directory / f"update-{updates:08d}"
@@ -68,7 +68,7 @@ class Checkpoints:
             shutil.rmtree(folder)
         return final
 
-    def _write(self, folder: Path, trainer: Trainer, updates: int, version: int) -> None:
+    def _write(self, folder: Path, trainer: Operations, updates: int, version: int) -> None:
         trainer.save(folder)
         facts = {
             "policy": self._policy,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +19,11 @@ from astraflow_core.lasting import made_to_last
 from astraflow_core.telemetry.logs import configure_logging
 from astraflow_core.telemetry.parent import end_with_parent
 from astraflow_core.trainer.adapters import adapter_problem
+from astraflow_core.trainer.channel import Hub, Spoke
+from astraflow_core.trainer.follower import Follower
+from astraflow_core.trainer.leader import Leader
+from astraflow_core.trainer.meeting import Meeting, ranks_of
+from astraflow_core.trainer.operations import Operations
 from astraflow_core.trainer.publishing import Versions
 from astraflow_core.trainer.service import TrainerService
 from astraflow_core.trainer.update import check_needs
@@ -27,27 +34,41 @@ log = logging.getLogger(__name__)
 
 
 def serve(config: RunConfig, directory: Path, token: str, dataflow_url: str, policy: str) -> int:
-    """Train ``policy`` until the run ends; returns the exit code. SIGTERM ends it after the step."""
+    """Train ``policy`` until the run ends; returns the exit code. SIGTERM ends it after the step. Under torchrun
+    this is one of its ranks, of which the first alone publishes and speaks with the dataflow."""
     name = f"trainer-{policy}"
-    configure_logging(name)
-    end_with_parent()
     table = config.policies[policy]
+    deadline_s = max(config.run.patience_s, config.run.start_deadline_s)
+    ranks = ranks_of(os.environ, table.trainer.ranks, name, deadline_s)
+    configure_logging(f"{name}.{ranks.rank}" if ranks.rank else name)
+    end_with_parent()
     with made_to_last():
         catalog = Catalog.discover(config.plugins.disable, config.plugins.only)
         hooks = Hooks.for_run(catalog, config)
         run = run_info(config, directory)
         context = component_context(config, directory, "trainer", policy, name, token)
+        context = replace(context, ranks=ranks)
         algorithm = catalog.build(Kind.ALGORITHM, table.algorithm, context)
         flags = catalog.flags(Kind.TRAINER, table.trainer.use)
         check_needs(algorithm, table.algorithm.use, table.trainer.use, flags)
         trainer = catalog.build(Kind.TRAINER, table.trainer, context)
-        transport = catalog.build(Kind.TRANSPORT, table.transport, context)
-    hooks.run_started(run)
     client = SyncClient(dataflow_url, token)
     dataflow = Dataflow(client, policy, config.run.patience_s)
+    meeting = Meeting.of(name, ranks, token, os.environ)
+    if ranks.rank:
+        spoke = Spoke(meeting)
+        operations = Operations(config, policy, trainer, algorithm, spoke.shared)
+        return _follow(Follower(spoke, operations, dataflow, ranks))
+    with made_to_last():
+        transport = catalog.build(Kind.TRANSPORT, table.transport, context)
+    if ranks.size == 1:
+        operations = Operations(config, policy, trainer, algorithm)
+    else:
+        operations = Leader(config, policy, trainer, algorithm, Hub(meeting))
+    hooks.run_started(run)
     no_adapters = partial(adapter_problem, catalog, table.transport.use, table.engine.use)
     versions = Versions(transport, table.transport.use, dataflow, Path(table.model), no_adapters)
-    service = TrainerService(config, run, policy, trainer, algorithm, versions, dataflow, hooks)
+    service = TrainerService(config, run, policy, operations, versions, dataflow, hooks)
     signal.signal(signal.SIGTERM, lambda *_: service.stop.set())
     error: BaseException | None = None
     try:
@@ -61,7 +82,20 @@ def serve(config: RunConfig, directory: Path, token: str, dataflow_url: str, pol
         raise
     finally:
         versions.close()
-        trainer.close()
+        operations.close()
         client.close()
         hooks.run_ended(run, error)
+    return 0
+
+
+def _follow(follower: Follower) -> int:
+    # Torchrun passes SIGTERM on to all ranks; the first decides when it is time.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        follower.run()
+    except AstraFlowError as problem:
+        log.error("%s", problem)
+        return problem.exit_code
+    finally:
+        follower.close()
     return 0

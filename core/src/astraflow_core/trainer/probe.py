@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from astraflow_core.protocols.trainer import Trainer
+from astraflow_core.trainer.update import Computing
 from astraflow_core.types import Batch
 from astraflow_core.wire.messages import Probe
 
@@ -23,7 +23,7 @@ def probe_rows(batch: Batch) -> Batch:
     return replace(batch.take(np.sort(chosen)), temperature=1.0)
 
 
-def probe(trainer: Trainer, batch: Batch) -> Probe:
+def probe(trainer: Computing, batch: Batch) -> Probe:
     """What the trainer says of a few rows of ``batch`` under its present weights."""
     rows = probe_rows(batch)
     logprobs = np.asarray(trainer.logprobs(rows, "current"), np.float32)

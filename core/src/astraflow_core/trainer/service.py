@@ -12,16 +12,14 @@ from astraflow_core.config.models import PolicyTable, RunConfig
 from astraflow_core.device_turn import FOLDER, DeviceTurn
 from astraflow_core.errors import AstraFlowError, DeadlineExceeded, NonFiniteLoss
 from astraflow_core.hooks import Hooks
-from astraflow_core.lasting import made_to_last
-from astraflow_core.protocols.algorithm import Algorithm
-from astraflow_core.protocols.trainer import Trainer
+from astraflow_core.trainer.channel import RankLost
 from astraflow_core.trainer.checkpoints import Checkpoints, NoRoom
-from astraflow_core.trainer.probe import probe
+from astraflow_core.trainer.operations import Operations
 from astraflow_core.trainer.publishing import Versions
-from astraflow_core.trainer.update import update
 from astraflow_core.trainer.upstream import Dataflow
 from astraflow_core.types import Batch, RunInfo
 from astraflow_core.wire.batches import NoBatch
+from astraflow_core.wire.messages import TrainerRegistered
 
 log = logging.getLogger(__name__)
 
@@ -29,22 +27,21 @@ FAREWELL_DEADLINE_S = 10.0
 
 
 class TrainerService:
-    """Drives one :class:`Trainer` until the dataflow has no more batches, or until :attr:`stop` is set."""
+    """Drives one trainer until the dataflow has no more batches, or until :attr:`stop` is set."""
 
     def __init__(
         self,
         config: RunConfig,
         run: RunInfo,
         policy: str,
-        trainer: Trainer,
-        algorithm: Algorithm,
+        operations: Operations,
         versions: Versions,
         dataflow: Dataflow,
         hooks: Hooks,
     ) -> None:
         self._config, self._run, self._policy = config, run, policy
         self._table: PolicyTable = config.policies[policy]
-        self._trainer, self._algorithm = trainer, algorithm
+        self._operations = operations
         self._versions, self._dataflow, self._hooks = versions, dataflow, hooks
         self._checkpoints = Checkpoints(
             run.directory / "checkpoints" / policy, policy, config.checkpoint.keep
@@ -63,9 +60,7 @@ class TrainerService:
         registered = self._dataflow.register([0, *saved], self._config.run.start_deadline_s)
         self._updates = registered.updates
         self._checkpoints.forget_after(self._updates)
-        with self._devices():
-            self._set_up(saved.get(self._updates))
-            self._publish(registered.highest_version + 1)
+        self._begin(registered, saved)
         batch: Batch | None = None
         try:
             while (batch := self._wait_for_batch()) is not None:
@@ -77,11 +72,27 @@ class TrainerService:
             raise NonFiniteLoss(
                 f"{error}{where}; the weights before that step are in {self._model_folder()}"
             ) from error
+        except RankLost:
+            raise  # no fault of the run: the group is started again
         except AstraFlowError as error:
             self._report(str(error), batch)
             raise
         self._save_checkpoint()
         self._leave_model()
+
+    def _begin(self, registered: TrainerRegistered, saved: dict[int, Path]) -> None:
+        try:
+            with self._devices():
+                self._set_up(saved.get(self._updates))
+                self._publish(registered.highest_version + 1)
+        except RankLost:
+            raise
+        except AstraFlowError as error:
+            if (
+                self._table.trainer.ranks > 1
+            ):  # of several processes nobody sees which one said what
+                self._report(str(error), None)
+            raise
 
     def _devices(self) -> contextlib.AbstractContextManager[None]:
         """The devices, which engines let go of if they share them."""
@@ -92,14 +103,8 @@ class TrainerService:
         return turn.alone(max(run.patience_s, run.start_deadline_s + run.episode_deadline_s))
 
     def _set_up(self, checkpoint: Path | None) -> None:
-        with made_to_last():
-            self._trainer.setup(
-                Path(self._table.model),
-                total_steps=self._config.run.steps * self._table.mini_batches,
-                needs=self._algorithm.needs,
-            )
+        self._operations.set_up(checkpoint)
         if checkpoint is not None:
-            self._trainer.load(checkpoint)
             self._checkpointed = self._updates
             log.info("going on from %s", checkpoint)
 
@@ -126,14 +131,7 @@ class TrainerService:
         step = self._updates
 
         def call() -> dict[str, float]:
-            return update(
-                batch,
-                self._trainer,
-                self._algorithm,
-                parts=self._table.mini_batches,
-                seed=self._run.seed,
-                step=step,
-            )
+            return self._operations.update(batch, step)
 
         with self._devices():
             metrics = dict(self._hooks.train_step(self._run, step, batch, call))
@@ -154,8 +152,8 @@ class TrainerService:
         """Publish, with a probe of the rows of ``batch`` if one is due."""
         every, asked = self._config.run.probe_every, None
         if every and batch is not None and self._updates - self._probed >= every:
-            asked, self._probed = probe(self._trainer, batch), self._updates
-        seconds = self._versions.publish(self._trainer, version, asked)
+            asked, self._probed = self._operations.probe(batch), self._updates
+        seconds = self._versions.publish(self._operations, version, asked)
         self._hooks.weights_published(self._run, self._policy, version)
         return seconds
 
@@ -175,7 +173,7 @@ class TrainerService:
     def _save_checkpoint(self) -> None:
         if self._checkpointed == self._updates:
             return
-        folder = self._checkpoints.save(self._trainer, self._updates, self._versions.newest)
+        folder = self._checkpoints.save(self._operations, self._updates, self._versions.newest)
         self._checkpointed = self._updates
         log.info("checkpoint %s", folder)
         try:
@@ -190,11 +188,11 @@ class TrainerService:
         """The last weights as a Hugging Face folder, and the best version's if that is another."""
         folder = self._model_folder()
         folder.mkdir(parents=True, exist_ok=True)
-        self._trainer.save_model(folder)
+        self._operations.save_model(folder)
         if self._best_version not in (-1, self._versions.newest):
             best = self._model_folder("-best")
             best.mkdir(parents=True, exist_ok=True)
-            self._trainer.save_model(best)
+            self._operations.save_model(best)
             self._versions.write(self._best_version, best, self._config.run.deadline_s)
 
     def _report(self, error: str, batch: Batch | None) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Literal, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from astraflow_core.errors import PreflightError
 from astraflow_core.protocols.algorithm import NEEDS, Algorithm
-from astraflow_core.protocols.trainer import Trainer
 from astraflow_core.seeds import derive_seed
 from astraflow_core.trainer.checks import check_batch, check_given
 from astraflow_core.types import Batch
@@ -34,7 +35,22 @@ def check_needs(
         )
 
 
-def prepare(batch: Batch, trainer: Trainer, algorithm: Algorithm) -> Batch:
+class Computing(Protocol):
+    """What an update asks of a :class:`astraflow_core.protocols.trainer.Trainer`."""
+
+    def logprobs(
+        self, batch: Batch, model: Literal["current", "reference"]
+    ) -> npt.NDArray[np.float32]:
+        """Log-probs of every token."""
+
+    def values(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """Values of the states before every token."""
+
+    def step(self, batch: Batch, algorithm: Algorithm, step: int) -> dict[str, float]:
+        """One optimizer step."""
+
+
+def prepare(batch: Batch, trainer: Computing, algorithm: Algorithm) -> Batch:
     """The batch with reference and proximal log-probs and values, as needed, and its advantages."""
     check_batch(batch)
     given = {}
@@ -77,7 +93,7 @@ def effective_sizes(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def update(
-    batch: Batch, trainer: Trainer, algorithm: Algorithm, *, parts: int, seed: int, step: int
+    batch: Batch, trainer: Computing, algorithm: Algorithm, *, parts: int, seed: int, step: int
 ) -> dict[str, float]:
     """Train on one batch; the metrics are means over its mini-batches, the seconds their sums."""
     started = time.monotonic()

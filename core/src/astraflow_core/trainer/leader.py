@@ -1,0 +1,84 @@
+"""The operations of a trainer of several ranks, led by rank 0."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from astraflow_core.config.models import RunConfig
+from astraflow_core.errors import NonFiniteLoss
+from astraflow_core.protocols.algorithm import Algorithm
+from astraflow_core.protocols.trainer import Trainer
+from astraflow_core.trainer.channel import Hub, RankLost
+from astraflow_core.trainer.operations import Operations
+from astraflow_core.trainer.orders import (
+    Export,
+    Order,
+    ProbeLast,
+    Save,
+    SaveModel,
+    SetUp,
+    Update,
+)
+from astraflow_core.types import Batch, ExportedTensor
+from astraflow_core.wire.batches import encode_batch
+from astraflow_core.wire.messages import Probe
+
+
+class Leader(Operations):
+    """Tells every operation to the other ranks, takes part in it, and waits until all have ended it."""
+
+    def __init__(
+        self, config: RunConfig, policy: str, trainer: Trainer, algorithm: Algorithm, hub: Hub
+    ) -> None:
+        super().__init__(config, policy, trainer, algorithm, hub.share)
+        self._hub = hub
+
+    def set_up(self, checkpoint: Path | None) -> None:
+        """See :class:`Operations`; waits for all ranks first."""
+        self._hub.meet()
+        with self._on_all(SetUp(str(checkpoint or ""))):
+            super().set_up(checkpoint)
+
+    def update(self, batch: Batch, step: int) -> dict[str, float]:
+        """See :class:`Operations`; each rank gets the batch as the dataflow sent it."""
+        with self._on_all(Update(step), encode_batch(batch)):
+            return super().update(batch, step)
+
+    def probe(self, batch: Batch) -> Probe:
+        """See :class:`Operations`."""
+        with self._on_all(ProbeLast()):
+            return super().probe(batch)
+
+    def export(self) -> Iterator[ExportedTensor]:
+        """See :class:`Operations`."""
+        with self._on_all(Export()):
+            yield from super().export()
+
+    def save(self, folder: Path) -> None:
+        """See :class:`Operations`."""
+        with self._on_all(Save(str(folder))):
+            super().save(folder)
+
+    def save_model(self, folder: Path) -> None:
+        """See :class:`Operations`."""
+        with self._on_all(SaveModel(str(folder))):
+            super().save_model(folder)
+
+    def close(self) -> None:
+        """See :class:`Operations`."""
+        self._hub.close()
+        super().close()
+
+    @contextlib.contextmanager
+    def _on_all(self, order: Order, body: bytes = b"") -> Iterator[None]:
+        self._hub.tell(order, body)
+        try:
+            yield
+        except RankLost:
+            raise
+        except Exception as error:
+            self._hub.aftermath(isinstance(error, NonFiniteLoss))
+            raise
+        self._hub.gather()

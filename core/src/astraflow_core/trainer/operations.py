@@ -1,0 +1,101 @@
+"""What the loop asks of a trainer. Every rank does the same, in the same order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from astraflow_core.config.models import RunConfig
+from astraflow_core.lasting import made_to_last
+from astraflow_core.protocols.algorithm import Algorithm
+from astraflow_core.protocols.trainer import Trainer
+from astraflow_core.trainer.probe import probe
+from astraflow_core.trainer.update import update
+from astraflow_core.types import Batch, ExportedTensor
+from astraflow_core.wire.messages import Probe
+
+Floats = npt.NDArray[np.float32]
+
+
+class Operations:
+    """The operations on one process. ``agree`` makes the per-token results of all ranks those of rank 0, so
+    that each goes on with the same bytes; on one rank there is nothing to agree on."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        policy: str,
+        trainer: Trainer,
+        algorithm: Algorithm,
+        agree: Callable[[Floats], Floats] = lambda given: given,
+    ) -> None:
+        self._run, self._table = config.run, config.policies[policy]
+        self._trainer, self._algorithm = trainer, algorithm
+        self._agreed = _Agreed(trainer, agree)
+
+    @property
+    def weights_kind(self) -> str:
+        """``"full"``, or ``"adapter"`` if the trainer exports one."""
+        return str(getattr(self._trainer, "weights_kind", "full"))
+
+    def set_up(self, checkpoint: Path | None) -> None:
+        """Load the model, and go on from ``checkpoint`` if there is one."""
+        with made_to_last():
+            self._trainer.setup(
+                Path(self._table.model),
+                total_steps=self._run.steps * self._table.mini_batches,
+                needs=self._algorithm.needs,
+            )
+        if checkpoint is not None:
+            self._trainer.load(checkpoint)
+
+    def update(self, batch: Batch, step: int) -> dict[str, float]:
+        """Train on a batch; the metrics."""
+        return update(
+            batch,
+            self._agreed,
+            self._algorithm,
+            parts=self._table.mini_batches,
+            seed=self._run.seed,
+            step=step,
+        )
+
+    def probe(self, batch: Batch) -> Probe:
+        """What the trainer says of a few rows of the batch that was trained on last."""
+        return probe(self._agreed, batch)
+
+    def export(self) -> Iterator[ExportedTensor]:
+        """The current weights."""
+        return self._trainer.export()
+
+    def save(self, folder: Path) -> None:
+        """Write the whole state."""
+        self._trainer.save(folder)
+
+    def save_model(self, folder: Path) -> None:
+        """Write a Hugging Face folder."""
+        self._trainer.save_model(folder)
+
+    def close(self) -> None:
+        """Free everything."""
+        self._trainer.close()
+
+
+class _Agreed:
+    """A trainer whose results are the same on every rank."""
+
+    def __init__(self, trainer: Trainer, agree: Callable[[Floats], Floats]) -> None:
+        self._trainer, self._agree = trainer, agree
+
+    def logprobs(self, batch: Batch, model: Literal["current", "reference"]) -> Floats:
+        return self._agree(self._trainer.logprobs(batch, model))
+
+    def values(self, batch: Batch) -> Floats:
+        return self._agree(self._trainer.values(batch))
+
+    def step(self, batch: Batch, algorithm: Algorithm, step: int) -> dict[str, float]:
+        return self._trainer.step(batch, algorithm, step)

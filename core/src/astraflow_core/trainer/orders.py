@@ -1,0 +1,83 @@
+"""What rank 0 of a trainer tells the others, and what they say."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class SetUp(msgspec.Struct, frozen=True, tag="set_up"):
+    """Load the model, then the checkpoint in this folder (empty: none)."""
+
+    checkpoint: str
+
+
+class Update(msgspec.Struct, frozen=True, tag="update"):
+    """Train on the batch whose frame follows."""
+
+    step: int
+
+
+class ProbeLast(msgspec.Struct, frozen=True, tag="probe"):
+    """Probe the batch trained on last."""
+
+
+class Export(msgspec.Struct, frozen=True, tag="export"):
+    """Take part in the export of the weights."""
+
+
+class Save(msgspec.Struct, frozen=True, tag="save"):
+    """Write this rank's part of a checkpoint."""
+
+    folder: str
+
+
+class SaveModel(msgspec.Struct, frozen=True, tag="save_model"):
+    """Take part in writing a Hugging Face folder."""
+
+    folder: str
+
+
+class End(msgspec.Struct, frozen=True, tag="end"):
+    """There is nothing more to do."""
+
+
+class Result(msgspec.Struct, frozen=True, tag="result"):
+    """What rank 0 computed within the operation; its float32 bytes follow."""
+
+
+class Abandon(msgspec.Struct, frozen=True, tag="abandon"):
+    """Rank 0 gave the operation up: expect no results of it."""
+
+
+class Ping(msgspec.Struct, frozen=True, tag="ping"):
+    """Nothing; sent to see whether somebody is there."""
+
+
+Order = SetUp | Update | ProbeLast | Export | Save | SaveModel | End
+ToRank = Order | Result | Abandon | Ping
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """A rank is there; ``rank`` of ``size``."""
+
+    rank: int
+    size: int
+
+
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """The operation ended well; ``holds`` is its answer to a question with yes or no."""
+
+    holds: bool = True
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """The operation raised. ``not_finite``: no step was made, as on every other rank; ``user``: the user can
+    mend it."""
+
+    error: str
+    not_finite: bool = False
+    user: bool = False
+
+
+Answer = Done | Failed
+FromRank = Answer | Hello

@@ -1,0 +1,293 @@
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+
+from astraflow_core.errors import DeadlineExceeded, NonFiniteLoss, RunFailed, UserError
+from astraflow_core.trainer import channel
+from astraflow_core.trainer.channel import Hub, RankLost, Spoke
+from astraflow_core.trainer.follower import Follower
+from astraflow_core.trainer.leader import Leader
+from astraflow_core.trainer.meeting import Meeting, ranks_of
+from astraflow_core.trainer.operations import Operations
+from astraflow_core.types import Batch, Ranks
+
+pytestmark = pytest.mark.timeout(60)
+CONFIG: Any = SimpleNamespace(
+    run=SimpleNamespace(steps=3, seed=0),
+    policies={"p": SimpleNamespace(model="/m", mini_batches=1)},
+)
+
+
+def make_batch() -> Batch:
+    zeros, tokens = np.zeros(2, np.float32), np.arange(5, dtype=np.int32)
+    mask = np.array([0, 1, 0, 1, 1], bool)
+    numbers = np.arange(2, dtype=np.int64)
+    return Batch(
+        "p-1", "p", 3, np.array([2, 3], np.int32), tokens, mask, np.zeros(5, np.float32),
+        np.full(5, 3, np.int32), zeros, numbers, numbers, np.ones(2, np.int32), zeros, zeros,
+    )  # fmt: skip
+
+
+class Trainer:
+    """Its log-probs are its rank; notes what it was asked."""
+
+    weights_kind = "full"
+
+    def __init__(self, rank: int, fails: Exception | None = None) -> None:
+        self.rank, self.fails = rank, fails
+        self.said: list[Any] = []
+        self.proximal: Any = None
+
+    def setup(self, model: Path, total_steps: int, needs: frozenset[str]) -> None:
+        self.said.append(("setup", str(model), total_steps))
+
+    def load(self, folder: Path) -> None:
+        self.said.append(("load", str(folder)))
+
+    def logprobs(self, batch: Batch, model: str) -> Any:
+        return np.full(len(batch.tokens), self.rank, np.float32)
+
+    def step(self, batch: Batch, algorithm: Any, step: int) -> dict[str, float]:
+        if self.fails is not None:
+            raise self.fails
+        self.proximal = batch.proximal
+        self.said.append(("step", step, batch.tokens.tolist(), batch.id))
+        return {"loss": float(self.rank)}
+
+    def export(self) -> Iterator[Any]:
+        yield from ("a", "b")
+        self.said.append("exported")
+
+    def save(self, folder: Path) -> None:
+        self.said.append(("save", str(folder)))
+
+    def save_model(self, folder: Path) -> None:
+        self.said.append(("save_model", str(folder)))
+
+    def close(self) -> None:
+        self.said.append("closed")
+
+
+class Algorithm:
+    needs = frozenset({"proximal"})
+
+    def advantages(self, batch: Batch) -> Any:
+        return np.ones(len(batch.tokens), np.float32)
+
+    def weights(self, batch: Batch) -> Any:
+        return {"policy": batch.loss_mask / np.float32(3)}
+
+
+class Dataflow:
+    def __init__(self) -> None:
+        self.failures: list[str] = []
+
+    def failed(self, error: str, batch: str, deadline_s: float) -> None:
+        self.failures.append(error)
+
+
+class Group:
+    """Rank 0 in this thread, the others each in one of their own."""
+
+    def __init__(self, *others: Trainer, deadline_s: float = 30.0, host: str = "") -> None:
+        size = len(others) + 1
+        environment = {"TORCHELASTIC_RUN_ID": f"{id(self)}", "MASTER_ADDR": "127.0.0.1"}
+        if host:
+            environment["LOCAL_WORLD_SIZE"] = "1"
+
+        def meeting(rank: int) -> Meeting:
+            return Meeting.of("trainer-p", Ranks(rank, size, rank, deadline_s), "t", environment)
+
+        self.trainer, self.others, self.dataflow = Trainer(0), others, Dataflow()
+        self.hub = Hub(meeting(0))
+        algorithm: Any = Algorithm()
+        mine: Any = self.trainer
+        self.leader = Leader(CONFIG, "p", mine, algorithm, self.hub)
+        self.errors: dict[int, BaseException] = {}
+        self.threads = [
+            threading.Thread(target=self._follow, args=(meeting(trainer.rank), trainer))
+            for trainer in others
+        ]
+
+    def _follow(self, meeting: Meeting, trainer: Any) -> None:
+        spoke = Spoke(meeting)
+        algorithm: Any = Algorithm()
+        dataflow: Any = self.dataflow
+        operations = Operations(CONFIG, "p", trainer, algorithm, spoke.shared)
+        follower = Follower(spoke, operations, dataflow, meeting.ranks)
+        try:
+            follower.run()
+        except (Exception, SystemExit) as error:
+            self.errors[meeting.ranks.rank] = error
+        finally:
+            follower.close()
+
+    def __enter__(self) -> Group:
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leader.close()
+        for thread in self.threads:
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("host", ["", "127.0.0.1"])
+def test_every_rank_does_the_same_on_the_bytes_of_rank_0(host: str, tmp_path: Path) -> None:
+    with Group(Trainer(1), Trainer(2), host=host) as group:
+        group.leader.set_up(tmp_path)
+        assert group.leader.update(make_batch(), 7)["loss"] == 0.0
+        assert len(list(group.leader.export())) == 2
+        group.leader.probe(make_batch())
+        group.leader.save(tmp_path / "s")
+        group.leader.save_model(tmp_path / "m")
+    expected = [
+        ("setup", "/m", 3),
+        ("load", str(tmp_path)),
+        ("step", 7, [0, 1, 2, 3, 4], "p-1"),
+        "exported",
+        ("save", str(tmp_path / "s")),
+        ("save_model", str(tmp_path / "m")),
+        "closed",
+    ]
+    for trainer in (group.trainer, *group.others):
+        assert trainer.said == expected
+        assert trainer.proximal.tolist() == [0.0] * 5
+    assert not group.errors
+
+
+def test_a_loss_that_is_not_finite_anywhere_leaves_all_at_work() -> None:
+    with Group(Trainer(1, NonFiniteLoss("nan"))) as group:
+        group.trainer.fails = NonFiniteLoss("nan")
+        group.leader.set_up(None)
+        with pytest.raises(NonFiniteLoss, match=r"^nan$"):
+            group.leader.update(make_batch(), 0)
+        group.trainer.fails = group.others[0].fails = None
+        group.leader.update(make_batch(), 1)
+    assert not group.errors
+
+
+@pytest.mark.parametrize(
+    ("at_0", "at_1", "kind", "said"),
+    [
+        (
+            None,
+            ValueError("no such key"),
+            RunFailed,
+            "rank 1 of trainer-p: ValueError: no such key",
+        ),
+        (None, UserError("mend it"), UserError, "rank 1 of trainer-p: mend it"),
+        (None, NonFiniteLoss("nan"), RunFailed, "rank 1 of trainer-p: nan"),
+        (RuntimeError("closed by peer"), ValueError("x"), RunFailed, "rank 1 .*ValueError: x"),
+        (NonFiniteLoss("nan"), None, RunFailed, "rank 1 .*must raise NonFiniteLoss on all ranks"),
+        (RuntimeError("mine"), None, RuntimeError, "mine"),
+    ],
+)
+def test_an_error_names_the_rank(
+    at_0: Exception | None, at_1: Exception | None, kind: type[Exception], said: str
+) -> None:
+    with Group(Trainer(1, at_1)) as group:
+        group.trainer.fails = at_0
+        group.leader.set_up(None)
+        with pytest.raises(kind, match=said):
+            group.leader.update(make_batch(), 0)
+    assert group.dataflow.failures == []
+
+
+def test_a_rank_that_holds_up_rank_0_tells_the_dataflow_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(channel, "FAREWELL_S", 0.3)
+    released = threading.Event()
+
+    class Stuck(Trainer):
+        """In a collective that ends when the other rank's process does."""
+
+        def step(self, batch: Batch, algorithm: Any, step: int) -> dict[str, float]:
+            assert released.wait(30)
+            raise RuntimeError("closed by peer")
+
+    with Group(Trainer(1, ValueError("mine"))) as group:
+        stuck = Stuck(0)
+        group.leader._trainer = group.leader._agreed._trainer = stuck  # type: ignore[assignment]
+        threading.Thread(target=_after, args=(group.threads[0], released)).start()
+        group.leader.set_up(None)
+        with pytest.raises(RunFailed, match="rank 1 of trainer-p: ValueError: mine"):
+            group.leader.update(make_batch(), 0)
+    assert group.dataflow.failures == ["rank 1: ValueError: mine"]
+
+
+def _after(thread: threading.Thread, event: threading.Event) -> None:
+    thread.join(30)
+    event.set()
+
+
+def test_a_rank_that_is_not_there_is_named() -> None:
+    with Group(Trainer(1), Trainer(2), deadline_s=0.5) as group:
+        group.hub._others = frozenset({1, 2, 3, 4})
+        with pytest.raises(DeadlineExceeded, match="ranks 3, 4 of trainer-p"):
+            group.leader.set_up(None)
+
+
+@contextlib.contextmanager
+def alone(rank: int) -> Iterator[Meeting]:
+    yield Meeting.of("trainer-p", Ranks(rank, 2, rank, 0.3), "t", {"MASTER_PORT": f"{rank}"})
+
+
+def test_a_missing_rank_0_is_named() -> None:
+    with alone(1) as meeting:
+        spoke = Spoke(meeting)
+        with pytest.raises(DeadlineExceeded, match="rank 0 of trainer-p"):
+            spoke.meet()
+        spoke._socket.setsockopt(zmq.LINGER, 0)
+        spoke.close()
+
+
+@pytest.mark.parametrize("ask", [Leader.probe, Leader.update])
+def test_a_rank_that_is_gone_is_named(ask: Callable[..., Any]) -> None:
+    with Group(Trainer(1, SystemExit(3))) as group:  # type: ignore[arg-type]
+        group.leader.set_up(None)
+        with pytest.raises(RankLost, match="rank 1 of trainer-p is gone"):
+            group.leader.update(make_batch(), 0)
+        with pytest.raises(RankLost, match="rank 1 of trainer-p is gone"):
+            ask(group.leader, make_batch(), *([1] if ask is Leader.update else []))
+
+
+def test_the_others_see_when_rank_0_is_gone() -> None:
+    with Group(Trainer(1)) as group:
+        group.leader.set_up(None)
+        group.hub._socket.close(0)
+        group.threads[0].join(30)
+        assert isinstance(group.errors[1], RankLost)
+        group.hub._socket = group.hub._context.socket(zmq.ROUTER)
+        group.hub._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+
+
+def test_where_the_ranks_are_known_from() -> None:
+    said = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
+    assert ranks_of(said, 4, "trainer-p", 9.0) == Ranks(3, 4, 1, 9.0)
+    assert ranks_of(said, 1, "trainer-p", 9.0) == Ranks(0, 1, 0, 9.0)
+    with pytest.raises(UserError, match=r"ranks = 2, and 'RANK' is not set: start it with"):
+        ranks_of({}, 2, "trainer-p", 9.0)
+    with pytest.raises(UserError, match="ranks = 2, but 4 were started"):
+        ranks_of(said, 2, "trainer-p", 9.0)
+
+
+def test_each_start_of_a_group_has_a_place_of_its_own() -> None:
+    def name(token: str = "t", **environment: str) -> str:
+        return Meeting.of("trainer-p", Ranks(0, 2), token, environment).name
+
+    places = [name(), name(TORCHELASTIC_RESTART_COUNT="1"), name("u"), name(MASTER_PORT="2")]
+    assert len(set(places)) == 4
+    assert name(MASTER_PORT="2") == places[3]
