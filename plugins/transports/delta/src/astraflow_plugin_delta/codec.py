@@ -10,6 +10,7 @@ whole block are measured against each other, and the smallest is sent.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -182,10 +183,16 @@ class Codec:
 
 
 def rice_parameter(count: int, span: int) -> int:
-    """The Rice parameter for ``count`` values spread evenly below ``span``: the power of two nearest to
-    the mean gap times ln 2 (Golomb 1966; Kiely 2004)."""
-    mean = (span - count) / count
-    return min(max(0, int(np.frexp(0.6931 * mean)[1])), MAX_RICE) if mean > 1 else 0
+    """The Rice parameter k for ``count`` values spread evenly below ``span``: the one with the fewest bits
+    for gaps that are geometric, k + 1 / (1 - (1 - p)^(2^k)) each (Golomb 1966; Rice 1979)."""
+    stay = 1 - count / span
+    best, fewest = 0, math.inf
+    for rice in range(MAX_RICE + 1):
+        bits = rice + 1 / (1 - stay ** (1 << rice))
+        if bits >= fewest:
+            break
+        best, fewest = rice, bits
+    return best
 
 
 def golomb_order(extras: Array) -> int:

@@ -36,6 +36,7 @@ def patch(
     or the base has decayed, the result has another hash.
     """
     good: set[int] = set()
+    wrong: dict[int, str] = {}
     size = manifest.block_size
     with ExitStack() as stack:
         view = stack.enter_context(_mapped(base, file))
@@ -44,36 +45,37 @@ def patch(
         scratch = memoryview(bytearray(min(size, manifest.size)))
         for block, digest in enumerate(manifest.blocks):
             check()
-            with view[block * size : (block + 1) * size] as there:
-                if base is None:
-                    if _apply(codec, links, there, block, digest):
-                        good.add(block)
+            with view[block * size : (block + 1) * size] as there, scratch[: len(there)] as copy:
+                target = there if base is None else copy
+                if base is not None:
+                    copy[:] = there
+                if reason := _apply(codec, links, target, block, digest):
+                    wrong[block] = reason
                     continue
-                with scratch[: len(there)] as target:
-                    target[:] = there
-                    if _apply(codec, links, target, block, digest):
-                        _write(file, target, block * size)
-                        good.add(block)
+                if base is not None:
+                    _write(file, copy, block * size)
+                good.add(block)
+    if wrong:
+        block, reason = next(iter(wrong.items()))
+        log.warning(
+            "version %d of policy %r: %d blocks are wrong after their delta and come whole, the first is "
+            "block %d: %s",
+            manifest.version, manifest.policy, len(wrong), block, reason,
+        )  # fmt: skip
     return good
 
 
 def _apply(
     codec: Codec, links: Sequence[Link], target: memoryview, block: int, digest: bytes
-) -> bool:
+) -> str:
+    """Why the block did not become what it should; empty if it did."""
     for link in links:
         for frame in link.frames.get(block, ()):
             try:
                 codec.apply(frame, target, block)
             except BadFrame as error:
-                log.warning(
-                    "block %d of the delta from version %d to %d of policy %r: %s; it is fetched whole",
-                    block, link.head.base, link.head.version, link.head.policy, error,
-                )  # fmt: skip
-                return False
-    if xxhash.xxh3_128_digest(target) == digest:
-        return True
-    log.warning("block %d became other bytes than the manifest names; it is fetched whole", block)
-    return False
+                return f"its frame from version {link.head.base} to {link.head.version}: {error}"
+    return "" if xxhash.xxh3_128_digest(target) == digest else "its hash is not the manifest's"
 
 
 @contextmanager

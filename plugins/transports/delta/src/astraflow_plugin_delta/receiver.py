@@ -13,7 +13,7 @@ import xxhash
 
 from astraflow_core.types import Announcement, Manifest, WeightSource
 from astraflow_core.weights.client import VersionClient
-from astraflow_core.weights.failures import MissingObject
+from astraflow_core.weights.failures import PublisherFailed
 from astraflow_core.weights.receiver import HttpReceiver
 from astraflow_plugin_delta import paths
 from astraflow_plugin_delta.codec import Codec
@@ -117,7 +117,7 @@ class DeltaReceiver(HttpReceiver):
             try:
                 path = self._path(client, manifest, list(base))
                 links = [self._link(client, entry) for entry in path.links]
-            except (BadLink, MissingObject) as error:
+            except (BadLink, PublisherFailed) as error:
                 log.warning(
                     "version %d of policy %r comes whole: %s",
                     manifest.version, manifest.policy, error,
