@@ -1,0 +1,1 @@
+"""Trainer ``megatron``: Megatron-Core's GPT with tensor, pipeline and data parallelism."""

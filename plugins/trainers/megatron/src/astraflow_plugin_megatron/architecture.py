@@ -1,0 +1,114 @@
+"""What Megatron-Core has to know of a Hugging Face model, and which models it can be told of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig
+
+from astraflow_core.errors import UserError
+
+MODELS = ("llama", "qwen2", "qwen3")
+LLAMA3_ROPE = {
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+"""The constants that Megatron-Core has built in beside the factor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A dense decoder with RMS norms, rotary positions, grouped-query attention and gated SiLU.
+
+    Sizes as in the Hugging Face configuration; ``rope_factor`` is that of Llama 3's scaling, ``None``
+    without one; ``qkv_bias`` of Qwen2, ``qk_norm`` of Qwen3; ``tied`` if the output layer is the embedding.
+    """
+
+    vocabulary: int
+    hidden: int
+    ffn: int
+    layers: int
+    heads: int
+    groups: int
+    head_size: int
+    norm_eps: float
+    rope_base: float
+    rope_factor: float | None
+    context: int
+    qk_norm: bool
+    qkv_bias: bool
+    tied: bool
+
+    def padded_vocabulary(self, tensor_parallel: int) -> int:
+        """Rows of the embedding, the same number on each rank."""
+        return -(-self.vocabulary // tensor_parallel) * tensor_parallel
+
+
+def read_architecture(folder: Path) -> Architecture:
+    """Of a Hugging Face folder. Raises :class:`UserError` if it cannot be read, or if the model computes
+    something that this trainer does not."""
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"trainer 'megatron' cannot read {folder}/config.json: {error}") from error
+    kind = config.model_type
+    if kind not in MODELS:
+        raise UserError(
+            f"trainer 'megatron' trains {', '.join(MODELS)} (dense), not {kind!r} of {folder}; the trainers "
+            "'torch' and 'fsdp' take any causal LM of transformers"
+        )
+    rope = dict(config.rope_parameters)
+    scaling = rope.get("rope_type", "default")
+    head_size = (
+        getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    )
+    sliding = "sliding_attention" in (getattr(config, "layer_types", None) or ())
+    refused = {
+        f"hidden_act {config.hidden_act!r}": config.hidden_act != "silu",
+        "sliding-window attention": sliding,
+        "biases of the MLP": bool(getattr(config, "mlp_bias", False)),
+        "a bias of the attention's output": kind != "qwen2" and bool(config.attention_bias),
+        f"rope_type {scaling!r}": scaling not in ("default", "llama3")
+        or (scaling == "llama3" and not _built_in(rope)),
+        "rotary positions on part of a head": rope.get("partial_rotary_factor", 1.0) != 1.0,
+    }
+    if wrong := [what for what, found in refused.items() if found]:
+        raise UserError(f"trainer 'megatron' does not compute {', '.join(wrong)} of {folder}")
+    return Architecture(
+        vocabulary=config.vocab_size,
+        hidden=config.hidden_size,
+        ffn=config.intermediate_size,
+        layers=config.num_hidden_layers,
+        heads=config.num_attention_heads,
+        groups=config.num_key_value_heads,
+        head_size=head_size,
+        norm_eps=config.rms_norm_eps,
+        rope_base=rope["rope_theta"],
+        rope_factor=rope["factor"] if scaling == "llama3" else None,
+        context=config.max_position_embeddings,
+        qk_norm=kind == "qwen3",
+        qkv_bias=kind == "qwen2",
+        tied=bool(config.tie_word_embeddings),
+    )
+
+
+def check_split(arch: Architecture, tensor_parallel: int, pipeline_parallel: int) -> None:
+    """Raises :class:`UserError` if heads, feed-forward or layers cannot be shared out evenly."""
+    for key, ranks, sizes in (
+        (
+            "tensor_parallel",
+            tensor_parallel,
+            {"key-value heads": arch.groups, "heads": arch.heads, "feed-forward size": arch.ffn},
+        ),
+        ("pipeline_parallel", pipeline_parallel, {"layers": arch.layers}),
+    ):
+        for what, size in sizes.items():
+            if size % ranks:
+                raise UserError(f"{key} = {ranks} does not divide the model's {size} {what}")
+
+
+def _built_in(rope: dict[str, Any]) -> bool:
+    return all(rope.get(key) == value for key, value in LLAMA3_ROPE.items())

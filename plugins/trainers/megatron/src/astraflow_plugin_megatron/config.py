@@ -1,0 +1,78 @@
+"""The keys of the trainer ``megatron``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from astraflow_core.config.models import ConfigModel, PositiveInt
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
+NotNegative = Annotated[float, Field(ge=0)]
+
+
+class MegatronConfig(ConfigModel):
+    """``trainer = { use = "megatron", … }``"""
+
+    device: Literal["cuda", "cpu"] = Field(
+        "cuda",
+        description="'cpu' is for tests: it stands in for the CUDA calls of Megatron-Core, and is refused "
+        "where torch finds a CUDA device.",
+    )
+    tensor_parallel: PositiveInt = Field(
+        1, description="Ranks that share each matrix; a divisor of the key-value heads."
+    )
+    pipeline_parallel: PositiveInt = Field(
+        1, description="Ranks that share the layers (1F1B schedule); a divisor of their number."
+    )
+    threads: PositiveInt = Field(1, description="Threads of torch on CPU.")
+    compute_dtype: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="Of the model; with 'bfloat16' gradients are summed in float32 and the optimizer holds "
+        "float32 weights.",
+    )
+    publish_dtype: Literal["float32", "bfloat16"] = Field(
+        "bfloat16", description="Of published versions and of the model left at the end."
+    )
+    reference_model: str | None = Field(
+        None,
+        description="Hugging Face folder of the reference model, of the same vocabulary: a teacher. Default: "
+        "the initial model.",
+    )
+    micro_batch_tokens: PositiveInt | None = Field(
+        None,
+        description="Tokens of one forward pass, padding included; a longer row goes alone. Default: 2048 "
+        "on CPU, 16384 on CUDA.",
+    )
+    gradient_checkpointing: bool = Field(
+        False, description="Recompute each layer in the backward pass: less memory, more time."
+    )
+    lr: NotNegative = Field(1e-6, description="Peak learning rate.")
+    betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="AdamW.")
+    eps: Annotated[float, Field(gt=0)] = Field(1e-8, description="AdamW.")
+    weight_decay: NotNegative = Field(
+        0.0, description="AdamW, on matrices only: not on embeddings, norms and biases."
+    )
+    max_grad_norm: NotNegative = Field(
+        1.0, description="Clips the gradient's norm; 0 does not clip."
+    )
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="Of the learning rate, after the warm-up and to the end of the run."
+    )
+    warmup_steps: Annotated[int, Field(ge=0)] = Field(
+        0, description="Optimizer steps of linear warm-up."
+    )
+    min_lr_ratio: Fraction = Field(
+        0.0, description="Share of lr that is left at the end of the decay."
+    )
+
+    @model_validator(mode="after")
+    def _publishes_what_it_computes_with(self) -> Self:
+        if self.compute_dtype == "bfloat16" and self.publish_dtype == "float32":
+            raise ValueError(
+                "publish_dtype = 'float32' needs compute_dtype = 'float32': a bfloat16 model has no more "
+                "digits to publish"
+            )
+        return self

@@ -1,0 +1,87 @@
+"""A stand-in, for tests, for the CUDA calls that Megatron-Core makes wherever it runs.
+
+Megatron-Core asks for the current CUDA device, allocates on ``"cuda"`` by name, keeps the states of the CUDA
+generator and compares types by their CUDA names. Within :func:`standing_in` all of that means the CPU; no
+source of Megatron-Core is changed and nothing outlasts the block. What it cannot show: NCCL, streams,
+fused kernels, and a tensor of ours on the wrong device, which it would hide.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from megatron.core.tensor_parallel import random as megatron_random
+from torch.overrides import TorchFunctionMode
+
+from astraflow_core.errors import UserError
+
+CPU = torch.device("cpu")
+
+
+class _CudaIsCpu(TorchFunctionMode):
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is torch.Tensor.cuda:
+            return args[0]
+        if func is torch.Tensor.type and len(args) == 1 and not kwargs:
+            return func(*args).replace("torch.", "torch.cuda.")
+        device = kwargs.get("device")
+        if isinstance(device, str | torch.device) and torch.device(device).type == "cuda":
+            kwargs["device"] = CPU
+        return func(*args, **kwargs)
+
+
+class _Stream:
+    """Everything on a CPU has already happened."""
+
+    def wait_stream(self, other: object) -> None:
+        """Nothing to wait for."""
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+
+
+def check() -> None:
+    """Raises :class:`UserError` where there is a CUDA device: nothing there should pass for one."""
+    if torch.cuda.is_available():
+        raise UserError(
+            "trainer 'megatron' with device = 'cpu' is for tests on machines without CUDA; this one has "
+            f"{torch.cuda.get_device_name()}: take the key out"
+        )
+
+
+@contextlib.contextmanager
+def standing_in() -> Iterator[None]:
+    """The block in which Megatron-Core runs on the CPU."""
+
+    def get(*_: Any, **__: Any) -> torch.Tensor:
+        return torch.get_rng_state()
+
+    def put(state: torch.Tensor, *_: Any, **__: Any) -> None:
+        torch.set_rng_state(state)
+
+    def nothing(*_: Any, **__: Any) -> None:
+        return None
+
+    replaced: dict[str, Any] = {
+        "current_device": lambda: CPU,
+        "get_rng_state": get,
+        "set_rng_state": put,
+        "manual_seed": torch.manual_seed,
+        "synchronize": nothing,
+        "current_stream": lambda *_: _Stream(),
+        "default_stream": lambda *_: _Stream(),
+    }
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(patch.multiple(torch.cuda, **replaced))
+        stack.enter_context(
+            patch.multiple(megatron_random, _get_cuda_rng_state=get, _set_cuda_rng_state=put)
+        )
+        stack.enter_context(_CudaIsCpu())
+        yield

@@ -1,0 +1,24 @@
+"""What this distribution provides; strings only, nothing heavy is imported."""
+
+from __future__ import annotations
+
+from astraflow_core.component import Component
+from astraflow_core.hookspecs import hookimpl
+
+ASTRAFLOW_API = (1, 0)
+
+
+@hookimpl
+def astraflow_trainers() -> list[Component]:
+    """The trainer ``megatron``."""
+    return [
+        Component(
+            name="megatron",
+            target="astraflow_plugin_megatron.trainer:MegatronTrainer",
+            config="astraflow_plugin_megatron.config:MegatronConfig",
+            summary="trains dense Llama, Qwen2 and Qwen3 with Megatron-Core: tensor, pipeline and data parallel",
+            capabilities=frozenset(
+                {"entropy", "reference", "proximal", "checkpoint", "multi_rank"}
+            ),
+        )
+    ]

@@ -1,0 +1,151 @@
+"""Which Hugging Face tensors each parameter of Megatron-Core's GPT is made of, and how.
+
+Megatron-Core packs queries, keys and values per query group, ``[q … q k v]`` for each, so that a tensor
+parallel rank gets whole groups; and of the gated feed-forward a rank holds its share of the gates above its
+share of the ups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from astraflow_plugin_megatron.architecture import Architecture
+
+Packing = Literal["whole", "columns", "vocabulary", "qkv", "gated"]
+Named = tuple[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One parameter. ``names``: its names in the model of pipeline ``stage`` (of a layer by its number
+    *within* that stage), with the modules of Megatron-Core alone and with those of TransformerEngine.
+    ``sources``: names and shapes of the Hugging Face tensors. A ``copy`` of another parameter (tied
+    embeddings in two stages) is loaded and not exported."""
+
+    names: tuple[str, ...]
+    sources: tuple[Named, ...]
+    packing: Packing
+    stage: int
+    copy: bool = False
+
+
+def entries(arch: Architecture, stages: int) -> Iterator[Entry]:
+    """All parameters, in the order of the model."""
+    embedding = ("model.embed_tokens.weight", (arch.vocabulary, arch.hidden))
+    yield Entry(("embedding.word_embeddings.weight",), (embedding,), "vocabulary", 0)
+    each = arch.layers // stages
+    for number in range(arch.layers):
+        yield from _layer(arch, number, number % each, number // each)
+    last, size = stages - 1, (arch.hidden,)
+    norm = ("model.norm.weight", size)
+    yield Entry(("decoder.final_layernorm.weight",), (norm,), "whole", last)
+    if not arch.tied:
+        head = ("lm_head.weight", (arch.vocabulary, arch.hidden))
+        yield Entry(("output_layer.weight",), (head,), "vocabulary", last)
+    elif stages > 1:
+        yield Entry(("output_layer.weight",), (embedding,), "vocabulary", last, copy=True)
+
+
+def _layer(arch: Architecture, number: int, local: int, stage: int) -> Iterator[Entry]:
+    hidden, ffn, head = arch.hidden, arch.ffn, arch.head_size
+    queries, keys = arch.heads * head, arch.groups * head
+
+    def entry(names: Sequence[str], packing: Packing, *sources: Named) -> Entry:
+        return Entry(
+            tuple(f"decoder.layers.{local}.{name}" for name in names),
+            tuple((f"model.layers.{number}.{name}", shape) for name, shape in sources),
+            packing,
+            stage,
+        )
+
+    yield entry(
+        ("input_layernorm.weight", "self_attention.linear_qkv.layer_norm_weight"),
+        "whole",
+        ("input_layernorm.weight", (hidden,)),
+    )
+    for part, tail in (("weight", (hidden,)), ("bias", ())):
+        if part == "weight" or arch.qkv_bias:
+            yield entry(
+                (f"self_attention.linear_qkv.{part}",),
+                "qkv",
+                (f"self_attn.q_proj.{part}", (queries, *tail)),
+                (f"self_attn.k_proj.{part}", (keys, *tail)),
+                (f"self_attn.v_proj.{part}", (keys, *tail)),
+            )
+    if arch.qk_norm:
+        for one in "qk":
+            yield entry(
+                (f"self_attention.{one}_layernorm.weight",),
+                "whole",
+                (f"self_attn.{one}_norm.weight", (head,)),
+            )
+    yield entry(
+        ("self_attention.linear_proj.weight",),
+        "columns",
+        ("self_attn.o_proj.weight", (hidden, queries)),
+    )
+    yield entry(
+        ("pre_mlp_layernorm.weight", "mlp.linear_fc1.layer_norm_weight"),
+        "whole",
+        ("post_attention_layernorm.weight", (hidden,)),
+    )
+    yield entry(
+        ("mlp.linear_fc1.weight",),
+        "gated",
+        ("mlp.gate_proj.weight", (ffn, hidden)),
+        ("mlp.up_proj.weight", (ffn, hidden)),
+    )
+    yield entry(("mlp.linear_fc2.weight",), "columns", ("mlp.down_proj.weight", (hidden, ffn)))
+
+
+def pack(
+    packing: Packing, tensors: Sequence[torch.Tensor], arch: Architecture, rank: int, ranks: int
+) -> torch.Tensor:
+    """The share of tensor parallel ``rank`` of ``ranks`` in the parameter made of the full ``tensors``."""
+
+    def part(tensor: torch.Tensor, axis: int = 0) -> torch.Tensor:
+        return tensor.chunk(ranks, axis)[rank]
+
+    match packing:
+        case "qkv":
+            groups = [_grouped(tensor, arch) for tensor in tensors]
+            return part(torch.cat(groups, 1)).flatten(0, 1)
+        case "gated":
+            return torch.cat([part(tensor) for tensor in tensors])
+        case "columns":
+            return part(tensors[0], 1)
+        case "vocabulary":
+            missing = arch.padded_vocabulary(ranks) - arch.vocabulary
+            return part(torch.nn.functional.pad(tensors[0], (0, 0, 0, missing)))
+        case "whole":
+            return tensors[0]
+
+
+def unpack(
+    packing: Packing, shares: Sequence[torch.Tensor], arch: Architecture
+) -> list[torch.Tensor]:
+    """The full tensors again, from the shares of all tensor parallel ranks in order."""
+    match packing:
+        case "qkv":
+            head, per_group = arch.head_size, arch.heads // arch.groups
+            groups = _grouped(torch.cat(list(shares)), arch)
+            parts = torch.split(groups, [per_group * head, head, head], 1)
+            return [tensor.flatten(0, 1) for tensor in parts]
+        case "gated":
+            halves = [share.chunk(2) for share in shares]
+            return [torch.cat([half[which] for half in halves]) for which in (0, 1)]
+        case "columns":
+            return [torch.cat(list(shares), 1)]
+        case "vocabulary":
+            return [torch.cat(list(shares))[: arch.vocabulary]]
+        case "whole":
+            return [shares[0]]
+
+
+def _grouped(rows: torch.Tensor, arch: Architecture) -> torch.Tensor:
+    """``[groups, rows of each, …]``."""
+    return rows.reshape(arch.groups, rows.shape[0] // arch.groups, *rows.shape[1:])

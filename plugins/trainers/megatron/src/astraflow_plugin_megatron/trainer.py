@@ -1,0 +1,217 @@
+"""The trainer ``megatron``: setup, log-probs, one optimizer step, and the ways in and out of its state."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from astraflow_core.errors import NonFiniteLoss, UserError
+from astraflow_core.protocols.algorithm import Algorithm
+from astraflow_core.training.micro_batches import MicroBatch, micro_batches
+from astraflow_core.training.schedule import lr_factor
+from astraflow_core.training.shares import Share, idle, share
+from astraflow_core.types import Batch, ComponentContext, ExportedTensor
+from astraflow_plugin_megatron import checkpoint, cpu, passes
+from astraflow_plugin_megatron.architecture import check_split, read_architecture
+from astraflow_plugin_megatron.config import MegatronConfig
+from astraflow_plugin_megatron.model import DTYPES, Policy, build
+from astraflow_plugin_megatron.optimizer import Optimizer
+from astraflow_plugin_megatron.ranks import Mesh
+from astraflow_plugin_megatron.weights import full_tensors, shapes
+from astraflow_torch_training.export import SAFETENSORS_NAMES, exported_tensor, write_folder
+
+# On CPU activations of a few thousand tokens stay in cache; a GPU wants larger products.
+MICRO_BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
+
+
+class MegatronTrainer:
+    """A dense Llama, Qwen2 or Qwen3 in Megatron-Core (Shoeybi et al. 2019, Narayanan et al. 2021).
+
+    Every rank makes the same calls with the same whole batch; replicas share its rows by tokens. The
+    gradient is the sum over all of them, since shares in a loss are fixed before. Dropout is off, so that the
+    log-probs trained on are those that were sampled from.
+    """
+
+    def __init__(self, config: MegatronConfig, context: ComponentContext) -> None:
+        self._config, self._context = config, context
+        self._steps = 0
+        self._total_steps = 0
+        self._mesh: Mesh | None = None
+        self._reference: Policy | None = None
+
+    def setup(self, model: Path, total_steps: int, needs: frozenset[str]) -> None:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`."""
+        config = self._config
+        if config.device == "cpu":
+            cpu.check()
+        elif not torch.cuda.is_available():
+            raise UserError(
+                "trainer 'megatron' needs CUDA, and torch finds none; device = 'cpu' is for tests"
+            )
+        torch.set_num_threads(config.threads)
+        torch.manual_seed(self._context.seed)
+        self._arch = read_architecture(model)
+        check_split(self._arch, config.tensor_parallel, config.pipeline_parallel)
+        self._source, self._total_steps = model, total_steps
+        self._budget = config.micro_batch_tokens or MICRO_BATCH_TOKENS[config.device]
+        with self._runtime():
+            self._mesh = Mesh(config, self._context.ranks, self._context.seed)
+            self._policy = build(model, self._arch, config, self._mesh)
+            if "reference" in needs:
+                self._reference = self._load_reference()
+            self._optimizer = Optimizer(self._policy, config)
+
+    def logprobs(
+        self, batch: Batch, model: Literal["current", "reference"]
+    ) -> npt.NDArray[np.float32]:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`; complete on every rank."""
+        chosen = self._policy if model == "current" else self._reference
+        if chosen is None:
+            raise UserError("no reference model was loaded: setup() was not told that it is needed")
+        mesh, result = self._ranks, np.zeros(len(batch.tokens), dtype=np.float32)
+        mine, cut = self._cut(batch, np.ones(len(batch.tokens), dtype=np.bool_))
+        with self._runtime():
+            found = passes.logprobs(chosen, mesh, mine.batch, cut, self._arch.vocabulary)
+            result[mine.tokens] = found
+            mesh.add(torch.from_numpy(result))
+        return result
+
+    def values(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """Refused: this trainer has no critic."""
+        raise UserError(
+            "trainer 'megatron' trains no value model; take the trainer 'torch' for algorithms with a critic"
+        )
+
+    def step(self, batch: Batch, algorithm: Algorithm, step: int) -> dict[str, float]:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`.
+
+        Beside the required metrics: ``trained_tokens``, ``loss_<term>`` (they add up to ``loss``),
+        ``padding_fraction`` of the computed tokens, ``forward_backward_s`` with the waits within the pipeline
+        and the reduction of gradients, ``optimizer_s``.
+        """
+        mesh, config = self._ranks, self._config
+        mine, cut = self._cut(batch, batch.loss_mask)
+        lr = config.lr * lr_factor(
+            self._steps,
+            self._total_steps,
+            config.schedule,
+            config.warmup_steps,
+            config.min_lr_ratio,
+        )
+        with self._runtime():
+            self._optimizer.zero()
+            tally = passes.accumulate(
+                self._optimizer.model,
+                mesh,
+                mine.batch,
+                algorithm,
+                step,
+                cut,
+                self._arch.vocabulary,
+            )
+            with tally.clock("optimizer_s"):
+                own = {name: float(value) for name, value in tally.sums.items()}
+                counts = {"tokens": float(tally.tokens), "computed": float(tally.computed)}
+                sums = mesh.total(own if mesh.speaks else {})
+                counted = mesh.total(counts if mesh.speaks else {})
+                norm = self._norm(sums.get("loss", 0.0))
+                self._optimizer.step(lr, norm)
+        self._steps += 1
+        computed = counted["computed"]
+        return {
+            "loss": 0.0,
+            **sums,
+            "grad_norm": norm,
+            "lr": lr,
+            "tokens": float(len(batch.tokens)),
+            "trained_tokens": float(batch.trained_tokens),
+            "padding_fraction": 1 - counted["tokens"] / computed if computed else 0.0,
+            **tally.seconds,
+        }
+
+    def export(self) -> Iterator[ExportedTensor]:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`: on rank 0; the others give nothing, and have
+        to iterate as well."""
+        tensors = full_tensors(
+            self._policy, self._arch, self._ranks, DTYPES[self._config.publish_dtype]
+        )
+        for name, tensor in tensors:
+            yield exported_tensor(name, tensor)
+
+    def save(self, directory: Path) -> None:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`; every rank into the same folder."""
+        with self._runtime():
+            checkpoint.save(directory, self._optimizer, self._ranks, self._steps)
+
+    def load(self, directory: Path) -> None:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`. The reference model stays the initial one."""
+        with self._runtime():
+            self._steps = checkpoint.load(directory, self._optimizer, self._ranks)
+
+    def save_model(self, directory: Path) -> None:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`; in ``publish_dtype``."""
+        dtype = self._config.publish_dtype
+        if self._ranks.rank == 0:
+            held = SAFETENSORS_NAMES[DTYPES[dtype]]
+            specs = ((name, held, shape) for name, shape in shapes(self._arch))
+            write_folder(self._source, directory, dtype, specs, self.export())
+        else:
+            list(self.export())
+        self._ranks.wait_for_all()
+
+    def close(self) -> None:
+        """Free model, reference and optimizer, and leave the other ranks."""
+        for name in ("_policy", "_optimizer"):
+            self.__dict__.pop(name, None)
+        self._reference = None
+        if self._mesh is not None:
+            self._mesh.close()
+            self._mesh = None
+
+    @property
+    def _ranks(self) -> Mesh:
+        assert self._mesh is not None, "setup() comes first, nothing after close()"
+        return self._mesh
+
+    def _runtime(self) -> contextlib.AbstractContextManager[None]:
+        return cpu.standing_in() if self._config.device == "cpu" else contextlib.nullcontext()
+
+    def _cut(self, batch: Batch, wanted: npt.NDArray[np.bool_]) -> tuple[Share, list[MicroBatch]]:
+        """This replica's share and its micro-batches, at least one: the reduction of gradients is a
+        collective."""
+        mine = share(batch, self._ranks.data_rank, self._ranks.layout.data)
+        cut = list(micro_batches(mine.batch, wanted[mine.tokens], self._budget, packed=False))
+        return mine, cut or [idle(batch, packed=False)]
+
+    def _norm(self, loss: float) -> float:
+        """Of the gradient before it is clipped; raises before anything is changed."""
+        try:
+            if not math.isfinite(loss):
+                raise NonFiniteLoss(f"the loss is {loss}")
+            return self._optimizer.norm()
+        except NonFiniteLoss as error:
+            self._optimizer.zero()
+            raise NonFiniteLoss(
+                f"optimizer step {self._steps}: {error} (loss {loss}); no step was made"
+            ) from error
+
+    def _load_reference(self) -> Policy:
+        folder = self._config.reference_model
+        source = self._source if folder is None else Path(folder)
+        arch = read_architecture(source)
+        if folder is not None and arch.vocabulary != self._arch.vocabulary:
+            raise UserError(
+                f"reference_model {folder} has a vocabulary of {arch.vocabulary}, the trained model one of "
+                f"{self._arch.vocabulary}: their tokens differ"
+            )
+        check_split(arch, self._config.tensor_parallel, self._config.pipeline_parallel)
+        model = build(source, arch, self._config, self._ranks)
+        model.requires_grad_(False).eval()
+        return model

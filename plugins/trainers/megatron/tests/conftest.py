@@ -1,0 +1,8 @@
+"""Puts the modules that the tests here share within reach."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))  # for megatron_cases

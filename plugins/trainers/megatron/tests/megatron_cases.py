@@ -1,0 +1,150 @@
+"""Tiny models and batches, and GRPO steps on them, the same for every trainer and number of ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from astraflow_core.catalog import Catalog
+from astraflow_core.component import Kind
+from astraflow_core.types import Batch, ComponentContext, Ranks, RunInfo
+
+VOCABULARY = 29
+"""Odd, so that tensor parallel ranks hold padding."""
+STEPS = 5
+LR = 1e-3
+KEYS: dict[str, Any] = {
+    "device": "cpu",
+    "publish_dtype": "float32",
+    "lr": LR,
+    "weight_decay": 0.1,
+    "schedule": "linear",
+    "warmup_steps": 2,
+    "max_grad_norm": 0.05,
+    "micro_batch_tokens": 60,
+}
+ALONE = Ranks()
+GRPO: dict[str, Any] = {"kl_coef": 0.01, "entropy_coef": 0.01, "proximal": "recompute"}
+
+
+def write_model(folder: Path, kind: str) -> Path:
+    """Two layers; norms away from 1, so that a norm in the wrong place shows. ``qwen3`` is tied, ``llama`` is
+    not and scales its rotary positions."""
+    sizes: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "max_position_embeddings": 128,
+        "initializer_range": 0.2,
+        "tie_word_embeddings": kind == "qwen3",
+    }
+    torch.manual_seed(3)
+    model: Any
+    if kind == "qwen3":
+        model = Qwen3ForCausalLM(Qwen3Config(**sizes))
+    else:
+        rope = {
+            "rope_type": "llama3",
+            "rope_theta": 500000.0,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        }
+        model = LlamaForCausalLM(LlamaConfig(**sizes, rope_parameters=rope))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    model.save_pretrained(folder)
+    return folder
+
+
+def make_batch(seed: int, groups: int = 3, each: int = 4) -> Batch:
+    """Ragged rows in groups, holes in the mask, one row of one token and one that is not trained."""
+    rng = np.random.default_rng(seed)
+    rows = groups * each
+    lengths = rng.integers(3, 24, rows).astype(np.int32)
+    lengths[rows // 2] = 1
+    total = int(lengths.sum())
+    starts = np.cumsum(lengths) - lengths
+    mask = rng.random(total) < 0.7
+    mask[starts] = False
+    mask[starts[0] : starts[0] + lengths[0]] = False
+    rewards = rng.random(rows).astype(np.float32)
+    grouped = rewards.reshape(groups, each)
+    return Batch(
+        id=f"batch-{seed}",
+        policy="solver",
+        version=1,
+        lengths=lengths,
+        tokens=rng.integers(0, VOCABULARY, total).astype(np.int32),
+        loss_mask=mask,
+        logprobs=np.zeros(total, dtype=np.float32),
+        versions=np.where(mask, 0, -1).astype(np.int32),
+        rewards=rewards,
+        group=np.repeat(np.arange(groups), each),
+        trajectory=np.arange(rows, dtype=np.int64),
+        group_size=np.full(rows, each, dtype=np.int32),
+        group_mean=np.repeat(grouped.mean(1), each).astype(np.float32),
+        group_std=np.repeat(grouped.std(1, ddof=1), each).astype(np.float32),
+        temperature=0.9,
+    )
+
+
+def component(kind: Kind, use: str, keys: dict[str, Any], folder: Path, ranks: Ranks) -> Any:
+    """Chosen, validated and built as a run would."""
+    run = RunInfo("parity", 0, STEPS, 0, ("solver",), folder)
+    context = ComponentContext(run, "trainer", "solver", 7, folder / "state", ranks=ranks)
+    selected, config = Catalog.discover().validate_options(kind, use, keys, str(kind))
+    return selected.build(config, context)
+
+
+class Course:
+    """A trainer of ``use`` on ``model``, and GRPO steps with it."""
+
+    def __init__(
+        self, use: str, keys: dict[str, Any], model: Path, folder: Path, ranks: Ranks = ALONE
+    ) -> None:
+        self.trainer = component(Kind.TRAINER, use, {**KEYS, **keys}, folder, ranks)
+        self.algorithm = component(Kind.ALGORITHM, "grpo", GRPO, folder, ranks)
+        self.trainer.setup(model, STEPS, self.algorithm.needs)
+
+    def sampled(self, seed: int) -> Batch:
+        """A batch as if the current model had sampled it a while ago."""
+        batch = make_batch(seed)
+        noise = np.random.default_rng(seed).normal(0, 0.1, len(batch.tokens))
+        logprobs = self.trainer.logprobs(batch, "current") + noise.astype(np.float32)
+        return replace(batch, logprobs=np.where(batch.loss_mask, logprobs, 0).astype(np.float32))
+
+    def prepared(self, batch: Batch) -> Batch:
+        """With what the loop of a trainer fills in."""
+        batch = replace(
+            batch,
+            reference=self.trainer.logprobs(batch, "reference"),
+            proximal=self.trainer.logprobs(batch, "current"),
+        )
+        batch = replace(batch, advantages=self.algorithm.advantages(batch))
+        return replace(batch, weights=self.algorithm.weights(batch))
+
+    def step(self, batch: Batch, number: int) -> dict[str, float]:
+        """One update."""
+        found: dict[str, float] = self.trainer.step(self.prepared(batch), self.algorithm, number)
+        return found
+
+    def weights(self) -> dict[str, npt.NDArray[np.float32]]:
+        """The export: whole on rank 0, empty elsewhere."""
+        return {
+            tensor.name: np.frombuffer(bytes(tensor.data), "<f4").reshape(tensor.shape).copy()
+            for tensor in self.trainer.export()
+        }
