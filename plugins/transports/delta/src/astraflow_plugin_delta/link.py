@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -43,11 +44,11 @@ class LinkHead(msgspec.Struct, frozen=True, array_like=True):
 class Entry(msgspec.Struct, frozen=True, array_like=True):
     """A link on offer: ``size`` in bytes, ``checksum`` its xxh3-128."""
 
-    base: int
+    base: Annotated[int, msgspec.Meta(ge=0)]
     base_digest: str
-    version: int
+    version: Annotated[int, msgspec.Meta(ge=0)]
     digest: str
-    size: int
+    size: Annotated[int, msgspec.Meta(ge=1)]
     checksum: bytes
 
     @property
