@@ -159,7 +159,7 @@ class VersionClient:
         """A connection of this version, a new one or one that an earlier version has left."""
         patience = min(self._stall_s, max(self._left(), 0.001))
         connection = self._pool.take(self._address) or Connection(self._address, patience)
-        connection.socket.settimeout(self._stall_s)
+        connection.set_patience(self._stall_s)
         with self._lock:
             self._open.add(connection)
             self._round_trip_s = min(self._round_trip_s, connection.round_trip_s)
@@ -280,7 +280,7 @@ class VersionClient:
         with contextlib.suppress(OSError):
             try:
                 connection = self.connect()
-                connection.socket.settimeout(_LEAVE_S)
+                connection.set_patience(_LEAVE_S)
                 connection.send("DELETE", path, self._headers)
                 answer = connection.answer()
                 if answer.length != 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from astraflow_core.errors import WeightsError
@@ -93,6 +94,10 @@ class HttpPublisher:
         """Offer one more side object with ``version``, bytes-like, kept by reference. Raises
         :class:`WeightsError` if the version is not held or has one of that name."""
         self._store.attach(version, name, data)
+
+    def reading(self, version: int) -> AbstractContextManager[Snapshot]:
+        """The version's snapshot, which stays as it is within the context."""
+        return self._store.reading(version, "")
 
     def retain(self, versions: frozenset[int]) -> None:
         """Drop all but the newest and ``versions``, each when its last reader has left."""

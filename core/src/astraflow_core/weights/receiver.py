@@ -21,6 +21,7 @@ from astraflow_core.weights.download import download
 from astraflow_core.weights.failures import PublisherFailed
 from astraflow_core.weights.pool import ConnectionPool
 from astraflow_core.weights.relay import Relay
+from astraflow_core.weights.spare import SpareFile
 from astraflow_core.wire.private_folder import PrivateFolder
 from astraflow_core.wire.tensor_file import read_specs
 
@@ -45,6 +46,7 @@ class HttpReceiver:
         self._token, self._streams = token, streams
         self._pool = ConnectionPool(streams * MOST_FACTOR)
         self._relay = Relay(token) if relay else None
+        self._spare = SpareFile()
         self._count = itertools.count()
         self._running: set[VersionClient] = set()
         self._lock = threading.Lock()
@@ -87,7 +89,7 @@ class HttpReceiver:
     def open(self, partial: Path, announcement: Announcement) -> BinaryIO:
         """Make and open the file ``partial`` for a version; what it holds counts for nothing until
         :meth:`prepare` says so."""
-        return partial.open("x+b")
+        return self._spare.reuse(partial) or partial.open("x+b")
 
     def prepare(self, client: VersionClient, manifest: Manifest, file: int) -> set[int]:
         """Bring blocks of the version into the open ``file``, which has its size, and return those that
@@ -96,11 +98,11 @@ class HttpReceiver:
         return set()
 
     def discard(self, source: WeightSource) -> None:
-        """The source is no longer needed: delete its file."""
-        source.path.unlink(missing_ok=True)
+        """The source is no longer needed: keep its file for the next version, or delete it."""
+        self._spare.give(source.path)
 
     def release(self, source: WeightSource) -> None:
-        """Delete the source's file; processes that have it open may go on reading it."""
+        """Let the source's file go; processes that have it open may go on reading it."""
         if source.path.parent != self.folder.path:
             raise ValueError(f"{source.path} was not handed out by this receiver")
         if self._relay is not None:

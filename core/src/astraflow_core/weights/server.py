@@ -20,6 +20,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from astraflow_core.errors import Refused, UserError
+from astraflow_core.weights.connection import set_patience
 from astraflow_core.weights.store import Held, Store
 
 READER_HEADER = "AstraFlow-Reader"
@@ -31,7 +32,7 @@ CACHE = "public, max-age=31536000, immutable"
 MAX_CONNECTIONS = 512
 IDLE_S = 60.0
 """A connection that moves no byte for so long is closed."""
-_PIECE = 1 << 18
+_PIECE = 1 << 20
 _ROUTE = re.compile(
     r"/v1/weights/(?P<policy>[a-z0-9_]+)/(?P<version>\d{1,18})"
     r"/(?:(?P<what>manifest|data|objects/(?P<object>[a-z0-9][a-z0-9._-]{0,95}))|readers/(?P<reader>[\w-]{1,64}))"
@@ -113,13 +114,16 @@ class WeightServer(socketserver.ThreadingTCPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: WeightServer
     protocol_version = "HTTP/1.1"
-    timeout = IDLE_S
     disable_nagle_algorithm = True
+
+    def setup(self) -> None:
+        set_patience(self.request, IDLE_S)
+        super().setup()
 
     def handle(self) -> None:
         try:
             super().handle()
-        except (ConnectionError, TimeoutError) as error:
+        except (ConnectionError, BlockingIOError) as error:
             _log.debug("receiver %s went away: %s", self.client_address[0], error)
 
     def do_GET(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -144,6 +145,36 @@ def test_memory_of_dropped_versions_is_used_again(rig: Any, model: Any) -> None:
         publisher.publish(version, model(version, blocks=4))
         publisher.retain(frozenset())
     assert _shared_kib() - before < 3 * 9 * 1024  # two buffers of 8 MiB, not eleven
+
+
+def test_a_released_file_is_written_over_only_if_nobody_has_it_open(
+    rig: Any, announce: Any, read: Any, raw: Any, model: Any
+) -> None:
+    publisher, receiver = rig.publisher(), rig.receiver()
+    published = {version: model(version) for version in range(1, 6)}
+
+    def fetch(version: int) -> Any:
+        manifest = publisher.publish(version, published[version])
+        source = receiver.fetch(announce(manifest, *publisher.endpoints), 20)
+        assert read(source.path) == raw(published[version])
+        return source
+
+    first = fetch(1)
+    inode = first.path.stat().st_ino
+    receiver.release(first)
+    second = fetch(2)
+    assert second.path.stat().st_ino == inode
+    was = second.path.read_bytes()
+    with second.path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    receiver.release(second)
+    third = fetch(3)
+    assert third.path.stat().st_ino != inode
+    assert mapped[:] == was
+    mapped.close()
+    receiver.release(third)
+    receiver.release(fetch(4))
+    assert sum(1 for _ in third.path.parent.iterdir()) == 2, "one spare, and the lock"
 
 
 def test_release_and_close_remove_every_file(

@@ -1,0 +1,118 @@
+"""From publishing a version to receivers that have verified it, over loopback: beside plain sockets."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+from bench.baselines.raw_streams import RawStreams
+from bench.support.processes import started
+from bench.support.timing import interleaved, seconds, spread
+from bench.support.weight_peer import Peer
+
+MEGABYTES = 500
+QUICK_MEGABYTES = 200
+DENSITY = 0.0122
+STREAMS = 4
+RECEIVERS = (1, 2, 4, 8)
+
+
+def measure(quick: bool) -> dict[str, float]:
+    """``full_over_limit`` is the time of plain sockets that hash, over that of one receiver of a full version."""
+    megabytes = QUICK_MEGABYTES if quick else MEGABYTES
+    return full_beside_sockets(megabytes, 5) | full_by_receivers(QUICK_MEGABYTES, 3 if quick else 5)
+
+
+def full_beside_sockets(megabytes: float, pairs: int) -> dict[str, float]:
+    """One receiver of full versions, and as many bytes over as many plain sockets, in turn."""
+    with Flow({"use": "http", "streams": STREAMS}, megabytes, 1) as flow:
+        flow.next_version()
+        size = flow.announcement["size"]
+        with started("bench.baselines.raw_streams") as plain:
+            raw = RawStreams(plain, size, STREAMS)
+            ours, limit = interleaved(
+                pairs,
+                lambda: flow.next_version()["fetch_s"],
+                lambda: seconds(raw.receive),
+            )
+            raw.close()
+    ratios = [theirs / mine for mine, theirs in zip(ours, limit, strict=True)]
+    return {
+        "full_over_limit": statistics.median(ratios),
+        "full_spread": spread(limit, ours),
+        "full_gb_per_s": size / statistics.median(ours) / 1e9,
+        "limit_gb_per_s": size / statistics.median(limit) / 1e9,
+        "full_fetch_cpu_s_per_gb": statistics.median(flow.fetch_cpu) / size * 1e9,
+    }
+
+
+def full_by_receivers(megabytes: float, rounds: int) -> dict[str, float]:
+    """CPU seconds of the publisher, and wall seconds until the last has verified, by receivers."""
+    result: dict[str, float] = {}
+    for count in RECEIVERS:
+        with Flow({"use": "http", "streams": STREAMS}, megabytes, count) as flow:
+            flow.next_version()
+            seen = [flow.next_version() for _ in range(rounds)]
+        result[f"full_publisher_cpu_s_{count}"] = statistics.median(
+            s["publisher_cpu"] for s in seen
+        )
+        result[f"full_wall_s_{count}"] = statistics.median(s["wall_s"] for s in seen)
+    result["full_publisher_cpu_8_over_1"] = (
+        result["full_publisher_cpu_s_8"] / result["full_publisher_cpu_s_1"]
+    )
+    return result
+
+
+class Flow:
+    """A publisher and receivers, each a process, and versions that go from one to the others."""
+
+    def __init__(
+        self, table: dict[str, Any], megabytes: float, receivers: int, density: float = DENSITY
+    ) -> None:
+        self._stack = ExitStack()
+        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
+        common = {"table": table, "directory": str(folder / "publisher")}
+        self._publisher = self._peer(
+            half="publisher", megabytes=megabytes, density=density, **common
+        )
+        self._receivers = [
+            self._peer(half="receiver", table=table, directory=str(folder / f"receiver-{number}"))
+            for number in range(receivers)
+        ]
+        self.version = 0
+        self.announcement: dict[str, Any] = {}
+        self.fetch_cpu: list[float] = []
+        self._cpu = 0.0
+
+    def _peer(self, **order: Any) -> Peer:
+        return self._stack.enter_context(closing(Peer(**order)))
+
+    def __enter__(self) -> Flow:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def next_version(self) -> dict[str, float]:
+        """Publish and fetch one version. ``wall_s`` runs from the publish to the last verified byte;
+        ``publisher_cpu`` covers the snapshot and the serving, ``fetch_s`` and ``bytes`` are of the slowest."""
+        self.version += 1
+        told = self._publisher.ask(publish=self.version)
+        self.announcement = told["announcement"]
+        for receiver in self._receivers:
+            receiver.order(fetch=self.announcement)
+        came = [receiver.answer() for receiver in self._receivers]
+        cpu = self._publisher.ask()["cpu"]
+        spent = cpu - (told["cpu"] - told["publish_cpu"])
+        self.fetch_cpu += [each["fetch_cpu"] for each in came]
+        return {
+            "wall_s": max(each["ended"] for each in came) - told["began"],
+            "publish_s": told["seconds"],
+            "publisher_cpu": spent,
+            "cpu": spent + sum(each["fetch_cpu"] for each in came),
+            "fetch_s": max(each["seconds"] for each in came),
+            "bytes": max(each["bytes"] for each in came),
+        }
