@@ -1,8 +1,10 @@
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
+from megatron_launch import same_steps_as_one
 
 from astraflow_core.testing.conformance.trainer import Subject, TrainerConformance, installed
 
@@ -22,6 +24,13 @@ CUTS: tuple[dict[str, Any], ...] = (
 
 
 class TestMegatronTrainer(TrainerConformance):
+    own_tests: ClassVar = {"multi_rank": "test_two_ranks_make_the_steps_of_one"}
+
     @pytest.fixture
     def component(self) -> Subject:
         return installed("trainer", "megatron", KEYS, *({**KEYS, **cut} for cut in CUTS))
+
+    @pytest.mark.slow
+    @pytest.mark.timeout(600)
+    def test_two_ranks_make_the_steps_of_one(self, reference: Path, tmp_path: Path) -> None:
+        same_steps_as_one("tensor", reference, tmp_path / "ranks")

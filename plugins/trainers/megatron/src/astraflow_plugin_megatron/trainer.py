@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -180,8 +181,15 @@ class MegatronTrainer:
         assert self._mesh is not None, "setup() comes first, nothing after close()"
         return self._mesh
 
-    def _runtime(self) -> contextlib.AbstractContextManager[None]:
-        return cpu.standing_in() if self._config.device == "cpu" else contextlib.nullcontext()
+    @contextlib.contextmanager
+    def _runtime(self) -> Iterator[None]:
+        """In which Megatron-Core runs; what it would rather have called otherwise is not for a log."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(warnings.catch_warnings())
+            warnings.filterwarnings("ignore", module=r"megatron\.core|torch\.distributed")
+            if self._config.device == "cpu":
+                stack.enter_context(cpu.standing_in())
+            yield
 
     def _cut(self, batch: Batch, wanted: npt.NDArray[np.bool_]) -> tuple[Share, list[MicroBatch]]:
         """This replica's share and its micro-batches, at least one: the reduction of gradients is a
