@@ -99,6 +99,8 @@ DATAFLOW: dict[str, View] = {
         "policies.NAME.stale": "rows dropped as too stale",
         "policies.NAME.evicted": "rows dropped because their trainer was silent",
         "policies.NAME.replayed": "rows served again by a data policy",
+        "policies.NAME.borrowed": "`source`, the policy whose rows are borrowed (empty: none), and the rows lent by state: "
+        "`lent`, `trained`, `being_trained`, `waiting`, `stale`, `evicted`, `lost` (0)",
         "policies.NAME.untrained": "sequences without a trained token",
         "policies.NAME.groups_accepted": "groups accepted",
         "policies.NAME.rejected": "groups rejected, by reason",

@@ -267,6 +267,8 @@ def picture(flow: Dataflow) -> dict[str, Any]:
             "updates": (stream.updates, stream.released, stream.last_acknowledged),
             "fresh": [row.item for row in stream.buffer.fresh],
             "kept": [row.item for row in stream.buffer.kept],
+            "lent": ([row.item for row in stream.shelf], asdict(stream.shelf.counts)),
+            "lent_too_little": stream.lent_too_little,
             "batches": [batch(stream, served) for served in held],
             "repeats": len(stream._to_repeat),
             "seen": dict(stream.staleness.seen),
@@ -342,12 +344,15 @@ def make_bench(
         made = [policy() if isinstance(policy, type) else policy for policy in policies]
         return DataChain([NamedPolicy(type(policy).__name__, policy) for policy in made])
 
+    def data_of(policy: str) -> Sequence[Any]:
+        return data.get(policy, ()) if isinstance(data, Mapping) else data
+
     def build() -> Dataflow:
         state = FlowState(
             config,
             cursor=PromptCursor(Prompts(prompts), config.run.seed, config.prompts.shuffle),
             admission=chain(admission),
-            chains={policy: chain(data) for policy in config.policies},
+            chains={policy: chain(data_of(policy)) for policy in config.policies},
             eval_sets={name: Prompts(count, name) for name, count in (evals or {}).items()},
             rule=scaling_rule(config),
             clock=lambda: time[0],

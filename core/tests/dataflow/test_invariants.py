@@ -75,6 +75,28 @@ class HalfReplayed:
         return [*fresh[:need], *old] if len(fresh) >= need else None
 
 
+class Borrowing:
+    """Borrows up to half of a batch from policy ``a``, any of what is lent."""
+
+    source, max_age = "a", 1
+
+    def __init__(self):
+        self.random = np.random.default_rng(5)
+
+    def most(self, count):
+        return count // 2
+
+    def borrow(self, count, lent, version):
+        chosen = self.random.permutation(len(lent))[: int(self.random.integers(0, count // 2 + 1))]
+        return [lent[index] for index in chosen]
+
+    def state_dict(self):
+        return {"random": self.random.bit_generator.state}
+
+    def load_state_dict(self, state):
+        raise AssertionError("a journal restores a policy by its calls")
+
+
 class OldestFirst:
     def key(self, row):
         return float(row.min_version)
@@ -93,7 +115,16 @@ class Play(RuleBasedStateMachine):
         group=st.integers(1, 4),
         publish_every=st.integers(1, 2),
         attempts=st.integers(1, 3),
-        data=st.sampled_from([(), (DropEqual,), (OldestFirst,), (DropEqual, HalfReplayed)]),
+        data=st.sampled_from(
+            [
+                (),
+                (DropEqual,),
+                (OldestFirst,),
+                (DropEqual, HalfReplayed),
+                {"a": (), "b": (Borrowing,)},
+                {"a": (DropEqual, HalfReplayed), "b": (HalfReplayed, Borrowing)},
+            ]
+        ),
         evals=st.integers(0, 2),
         checkpoints=st.booleans(),
         refill=st.booleans(),
@@ -134,7 +165,7 @@ class Play(RuleBasedStateMachine):
             .begin(*RAAS)
         )
         self.held = {}
-        self.batches = {}
+        self.batches, self.borrowed = {}, {policy: {} for policy in POLICIES}
         self.pushed = []
         self.trained = []
         self.serving = {raas: dict.fromkeys(POLICIES, 0) for raas in RAAS}
@@ -274,8 +305,13 @@ class Play(RuleBasedStateMachine):
             return
         assert encode_batch(batch) == self.first_served.setdefault(batch.id, encode_batch(batch))
         assert len(batch) == self.batch_size
-        assert batch.version - batch.versions[batch.loss_mask].min() <= self.staleness
+        assert batch.ages[batch.loss_mask].max() <= self.staleness
+        own = ~batch.spread(batch.group < 0).astype(bool) & batch.loss_mask
+        assert batch.version - batch.versions[own].min() <= self.staleness
+        assert (batch.group < 0).sum() <= (self.batch_size // 2 if batch.source else 0)
         self.batches[policy] = batch
+        outstanding = self.b.state.streams[policy].outstanding
+        self.borrowed[policy][batch.id] = [row.item.arrival for row in outstanding.borrowed]
 
     @precondition(lambda self: self.batches)
     @rule(data=st.data(), twice=st.booleans())
@@ -393,6 +429,13 @@ class Play(RuleBasedStateMachine):
             if not stream.done:
                 assert states["evicted"] == stream.rows.evicted
             trained = {(row.arrival, use.batch) for row in rows for use in row.batches}
+            lent = [use for row in rows for use in row.lent]
+            assert len(lent) == sum(
+                len(uses)
+                for other in state.streams.values()
+                if other.chain.source == policy
+                for uses in self.borrowed[other.policy].values()
+            )
             for batch in stream._unreleased:
                 for row in batch.rows:
                     assert (row.item.arrival, batch.id) in trained

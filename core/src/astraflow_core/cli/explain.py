@@ -212,6 +212,9 @@ def _row(row: RowStory) -> str:
         end = "served" if use.trained_s is None else f"trained {use.trained_s:.2f} s"
         staleness = use.updates - row.min_version
         uses.append(f"{use.batch} ({end}, staleness {staleness})")
+    for use in row.lent:
+        end = "lent" if use.trained_s is None else f"trained {use.trained_s:.2f} s"
+        uses.append(f"borrowed by {use.batch} ({end})")
     state = "" if row.state in ("trained", "being_trained") else row.state
     return (
         f"row {row.arrival}, reward {row.reward:g}: {', '.join([*uses, state] if state else uses)}"

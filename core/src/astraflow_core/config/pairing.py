@@ -28,7 +28,25 @@ def pairing_lines(config: RunConfig, components: Components) -> list[str]:
             "run.colocated: devices are shared by processes of one host; launcher "
             f"{config.launcher.use!r} may place them on several"
         )
-    return lines + _of_balance(config, components)
+    return lines + _of_loans(config, components) + _of_balance(config, components)
+
+
+def _of_loans(config: RunConfig, components: Components) -> list[str]:
+    lines = []
+    for path, (selected, keys) in components.items():
+        if "borrow" not in selected.component.capabilities:
+            continue
+        borrower, source = path.split(".")[1], getattr(keys, "source", "")
+        lenders = sorted(config.policies.keys() - {borrower})
+        if path.startswith("prompts."):
+            lines.append(
+                f"{path}: batches are borrowed for, so this belongs to [policies.NAME] data"
+            )
+        elif source not in lenders:
+            lines.append(
+                f"{path}.source: {source!r} is no other policy of this run; there are {', '.join(lenders) or 'none'}"
+            )
+    return lines
 
 
 def _of_balance(config: RunConfig, components: Components) -> list[str]:

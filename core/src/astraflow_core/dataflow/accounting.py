@@ -35,6 +35,19 @@ def row_counts(stream: PolicyStream) -> dict[str, int]:
     }
 
 
+def lent_counts(stream: PolicyStream) -> dict[str, int]:
+    """Rows lent to a policy by state, apart from its own; ``lost`` must be 0."""
+    given = stream.shelf.counts
+    counts = {
+        "trained": given.trained,
+        "being_trained": stream.borrowed_in_training,
+        "waiting": len(stream.shelf),
+        "stale": given.stale,
+        "evicted": given.evicted,
+    }
+    return {"lent": given.lent, **counts, "lost": given.lent - sum(counts.values())}
+
+
 def imbalances(tasks: TaskTable, streams: dict[str, PolicyStream]) -> list[str]:
     """What does not add up, for a person; empty if all is accounted for."""
     found = []
@@ -48,5 +61,10 @@ def imbalances(tasks: TaskTable, streams: dict[str, PolicyStream]) -> list[str]:
         if rows["lost"]:
             found.append(
                 f"{rows['lost']} of {rows['accepted']} rows of {policy!r} are unaccounted for: {rows}"
+            )
+        lent = lent_counts(stream)
+        if lent["lost"]:
+            found.append(
+                f"{lent['lost']} of {lent['lent']} rows lent to {policy!r} are unaccounted for: {lent}"
             )
     return found

@@ -14,6 +14,7 @@ from astraflow_core.protocols.data_policy import (
     Accept,
     Admit,
     Arrange,
+    Borrow,
     Draw,
     Explain,
     Follow,
@@ -81,7 +82,14 @@ class DataChain:
                 f"only one data policy of a list can draw the rows of a batch, not {names}: each says how many "
                 "of them are fresh. Others may order the buffer, or arrange its rows for each batch"
             )
+        borrowing = [policy for policy in policies if isinstance(policy.component, Borrow)]
+        if len(borrowing) > 1 or any(policy.shadow for policy in borrowing):
+            names = " and ".join(repr(policy.name) for policy in borrowing)
+            raise PluginError(
+                f"only one data policy of a list can borrow rows of another policy, and it can be no shadow: {names}"
+            )
         self._policies = policies
+        self._borrow = borrowing[0] if borrowing else None
         self._draw = draws[0] if draws else None
         self._shadow_draws = [policy for policy in drawing if policy.shadow]
         self._arrange = self._with(Arrange)
@@ -117,7 +125,45 @@ class DataChain:
     @property
     def chooses(self) -> bool:
         """Whether a policy has a say for each batch."""
-        return self._draw is not None or bool(self._arrange)
+        return self._draw is not None or self._borrow is not None or bool(self._arrange)
+
+    @property
+    def source(self) -> str:
+        """The policy that rows are borrowed from; empty if none are."""
+        return str(self._borrow.component.source) if self._borrow else ""
+
+    @property
+    def max_age(self) -> int:
+        """Most versions of the source that a borrowed row may be old."""
+        return int(self._borrow.component.max_age) if self._borrow else 0
+
+    def most_borrowed(self, count: int) -> int:
+        """Most borrowed rows of a batch of ``count``."""
+        if self._borrow is None:
+            return 0
+        with _blaming(self._borrow, "most"):
+            most: int = self._borrow.component.most(count)
+        if not 0 <= most < count:
+            raise RunFailed(
+                f"data policy {self._borrow.name!r} borrows {most} of {count} rows; 0 to {count - 1} can be"
+            )
+        return most
+
+    def borrow(self, count: int, lent: Sequence[BufferedRow], version: int) -> list[int]:
+        """Arrival numbers, in the source's stream, of the rows borrowed for a batch of ``count``."""
+        if self._borrow is None:
+            return []
+        with _blaming(self._borrow, "borrow"):
+            arrivals = [row.arrival for row in self._borrow.component.borrow(count, lent, version)]
+        most, offered = self.most_borrowed(count), {row.arrival for row in lent}
+        if len({*arrivals}) != len(arrivals) or len(arrivals) > most or not offered >= {*arrivals}:
+            raise RunFailed(
+                f"data policy {self._borrow.name!r} borrowed {len(arrivals)} rows, "
+                f"{len(offered.intersection(arrivals))} different ones of the {len(lent)} lent; at most {most} of "
+                "these can be, each once"
+            )
+        self._count(self._borrow, "borrow", "borrowed" if len(arrivals) == most else "too few lent")
+        return arrivals
 
     @property
     def wants_kept(self) -> bool:

@@ -105,12 +105,14 @@ class Pushed(msgspec.Struct, frozen=True, tag="pushed", kw_only=True):
 class Asked(msgspec.Struct, frozen=True, tag="asked", kw_only=True):
     """A trainer asked for a batch and got ``batch``, made of the rows with these ``arrivals``; or none,
     and rows were dropped or a data policy was asked to draw. ``dropped``: arrivals of rows that had become
-    too stale."""
+    too stale. ``borrowed``: arrivals, among the rows of ``source``, of those that the batch borrows."""
 
     message: NextBatch
     batch: str = ""
     arrivals: list[int] = []
     dropped: list[int] = []
+    source: str = ""
+    borrowed: list[int] = []
 
 
 class Acknowledged(msgspec.Struct, frozen=True, tag="acknowledged", kw_only=True):

@@ -51,6 +51,14 @@ class _StatusCollector(Collector):
             for name, count in facts["rows"].items():
                 rows.add_metric([policy, name], count)
         yield rows
+        borrowed = GaugeMetricFamily(
+            "astraflow_borrowed_rows", "Rows lent to a policy by state", labels=["policy", "state"]
+        )
+        for policy, facts in status["policies"].items():
+            for name, count in facts["borrowed"].items():
+                if name != "source":
+                    borrowed.add_metric([policy, name], count)
+        yield borrowed
         pool = GaugeMetricFamily(
             "astraflow_pool", "RaaS, asked for and told to leave", labels=["what"]
         )

@@ -188,6 +188,9 @@ class Reception:
             if ruling.refusal is None:
                 accepted = True
                 buffered += rows
+                for other in state.streams.values():
+                    if other.lend(policy, rows) and other.may_cut:
+                        state.signals.trainer(other.policy)
             else:
                 reasons[policy] = ruling.refusal.reason
         if not header.sequences:

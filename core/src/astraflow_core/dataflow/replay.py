@@ -151,6 +151,12 @@ class Replay:
         batch = self._flow.training.serve(entry.message)
         served = batch.id if batch is not None else ""
         arrivals = [row.item.arrival for row in batch.rows] if batch is not None else []
+        borrowed = [row.item.arrival for row in batch.borrowed] if batch is not None else []
+        if borrowed != entry.borrowed:
+            raise _other_decision(
+                "borrow",
+                f"batch {entry.batch or 'none'} had rows {entry.borrowed} of {entry.source!r}; now it has {borrowed}",
+            )
         if (served, arrivals) != (entry.batch, entry.arrivals):
             raise _other_decision(
                 "key or draw",

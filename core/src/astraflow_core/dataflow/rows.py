@@ -47,6 +47,11 @@ class Row:
     segment: int = -1
 
     @property
+    def policy(self) -> str:
+        """Whose sequence it is."""
+        return self.received.header.sequences[self.index].policy
+
+    @property
     def min_version(self) -> int:
         """Smallest version of its trained tokens."""
         return self.item.min_version

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from astraflow_core.dataflow.accounting import imbalances, row_counts, task_counts
+from astraflow_core.dataflow.accounting import imbalances, lent_counts, row_counts, task_counts
 from astraflow_core.dataflow.capacity import under_way
 from astraflow_core.dataflow.fleet import RaasRecord
 from astraflow_core.dataflow.rulings import nested
@@ -95,6 +95,7 @@ def _policy(state: FlowState, stream: PolicyStream) -> dict[str, Any]:
         "stale": stream.rows.stale,
         "evicted": stream.rows.evicted,
         "replayed": stream.rows.replayed,
+        "borrowed": {"source": stream.chain.source, **lent_counts(stream)},
         "untrained": stream.rows.untrained,
         "groups_accepted": stream.groups_accepted,
         "rejected": dict(stream.reasons),

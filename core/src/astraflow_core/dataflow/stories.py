@@ -58,7 +58,8 @@ class Use:
 
 @dataclass(slots=True)
 class RowStory:
-    """Sequence ``index`` of the group, row ``arrival`` of its policy's buffer."""
+    """Sequence ``index`` of the group, row ``arrival`` of its policy's buffer; ``lent``: batches of other policies
+    that borrowed it."""
 
     arrival: int
     index: int
@@ -67,6 +68,7 @@ class RowStory:
     min_version: int
     state: RowState = "buffered"
     batches: list[Use] = field(default_factory=list)
+    lent: list[Use] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from astraflow_core.dataflow.buffer import RowBuffer
 from astraflow_core.dataflow.chains import DataChain
-from astraflow_core.dataflow.packing import pack
+from astraflow_core.dataflow.lending import Shelf
+from astraflow_core.dataflow.packing import Loan, pack
 from astraflow_core.dataflow.rows import PolicyShare, Row
 from astraflow_core.dataflow.rulings import Refusal, Ruling
 from astraflow_core.dataflow.staleness import StalenessBound
@@ -37,7 +38,8 @@ class RowCounts:
 class ServedBatch:
     """A batch in the hands of the trainer, until it is acknowledged. ``first_served``: rows of it that
     were never served before. ``version``: the one that it updated when it was cut; ``asked``: the one that
-    it was asked for, another if the batch is served ``again`` to a trainer that came back."""
+    it was asked for, another if the batch is served ``again`` to a trainer that came back. ``borrowed``: rows of
+    the policy ``source``, whose next batch would have updated ``source_version``, on top of its own ``rows``."""
 
     id: str
     version: int
@@ -45,6 +47,14 @@ class ServedBatch:
     first_served: int
     asked: int
     again: bool = False
+    borrowed: tuple[Row, ...] = ()
+    source: str = ""
+    source_version: int = -1
+
+    @property
+    def all_rows(self) -> tuple[Row, ...]:
+        """Its own rows, then those borrowed."""
+        return self.rows + self.borrowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +78,8 @@ class PolicyStream:
         self.buffer = RowBuffer(chain.key, keep_served=chain.wants_kept)
         self.staleness = StalenessBound(settings.max_staleness)
         self.rows = RowCounts()
+        self.shelf = Shelf((settings.max_staleness + 1) * settings.batch_sequences)
+        self.lent_too_little = False
         self.reasons: Counter[str] = Counter()
         self.groups_accepted = 0
         self.updates = 0
@@ -102,9 +114,18 @@ class PolicyStream:
         return first + (self.outstanding.first_served if self.outstanding else 0)
 
     @property
+    def borrowed_in_training(self) -> int:
+        """Borrowed rows among :attr:`being_trained`'s batches."""
+        batches = (*self._to_repeat, *([self.outstanding] if self.outstanding else []))
+        return sum(len(batch.borrowed) for batch in batches)
+
+    @property
     def limit(self) -> int:
-        """Most sequences that may be under way at once."""
-        return (self.settings.max_staleness + 1) * self.settings.batch_sequences
+        """Most sequences of its own that may be under way at once. What a batch borrows takes the place of
+        sequences of its own, unless too little was lent for the last one."""
+        count = self.settings.batch_sequences
+        own = count if self.lent_too_little else count - self.chain.most_borrowed(count)
+        return (self.settings.max_staleness + 1) * own
 
     @property
     def recent_reward(self) -> float | None:
@@ -114,7 +135,22 @@ class PolicyStream:
     @property
     def may_cut(self) -> bool:
         """Whether a request for a batch could succeed now."""
-        return self.chain.draws is not None or len(self.buffer) >= self.settings.batch_sequences
+        count = self.settings.batch_sequences
+        own = count - min(self.chain.most_borrowed(count), len(self.shelf))
+        return self.chain.draws is not None or len(self.buffer) >= own
+
+    def rearrange(self) -> None:
+        """The data policies changed: sort the rows anew, and let go what was lent by another policy."""
+        self.buffer.arrange(keep_served=self.chain.wants_kept)
+        if any(row.policy != self.chain.source for row in self.shelf):
+            self.shelf.clear()
+
+    def lend(self, policy: str, rows: Sequence[Row]) -> bool:
+        """Rows of ``policy`` were accepted: returns whether they are lent to this stream."""
+        if not rows or self.done or self.chain.source != policy:
+            return False
+        self.shelf.lend(rows)
+        return True
 
     def next_version(self, newest: int) -> int:
         """The version that the next batch to be cut will update, as far as that is known."""
@@ -194,11 +230,12 @@ class PolicyStream:
             return Ruling(Refusal("", "stale"))
         return self.chain.accept(share.summary)
 
-    def cut(self, version: int) -> ServedBatch | None:
+    def cut(self, version: int, source_version: int = -1) -> ServedBatch | None:
         """The batch that updates ``version``: the unacknowledged one again, the next of those that a trainer
         which came back must repeat, or a new one if enough rows are there. Rows too stale for a new one are
         dropped, counted and noted in ``dropped`` first. What is served again is the same to the bit: the weights that such a
-        trainer published under a new number are those that the batch was cut for."""
+        trainer published under a new number are those that the batch was cut for. ``source_version``: the version
+        that the next batch of the policy that rows are borrowed from will update."""
         self.dropped = []
         if (batch := self.outstanding) is not None:
             if batch.asked != version and not self.trainer_is_new:
@@ -218,7 +255,13 @@ class PolicyStream:
         stale = self.buffer.drop(lambda row: self.staleness.too_stale(row.min_version, version))
         self.rows.stale += len(stale)
         self.dropped = [row.item.arrival for row in stale]
-        rows = self._choose(version)
+        oldest = source_version - min(self.chain.max_age, self.staleness.limit)
+        self.shelf.drop_stale(oldest)
+        count = self.settings.batch_sequences
+        lent = [row.item for row in self.shelf]
+        loan = self.chain.borrow(count, lent, version)
+        self.lent_too_little = len(loan) < self.chain.most_borrowed(count)
+        rows = self._choose(version, count - len(loan))
         self.starved = rows is None
         if rows is None:
             return None
@@ -228,23 +271,39 @@ class PolicyStream:
         self.rows.replayed += len(rows) - first
         self.trainer_is_new = False
         name = f"{self.policy}-{self.updates:06d}"
-        self.outstanding = ServedBatch(name, version, tuple(rows), first, version)
+        self.outstanding = ServedBatch(
+            name,
+            version,
+            tuple(rows),
+            first,
+            version,
+            borrowed=self.shelf.take(loan),
+            source=self.chain.source if loan else "",
+            source_version=source_version if loan else -1,
+        )
         return self.outstanding
 
     def encode(self, batch: ServedBatch) -> list[bytes | memoryview]:
         """The frame of a batch, in parts; each time the same bytes."""
-        return pack(batch.id, self.policy, batch.version, self.settings.temperature, batch.rows)
+        return pack(
+            batch.id,
+            self.policy,
+            batch.version,
+            self.settings.temperature,
+            batch.rows,
+            Loan(batch.source, batch.source_version, batch.borrowed),
+        )
 
     def rows_needed(self) -> Iterator[Row]:
         """All rows that are, or may be, served yet."""
         yield from self.buffer.fresh
         yield from self.buffer.kept
+        yield from self.shelf
         for batch in (self.outstanding, *self._unreleased, *self._to_repeat):
             if batch is not None:
-                yield from batch.rows
+                yield from batch.all_rows
 
-    def _choose(self, version: int) -> list[Row] | None:
-        count = self.settings.batch_sequences
+    def _choose(self, version: int, count: int) -> list[Row] | None:
         if self.chain.draws is None and len(self.buffer) < count:
             return None
         if not (self.chain.chooses or self.chain.wants_kept):
@@ -271,8 +330,10 @@ class PolicyStream:
             expected = f"{batch.id!r}" if batch else "none"
             raise Refused(409, f"batch {batch_id!r} is not being trained; {expected} is")
         self.rows.trained += batch.first_served
-        self.tokens_trained += sum(row.trained for row in batch.rows)
-        self.trained_reward = sum(row.item.reward for row in batch.rows) / len(batch.rows)
+        self.shelf.counts.trained += len(batch.borrowed)
+        self.tokens_trained += sum(row.trained for row in batch.all_rows)
+        rewards = [row.item.reward for row in batch.all_rows]
+        self.trained_reward = sum(rewards) / len(rewards)
         if self._since_update:
             self.step_reward = sum(self._since_update) / len(self._since_update)
             self._since_update.clear()
@@ -287,6 +348,7 @@ class PolicyStream:
         self.outstanding, self.last_acknowledged = None, batch_id
         if self.done:
             self.rows.evicted += len(self.buffer.evict_oldest(len(self.buffer)))
+            self.shelf.clear()
         return batch
 
     def release(self, updates: int) -> None:
@@ -317,7 +379,8 @@ class PolicyStream:
         again = [self._unreleased.pop() for _ in range(missing)][::-1]
         for batch in again:
             self.rows.trained -= batch.first_served
-            self.tokens_trained -= sum(row.trained for row in batch.rows)
+            self.shelf.counts.trained -= len(batch.borrowed)
+            self.tokens_trained -= sum(row.trained for row in batch.all_rows)
         if self.outstanding is not None and (again or self._to_repeat):
             # Its turn comes after the batches that precede it.
             again.append(self.outstanding)

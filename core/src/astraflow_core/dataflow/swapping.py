@@ -94,8 +94,7 @@ class Swapping:
     def _told(self, message: SwapPolicy, table: DataPolicyTable) -> PolicySwapped:
         state = self._state
         if message.place != PROMPTS:
-            stream = state.streams[message.place]
-            stream.buffer.arrange(keep_served=stream.chain.wants_kept)
+            state.streams[message.place].rearrange()
         entry = Swapped(message=message, versions=dict(state.versions.newest))
         state.records.tell(entry)
         answer = PolicySwapped(

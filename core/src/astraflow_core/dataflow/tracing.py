@@ -194,11 +194,19 @@ class Trace:
                 row.state = "being_trained"
                 if not any(use.batch == entry.batch for use in row.batches):
                     row.batches.append(Use(entry.batch, self._at, entry.message.version))
+        for arrival in entry.borrowed:
+            if (row := self._rows.get((entry.source, arrival))) is not None and not any(
+                use.batch == entry.batch for use in row.lent
+            ):
+                row.lent.append(Use(entry.batch, self._at, entry.message.version))
 
     @_take.register
     def _(self, entry: Acknowledged) -> None:
         message = entry.message
         for (policy, _), row in self._rows.items():
+            for use in row.lent:
+                if use.batch == message.batch:
+                    use.trained_s, use.published = self._at, message.version
             if policy == message.policy and row.state == "being_trained":
                 for use in row.batches:
                     if use.batch == message.batch:

@@ -112,20 +112,34 @@ class Training:
         """The batch that updates ``message.version`` if there is one, now in the hands of its trainer."""
         state, stream = self._state, self._state.streams[message.policy]
         before = stream.outstanding
-        batch = stream.cut(message.version)
+        batch = stream.cut(message.version, self._version_of_source(stream))
         if batch is not None and before is None and not batch.again:
             state.last_progress = state.clock()
         dropped = stream.dropped
         if batch is not None:
             arrivals = [row.item.arrival for row in batch.rows]
             state.records.tell(
-                Asked(message=message, batch=batch.id, arrivals=arrivals, dropped=dropped)
+                Asked(
+                    message=message,
+                    batch=batch.id,
+                    arrivals=arrivals,
+                    dropped=dropped,
+                    source=batch.source,
+                    borrowed=[row.item.arrival for row in batch.borrowed],
+                )
             )
         elif dropped or stream.chain.chooses:
             state.records.tell(Asked(message=message, dropped=dropped))
         if batch is not None or dropped or stream.starved:
             state.signals.work()
         return batch
+
+    def _version_of_source(self, stream: PolicyStream) -> int:
+        """What the next batch of the policy that rows are borrowed from will update; -1 if none are."""
+        source = stream.chain.source
+        if not source:
+            return -1
+        return self._state.streams[source].next_version(self._state.versions.newest[source])
 
     def no_batch_yet(self, policy: str) -> bytes:
         """What a trainer is told when its request has waited long enough."""
@@ -136,7 +150,9 @@ class Training:
         state, stream = self._state, self._state.streams[policy]
         if stream.done:
             return "all its updates are made; others train, or the last evaluation runs"
-        have, need = len(stream.buffer), stream.settings.batch_sequences
+        count = stream.settings.batch_sequences
+        lent = min(len(stream.shelf), stream.chain.most_borrowed(count))
+        have, need = len(stream.buffer), count - lent
         if have >= need and stream.chain.chooses:
             who = f"data policy {stream.chain.draws!r}" if stream.chain.draws else "a data policy"
             return f"{who} waits for more than {have} rows"
@@ -237,6 +253,7 @@ class Training:
         self, stream: PolicyStream, batch: ServedBatch, message: AcknowledgeBatch
     ) -> None:
         staleness = Counter(batch.version - row.min_version for row in batch.rows)
+        ages = Counter(batch.source_version - row.min_version for row in batch.borrowed)
         self._state.records.log(
             {
                 "policy": stream.policy,
@@ -250,6 +267,8 @@ class Training:
                 "staleness": {str(lag): rows for lag, rows in sorted(staleness.items())},
                 "staleness_mean": sum(staleness.elements()) / len(batch.rows),
                 "staleness_max": max(staleness),
+                "borrowed": len(batch.borrowed),
+                "borrowed_age": {str(age): rows for age, rows in sorted(ages.items())},
                 "tokens_trained": stream.tokens_trained,
                 "tokens_generated": self._state.fleet.tokens_generated,
                 "refresh": self._state.fleet.refresh(stream.policy),

@@ -62,6 +62,7 @@ def prepare(
     hooks = Hooks.for_run(loaded.catalog, config)
     config = resolve_models(config, hooks)
     _check_context(config)
+    _check_loans(loaded, config)
     _check_data_and_code(loaded.catalog, config, objects)
     plugins = described_plugins(loaded)
     token = new_token()
@@ -85,6 +86,21 @@ def _check_context(config: RunConfig) -> None:
             raise PreflightError(
                 f"sampling.max_tokens: {config.sampling.max_tokens} leaves no room for a prompt in the "
                 f"context of policy {name!r}, {context} tokens; lower it"
+            )
+
+
+def _check_loans(loaded: LoadedConfig, config: RunConfig) -> None:
+    """Refuse to train a policy on token ids of one that has another tokenizer."""
+    for path, (selected, keys) in loaded.components.items():
+        if "borrow" not in selected.component.capabilities:
+            continue
+        names = (path.split(".")[1], getattr(keys, "source", ""))
+        files = [Path(config.policies[name].model) / "tokenizer.json" for name in names]
+        if all(file.exists() for file in files) and files[0].read_bytes() != files[1].read_bytes():
+            raise PreflightError(
+                f"{path}: {names[0]!r} cannot be trained on sequences of {names[1]!r}: their tokenizers differ "
+                f"({files[0]}, {files[1]}), so the same ids are other texts; policies that share rows need models "
+                "with one tokenizer"
             )
 
 

@@ -1,7 +1,8 @@
 """DataPolicy: decides in the dataflow which prompts to roll out, what to keep, what to train on; or, in
 ``[balance]``, how many RaaS there should be (:class:`Scale`).
 
-A data policy implements any of :class:`Admit`, :class:`Accept`, :class:`Key`, :class:`Arrange`, :class:`Draw`;
+A data policy implements any of :class:`Admit`, :class:`Accept`, :class:`Key`, :class:`Arrange`, :class:`Draw`,
+:class:`Borrow`;
 those of a list in the config are applied in order at each point. ``why_refused``, ``on_version``, ``on_admitted`` and
 ``on_ended``, ``hold``, ``state_dict`` and ``load_state_dict``, ``metrics`` are optional. A policy sees rewards
 and statistics, never an algorithm's advantages; a random choice takes its generator from ``context.seed`` and
@@ -75,6 +76,27 @@ class Draw(Protocol):
     ) -> list[BufferedRow] | None:
         """``count`` rows out of ``fresh`` (never served, in key order or as arranged) and ``kept`` (served
         before, oldest first), or ``None`` to wait for more. Rows too stale for ``version`` are not offered."""
+
+
+@runtime_checkable
+class Borrow(Protocol):
+    """Mixes rows that another policy sampled into batches; only one policy of a list can, and no shadow."""
+
+    @property
+    def source(self) -> str:
+        """The policy whose accepted rows are lent; its config has the key ``source``."""
+
+    @property
+    def max_age(self) -> int:
+        """Most versions *of the source* that a borrowed row may be behind the one that the source's own next
+        batch will update."""
+
+    def most(self, count: int) -> int:
+        """Most rows of a batch of ``count`` that are borrowed, below ``count``."""
+
+    def borrow(self, count: int, lent: Sequence[BufferedRow], version: int) -> list[BufferedRow]:
+        """At most :meth:`most` of the rows ``lent`` (accepted for the source, never borrowed, oldest first) for
+        the batch that updates ``version``; its other rows are drawn from the policy's own."""
 
 
 @runtime_checkable

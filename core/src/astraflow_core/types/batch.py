@@ -22,6 +22,11 @@ class Batch:
     ``units``, if the batch comes from a dataflow: places in trajectories, and statistics of the group over
     trajectories and over tokens instead of sequences.
 
+    ``source``, if rows that another policy of that name sampled are among them: their log-probs and versions are
+    *that policy's*, so a ratio against ``logprobs`` corrects for its sampling, and ``counted_from`` (int32
+    ``[R]``) is the version from which the age of each row counts (:attr:`ages`): the one that a batch of the
+    policy that sampled it would update. Without a ``source`` that is ``version``.
+
     Per token (``[N]``): ``tokens`` int32; ``loss_mask`` bool; ``logprobs`` float32, behaviour log-prob of
     each token given those before it in its row; ``versions`` int32, -1 where not sampled. The first token
     of a row is never trained.
@@ -50,6 +55,8 @@ class Batch:
     group_std: npt.NDArray[np.float32]
     temperature: float = 1.0
     units: Units | None = None
+    source: str = ""
+    counted_from: npt.NDArray[np.int32] | None = None
     reference: npt.NDArray[np.float32] | None = None
     proximal: npt.NDArray[np.float32] | None = None
     current: npt.NDArray[np.float32] | None = None
@@ -69,6 +76,17 @@ class Batch:
     def row_of_token(self) -> npt.NDArray[np.int64]:
         """int64 ``[N]``: the row that each token belongs to."""
         return np.repeat(np.arange(len(self), dtype=np.int64), self.lengths)
+
+    @property
+    def ages(self) -> npt.NDArray[np.int32]:
+        """int32 ``[N]``: versions of the policy that sampled a token by which it is old; without a meaning where
+        none was sampled."""
+        newest = (
+            np.int32(self.version)
+            if self.counted_from is None
+            else np.repeat(self.counted_from, self.lengths)
+        )
+        return np.asarray(newest - self.versions, dtype=np.int32)
 
     @property
     def trained_tokens(self) -> int:
@@ -97,5 +115,14 @@ class Batch:
 
 
 _PER_ROW = frozenset(
-    {"lengths", "rewards", "group", "trajectory", "group_size", "group_mean", "group_std"}
+    {
+        "lengths",
+        "rewards",
+        "group",
+        "trajectory",
+        "group_size",
+        "group_mean",
+        "group_std",
+        "counted_from",
+    }
 )

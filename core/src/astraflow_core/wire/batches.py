@@ -14,8 +14,8 @@ from astraflow_core.wire.frames import Frame, decode_header, encode_frame, frame
 
 
 class BatchHeader(msgspec.Struct, frozen=True, tag="batch", kw_only=True):
-    """Header of a batch; the buffers are the columns of :data:`ROW_COLUMNS`, of :data:`TOKEN_COLUMNS` and,
-    with ``units``, of :data:`UNIT_COLUMNS`."""
+    """Header of a batch; the buffers are the columns of :data:`ROW_COLUMNS`, of :data:`TOKEN_COLUMNS`, with
+    ``units`` of :data:`UNIT_COLUMNS`, and :data:`COUNTED_FROM` if rows of the policy ``source`` are among them."""
 
     id: str
     policy: str
@@ -24,6 +24,7 @@ class BatchHeader(msgspec.Struct, frozen=True, tag="batch", kw_only=True):
     tokens: int
     temperature: float
     units: bool = False
+    source: str = ""
 
 
 class NoBatch(msgspec.Struct, frozen=True, tag="no_batch", kw_only=True):
@@ -62,6 +63,8 @@ UNIT_COLUMNS: tuple[tuple[str, Any], ...] = (
     ("token_std", np.float32),
 )
 
+COUNTED_FROM = ("counted_from", np.int32)
+
 
 def encode_batch(batch: Batch) -> bytes:
     """A batch as the dataflow serves it (what a trainer fills in later is not sent)."""
@@ -73,8 +76,9 @@ def encode_batch(batch: Batch) -> bytes:
         tokens=len(batch.tokens),
         temperature=batch.temperature,
         units=batch.units is not None,
+        source=batch.source,
     )
-    rows = {name: getattr(batch, name) for name, _ in ROW_COLUMNS}
+    rows = {name: getattr(batch, name) for name, _ in (*ROW_COLUMNS, COUNTED_FROM)}
     tokens = {name: [getattr(batch, name)] for name, _ in TOKEN_COLUMNS}
     return b"".join(batch_parts(header, rows, tokens, batch.units))
 
@@ -89,11 +93,14 @@ def batch_parts(
     contiguous pieces in order; no token is copied. The loss mask may be uint8. ``header.units`` says
     whether there are ``units``."""
     given = () if units is None else UNIT_COLUMNS
+    last, dtype_of_last = COUNTED_FROM
+    lent = [rows[last].astype(dtype_of_last, copy=False)] if header.source else []
     return frame_parts(
         header,
         [rows[name].astype(dtype, copy=False) for name, dtype in ROW_COLUMNS]
         + [tokens[name] for name, _ in TOKEN_COLUMNS]
-        + [getattr(units, name).astype(dtype, copy=False) for name, dtype in given],
+        + [getattr(units, name).astype(dtype, copy=False) for name, dtype in given]
+        + lent,
     )
 
 
@@ -118,11 +125,15 @@ def decode_batch(body: bytes) -> Batch | NoBatch:
         name: frame.array(start + index, dtype, header.rows)
         for index, (name, dtype) in enumerate(UNIT_COLUMNS if header.units else ())
     }
+    if header.source:
+        name, dtype = COUNTED_FROM
+        columns[name] = frame.array(start + len(units), dtype, header.rows)
     return Batch(
         id=header.id,
         policy=header.policy,
         version=header.version,
         temperature=header.temperature,
+        source=header.source,
         units=Units(**units) if header.units else None,
         **columns,
     )

@@ -14,6 +14,7 @@ from astraflow_core.protocols.data_policy import (
     Accept,
     Admit,
     Arrange,
+    Borrow,
     Draw,
     Explain,
     Follow,
@@ -140,6 +141,10 @@ class World:
         if isinstance(policy, Draw):
             rows = policy.draw(COUNT, fresh, list(self.kept), self.version)
             made.append(("draw", None if rows is None else [row.arrival for row in rows]))
+        if isinstance(policy, Borrow):
+            lent = [replace(row, arrival=row.arrival + 1000) for row in self.kept]
+            borrowed = policy.borrow(COUNT, lent, self.version)
+            made.append(("borrow", [row.arrival for row in borrowed]))
         self.served((rows or [])[:COUNT])
         return made
 

@@ -16,10 +16,12 @@ from astraflow_core.protocols.data_policy import (
     Accept,
     Admit,
     Arrange,
+    Borrow,
     Draw,
     Hold,
     Key,
     Metrics,
+    Scale,
     Stateful,
 )
 from astraflow_core.testing.conformance import _data_world as worlds
@@ -33,6 +35,7 @@ from astraflow_core.types import GroupSummary, Prompt, Verdict
 
 POINTS: dict[str, Any] = {
     "admit": Admit, "accept": Accept, "key": Key, "arrange": Arrange, "draw": Draw, "hold": Hold,
+    "borrow": Borrow, "scale": Scale,
 }  # fmt: skip
 STEPS = 120
 SEEDS = range(1, 9)
@@ -206,6 +209,33 @@ class DataPolicyConformance(Conformance, StarvationTests):
                         f"{name}: of {size} rows it made {got}",
                         "rows of those offered, each once",
                     )
+
+    def test_borrow_takes_rows_that_are_lent(
+        self, component: Subject, build: Any, prompts: list[Prompt]
+    ) -> None:
+        """``borrow`` returns different rows of those lent, at most as many as ``most`` says, which leaves the
+        policy one of its own; it names its source and bounds their age."""
+        _opened(component, "borrow")
+        for name, policy in build():
+            World(prompts).advance(policy, STEPS)
+            if not policy.source or policy.max_age < 0:
+                _violated(
+                    f"{name}: it borrows of {policy.source!r} what is {policy.max_age} versions old",
+                    "another policy of the run, and an age from 0",
+                )
+            for count in (1, 2, COUNT, 25):
+                most = policy.most(count)
+                if not 0 <= most < count:
+                    _violated(f"{name}: of {count} rows it would borrow {most}", "fewer than all")
+                for size in (0, 1, COUNT, 24):
+                    rows = worlds.rows_of(size)
+                    got = [row.arrival for row in policy.borrow(count, rows, 1000)]
+                    offered = {row.arrival for row in rows}
+                    if len({*got}) != len(got) or len(got) > most or not offered.issuperset(got):
+                        _violated(
+                            f"{name}: of {size} rows lent it borrowed {got} for a batch of {count}",
+                            f"at most {most} of those lent, each once",
+                        )
 
     def test_hold_only_answers(self, component: Subject, build: Any, prompts: list[Prompt]) -> None:
         """``hold`` returns a bool, and asking once more changes nothing."""

@@ -47,8 +47,9 @@ def installed(kind: Kind | str, use: str, *variants: Mapping[str, Any]) -> Subje
 
 
 def context(role: str, directory: Path, seed: int = 0) -> ComponentContext:
-    """What a component of policy ``"solver"`` in a process of ``role`` is told of its run."""
-    run = RunInfo("conformance", seed, 100, 4, ("solver",), directory)
+    """What a component of policy ``"solver"`` in a process of ``role`` is told of its run, which trains a
+    ``"verifier"`` too."""
+    run = RunInfo("conformance", seed, 100, 4, ("solver", "verifier"), directory)
     return ComponentContext(
         run=run, role=role, policy="solver", seed=seed, directory=directory / "state"
     )

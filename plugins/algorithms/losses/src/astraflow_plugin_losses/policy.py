@@ -63,7 +63,7 @@ class PolicyLoss(ABC, Generic[C]):
         if mode != "token_mean":
             given["metrics"] = shares(batch, "token_mean")
         if self._config.proximal == "loglinear":
-            age = np.maximum(batch.version - batch.versions.astype(np.float64), 1.0)
+            age = np.maximum(batch.ages.astype(np.float64), 1.0)
             given["behaviour"] = np.where(batch.loss_mask, 1 / age, 0.0).astype(np.float32)
         return given
 

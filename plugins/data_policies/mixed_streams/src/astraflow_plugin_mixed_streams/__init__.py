@@ -1,0 +1,1 @@
+"""Batches of one policy that borrow rows of another."""

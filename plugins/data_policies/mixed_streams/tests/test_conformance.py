@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+import pytest
+
+from astraflow_core.testing.conformance.data_policy import DataPolicyConformance
+from astraflow_core.testing.conformance.subject import Subject, installed
+
+
+class TestMixedStreams(DataPolicyConformance):
+    @pytest.fixture
+    def component(self) -> Subject:
+        return installed(
+            "data_policy",
+            "mixed_streams",
+            {"source": "verifier"},
+            {"source": "verifier", "ratio": 0.9},
+        )
