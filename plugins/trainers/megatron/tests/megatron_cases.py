@@ -8,13 +8,24 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
 from astraflow_core.types import Batch, ComponentContext, Ranks, RunInfo
 
+NO_CUDA = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="the stand-in for CUDA is refused where there is a device"
+)
 VOCABULARY = 29
 """Odd, so that tensor parallel ranks hold padding."""
 STEPS = 5
@@ -33,9 +44,9 @@ ALONE = Ranks()
 GRPO: dict[str, Any] = {"kl_coef": 0.01, "entropy_coef": 0.01, "proximal": "recompute"}
 
 
-def write_model(folder: Path, kind: str) -> Path:
-    """Two layers; norms away from 1, so that a norm in the wrong place shows. ``qwen3`` is tied, ``llama`` is
-    not and scales its rotary positions."""
+def write_model(folder: Path, kind: str, shard_size: str = "1GB") -> Path:
+    """Two layers; norms away from 1 and biases from 0, so that one in the wrong place shows. ``qwen3`` is
+    tied, ``llama`` and ``qwen2`` are not; ``llama`` scales its rotary positions."""
     sizes: dict[str, Any] = {
         "vocab_size": VOCABULARY,
         "hidden_size": 32,
@@ -52,6 +63,9 @@ def write_model(folder: Path, kind: str) -> Path:
     model: Any
     if kind == "qwen3":
         model = Qwen3ForCausalLM(Qwen3Config(**sizes))
+    elif kind == "qwen2":
+        del sizes["head_dim"]
+        model = Qwen2ForCausalLM(Qwen2Config(**sizes))
     else:
         rope = {
             "rope_type": "llama3",
@@ -64,9 +78,9 @@ def write_model(folder: Path, kind: str) -> Path:
         model = LlamaForCausalLM(LlamaConfig(**sizes, rope_parameters=rope))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "norm" in name:
+            if "norm" in name or "bias" in name:
                 parameter.add_(0.2 * torch.randn_like(parameter))
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, max_shard_size=shard_size)
     return folder
 
 

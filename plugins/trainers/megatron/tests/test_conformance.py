@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from megatron_cases import NO_CUDA
 from megatron_launch import same_steps_as_one
 
 from astraflow_core.testing.conformance.trainer import Subject, TrainerConformance, installed
 
-pytestmark = pytest.mark.backend
+pytestmark = [pytest.mark.backend, NO_CUDA]
 
 KEYS: dict[str, Any] = {
     "device": "cpu",

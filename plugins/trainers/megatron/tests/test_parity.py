@@ -8,9 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from megatron_cases import NO_CUDA
 from megatron_launch import LAYOUTS, same_steps_as_one
 
-pytestmark = [pytest.mark.backend, pytest.mark.slow]
+pytestmark = [pytest.mark.backend, pytest.mark.slow, NO_CUDA]
 
 
 @pytest.mark.timeout(600)

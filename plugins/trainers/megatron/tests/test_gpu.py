@@ -1,0 +1,57 @@
+"""The same on CUDA with NCCL: one rank on one GPU, against trainer ``torch`` on CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from megatron_cases import LR, STEPS, Course, write_model
+
+from astraflow_core.testing.conformance.trainer import Subject, TrainerConformance, installed
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device"),
+]
+
+
+class TestMegatronTrainerOnCuda(TrainerConformance):
+    own_tests = {"multi_rank": "test_the_group_is_of_nccl"}  # noqa: RUF012
+
+    @pytest.fixture
+    def component(self) -> Subject:
+        keys = {"device": "cuda", "publish_dtype": "float32", "lr": 1e-2}
+        return installed("trainer", "megatron", keys, {**keys, "micro_batch_tokens": 9})
+
+    def test_the_group_is_of_nccl(self, tmp_path: Path) -> None:
+        model = write_model(tmp_path / "model", "qwen3")
+        course = Course("megatron", {"device": "cuda"}, model, tmp_path)
+        assert torch.distributed.get_backend() == "nccl"
+        course.trainer.close()
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "llama"])
+def test_five_steps_are_those_on_cpu(kind: str, tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model", kind)
+    expected = Course("torch", {}, model, tmp_path)
+    got = Course("megatron", {"device": "cuda"}, model, tmp_path)
+    for number in range(STEPS):
+        batch = expected.sampled(number)
+        one, two = expected.step(batch, number), got.step(batch, number)
+        assert two["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-3)
+    weights = got.weights()
+    for name, value in expected.weights().items():
+        assert np.abs(weights[name] - value).max() <= 0.05 * LR * STEPS, name
+    expected.trainer.close()
+    got.trainer.close()
+
+
+def test_bfloat16_learns(tmp_path: Path) -> None:
+    keys = {"device": "cuda", "compute_dtype": "bfloat16", "publish_dtype": "bfloat16"}
+    course = Course("megatron", keys, write_model(tmp_path / "model", "qwen3"), tmp_path)
+    batch = course.prepared(course.sampled(0))
+    losses = [course.trainer.step(batch, course.algorithm, n)["loss"] for n in range(STEPS)]
+    assert losses[-1] < losses[0]
+    course.trainer.close()

@@ -1,0 +1,111 @@
+"""What the trainer says no to, before it loads anything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from megatron_cases import NO_CUDA, component
+
+from astraflow_core.component import Kind
+from astraflow_core.errors import ConfigError, UserError
+from astraflow_core.testing.tiny_model import write_tiny_model
+from astraflow_core.types import Ranks
+from astraflow_plugin_megatron.architecture import check_split, read_architecture
+
+Change = Callable[[dict[str, Any]], Any]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda c: c.update(model_type="gpt2"), "not 'gpt2'"),
+        (lambda c: c.update(hidden_act="gelu"), "hidden_act 'gelu'"),
+        (
+            lambda c: c.update(use_sliding_window=True, sliding_window=8, max_window_layers=0),
+            "slid",
+        ),
+        (lambda c: c.update(attention_bias=True), "bias of the attention"),
+        (lambda c: c.update(rope_scaling={"rope_type": "linear", "factor": 2.0}), "'linear'"),
+    ],
+)
+def test_models_that_it_does_not_compute(change: Change, words: str, tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    change(config)
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=words):
+        read_architecture(folder)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "pipeline", "words"),
+    [
+        (4, 1, "tensor_parallel = 4 does not divide the model's 2 key-value heads"),
+        (1, 3, "pipeline_parallel = 3 does not divide the model's 2 layers"),
+    ],
+)
+def test_splits_that_leave_a_remainder(
+    tensor: int, pipeline: int, words: str, tmp_path: Path
+) -> None:
+    arch = read_architecture(write_tiny_model(tmp_path / "model"))
+    with pytest.raises(UserError, match=words):
+        check_split(arch, tensor, pipeline)
+
+
+def test_float32_versions_of_a_bfloat16_model(tmp_path: Path) -> None:
+    keys = {"compute_dtype": "bfloat16", "publish_dtype": "float32"}
+    with pytest.raises(ConfigError, match="no more digits to publish"):
+        component(Kind.TRAINER, "megatron", keys, tmp_path, Ranks())
+
+
+@NO_CUDA
+@pytest.mark.backend
+def test_cuda_where_there_is_none(tmp_path: Path) -> None:
+    trainer = component(Kind.TRAINER, "megatron", {}, tmp_path, Ranks())
+    with pytest.raises(UserError, match="needs CUDA"):
+        trainer.setup(write_tiny_model(tmp_path / "model"), 1, frozenset())
+
+
+@pytest.mark.backend
+def test_the_stand_in_where_there_is_a_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H100")
+    trainer = component(Kind.TRAINER, "megatron", {"device": "cpu"}, tmp_path, Ranks())
+    with pytest.raises(UserError, match="this one has NVIDIA H100"):
+        trainer.setup(write_tiny_model(tmp_path / "model"), 1, frozenset())
+
+
+@NO_CUDA
+@pytest.mark.backend
+def test_ranks_that_do_not_fill_a_replica(tmp_path: Path) -> None:
+    keys = {"device": "cpu", "tensor_parallel": 2}
+    trainer = component(Kind.TRAINER, "megatron", keys, tmp_path, Ranks(0, 3, 0))
+    with pytest.raises(UserError, match="has 3 ranks, but tensor_parallel = 2"):
+        trainer.setup(write_tiny_model(tmp_path / "model"), 1, frozenset())
+
+
+@NO_CUDA
+@pytest.mark.backend
+@pytest.mark.parametrize("tie", [True, False])
+def test_weights_that_are_not_those_of_the_configuration(tie: bool, tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "model", tie=tie)
+    config = json.loads((folder / "config.json").read_text())
+    more = write_tiny_model(tmp_path / "more", layers=config["num_hidden_layers"] + 1, tie=tie)
+    for source, target, words in ((folder, more, "lacks 11"), (more, folder, "has besides 11")):
+        keep = (target / "config.json").read_text()
+        mixed = tmp_path / f"mixed-{words.split()[0]}"
+        mixed.mkdir()
+        (mixed / "config.json").write_text(keep)
+        (mixed / "model.safetensors").write_bytes((source / "model.safetensors").read_bytes())
+        trainer = component(Kind.TRAINER, "megatron", {"device": "cpu"}, tmp_path, Ranks())
+        with pytest.raises(UserError, match=words):
+            trainer.setup(mixed, 1, frozenset())
+        trainer.close()
