@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import numpy as np
 import numpy.typing as npt
@@ -145,11 +146,16 @@ def publish(order: dict[str, Any]) -> None:
 
 
 def receive(order: dict[str, Any]) -> None:
-    """Play the receiver: ``{"fetch": ANNOUNCEMENT}``; what it had before is released after each."""
+    """Play the receiver: ``{"fetch": ANNOUNCEMENT}``, or ``{"post": URL}`` to tell a proxy something; what it had before is released after each."""
     receiver = build(order).receiver()
     held = None
     for line in sys.stdin:
-        wanted = json.loads(line)["fetch"]
+        given = json.loads(line)
+        if "post" in given:
+            urlopen(Request(given["post"], method="POST"), timeout=ANSWER_S).close()
+            tell()
+            continue
+        wanted = given["fetch"]
         told = Announcement(**{**wanted, "endpoints": tuple(wanted["endpoints"])})
         before = time.process_time()
         source = receiver.fetch(told, ANSWER_S)

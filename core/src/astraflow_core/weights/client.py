@@ -16,7 +16,7 @@ import xxhash
 from astraflow_core.errors import WeightsError
 from astraflow_core.types import Announcement, Manifest
 from astraflow_core.weights.connection import Answer, Connection
-from astraflow_core.weights.failures import BadAnswer, MissingObject, PublisherFailed
+from astraflow_core.weights.failures import BadAnswer, Failures, MissingObject, PublisherFailed
 from astraflow_core.weights.pool import ConnectionPool
 from astraflow_core.weights.relay import Relay
 from astraflow_core.weights.server import FROM_HEADER, READER_HEADER, RELAY_HEADER
@@ -78,7 +78,7 @@ class VersionClient:
         self._stopped = threading.Event()
         self._error: BaseException | None = None
         self._open: set[Connection] = set()
-        self._failures, self._most_failures = 0, failures
+        self._progress, self._most_failures = 0, failures
         self._stall_s = stall_s
         self._seen = False
         self._round_trip_s = float("inf")
@@ -206,20 +206,24 @@ class VersionClient:
     def succeeded(self) -> None:
         """Something good has arrived: failures so far are forgiven."""
         with self._lock:
-            self._failures = 0
+            self._progress += 1
 
-    def pause_after(self, error: Exception) -> None:
-        """Wait a little longer after each failure in a row; give the publisher up after some."""
+    def pause_after(self, error: Exception, before: Failures) -> Failures:
+        """Wait a little longer after each failure in a row of one stream, and give the publisher up after
+        some; ``before`` is what the call after the failure before has returned. Streams count for
+        themselves, since one break of a link fails them all."""
         self.raise_if_stopped()
         with self._lock:
-            self._failures += 1
-            failures = self._failures
-        if failures > self._most_failures:
+            progress = self._progress
+        count = before.count + 1 if before.progress == progress else 1
+        if count > self._most_failures:
             reason = str(error) or type(error).__name__
-            raise PublisherFailed(f"{failures} requests failed in a row, the last: {reason}")
-        self._stopped.wait(0.05 * 2**failures)
+            raise PublisherFailed(f"{count} requests failed in a row, the last: {reason}")
+        self._stopped.wait(0.05 * 2**count)
+        return Failures(count, progress)
 
     def _whole(self, what: str, limit: int) -> bytes:
+        failures = Failures()
         while True:
             self.raise_if_stopped()
             connection, reused = None, False
@@ -245,7 +249,7 @@ class VersionClient:
                 if connection is not None:
                     self.drop(connection)
                 if not reused:  # one that the publisher has closed meanwhile is no failure
-                    self.pause_after(error)
+                    failures = self.pause_after(error, failures)
                 continue
             self.keep(connection)
             self.succeeded()

@@ -49,47 +49,60 @@ class _BlockSink:
         self._file, self._done = file, done
         self._bad: Counter[int] = Counter()
         self._buffers: list[memoryview] = []
+        self._broken: dict[int, tuple[memoryview, int]] = {}
         self._lock = threading.Lock()
 
     def receive(self, connection: Connection, piece: Piece) -> None:
         """See :class:`astraflow_core.weights.transfer.Sink`."""
-        with self._lock:
-            buffer = self._buffers.pop() if self._buffers else None
         size = self._manifest.block_size
-        if buffer is None:
-            buffer = memoryview(bytearray(min(size, self._manifest.size)))
-        try:
-            for block in range(piece[0] // size, -(-piece[1] // size)):
-                with buffer[: min(size, piece[1] - block * size)] as view:
-                    self._receive_block(connection, block, view)
-        finally:
+        for block in range(piece[0] // size, -(-piece[1] // size)):
             with self._lock:
-                self._buffers.append(buffer)
+                buffer, position = self._broken.pop(block, (None, 0))
+                if buffer is None and self._buffers:
+                    buffer = self._buffers.pop()
+            if buffer is None:
+                buffer = memoryview(bytearray(min(size, self._manifest.size)))
+            self._receive_block(connection, block, buffer, position)
 
     def missing(self, piece: Piece) -> list[Piece]:
-        """Runs of blocks, short enough that every stream has work and a broken one costs little."""
+        """Runs of blocks, short enough that every stream has work and a broken one costs little. The first
+        may begin within a block, where a connection broke."""
         size = self._manifest.block_size
         blocks = range(piece[0] // size, -(-piece[1] // size))
         longest = max(min(len(blocks) // (self._client.width() * 8), LARGEST_PIECE // size), 1)
-        runs: list[range] = []
+        runs: list[Piece] = []
         with self._lock:
             for block in blocks:
                 if block in self._done:
                     continue
-                if runs and runs[-1].stop == block and len(runs[-1]) < longest:
-                    runs[-1] = range(runs[-1].start, block + 1)
+                start = block * size + self._broken.get(block, (None, 0))[1]
+                stop = min((block + 1) * size, self._manifest.size)
+                if runs and runs[-1][1] == start and stop - runs[-1][0] <= longest * size:
+                    runs[-1] = (runs[-1][0], stop)
                 else:
-                    runs.append(range(block, block + 1))
-        return [(run.start * size, min(run.stop * size, self._manifest.size)) for run in runs]
+                    runs.append((start, stop))
+        return runs
 
-    def _receive_block(self, connection: Connection, block: int, view: memoryview) -> None:
-        position = 0
+    def _receive_block(
+        self, connection: Connection, block: int, buffer: memoryview, position: int
+    ) -> None:
+        size = self._manifest.block_size
+        began, length = position, min(size, self._manifest.size - block * size)
         try:
-            while position < len(view):
-                with view[position:] as rest:
+            while position < length:
+                with buffer[position:length] as rest:
                     position += connection.read_some(rest)
         finally:
-            self._client.count(position)
+            self._client.count(position - began)
+            if position < length:
+                with self._lock:
+                    self._broken[block] = (buffer, position)
+        with buffer[:length] as view:
+            self._judge(block, view)
+        with self._lock:
+            self._buffers.append(buffer)
+
+    def _judge(self, block: int, view: memoryview) -> None:
         if xxhash.xxh3_128_digest(view) == self._manifest.blocks[block]:
             self._store(view, block * self._manifest.block_size)
             with self._lock:

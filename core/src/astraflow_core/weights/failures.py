@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 
 class BadAnswer(ConnectionError):
     """What came is no HTTP answer, ended early, or may pass: the request is worth another attempt."""
@@ -13,3 +15,11 @@ class PublisherFailed(Exception):
 
 class MissingObject(PublisherFailed):
     """The publisher has no such version, or the version no such object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """Failures in a row of one stream, and how much good had arrived by any at the last."""
+
+    count: int = 0
+    progress: int = -1

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from astraflow_core.errors import WeightsError
@@ -95,9 +95,11 @@ class HttpPublisher:
         :class:`WeightsError` if the version is not held or has one of that name."""
         self._store.attach(version, name, data)
 
-    def reading(self, version: int) -> AbstractContextManager[Snapshot]:
+    @contextmanager
+    def reading(self, version: int) -> Iterator[Snapshot]:
         """The version's snapshot, which stays as it is within the context."""
-        return self._store.reading(version, "")
+        with self._store.reading(version, "") as held:
+            yield held.snapshot
 
     def retain(self, versions: frozenset[int]) -> None:
         """Drop all but the newest and ``versions``, each when its last reader has left."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from astraflow_core.weights.connection import Connection
-from astraflow_core.weights.failures import PublisherFailed
+from astraflow_core.weights.failures import Failures, PublisherFailed
 
 if TYPE_CHECKING:
     from astraflow_core.weights.client import VersionClient
@@ -88,6 +88,7 @@ class Transfer:
         connection: Connection | None = None
         asked: deque[Piece] = deque()
         reused = False
+        failures = Failures()
         try:
             while not self._ended():
                 try:
@@ -115,7 +116,7 @@ class Transfer:
                     if (
                         self._error is None and not reused
                     ):  # one that the publisher has closed meanwhile is no failure
-                        client.pause_after(error)
+                        failures = client.pause_after(error, failures)
                     reused = False
         finally:
             if connection is not None:

@@ -68,6 +68,18 @@ def test_dropped_connections_are_resumed_where_they_broke(
     assert source.bytes_received - manifest.size < BLOCK
 
 
+def test_one_break_of_many_streams_is_one_failure(
+    rig: Any, announce: Any, read: Any, raw: Any, model: Any
+) -> None:
+    publisher, receiver = rig.publisher(), rig.receiver(streams=12)
+    proxy = rig.proxy(publisher, cut_after=[1000] * 12)
+    tensors = model(blocks=24)
+    manifest = publisher.publish(1, tensors)
+    source = receiver.fetch(announce(manifest, proxy.url), 30)
+    assert read(source.path) == raw(tensors)
+    assert source.bytes_received == manifest.size, "a block goes on where it broke"
+
+
 def test_another_endpoint_goes_on_where_the_first_failed(
     rig: Any, announce: Any, read: Any, raw: Any, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
