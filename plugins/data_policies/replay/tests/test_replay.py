@@ -52,6 +52,40 @@ def test_a_batch_has_its_share_of_rows_served_again(count, percent, fresh, kept,
         assert served == list(range(kept - again, kept))
 
 
+def serve(made, version, ages, kept=()):
+    rows = [row(100 * version + n, version - age, served=0) for n, age in enumerate(ages)]
+    made.draw(len(rows), rows, list(kept), version)
+
+
+@pytest.mark.parametrize(
+    ("keys", "ages", "named"),
+    [
+        ({}, [BOUND] * 4, "[run] max_staleness = 4"),
+        ({"max_staleness": 1}, [1, 1, 1, 0], "its max_staleness = 1"),
+        ({}, [BOUND, 0, 0, 0], None),
+        ({"ratio": 0.0}, [BOUND] * 4, None),
+    ],
+)
+def test_replay_in_vain_is_told_once_with_the_key(caplog, keys, ages, named):
+    made = policy(**keys)
+    for version in range(20):
+        serve(made, version + 10, ages)
+    told = [record.message for record in caplog.records if "no effect" in record.message]
+    assert len(told) == (named is not None)
+    assert named is None or named in told[0]
+    assert made.metrics()["missing"] == (0 if "ratio" in keys else 40)
+    bound = keys.get("max_staleness", BOUND)
+    assert made.metrics()["at_bound"] == sum(age >= bound for age in ages) / 4
+
+
+def test_replay_that_works_now_and_then_is_left_alone(caplog):
+    made = policy()
+    for version in range(40):
+        kept = [row(0, version)] if version % 7 == 6 else []
+        serve(made, version, [BOUND] * 4, kept)
+    assert not caplog.records
+
+
 def test_the_product_is_exact():
     made = policy(ratio=0.29).draw(100, fresh_rows(100), [row(n) for n in range(50)], 10)
     assert sum(r.times_served for r in made) == 29  # int(100 * 0.29) is 28
@@ -100,7 +134,7 @@ def test_uniform_draws_all_alike():
         made = drawing.draw(4, fresh_rows(2), [row(n, reward=n) for n in range(8)], 10)
         seen.update(r.arrival for r in made if r.times_served)
     np.testing.assert_allclose([seen[n] / 2000 for n in range(8)], 0.25, atol=0.04)
-    assert drawing.metrics() == {"replayed": 0.5}
+    assert drawing.metrics()["replayed"] == 0.5
 
 
 def test_keys_are_checked():

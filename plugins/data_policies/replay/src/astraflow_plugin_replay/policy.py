@@ -13,6 +13,7 @@ served again at most ``reuse_limit`` times, and ``N · ratio`` is exact: 100 · 
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -23,6 +24,11 @@ from astraflow_core.policy_tools.states import require_keys
 from astraflow_core.policy_tools.statistics import surprise
 from astraflow_core.types import BufferedRow, ComponentContext
 from astraflow_plugin_replay.config import ReplayConfig
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 8
+"""Batches in a row without a row served again after which its cause is looked for."""
 
 ROUNDING = 1e-9
 """Products of a count and a ratio that miss an integer by less are that integer."""
@@ -41,33 +47,66 @@ class Replay:
         self._config = config
         self._bound = bound if config.max_staleness is None else config.max_staleness
         self._chance = Chance(context.seed)
-        self._drawn = self._replayed = 0
+        self._key = "[run] max_staleness" if self._bound == bound else "its max_staleness"
+        self._drawn = self._replayed = self._missing = self._at_bound = 0
+        self._in_vain = [0, 0, 0]
 
     def draw(
         self, count: int, fresh: Sequence[BufferedRow], kept: Sequence[BufferedRow], version: int
     ) -> list[BufferedRow] | None:
         """Fresh rows, then those served again; ``None`` while there are too few fresh ones."""
         pool = self._candidates(kept, version)
-        again = min(math.floor(count * self._config.ratio + ROUNDING), len(pool))
+        wanted = math.floor(count * self._config.ratio + ROUNDING)
+        again = min(wanted, len(pool))
         if len(fresh) < count - again:
             return None
         self._drawn += count
         self._replayed += again
+        self._missing += wanted - again
+        last_time = sum(row.min_version <= version - self._bound for row in fresh[: count - again])
+        self._at_bound += last_time
+        self._look_for_the_cause(wanted > 0 and again == 0, count, last_time)
         return [*fresh[: count - again], *self._selected(pool, again)]
 
     def metrics(self) -> dict[str, float]:
-        """Share of all rows so far that were ``replayed``."""
-        return {"replayed": self._replayed / self._drawn if self._drawn else 0.0}
+        """Share of all rows so far that were ``replayed``; how many rows more were wanted (``missing``); and the
+        share of the rows served first that were ``at_bound`` then, too old for another batch already."""
+        first = self._drawn - self._replayed
+        return {
+            "replayed": self._replayed / self._drawn if self._drawn else 0.0,
+            "missing": float(self._missing),
+            "at_bound": self._at_bound / first if first else 0.0,
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Counters and generator; the rows are the buffer's."""
-        return {"counts": [self._drawn, self._replayed], "chance": self._chance.state_dict()}
+        return {
+            "served": [self._drawn, self._replayed, self._missing, self._at_bound],
+            "in_vain": list(self._in_vain),
+            "chance": self._chance.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on as the policy that gave ``state`` would."""
-        require_keys(state, "counts", "chance")
-        self._drawn, self._replayed = state["counts"]
+        require_keys(state, "served", "in_vain", "chance")
+        self._drawn, self._replayed, self._missing, self._at_bound = state["served"]
+        self._in_vain = list(state["in_vain"])
         self._chance.load_state_dict(state["chance"])
+
+    def _look_for_the_cause(self, in_vain: bool, rows: int, last_time: int) -> None:
+        """Say once, after a stretch of batches without any row served again, if rows come in so old that they
+        are too old afterwards."""
+        if not in_vain:
+            self._in_vain = [0, 0, 0]
+            return
+        batches, seen, at_bound = self._in_vain
+        self._in_vain = [batches + 1, seen + rows, at_bound + last_time]
+        if batches + 1 == PATIENCE and 2 * self._in_vain[2] > self._in_vain[1]:
+            log.warning(
+                "data policy 'replay' has no effect: in %d batches no row was served again, since %d of their %d rows "
+                "were %d versions old when they were served first, and %s = %d allows no more; raise it",
+                PATIENCE, self._in_vain[2], self._in_vain[1], self._bound, self._key, self._bound,
+            )  # fmt: skip
 
     def _candidates(self, kept: Sequence[BufferedRow], version: int) -> list[BufferedRow]:
         oldest, limit = version - self._bound, self._config.reuse_limit
