@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -36,6 +37,8 @@ from bench.support.timing import cpu_of, interleaved, ratio, spread
 
 POLICY = "solver"
 DEADLINE_S = 60.0
+ASKED = {"use": "shm", "ahead": False}
+RUNG = {"use": "shm"}
 SIZES = {True: 128 << 20, False: 512 << 20}
 """Bytes of the model in a quick run and in a whole one."""
 
@@ -44,17 +47,17 @@ def measure(quick: bool) -> dict[str, float]:
     """Pairs of a cycle and of a memcpy with a hash."""
     size, pairs = SIZES[quick], 7 if quick else 15
     values = np.random.default_rng(0).integers(0, 1 << 63, size // 8, dtype=np.int64)
-    data = memoryview(values).cast("B")
+    data = values.data.cast("B")
     with tempfile.TemporaryDirectory() as folder:
         with (
-            closing(transport(Path(folder), ahead=False).publisher()) as publisher,
-            Mapper(Path(folder), ahead=False) as mapper,
+            closing(transport(Path(folder), ASKED).publisher()) as publisher,
+            Mapper(Path(folder), ASKED) as mapper,
         ):
             cycle, copied = Cycle(publisher, mapper, data), CopyAndHash(data)
             ours, theirs = interleaved(pairs, cycle.run, copied.run)
         with (
-            closing(transport(Path(folder), ahead=True).publisher()) as publisher,
-            Mapper(Path(folder), ahead=True) as mapper,
+            closing(transport(Path(folder), RUNG).publisher()) as publisher,
+            Mapper(Path(folder), RUNG) as mapper,
         ):
             rung = Cycle(publisher, mapper, data, pause_s=4 * statistics.median(theirs))
             for _ in range(5):
@@ -132,10 +135,10 @@ class Cycle:
 
 
 class Mapper:
-    """The receiver's half in a process of its own."""
+    """The receiver's half of the transport in ``table``, in a process of its own."""
 
-    def __init__(self, folder: Path, ahead: bool) -> None:
-        order = json.dumps({"folder": str(folder), "ahead": ahead})
+    def __init__(self, folder: Path, table: Mapping[str, Any]) -> None:
+        order = json.dumps({"folder": str(folder), "table": table})
         self.process = subprocess.Popen(
             [sys.executable, "-m", __name__, order],
             stdin=subprocess.PIPE,
@@ -162,18 +165,17 @@ class Mapper:
             raise TimeoutError("the receiving process did not answer")
 
 
-def transport(folder: Path, ahead: bool) -> Transport:
-    """The transport ``shm`` as a run has it."""
+def transport(folder: Path, table: Mapping[str, Any]) -> Transport:
+    """The transport of a table, as a run has it."""
     run = RunInfo("bench", 0, 1, 0, (POLICY,), folder)
-    context = ComponentContext(run, "bench", POLICY, 0, folder)
-    table = ComponentTable(use="shm", ahead=ahead)
-    made: Transport = Catalog.discover().build("transport", table, context)
+    context = ComponentContext(run, "bench", POLICY, 0, folder, "a-token")
+    made: Transport = Catalog.discover().build("transport", ComponentTable(**table), context)
     return made
 
 
-def _answer(folder: Path, ahead: bool) -> None:
+def _answer(folder: Path, table: Mapping[str, Any]) -> None:
     held = None
-    with closing(transport(folder, ahead).receiver()) as receiver:
+    with closing(transport(folder, table).receiver()) as receiver:
         for line in sys.stdin:
             told = json.loads(line)
             told["endpoints"] = tuple(told["endpoints"])
@@ -189,4 +191,4 @@ def _answer(folder: Path, ahead: bool) -> None:
 
 if __name__ == "__main__":
     _order = json.loads(sys.argv[1])
-    _answer(Path(_order["folder"]), _order["ahead"])
+    _answer(Path(_order["folder"]), _order["table"])
