@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from pathlib import Path
 
 import pytest
 
 from astraflow_core.testing.runs import TABLE_RUN, Ended, User
+from astraflow_core.types import Batch
+from astraflow_core.wire.batches import decode_batch
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -118,8 +121,21 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_the_batch_and_keeps_the_wei
     user: User,
 ) -> None:
     ended = user.run_table("policies.solver.trainer.nan_at=3")
-    refused(user, ended, "solver-000003", "nan", exit_code=1)
+    refused(user, ended, "solver-000003", "nan", "decode_batch", exit_code=1)
     assert (ended.run_directory / "models/solver/model.safetensors").exists()
+    batch = decode_batch((ended.run_directory / "bad_batches/solver-000003.batch").read_bytes())
+    assert isinstance(batch, Batch)
+    assert (batch.id, len(batch)) == ("solver-000003", 32)
+
+
+def test_a_batch_whose_loss_is_not_finite_can_be_left_out(user: User) -> None:
+    ended = user.run_table("policies.solver.trainer.nan_at=3", 'run.on_nonfinite="skip"')
+    assert ended.exit_code == 0, ended.text
+    assert "the loss is nan in batch solver-000003; the batch is kept in" in ended.text
+    lines = (ended.run_directory / "metrics.jsonl").read_text().splitlines()
+    skipped = [json.loads(line)["step"] for line in lines if '"skipped": 1.0' in line]
+    assert skipped == [4]
+    assert (ended.run_directory / "bad_batches/solver-000003.batch").exists()
 
 
 def test_a_trainer_that_dies_is_named_with_its_last_words(user: User) -> None:

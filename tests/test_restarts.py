@@ -168,6 +168,24 @@ def stand_still(directory: Path, seconds: float = 2.0) -> int:
 
 
 @pytest.mark.slow
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_gone_on_from(user: User) -> None:
+    process = user.start(*user.table_arguments("run.steps=40", *SLOWLY))
+    directory = user.wait_for_steps(13)
+    trainer = pid_of(user, "trainer", "solver")
+    os.kill(trainer, signal.SIGSTOP)
+    saved = sorted((directory / "checkpoints" / "solver").glob("update-*"))
+    assert len(saved) >= 2
+    damaged = saved[-1] / "table.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    os.kill(trainer, signal.SIGKILL)
+    ended = user.end(process, 90)
+    assert check(ended, 40)
+    log = (ended.run_directory / "logs" / "trainer-solver.log").read_text()
+    assert f"{saved[-1]}: table.safetensors has" in log
+    assert f"going on from {saved[-2]}" in log
+
+
+@pytest.mark.slow
 def test_a_full_disk_under_the_journal(user: User) -> None:
     process = user.start(*user.table_arguments("run.steps=40", "run.deadline_s=3", *SLOWLY))
     directory = user.wait_for_steps(5)

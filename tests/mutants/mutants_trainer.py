@@ -138,6 +138,27 @@ class TestForgottenOptimizer(Examination):
     trainer = ForgottenOptimizer
 
 
+class SavesTooLate(TorchTrainer):
+    def save(self, directory: Path) -> None:
+        self._begun = directory
+
+    def load(self, directory: Path) -> None:
+        if not any(directory.iterdir()):
+            self.finish_save(True)
+        super().load(directory)
+
+    def finish_save(self, wait: bool) -> bool:
+        super().save(self._begun)
+        return True
+
+
+class TestSavesTooLate(Examination):
+    wrong = "an asynchronous checkpoint holds the steps that were made while it was written"
+    caught_by = "test_a_checkpoint_is_of_the_moment_it_was_begun"
+    more = frozenset({"async_save"})
+    trainer = SavesTooLate
+
+
 class ForgottenSchedule(TorchTrainer):
     def load(self, directory: Path) -> None:
         super().load(directory)

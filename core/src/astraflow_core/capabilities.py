@@ -25,6 +25,8 @@ CAPABILITIES: dict[str, dict[str, str]] = {
         "proximal": "computes log-probs at the start of the update",
         "values": "trains and evaluates a value model",
         "checkpoint": "saves and loads its whole state",
+        "async_save": "goes on while a checkpoint is written",
+        "reshard": "reads a checkpoint of another number of ranks",
         "multi_rank": "runs as several ranks",
         "lora": "trains adapters",
     },

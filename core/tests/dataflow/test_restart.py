@@ -204,18 +204,18 @@ def test_a_full_disk_holds_tasks_back_and_loses_nothing(bench, tmp_path, caplog)
 
 
 def test_overdue_checkpoints_hold_tasks_back(bench, config, tmp_path):
-    b = bench(config(checkpoint__every=1, run__max_staleness=3), journal=tmp_path).begin()
-    for update in range(3):
+    b = bench(config(checkpoint__every=1, run__max_staleness=4), journal=tmp_path).begin()
+    for update in range(4):
         for task in b.lease(4, serving=update)[0]:
             b.push(task, version=update)
         batch = b.next_batch(update)
         b.announce(update + 1)
         b.acknowledge(batch.id, update + 1)
-    assert b.lease(4, serving=3)[0] == []
-    assert "saved no checkpoint for 3 updates" in b.flow.status()["held_back"]
+    assert b.lease(4, serving=4)[0] == []
+    assert "saved no checkpoint for 4 updates" in b.flow.status()["held_back"]
     assert not b.flow.leasing.work_available()
-    b.flow.training.release(ReleaseBatches(policy="solver", updates=3))
-    assert b.lease(4, serving=3)[0]
+    b.flow.training.release(ReleaseBatches(policy="solver", updates=4))
+    assert b.lease(4, serving=4)[0]
 
 
 def test_what_finds_no_room_is_written_later_in_order(tmp_path):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from astraflow_core.testing.conformance._trainer_rig import Rig, exported, train
 from astraflow_core.testing.conformance.engine import EngineConformance, Subject, installed
 from astraflow_core.testing.conformance.engine import Reference as EngineReference
 from astraflow_core.testing.conformance.trainer import Reference as TrainerReference
@@ -59,10 +61,17 @@ class TestTableEngine(EngineConformance):
 
 class TestTableTrainer(TrainerConformance):
     calls_loss = False
+    own_tests: ClassVar[dict[str, str]] = {"multi_rank": "test_ranks_end_up_alike"}
 
     @pytest.fixture
     def component(self) -> Subject:
         return installed("trainer", f"{TABLE}:TableTrainer", {"lr": 1.0})
+
+    def test_ranks_end_up_alike(self, rig: Rig) -> None:
+        trainers = [rig.build(), rig.build()]
+        metrics = [train(trainer, range(3)) for trainer in trainers]
+        assert metrics[0] == metrics[1]
+        assert exported(trainers[0]) == exported(trainers[1])
 
     @pytest.fixture
     def model(self, table: Path) -> Path:

@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 import zmq
 
-from astraflow_core.errors import DeadlineExceeded, NonFiniteLoss, RunFailed, UserError
+from astraflow_core.errors import (
+    AstraFlowError,
+    DeadlineExceeded,
+    NonFiniteLoss,
+    RunFailed,
+    UserError,
+)
 from astraflow_core.trainer import channel
 from astraflow_core.trainer.channel import Hub, RankLost, Spoke
 from astraflow_core.trainer.follower import Follower
@@ -126,7 +132,7 @@ class Group:
         follower = Follower(spoke, operations, dataflow, meeting.ranks)
         try:
             follower.run()
-        except (Exception, SystemExit) as error:
+        except (AstraFlowError, RuntimeError, ValueError, SystemExit) as error:
             self.errors[meeting.ranks.rank] = error
         finally:
             follower.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -173,6 +173,12 @@ class RunTable(ConfigModel):
         default=300.0, description="Longest a process may take to start."
     )
 
+    on_nonfinite: Literal["stop", "skip"] = Field(
+        default="stop",
+        description="What follows a loss or gradient that is NaN or infinite: the run stops, or the batch is left "
+        "out. It is kept in the run directory either way.",
+    )
+
     @model_validator(mode="after")
     def _group_deadline_can_act(self) -> RunTable:
         if self.group_deadline_s is None:
@@ -320,6 +326,10 @@ class CheckpointTable(ConfigModel):
         "from the last one.",
     )
     keep: PositiveInt = Field(default=2, description="Checkpoints kept, the newest ones.")
+    keep_every: Annotated[int, Field(ge=0)] = Field(
+        default=0,
+        description="Checkpoints of a multiple of so many updates are kept for good; 0: none of them.",
+    )
 
 
 class JournalTable(ConfigModel):

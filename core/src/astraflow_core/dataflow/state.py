@@ -43,8 +43,9 @@ KEPT_SAMPLES = 8
 PROMPTS = "prompts"
 """Place of the data policies that decide on admission; other places are the names of policies."""
 
-CHECKPOINTS_OVERDUE = 2
-"""Intervals between checkpoints that may pass without one before no new task is handed out."""
+CHECKPOINTS_OVERDUE = 3
+"""Intervals between checkpoints that may pass without a release before no new task is handed out. The release
+lags one checkpoint behind, so that the one before the newest can be gone on from too."""
 
 RENEWALS_PER_LEASE = 3
 FIGURES_EVERY_S = 2.0

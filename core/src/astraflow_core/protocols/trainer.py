@@ -14,7 +14,13 @@ from astraflow_core.types import Batch, ExportedTensor
 
 
 class Trainer(Protocol):
-    """Built as ``factory(config, context)``; nothing heavy happens before :meth:`setup`."""
+    """Built as ``factory(config, context)``; nothing heavy happens before :meth:`setup`.
+
+    With several ranks (``context.ranks``) every method is called on every rank, with the same arguments in the
+    same order; collectives are the trainer's business. The results of rank 0 count and must be complete there;
+    :meth:`export` is iterated to its end on all. A loss that is not finite is raised on all ranks alike; any
+    other exception on one of them ends them all.
+    """
 
     def setup(self, model: Path, total_steps: int, needs: frozenset[str]) -> None:
         """Load a Hugging Face folder. ``total_steps`` is the number of optimizer steps the run will make
@@ -48,7 +54,8 @@ class Trainer(Protocol):
         ``….lora_B.weight``), its scale folded into B, for the folder that :meth:`setup` was given."""
 
     def save(self, directory: Path) -> None:
-        """Write weights, optimizer, schedule and RNG state into an existing empty folder."""
+        """Write weights, optimizer, schedule and RNG state into an existing empty folder, which all ranks share. With
+        capability ``async_save`` it may return before that is done: see :class:`SavesLater`."""
 
     def load(self, directory: Path) -> None:
         """Restore what :meth:`save` wrote; the next step is then the same as without the interruption."""
@@ -58,3 +65,11 @@ class Trainer(Protocol):
 
     def close(self) -> None:
         """Free everything."""
+
+
+class SavesLater(Protocol):
+    """What a :class:`Trainer` with capability ``async_save`` offers beside."""
+
+    def finish_save(self, wait: bool) -> bool:
+        """Whether all that this rank wrote for the last :meth:`Trainer.save` is in its files; with ``wait`` return
+        only then. Raises what went wrong. Training steps may come between."""

@@ -13,6 +13,7 @@ from astraflow_core.trainer.orders import (
     End,
     Export,
     Failed,
+    FinishSave,
     Order,
     ProbeLast,
     Save,
@@ -49,7 +50,7 @@ class Follower:
                 self._spoke.answer(Done())
                 return
             try:
-                self._perform(order, body)
+                holds = self._perform(order, body)
             except Abandoned:
                 self._spoke.answer(Done(holds=False))
             except NonFiniteLoss as error:
@@ -58,14 +59,14 @@ class Follower:
                 self._fail(error)
                 raise
             else:
-                self._spoke.answer(Done())
+                self._spoke.answer(Done(holds))
 
     def close(self) -> None:
         """Leave the channel and free everything."""
         self._spoke.close()
         self._operations.close()
 
-    def _perform(self, order: Order, body: bytes) -> None:
+    def _perform(self, order: Order, body: bytes) -> bool:
         match order:
             case SetUp(checkpoint):
                 self._operations.set_up(Path(checkpoint) if checkpoint else None)
@@ -82,8 +83,11 @@ class Follower:
                     pass
             case Save(folder):
                 self._operations.save(Path(folder))
+            case FinishSave(wait):
+                return self._operations.finish_save(wait)
             case SaveModel(folder):
                 self._operations.save_model(Path(folder))
+        return True
 
     def _fail(self, error: Exception) -> None:
         said = (

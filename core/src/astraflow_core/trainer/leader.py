@@ -14,6 +14,7 @@ from astraflow_core.trainer.channel import Hub, RankLost
 from astraflow_core.trainer.operations import Operations
 from astraflow_core.trainer.orders import (
     Export,
+    FinishSave,
     Order,
     ProbeLast,
     Save,
@@ -30,10 +31,17 @@ class Leader(Operations):
     """Tells every operation to the other ranks, takes part in it, and waits until all have ended it."""
 
     def __init__(
-        self, config: RunConfig, policy: str, trainer: Trainer, algorithm: Algorithm, hub: Hub
+        self,
+        config: RunConfig,
+        policy: str,
+        trainer: Trainer,
+        algorithm: Algorithm,
+        hub: Hub,
+        saves_later: bool = False,
     ) -> None:
-        super().__init__(config, policy, trainer, algorithm, hub.share)
+        super().__init__(config, policy, trainer, algorithm, hub.share, saves_later)
         self._hub = hub
+        self._all_hold = True
 
     def set_up(self, checkpoint: Path | None) -> None:
         """See :class:`Operations`; waits for all ranks first."""
@@ -61,6 +69,14 @@ class Leader(Operations):
         with self._on_all(Save(str(folder))):
             super().save(folder)
 
+    def finish_save(self, wait: bool) -> bool:
+        """See :class:`Operations`: on all ranks."""
+        if self._saves_later is None:
+            return True
+        with self._on_all(FinishSave(wait)):
+            mine = super().finish_save(wait)
+        return mine and self._all_hold
+
     def save_model(self, folder: Path) -> None:
         """See :class:`Operations`."""
         with self._on_all(SaveModel(str(folder))):
@@ -81,4 +97,4 @@ class Leader(Operations):
         except Exception as error:
             self._hub.aftermath(isinstance(error, NonFiniteLoss))
             raise
-        self._hub.gather()
+        self._all_hold = self._hub.gather()

@@ -54,21 +54,24 @@ def serve(config: RunConfig, directory: Path, token: str, dataflow_url: str, pol
         trainer = catalog.build(Kind.TRAINER, table.trainer, context)
     client = SyncClient(dataflow_url, token)
     dataflow = Dataflow(client, policy, config.run.patience_s)
+    saves_later = "async_save" in flags
     meeting = Meeting.of(name, ranks, token, os.environ)
     if ranks.rank:
         spoke = Spoke(meeting)
-        operations = Operations(config, policy, trainer, algorithm, spoke.shared)
+        operations = Operations(config, policy, trainer, algorithm, spoke.shared, saves_later)
         return _follow(Follower(spoke, operations, dataflow, ranks))
     with made_to_last():
         transport = catalog.build(Kind.TRANSPORT, table.transport, context)
     if ranks.size == 1:
-        operations = Operations(config, policy, trainer, algorithm)
+        operations = Operations(config, policy, trainer, algorithm, saves_later=saves_later)
     else:
-        operations = Leader(config, policy, trainer, algorithm, Hub(meeting))
+        operations = Leader(config, policy, trainer, algorithm, Hub(meeting), saves_later)
     hooks.run_started(run)
     no_adapters = partial(adapter_problem, catalog, table.transport.use, table.engine.use)
     versions = Versions(transport, table.transport.use, dataflow, Path(table.model), no_adapters)
-    service = TrainerService(config, run, policy, operations, versions, dataflow, hooks)
+    service = TrainerService(
+        config, run, policy, operations, versions, dataflow, hooks, reshards="reshard" in flags
+    )
     signal.signal(signal.SIGTERM, lambda *_: service.stop.set())
     error: BaseException | None = None
     try:

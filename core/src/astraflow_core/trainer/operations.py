@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from astraflow_core.config.models import RunConfig
 from astraflow_core.lasting import made_to_last
 from astraflow_core.protocols.algorithm import Algorithm
-from astraflow_core.protocols.trainer import Trainer
+from astraflow_core.protocols.trainer import SavesLater, Trainer
 from astraflow_core.trainer.probe import probe
 from astraflow_core.trainer.update import update
 from astraflow_core.types import Batch, ExportedTensor
@@ -23,7 +23,8 @@ Floats = npt.NDArray[np.float32]
 
 class Operations:
     """The operations on one process. ``agree`` makes the per-token results of all ranks those of rank 0, so
-    that each goes on with the same bytes; on one rank there is nothing to agree on."""
+    that each goes on with the same bytes; on one rank there is nothing to agree on. ``saves_later``: the
+    trainer has the capability ``async_save``."""
 
     def __init__(
         self,
@@ -32,9 +33,11 @@ class Operations:
         trainer: Trainer,
         algorithm: Algorithm,
         agree: Callable[[Floats], Floats] = lambda given: given,
+        saves_later: bool = False,
     ) -> None:
         self._run, self._table = config.run, config.policies[policy]
         self._trainer, self._algorithm = trainer, algorithm
+        self._saves_later = cast(SavesLater, trainer) if saves_later else None
         self._agreed = _Agreed(trainer, agree)
 
     @property
@@ -73,8 +76,12 @@ class Operations:
         return self._trainer.export()
 
     def save(self, folder: Path) -> None:
-        """Write the whole state."""
+        """Write the whole state, or begin to (:meth:`finish_save`)."""
         self._trainer.save(folder)
+
+    def finish_save(self, wait: bool) -> bool:
+        """Whether all that :meth:`save` began is written; with ``wait`` it is then."""
+        return self._saves_later is None or self._saves_later.finish_save(wait)
 
     def save_model(self, folder: Path) -> None:
         """Write a Hugging Face folder."""

@@ -31,6 +31,12 @@ class Save(msgspec.Struct, frozen=True, tag="save"):
     folder: str
 
 
+class FinishSave(msgspec.Struct, frozen=True, tag="finish_save"):
+    """Say whether this rank's part of the checkpoint is written; with ``wait``, when it is."""
+
+    wait: bool
+
+
 class SaveModel(msgspec.Struct, frozen=True, tag="save_model"):
     """Take part in writing a Hugging Face folder."""
 
@@ -53,7 +59,7 @@ class Ping(msgspec.Struct, frozen=True, tag="ping"):
     """Nothing; sent to see whether somebody is there."""
 
 
-Order = SetUp | Update | ProbeLast | Export | Save | SaveModel | End
+Order = SetUp | Update | ProbeLast | Export | Save | FinishSave | SaveModel | End
 ToRank = Order | Result | Abandon | Ping
 
 

@@ -10,12 +10,14 @@ from pathlib import Path
 
 from astraflow_core.config.models import PolicyTable, RunConfig
 from astraflow_core.device_turn import FOLDER, DeviceTurn
-from astraflow_core.errors import AstraFlowError, DeadlineExceeded, NonFiniteLoss
+from astraflow_core.errors import AstraFlowError, NonFiniteLoss
 from astraflow_core.hooks import Hooks
+from astraflow_core.trainer.bad_batches import keep_batch
 from astraflow_core.trainer.channel import RankLost
-from astraflow_core.trainer.checkpoints import Checkpoints, NoRoom
+from astraflow_core.trainer.checkpoints import Checkpoints
 from astraflow_core.trainer.operations import Operations
 from astraflow_core.trainer.publishing import Versions
+from astraflow_core.trainer.saving import Saving
 from astraflow_core.trainer.upstream import Dataflow
 from astraflow_core.types import Batch, RunInfo
 from astraflow_core.wire.batches import NoBatch
@@ -24,6 +26,8 @@ from astraflow_core.wire.messages import TrainerRegistered
 log = logging.getLogger(__name__)
 
 FAREWELL_DEADLINE_S = 10.0
+MOST_SKIPPED = 10
+"""Batches in a row whose loss is not finite: after so many the weights must be at fault."""
 
 
 class TrainerService:
@@ -38,25 +42,32 @@ class TrainerService:
         versions: Versions,
         dataflow: Dataflow,
         hooks: Hooks,
+        reshards: bool = False,
     ) -> None:
         self._config, self._run, self._policy = config, run, policy
         self._table: PolicyTable = config.policies[policy]
         self._operations = operations
         self._versions, self._dataflow, self._hooks = versions, dataflow, hooks
         self._checkpoints = Checkpoints(
-            run.directory / "checkpoints" / policy, policy, config.checkpoint.keep
+            run.directory / "checkpoints" / policy,
+            policy,
+            keep=config.checkpoint.keep,
+            keep_every=config.checkpoint.keep_every,
+            trainer=self._table.trainer.use,
+            ranks=self._table.trainer.ranks,
+            reshards=reshards,
         )
+        self._saving = Saving(self._checkpoints, operations, dataflow, config.checkpoint)
         self._updates = 0
-        self._checkpointed = -1
         self._best_version = -1
         self._probed = 0
-        self._no_room = False
+        self._skipped = 0
         self.stop = threading.Event()
 
     def run(self) -> None:
         """Everything from the first version to the model that is left at the end. A trainer that was
         killed goes on from its last checkpoint: its first version gets the next free number."""
-        saved = self._checkpoints.saved()
+        saved = self._checkpoints.sound()
         registered = self._dataflow.register([0, *saved], self._config.run.start_deadline_s)
         self._updates = registered.updates
         self._checkpoints.forget_after(self._updates)
@@ -66,18 +77,17 @@ class TrainerService:
             while (batch := self._wait_for_batch()) is not None:
                 self._train(batch)
         except NonFiniteLoss as error:
-            where = f" in batch {batch.id}" if batch is not None else ""
-            self._report(f"{error}{where}", batch)
+            self._report(str(error), batch)
             self._leave_model()
             raise NonFiniteLoss(
-                f"{error}{where}; the weights before that step are in {self._model_folder()}"
+                f"{error}; the weights before that step are in {self._model_folder()}"
             ) from error
         except RankLost:
             raise  # no fault of the run: the group is started again
         except AstraFlowError as error:
             self._report(str(error), batch)
             raise
-        self._save_checkpoint()
+        self._saving.finish(self._updates, self._versions.newest)
         self._leave_model()
 
     def _begin(self, registered: TrainerRegistered, saved: dict[int, Path]) -> None:
@@ -105,7 +115,7 @@ class TrainerService:
     def _set_up(self, checkpoint: Path | None) -> None:
         self._operations.set_up(checkpoint)
         if checkpoint is not None:
-            self._checkpointed = self._updates
+            self._saving.begin_with(self._updates)
             log.info("going on from %s", checkpoint)
 
     def _wait_for_batch(self) -> Batch | None:
@@ -118,8 +128,7 @@ class TrainerService:
             if answer.ended:
                 self._note_end(answer)
                 return None
-            if self._no_room:
-                self._try_checkpoint()
+            self._saving.look(self._updates, self._versions.newest)
         log.info("stopping after %d updates", self._updates)
         return None
 
@@ -131,22 +140,26 @@ class TrainerService:
         step = self._updates
 
         def call() -> dict[str, float]:
-            return self._operations.update(batch, step)
+            try:
+                return self._operations.update(batch, step)
+            except NonFiniteLoss as error:
+                return self._after_nonfinite(error, batch)
 
         with self._devices():
             metrics = dict(self._hooks.train_step(self._run, step, batch, call))
             self._updates += 1
             metrics["wait_s"] = self._waited_s
+            metrics["checkpoint_s"] = self._saving.take_stall_s()
             if self._updates % self._table.publish_every == 0 or self._updates == self._run.steps:
                 metrics["publish_s"] = self._publish(self._versions.newest + 1, batch)
         acknowledged = self._dataflow.acknowledge(batch.id, self._versions.newest, metrics)
         self._versions.retain(acknowledged.retain)
         self._hooks.step_ended(self._run, self._updates, metrics)
+        if "skipped" not in metrics:
+            self._skipped = 0
         if acknowledged.stop:
             self.stop.set()
-        every = self._config.checkpoint.every
-        if every and (self._no_room or self._updates % every == 0):
-            self._try_checkpoint()
+        self._saving.after_update(self._updates, self._versions.newest)
 
     def _publish(self, version: int, batch: Batch | None = None) -> float:
         """Publish, with a probe of the rows of ``batch`` if one is due."""
@@ -157,29 +170,16 @@ class TrainerService:
         self._hooks.weights_published(self._run, self._policy, version)
         return seconds
 
-    def _try_checkpoint(self) -> None:
-        """Save a checkpoint, or try again at every opportunity until there is room for one."""
-        try:
-            self._save_checkpoint()
-        except NoRoom as error:
-            if not self._no_room:
-                log.warning("no checkpoint is saved until there is room for it: %s", error)
-            self._no_room = True
-        else:
-            if self._no_room:
-                log.warning("there is room again: checkpoint of update %d saved", self._updates)
-            self._no_room = False
-
-    def _save_checkpoint(self) -> None:
-        if self._checkpointed == self._updates:
-            return
-        folder = self._checkpoints.save(self._operations, self._updates, self._versions.newest)
-        self._checkpointed = self._updates
-        log.info("checkpoint %s", folder)
-        try:
-            self._dataflow.release(self._updates)
-        except DeadlineExceeded as error:
-            log.warning("the checkpoint is saved, but the dataflow did not hear of it: %s", error)
+    def _after_nonfinite(self, error: NonFiniteLoss, batch: Batch) -> dict[str, float]:
+        """Keep the batch, and go on without an update from it if that is wanted and has not happened too often
+        in a row."""
+        kept = keep_batch(self._run.directory, batch)
+        self._skipped += 1
+        problem = NonFiniteLoss(f"{error} in batch {batch.id}; {kept}")
+        if self._config.run.on_nonfinite == "stop" or self._skipped > MOST_SKIPPED:
+            raise problem from error
+        log.warning("%s; it is left out", problem)
+        return {"skipped": 1.0}
 
     def _model_folder(self, suffix: str = "") -> Path:
         return self._run.directory / "models" / f"{self._policy}{suffix}"

@@ -6,11 +6,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 
 from astraflow_core.errors import NonFiniteLoss
+from astraflow_core.protocols.trainer import SavesLater
 from astraflow_core.testing.conformance._checks import Claims, assert_whole, capability
 from astraflow_core.testing.conformance._trainer_checks import close_to, loss_inputs
 from astraflow_core.testing.conformance._trainer_rig import (
@@ -341,6 +343,26 @@ class TrainerConformance(Conformance, Claims):
                 f"{words} with and without load() into {name}",
                 "the next step is the same as without the interruption (optimizer, schedule, RNG)",
             )
+
+    @capability("async_save")
+    def test_a_checkpoint_is_of_the_moment_it_was_begun(self, component: Subject, rig: Rig) -> None:
+        trainer, folder = rig.build(), rig.folder("later")
+        train(trainer, range(2))
+        at_save = exported(trainer)
+        trainer.save(folder)
+        train(trainer, [2])
+        DEMANDS.that(
+            cast(SavesLater, trainer).finish_save(True) is True,
+            "finish_save(wait=True) did not return True",
+            "with `wait` it returns when everything is in its files, and says so",
+        )
+        fresh = rig.build()
+        fresh.load(folder)
+        DEMANDS.that(
+            exported(fresh) == at_save,
+            "a step between save() and finish_save() is in the checkpoint",
+            "it is of the moment at which save() was called",
+        )
 
     @capability("reference")
     def test_the_reference_stays_the_initial_model(

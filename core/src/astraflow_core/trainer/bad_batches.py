@@ -1,0 +1,24 @@
+"""Batches whose loss was not finite, kept for a person to look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from astraflow_core.types import Batch
+from astraflow_core.wire.batches import encode_batch
+
+FOLDER = "bad_batches"
+"""In the run directory."""
+
+
+def keep_batch(directory: Path, batch: Batch) -> str:
+    """Write the batch as the dataflow sent it, in the wire's frame format; returns where it is and how to
+    read it."""
+    file = directory / FOLDER / f"{batch.id}.batch"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(encode_batch(batch))
+    return (
+        f"the batch is kept in {file}; to look at it: "
+        "from astraflow_core.wire.batches import decode_batch; "
+        f'batch = decode_batch(open("{file}", "rb").read())'
+    )
