@@ -16,7 +16,7 @@ def astraflow_trainers() -> list[Component]:
             name="megatron",
             target="astraflow_plugin_megatron.trainer:MegatronTrainer",
             config="astraflow_plugin_megatron.config:MegatronConfig",
-            summary="trains dense Llama, Qwen2 and Qwen3 with Megatron-Core: tensor, pipeline and data parallel",
+            summary="trains dense Llama and Qwen with Megatron-Core: tensor, pipeline, data parallel",
             capabilities=frozenset(
                 {"entropy", "reference", "proximal", "checkpoint", "multi_rank"}
             ),
