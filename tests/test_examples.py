@@ -57,6 +57,22 @@ def test_both_policies_learn(user: User) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_two_ranks_train_for_a_few_steps(user: User) -> None:
+    overrides = ["run.steps=4", "policies.solver.batch_sequences=64", "eval.sets.held_out.size=8"]
+    arguments = [part for override in overrides for part in ("--set", override)]
+    ended = user.astraflow("run", EXAMPLES / "fsdp.toml", *arguments, deadline_s=280)
+    assert ended.exit_code == 0, ended.text
+    summary = ended.summary
+    assert summary["versions"] == 4 and summary["tokens_trained"] > 0, summary
+    assert summary["lost"] == summary["duplicated"] == summary["failed"] == 0, summary
+    (checkpoint,) = (ended.run_directory / "checkpoints" / "solver").iterdir()
+    assert {"__0_0.distcp", "__1_0.distcp"} <= {file.name for file in checkpoint.iterdir()}
+    assert (ended.run_directory / "models" / "solver" / "model.safetensors").exists()
+    assert user.left_running() == []
+
+
+@pytest.mark.slow
 @pytest.mark.backend
 @pytest.mark.timeout(900)
 def test_smollm2_trains_for_a_few_steps(user: User) -> None:
@@ -71,6 +87,26 @@ def test_smollm2_trains_for_a_few_steps(user: User) -> None:
     assert ended.exit_code == 0, ended.text
     assert ended.summary["steps"] == 2 and ended.summary["versions"] == 2
     assert ended.summary["tokens_trained"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.backend
+@pytest.mark.timeout(400)
+def test_megatron_trains_on_two_ranks(user: User) -> None:
+    """A few of the steps in which the example learns."""
+    overrides = ["run.steps=3", "policies.solver.batch_sequences=64", "eval.sets.held_out.size=8"]
+    arguments = [part for override in overrides for part in ("--set", override)]
+    ended = user.astraflow("run", EXAMPLES / "megatron.toml", *arguments, deadline_s=380)
+    assert ended.exit_code == 0, ended.text
+    assert ended.summary["versions"] == 3 and ended.summary["tokens_trained"] > 0
+    assert ended.summary["lost"] == ended.summary["duplicated"] == 0
+    checkpoints = ended.run_directory / "checkpoints" / "solver"
+    last = checkpoints / "update-00000003"
+    assert {file.name for file in last.glob("optimizer-*")} == {
+        f"optimizer-rank0000{rank}.safetensors" for rank in (0, 1)
+    }
+    assert (ended.run_directory / "models" / "solver" / "model.safetensors").exists()
+    assert user.left_running() == []
 
 
 @pytest.mark.slow

@@ -41,6 +41,7 @@ def one(directory: Path) -> dict[str, Any]:
     train(trainer, grpo, [5], rows=1)
     (directory / "one-rank").mkdir()
     trainer.save(directory / "one-rank")
+    assert trainer.finish_save(wait=True)  # type: ignore[attr-defined]
     found["saved"] = weights(trainer)
     trainer.close()
     return found

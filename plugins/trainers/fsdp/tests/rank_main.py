@@ -56,9 +56,10 @@ def main(directory: Path) -> None:
     if number == 0:
         folder.mkdir()
     first._joined().tell({})  # type: ignore[attr-defined]
-    first.save(folder)
     found["saved"] = weights(first)
+    first.save(folder)  # and the steps after it run while it is written
     found["through"] = [*train(first, grpo, [6, 7]), digest(first)]
+    found["written"] = first.finish_save(wait=True)  # type: ignore[attr-defined]
     again = rank.trainer("fsdp", "qwen3")
     again.load(folder)
     found["resumed"] = [*train(again, grpo, [6, 7]), digest(again)]

@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+import errno
+import os
+import threading
 from typing import Any, ClassVar
 
 import pytest
 from cases import STEPS, same_metrics, same_weights
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
+from astraflow_core.errors import AstraFlowError, UserError
+from astraflow_core.testing.conformance._trainer_rig import Rig, exported, train
 from astraflow_core.testing.conformance.trainer import Subject, TrainerConformance, installed
 
 KEYS: dict[str, Any] = {
@@ -23,7 +29,10 @@ CUTS: tuple[dict[str, Any], ...] = (
 
 
 class TestFsdpTrainer(TrainerConformance):
-    own_tests: ClassVar = {"multi_rank": "test_two_ranks_make_the_step_of_one"}
+    own_tests: ClassVar = {
+        "multi_rank": "test_two_ranks_make_the_step_of_one",
+        "reshard": "test_two_ranks_read_the_checkpoint_of_one",
+    }
 
     @pytest.fixture
     def component(self) -> Subject:
@@ -31,9 +40,72 @@ class TestFsdpTrainer(TrainerConformance):
 
     @pytest.mark.slow
     @pytest.mark.timeout(300)
-    def test_two_ranks_make_the_step_of_one(
-        self, one: dict[str, Any], two: list[dict[str, Any]]
-    ) -> None:
+    def test_two_ranks_make_the_step_of_one(self, request: pytest.FixtureRequest) -> None:
+        # Fixtures of this class are set up by light tests too.
+        one, two = request.getfixturevalue("one"), request.getfixturevalue("two")
         for found in two:
             same_metrics(found["qwen3"]["metrics"], one["qwen3"]["metrics"])
             same_weights(found["qwen3"]["weights"], one["qwen3"]["weights"], STEPS)
+
+    @pytest.mark.slow
+    @pytest.mark.timeout(300)
+    def test_two_ranks_read_the_checkpoint_of_one(self, request: pytest.FixtureRequest) -> None:
+        # Fixtures of this class are set up by light tests too.
+        one, two = request.getfixturevalue("one"), request.getfixturevalue("two")
+        for found in two:
+            assert found["resharded"].keys() == one["saved"].keys()
+            for name, value in one["saved"].items():
+                assert found["resharded"][name].tobytes() == value.tobytes()
+
+    def test_training_goes_on_while_a_checkpoint_is_written(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        written, write = threading.Event(), FileSystemWriter.write_data
+
+        def later(*arguments: Any) -> Any:
+            assert written.wait(30)
+            return write(*arguments)
+
+        monkeypatch.setattr(FileSystemWriter, "write_data", later)
+        trainer, folder = rig.build(), rig.folder("held-back")
+        train(trainer, [0])
+        saved = exported(trainer)
+        trainer.save(folder)
+        assert not trainer.finish_save(wait=False)  # type: ignore[attr-defined]
+        train(trainer, [1])
+        assert exported(trainer) != saved
+        written.set()
+        assert trainer.finish_save(wait=True)  # type: ignore[attr-defined]
+        again = rig.build()
+        again.load(folder)
+        assert exported(again) == saved
+
+    def test_a_disk_without_room_is_said(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(*_: Any) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        trainer, folder = rig.build(), rig.folder("full")
+        with monkeypatch.context() as patched:
+            patched.setattr(FileSystemWriter, "write_data", full)
+            trainer.save(folder)
+            with pytest.raises(AstraFlowError, match=os.strerror(errno.ENOSPC)):
+                trainer.finish_save(wait=True)  # type: ignore[attr-defined]
+        assert trainer.finish_save(wait=True)  # type: ignore[attr-defined]
+        train(trainer, [0])
+        trainer.save(rig.folder("room"))
+        assert trainer.finish_save(wait=True)  # type: ignore[attr-defined]
+
+    def test_checkpoints_that_are_none_are_refused(self, rig: Rig) -> None:
+        trainer, folder = rig.build(), rig.folder("checkpoint")
+        with pytest.raises(UserError, match="not a checkpoint of trainer 'fsdp'"):
+            trainer.load(folder)
+        train(trainer, [0])
+        trainer.save(folder)
+        assert trainer.finish_save(wait=True)  # type: ignore[attr-defined]
+        (shard,) = folder.glob("*.distcp")
+        os.truncate(shard, shard.stat().st_size // 2)
+        with pytest.raises(UserError, match="cannot be read whole"):
+            trainer.load(folder)
+        (folder / "trainer.json").write_text('{"format": 99, "steps": 1, "ranks": 1}')
+        with pytest.raises(UserError, match="format 99"):
+            trainer.load(folder)

@@ -64,6 +64,7 @@ def test_a_rank_holds_its_shard_only(two: list[dict[str, Any]]) -> None:
 
 def test_the_steps_after_loading_are_bitwise_the_same(two: list[dict[str, Any]]) -> None:
     for found in two:
+        assert found["written"]
         *through, left = found["through"]
         *resumed, right = found["resumed"]
         assert left == right

@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load as read
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
-from astraflow_core.errors import AstraFlowError, UserError
+from astraflow_core.errors import AstraFlowError, DeadlineExceeded, UserError
 from astraflow_plugin_fsdp.group import Group
 
 STATE = "trainer.json"
@@ -157,8 +157,11 @@ def _size(meta: Any) -> Any:
 
 def wait(saving: Future[Any], directory: Path, deadline_s: float) -> None:
     """Until the checkpoint in ``directory`` is written. Raises :class:`AstraFlowError` with what kept it from
-    being so."""
-    error = saving.exception(timeout=deadline_s)
+    being so, :class:`DeadlineExceeded` after ``deadline_s``."""
+    try:
+        error = saving.exception(timeout=deadline_s)
+    except TimeoutError as late:
+        raise DeadlineExceeded("all ranks", f"writing checkpoint {directory}", deadline_s) from late
     if error is not None:
         raise AstraFlowError(
             f"checkpoint {directory} could not be written: {_causes(error)}"

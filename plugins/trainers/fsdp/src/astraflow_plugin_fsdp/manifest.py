@@ -18,7 +18,10 @@ def astraflow_trainers() -> list[Component]:
             config="astraflow_plugin_fsdp.config:FsdpConfig",
             summary="trains a Hugging Face causal LM sharded over ranks by FSDP2, CPU or CUDA",
             capabilities=frozenset(
-                {"entropy", "reference", "proximal", "values", "checkpoint", "multi_rank"}
+                {
+                    *("entropy", "reference", "proximal", "values"),
+                    *("checkpoint", "async_save", "reshard", "multi_rank"),
+                }
             ),
         )
     ]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import math
 from collections.abc import Iterator
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,7 +48,7 @@ class FsdpTrainer:
         self._group: Group | None = None
         self._reference: ShardedLM | None = None
         self._critic = False
-        self._saving: tuple[Future[Any], Path] | None = None
+        self._saving: tuple[concurrent.futures.Future[Any], Path] | None = None
 
     def setup(self, model: Path, total_steps: int, needs: frozenset[str]) -> None:
         """See :class:`astraflow_core.protocols.trainer.Trainer`."""
@@ -178,15 +178,28 @@ class FsdpTrainer:
         return export.export(self._model.whole, self._config.publish_dtype, full)
 
     def save(self, directory: Path) -> None:
-        """See :class:`astraflow_core.protocols.trainer.Trainer`. Each rank writes its shard."""
-        group = self._joined()
+        """See :class:`astraflow_core.protocols.trainer.Trainer`: returns when the state is copied; each rank
+        writes its shard while training goes on."""
+        self.finish_save(wait=True)
         saving = checkpoint.begin_save(
-            directory, self._model.whole, self._optimizer, self._steps, group
+            directory, self._model.whole, self._optimizer, self._steps, self._joined()
         )
+        self._saving = saving, directory
+
+    def finish_save(self, wait: bool) -> bool:
+        """See :class:`astraflow_core.protocols.trainer.SavesLater`: true when all ranks have written."""
+        if self._saving is None:
+            return True
+        saving, directory = self._saving
+        if not wait and not saving.done():
+            return False
+        self._saving = None
         checkpoint.wait(saving, directory, self._ranks.deadline_s)
+        return True
 
     def load(self, directory: Path) -> None:
         """See :class:`astraflow_core.protocols.trainer.Trainer`. The reference model stays the initial one."""
+        self.finish_save(wait=True)
         self._steps = checkpoint.load(directory, self._model.whole, self._optimizer, self._joined())
 
     def save_model(self, directory: Path) -> None:
@@ -200,7 +213,10 @@ class FsdpTrainer:
         )
 
     def close(self) -> None:
-        """Free model, reference and optimizer, and leave the group."""
+        """Free model, reference and optimizer, and leave the group when no rank writes any more."""
+        if self._saving is not None:
+            concurrent.futures.wait([self._saving[0]], self._ranks.deadline_s)
+            self._saving = None
         for name in ("_model", "_optimizer"):
             self.__dict__.pop(name, None)
         self._reference = None
