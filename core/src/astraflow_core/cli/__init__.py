@@ -23,6 +23,7 @@ from astraflow_core.cli import (
     run,
     simulate,
     status,
+    weights,
 )
 from astraflow_core.errors import AstraFlowError
 
@@ -52,6 +53,7 @@ def parser() -> argparse.ArgumentParser:
         explain,
         policy,
         report,
+        weights,
         roles,
         pool,
         raas_check,
