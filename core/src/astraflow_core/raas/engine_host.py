@@ -51,7 +51,7 @@ def build_engine(spec: ChildSpec) -> Engine:
         token=os.environ.get(TOKEN_VARIABLE, ""),
     )
     folder = Path(spec.directory) / "state" / spec.raas / f"engine-{spec.part}"
-    context = replace(context, directory=folder)
+    context = replace(context, directory=folder, replica=spec.replica, replicas=table.replicas)
     catalog = Catalog.discover(disable=config.plugins.disable, only=config.plugins.only)
     engine: Engine = catalog.build(Kind.ENGINE, table, context)
     return engine

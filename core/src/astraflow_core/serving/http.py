@@ -77,15 +77,19 @@ class Client:
         """The body of the answer to ``POST path``."""
         return await self._within(deadline_s, "POST", path, body)
 
-    async def ask(self, path: str, body: Mapping[str, Any]) -> bytes:
+    async def ask(
+        self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
+    ) -> bytes:
         """:meth:`post` without a deadline, for what lasts as long as it lasts, on a connection that is
         used again; cancelling ends it."""
-        async with self._sent("POST", path, body, keep=True) as response:
+        async with self._sent("POST", path, body, keep=True, more=headers) as response:
             return await response.read()
 
-    async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[bytes, None]:
+    async def events(
+        self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
+    ) -> AsyncGenerator[bytes, None]:
         """The events of a stream, as they come. Not every server ends it with ``[DONE]``."""
-        async with self._sent("POST", path, body, keep=True) as response:
+        async with self._sent("POST", path, body, keep=True, more=headers) as response:
             async for line in response.content:
                 event = line[5:].strip() if line.startswith(b"data:") else b""
                 if event and event != b"[DONE]":
@@ -111,10 +115,15 @@ class Client:
 
     @asynccontextmanager
     async def _sent(
-        self, method: str, path: str, body: Mapping[str, Any] | None, keep: bool
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        keep: bool,
+        more: Mapping[str, str] | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         data = None if body is None else msgspec.json.encode(body)
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json", **(more or {})}
         if not keep:
             # After an error of its own a server may close a connection without having said so.
             headers["Connection"] = "close"

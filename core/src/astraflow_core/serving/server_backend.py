@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import abstractmethod
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -19,6 +19,7 @@ from astraflow_core.serving.desk import Flight
 from astraflow_core.serving.engine import Backend
 from astraflow_core.serving.http import Client, ServerRefused, ServerSilent
 from astraflow_core.serving.model_folder import ModelFolder
+from astraflow_core.serving.routes import Routes
 from astraflow_core.types import GenerateResult, WeightSource
 from astraflow_core.types.weights import Kind
 
@@ -68,7 +69,7 @@ class Patience:
 class ServerBackend(Backend):
     """``label`` is what messages call the server, ``loaded`` the version that it holds. A server that is
     gone, hangs or holds nobody knows what is given up: it is killed if it is ours, and all that runs or
-    waits ends with :class:`EngineLost`."""
+    waits ends with :class:`EngineLost`. With a ``router`` requests run on the servers ``others`` too."""
 
     def __init__(
         self,
@@ -79,6 +80,8 @@ class ServerBackend(Backend):
         max_batch: int,
         context_length: int,
         patience: Patience,
+        router: str | None = None,
+        others: Sequence[str] = (),
     ) -> None:
         super().__init__(
             name, max_batch, context_length, folder.config.vocabulary, patience.control_s
@@ -87,6 +90,7 @@ class ServerBackend(Backend):
         self.server = server
         self.folder = folder
         self.client = Client(f"{label} server", server.url, patience.control_s)
+        self.routes = Routes(self.client, label, patience.control_s, router, others)
         self.loaded = Version(0, folder.files)
         self.log = logging.getLogger(f"astraflow.{name}")
         self._stall_s = patience.stall_s
@@ -256,5 +260,6 @@ class ServerBackend(Backend):
             answer.cancel()
         if work:
             await asyncio.wait(work, timeout=_END_S)  # the server is told of each
+        await self.routes.close()
         await self.client.close()
         await self.server.stop()

@@ -39,7 +39,8 @@ class ComponentContext:
     the process it lives in (``"dataflow"``, ``"raas"``, ``"engine"``, ``"trainer"``, ``"launcher"``),
     ``seed`` its own seed, derived from the run's, ``directory`` a folder of its own that it may fill
     (it is created on first use by the component), ``token`` the run's bearer token (never logged),
-    ``ranks`` the place of this process among those of a trainer.
+    ``ranks`` the place of this process among those of a trainer, ``replica`` which of the ``replicas`` engines that
+    serve the policy in one RaaS this is.
     """
 
     run: RunInfo
@@ -49,3 +50,5 @@ class ComponentContext:
     directory: Path
     token: str = ""
     ranks: Ranks = Ranks()
+    replica: int = 0
+    replicas: int = 1

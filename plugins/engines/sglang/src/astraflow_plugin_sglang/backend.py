@@ -25,6 +25,7 @@ class SGLangBackend(ServerBackend):
     """Follows each answer token by token, so it knows itself what was sampled."""
 
     def __init__(self, server: Server, config: SGLangConfig, folder: ModelFolder) -> None:
+        others = [url for url in config.urls if config.router is not None and url != server.url]
         super().__init__(
             "sglang",
             LABEL,
@@ -33,6 +34,8 @@ class SGLangBackend(ServerBackend):
             config.max_batch,
             config.context_length or folder.config.positions,
             Patience(config.control_deadline_s, config.stall_deadline_s),
+            config.router,
+            others,
         )
         self._keep = config.keep
         self._update: Update = update_of(self.client, config, folder)
@@ -50,8 +53,9 @@ class SGLangBackend(ServerBackend):
         sampled = generation.Sampled(flight.request, self.folder.config.eos)
         body = generation.body_of(flight.identifier, flight.request)
         asked = False
+        client, headers = self.routes.client(flight.request), self.routes.headers(flight.request)
         try:
-            async with contextlib.aclosing(self.client.events(generation.PATH, body)) as events:
+            async with contextlib.aclosing(client.events(generation.PATH, body, headers)) as events:
                 async for event in events:
                     before = sampled.count
                     sampled.take(event)
@@ -84,12 +88,14 @@ class SGLangBackend(ServerBackend):
         await self.control("/continue_generation", {})
 
     async def end(self, flights: Sequence[Flight]) -> None:
-        """One call for each."""
+        """One call for each, to every server that may run it."""
         for flight in flights:
             await self.control("/abort_request", {"rid": flight.identifier})
+            await self.routes.tell_others("/abort_request", {"rid": flight.identifier})
 
     async def _tell_end(self, flight: Flight) -> None:
         await self.client.post("/abort_request", {"rid": flight.identifier})
+        await self.routes.tell_others("/abort_request", {"rid": flight.identifier})
 
     async def bring(self, version: Version) -> None:
         """Requests that are frozen in place hold their keys and values, so the cache can be flushed only if

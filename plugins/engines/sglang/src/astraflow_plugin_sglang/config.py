@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from astraflow_core.config.models import ConfigModel, PositiveInt, Seconds
+
+Url = Annotated[str, Field(pattern=r"^https?://")]
 
 
 class SGLangConfig(ConfigModel):
     """``engine = { use = "sglang", … }``"""
 
-    url: Annotated[str, Field(pattern=r"^https?://")] | None = Field(
+    url: Url | tuple[Url, ...] | None = Field(
         default=None,
-        description="A server that runs already, for this engine alone; default: a child.",
+        description="A server that runs already, for this engine alone, or one for each replica; default: a child.",
+    )
+    router: Url | None = Field(
+        default=None,
+        description="A router, such as sglang-router, in front of all servers of url: requests go there.",
     )
     server_python: str | None = Field(
         default=None,
@@ -63,3 +69,14 @@ class SGLangConfig(ConfigModel):
         default=120.0,
         description="Longest that running requests may sample nothing before the server counts as hung.",
     )
+
+    @model_validator(mode="after")
+    def _router_has_servers(self) -> Self:
+        if self.router is not None and self.url is None:
+            raise ValueError("a router needs url: the servers behind it, one for each replica")
+        return self
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Those of ``url``."""
+        return (self.url,) if isinstance(self.url, str) else self.url or ()

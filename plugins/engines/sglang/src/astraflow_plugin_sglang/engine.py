@@ -10,6 +10,7 @@ from astraflow_core.serving.child_server import AttachedServer
 from astraflow_core.serving.engine import DeskEngine
 from astraflow_core.serving.http import ServerRefused, ServerSilent
 from astraflow_core.serving.model_folder import ModelFolder
+from astraflow_core.serving.routes import own_url
 from astraflow_core.serving.server_backend import Server
 from astraflow_core.types import ComponentContext, LogprobSemantics
 from astraflow_plugin_sglang.backend import SGLangBackend
@@ -54,6 +55,7 @@ class SGLangEngine(DeskEngine[SGLangBackend]):
 
     def _server(self, model: Path) -> Server:
         if self._config.url is not None:
-            return AttachedServer(LABEL, self._config.url)
+            url = own_url(self._config.urls, self._config.router, self._context)
+            return AttachedServer(LABEL, url)
         log_file = self._context.directory / "sglang.log"
         return sglang_server(self._config, model, log_file, self._context.seed)

@@ -38,8 +38,10 @@ class VllmBackend(ServerBackend):
         self, server: Server, config: VllmConfig, folder: ModelFolder, context_length: int
     ) -> None:
         patience = Patience(config.control_deadline_s, config.stall_deadline_s)
+        others = [url for url in config.urls if config.router is not None and url != server.url]
         super().__init__(
-            "vllm", LABEL, server, folder, config.max_batch, context_length, patience
+            "vllm", LABEL, server, folder, config.max_batch, context_length, patience,
+            config.router, others,
         )  # fmt: skip
         self.slept = 0
         self._whole = self.loaded
@@ -99,6 +101,9 @@ class VllmBackend(ServerBackend):
         # A prefix cached under one version is never read under another, even while requests that a
         # pause had frozen keep the cache from being reset.
         salt = f"{self._session}.{self.version}"
+        client, headers = self.routes.client(request), self.routes.headers(request)
+        if client is not self.client:  # a server of whose version nothing is known here
+            salt = self._name(flight.identifier)
         body = requests.body_of(
             self._name(flight.identifier),
             request,
@@ -109,10 +114,10 @@ class VllmBackend(ServerBackend):
         )
         sampled = requests.Sampled(request)
         if not stops:
-            sampled.take(await self.client.ask(requests.PATH, body))
+            sampled.take(await client.ask(requests.PATH, body, headers))
             return sampled.result()
         cut = None
-        async for event in self.client.events(requests.PATH, body):
+        async for event in client.events(requests.PATH, body, headers):
             before = len(sampled.tokens)
             sampled.take(event)
             if cut is None:
@@ -146,6 +151,7 @@ class VllmBackend(ServerBackend):
         """By the names that the server gives them."""
         names = [requests.external_id(self._name(flight.identifier)) for flight in flights]
         await self.control("/abort_requests", {"request_ids": names})
+        await self.routes.tell_others("/abort_requests", {"request_ids": names})
 
     async def load(self, source: WeightSource) -> None:
         """A whole version, or an adapter for the one that is loaded whole."""
@@ -184,8 +190,9 @@ class VllmBackend(ServerBackend):
             self._adapters.rebase("")
 
     async def progress(self) -> float:
-        """As the server counts."""
-        return (await metrics(self.client)).get(SAMPLED, 0.0)
+        """As the servers count that may run requests of ours."""
+        found = [await metrics(client) for client in self.routes.servers]
+        return sum(each.get(SAMPLED, 0.0) for each in found)
 
     async def sleep(self, level: int) -> None:
         """Give memory back; what runs ends with what it has."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from astraflow_core.config.models import ConfigModel, PositiveInt, Seconds
 
@@ -14,9 +14,14 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 class VllmConfig(ConfigModel):
     """``engine = { use = "vllm", … }``"""
 
-    url: str | None = Field(
+    url: str | tuple[str, ...] | None = Field(
         default=None,
-        description="A server that runs already, 'http://HOST:PORT' or 'unix:PATH'; default: a child.",
+        description="A server that runs already, 'http://HOST:PORT' or 'unix:PATH', or one for each replica; "
+        "default: a child.",
+    )
+    router: str | None = Field(
+        default=None,
+        description="A router, such as vllm-router, in front of all servers of url: requests go there.",
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         default="auto", description="auto: float32 on CPU, else what vLLM chooses for the model."
@@ -71,3 +76,18 @@ class VllmConfig(ConfigModel):
         default=120.0,
         description="Longest that running requests may sample nothing before the server counts as hung.",
     )
+
+    @model_validator(mode="after")
+    def _router_has_servers(self) -> Self:
+        if self.router is not None and self.url is None:
+            raise ValueError("a router needs url: the servers behind it, one for each replica")
+        if self.router is not None and self.lora_rank is not None:
+            raise ValueError(
+                "adapters have a name on each server, which a router cannot know: leave router or lora_rank out"
+            )
+        return self
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Those of ``url``."""
+        return (self.url,) if isinstance(self.url, str) else self.url or ()

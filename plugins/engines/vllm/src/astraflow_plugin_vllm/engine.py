@@ -13,6 +13,7 @@ from astraflow_core.serving.engine import DeskEngine, end_requests, end_supersed
 from astraflow_core.serving.gpu import DRIVER
 from astraflow_core.serving.http import Client, ServerRefused, ServerSilent
 from astraflow_core.serving.model_folder import ModelFolder
+from astraflow_core.serving.routes import own_url
 from astraflow_core.serving.server_backend import Server
 from astraflow_core.types import ComponentContext, LogprobSemantics
 from astraflow_plugin_vllm.backend import VllmBackend, context_length
@@ -61,7 +62,8 @@ class VllmEngine(DeskEngine[VllmBackend]):
 
     def _server(self, model: Path) -> Server:
         if self._config.url is not None:
-            return AttachedServer(LABEL, self._config.url)
+            url = own_url(self._config.urls, self._config.router, self._context)
+            return AttachedServer(LABEL, url)
         log_file = self._context.directory / "vllm.log"
         return VllmServer(self._config, model, log_file, self._context.seed)
 
