@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for megatron_cases
 
 
 @pytest.fixture(scope="session")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def torch_alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """See :func:`megatron_launch.write_reference`."""
     from megatron_launch import write_reference
 

@@ -29,7 +29,7 @@ NO_CUDA = pytest.mark.skipif(
 VOCABULARY = 29
 """Odd, so that tensor parallel ranks hold padding."""
 STEPS = 5
-LR = 1e-3
+LR = 1e-4
 KEYS: dict[str, Any] = {
     "device": "cpu",
     "publish_dtype": "float32",

@@ -20,7 +20,7 @@ from megatron_cases import LR, STEPS, Course, make_batch, write_model
 from transformers import AutoModelForCausalLM
 
 MODELS = ("qwen3", "llama")
-DEADLINE_S = 200.0
+DEADLINE_S = 500.0
 LAYOUTS: dict[str, tuple[int, dict[str, int]]] = {
     "tensor": (2, {"tensor_parallel": 2}),
     "pipeline": (2, {"pipeline_parallel": 2}),
@@ -79,9 +79,8 @@ def compare(kind: str, expected: Any, found: Any) -> None:
     np.testing.assert_allclose(found["losses"], expected["losses"], rtol=1e-4, atol=1e-6)
     for number in range(STEPS):
         name = f"logprobs/{number}"
-        # Before the first step the models are one; later weights differ by what is allowed above.
-        bound = 1e-5 if number == 0 else 1e-4
-        np.testing.assert_allclose(found[name], expected[name], atol=bound, err_msg=kind)
+        apart = np.abs(expected[name] - found[name]).max()
+        assert apart <= 1e-5, f"{kind}: log-probs before step {number} are {apart:.2e} apart"
 
 
 def as_transformers_says(folder: Path, final: Any) -> None:

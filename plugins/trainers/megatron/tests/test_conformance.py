@@ -33,5 +33,5 @@ class TestMegatronTrainer(TrainerConformance):
 
     @pytest.mark.slow
     @pytest.mark.timeout(600)
-    def test_two_ranks_make_the_steps_of_one(self, reference: Path, tmp_path: Path) -> None:
-        same_steps_as_one("tensor", reference, tmp_path / "ranks")
+    def test_two_ranks_make_the_steps_of_one(self, torch_alone: Path, tmp_path: Path) -> None:
+        same_steps_as_one("tensor", torch_alone, tmp_path / "ranks")

@@ -16,5 +16,5 @@ pytestmark = [pytest.mark.backend, pytest.mark.slow, NO_CUDA]
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "tensor"])
-def test_ranks_make_the_same_steps_as_one(layout: str, reference: Path, tmp_path: Path) -> None:
-    same_steps_as_one(layout, reference, tmp_path / "ranks")
+def test_ranks_make_the_same_steps_as_one(layout: str, torch_alone: Path, tmp_path: Path) -> None:
+    same_steps_as_one(layout, torch_alone, tmp_path / "ranks")
