@@ -27,12 +27,8 @@ class Seen:
     steps: Counter[int] = field(default_factory=Counter)
     bound_by_block: float = 0.0
 
-    def add(self, elements: int, steps: Any, size: int, dense: bool = False) -> None:
+    def add(self, elements: int, steps: Any, size: int = 0) -> None:
         """A block of so many elements with these steps, sent in so many bytes."""
-        if steps is None:
-            raise ValueError(
-                f"a block was sent as {'a whole' if dense else 'values'}, not as steps"
-            )
         self.elements += elements
         self.changed += len(steps)
         self.size += size

@@ -27,7 +27,6 @@ from astraflow_core.types import Batch
 from astraflow_core.weights.snapshot import Snapshot, Snapshotter
 from astraflow_plugin_delta.codec import Codec
 from astraflow_plugin_delta.companion import DeltaCompanion
-from astraflow_plugin_delta.frame import DENSE
 from astraflow_plugin_delta.kernels import load_kernel
 from astraflow_plugin_delta.link import open_index, open_link, pack_link
 from bench.support.entropy import Seen
@@ -103,29 +102,27 @@ def record(folder: Path, rate: str, batch: Batch, steps: int) -> list[dict[str, 
             snapshot = snapshotter.take(step, trainer.export(), None)
             objects = companion.objects(snapshot)
             if previous is not None:
-                snapshotter.recycle(previous.data)
-                seen.append(note(codec, objects, rate))
+                seen.append(note(codec, previous, snapshot, objects, rate))
                 print(rate, step, seen[-1], flush=True)
+                snapshotter.recycle(previous.data)
             previous = snapshot
         trainer.close()
     companion.close()
     return seen
 
 
-def note(codec: Codec, objects: Any, rate: str) -> dict[str, float]:
-    """Density, bytes and bits of the newest link, which is written down too."""
+def note(codec: Codec, old: Snapshot, new: Snapshot, objects: Any, rate: str) -> dict[str, float]:
+    """What changed between two versions, in numbers; some blocks of it, as steps, are written down."""
     (entry,) = open_index(objects["links"])
-    link = open_link(memoryview(objects[entry.name]), entry)
-    head = link.head
-    total = Seen()
-    for block, frames in link.frames.items():
-        size = min(head.block_size, head.size - block * head.block_size)
-        for frame in frames:
-            changes = codec.decode(frame, block, size)
-            total.add(changes.elements, changes.steps, len(frame), frame[8] == DENSE)
-    blocks = head.size // head.block_size + 1
-    total.elements += (blocks - len(link.frames)) * head.block_size // 2
-    kept = [(b, frame) for b, frames in link.frames.items() if b % KEPT == 1 for frame in frames]
+    head = open_link(memoryview(objects[entry.name]), entry).head
+    total, kept = Seen(), []
+    for block in range(len(new.manifest.blocks)):
+        part = slice(block * head.block_size, (block + 1) * head.block_size)
+        changes = codec.diff(old.data[part], new.data[part], 2)
+        total.add(changes.elements, changes.steps)
+        if block % KEPT == 1:
+            kept.append((block, codec.encode(changes, None, block)))
+    total.size = entry.size
     data = pack_link(msgspec.structs.replace(head, table=b""), kept)
     (FOLDER / f"smollm2_lr{rate}.delta").write_bytes(data)
     return total.figures()

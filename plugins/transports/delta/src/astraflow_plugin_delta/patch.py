@@ -1,13 +1,10 @@
-"""Applies links to a file, block by block, and says which blocks became right."""
+"""Applies links to a version, block by block, and says which blocks became right."""
 
 from __future__ import annotations
 
 import logging
-import mmap
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import xxhash
 
@@ -23,38 +20,34 @@ def patch(
     codec: Codec,
     links: Sequence[Link],
     manifest: Manifest,
-    file: int,
-    base: Path | None,
+    base: memoryview,
+    file: int | None,
     check: Callable[[], None],
 ) -> set[int]:
-    """Bring the open ``file`` to the version of ``manifest`` and return the blocks whose xxh3-128 is the
-    manifest's.
+    """Bring ``base`` to the version of ``manifest`` and return the blocks whose xxh3-128 is the manifest's.
 
-    With a ``base`` blocks are copied from it and patched on the way, and only right ones are written;
-    without one the file itself is the base and is patched in place. ``check`` is called before each block
-    and may raise. Steps are applied once to bytes that were verified as the base; if a frame is damaged,
-    or the base has decayed, the result has another hash.
+    With an open ``file`` blocks are copied and patched on the way, and only right ones are written to it;
+    without one ``base`` is writable and patched in place. ``check`` is called before each block and may
+    raise. Steps are applied once to bytes that were verified as the base; if a frame is damaged, or the
+    base has decayed, the result has another hash.
     """
     good: set[int] = set()
     wrong: dict[int, str] = {}
     size = manifest.block_size
-    with ExitStack() as stack:
-        view = stack.enter_context(_mapped(base, file))
-        if len(view) != manifest.size:
-            return good
-        scratch = memoryview(bytearray(min(size, manifest.size)))
-        for block, digest in enumerate(manifest.blocks):
-            check()
-            with view[block * size : (block + 1) * size] as there, scratch[: len(there)] as copy:
-                target = there if base is None else copy
-                if base is not None:
-                    copy[:] = there
-                if reason := _apply(codec, links, target, block, digest):
-                    wrong[block] = reason
-                    continue
-                if base is not None:
-                    _write(file, copy, block * size)
-                good.add(block)
+    if len(base) != manifest.size:
+        return good
+    scratch = memoryview(bytearray(min(size, manifest.size) if file is not None else 0))
+    for block, digest in enumerate(manifest.blocks):
+        check()
+        with base[block * size : (block + 1) * size] as there, scratch[: len(there)] as copy:
+            if file is not None:
+                copy[:] = there
+            if reason := _apply(codec, links, there if file is None else copy, block, digest):
+                wrong[block] = reason
+                continue
+            if file is not None:
+                _write(file, copy, block * size)
+            good.add(block)
     if wrong:
         block, reason = next(iter(wrong.items()))
         log.warning(
@@ -76,18 +69,6 @@ def _apply(
             except BadFrame as error:
                 return f"its frame from version {link.head.base} to {link.head.version}: {error}"
     return "" if xxhash.xxh3_128_digest(target) == digest else "its hash is not the manifest's"
-
-
-@contextmanager
-def _mapped(base: Path | None, file: int) -> Iterator[memoryview]:
-    """The bytes of ``base``, or those of ``file`` to be written."""
-    with ExitStack() as stack:
-        if base is None:
-            mapping = stack.enter_context(mmap.mmap(file, 0))
-        else:
-            opened = stack.enter_context(base.open("rb"))
-            mapping = stack.enter_context(mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ))
-        yield stack.enter_context(memoryview(mapping))
 
 
 def _write(file: int, data: memoryview, offset: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import mmap
 import threading
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ class Held:
     digest: str
     size: int
     path: Path
+    mapping: mmap.mmap | None = None
     readers: int = 0
 
     @property
@@ -50,12 +52,20 @@ class Held:
         return self.version, self.digest
 
 
+class _Here(threading.local):
+    """The fetch of this thread: the version that its file was, and the mapping if it was patched."""
+
+    inside: Held | None = None
+    mapping: mmap.mmap | None = None
+
+
 class DeltaReceiver(HttpReceiver):
     """Fetches versions by deltas where it can, else whole; see
     :class:`astraflow_core.protocols.transport.Receiver`.
 
     Two files take turns: one is handed out, the other, released before, is patched in place. Until there
-    is a second, blocks are copied as they are patched.
+    is a second, blocks are copied as they are patched. A file that was patched stays mapped, since mapping
+    it anew costs more than patching it.
     """
 
     def __init__(self, directory: Path, token: str, *, streams: int, codec: Codec) -> None:
@@ -64,34 +74,42 @@ class DeltaReceiver(HttpReceiver):
         self._guard = threading.Lock()
         self._handed_out: dict[Path, Held] = {}
         self._spares: dict[str, Held] = {}
-        self._patched: dict[int, Held] = {}
+        self._here = _Here()
         self._cache: dict[bytes, bytearray] = {}
 
     def fetch(self, announcement: Announcement, deadline_s: float) -> WeightSource:
         """Fetch and verify a version, from each endpoint in turn until one has delivered the rest."""
-        source = super().fetch(announcement, deadline_s)
+        try:
+            source = super().fetch(announcement, deadline_s)
+            held = Held(
+                source.policy, source.version, source.digest, announcement.size, source.path,
+                self._here.mapping,
+            )  # fmt: skip
+        finally:
+            self._here.inside = self._here.mapping = None
         with self._guard:
-            self._handed_out[source.path] = Held(
-                source.policy, source.version, source.digest, announcement.size, source.path
-            )
+            self._handed_out[source.path] = held
         return source
+
+    def close(self) -> None:
+        """End running fetches and delete every file; closing twice is allowed."""
+        super().close()
+        with self._guard:
+            self._handed_out.clear()
+            self._spares.clear()
+            self._cache.clear()
 
     def open(self, partial: Path, announcement: Announcement) -> BinaryIO:
         """A released file of the same size, to be patched in place, or a new one."""
         with self._guard:
             spare = self._spares.pop(announcement.policy, None)
-        if spare is not None and spare.size == announcement.size:
-            spare.path.rename(partial)
-            patched = partial.open("r+b")
-            with self._guard:
-                self._patched[patched.fileno()] = spare
-            return patched
-        if spare is not None:
-            spare.path.unlink(missing_ok=True)
-        file = super().open(partial, announcement)
-        with self._guard:
-            self._patched.pop(file.fileno(), None)  # a number used again
-        return file
+        if spare is None or spare.size != announcement.size:
+            if spare is not None:
+                spare.path.unlink(missing_ok=True)
+            return super().open(partial, announcement)
+        spare.path.rename(partial)
+        self._here.inside = spare
+        return partial.open("r+b")
 
     def discard(self, source: WeightSource) -> None:
         """Keep the file to be patched, if it is newer than the one kept and nobody copies from it."""
@@ -111,7 +129,8 @@ class DeltaReceiver(HttpReceiver):
     def prepare(self, client: VersionClient, manifest: Manifest, file: int) -> set[int]:
         """Patch what the receiver has; returns the blocks whose hash is right then."""
         with ExitStack() as stack:
-            base, inside = self._bases(manifest.policy, file, stack)
+            inside, self._here.inside = self._here.inside, None
+            base = self._bases(manifest.policy, inside, stack)
             if not base:
                 return set()
             try:
@@ -124,10 +143,17 @@ class DeltaReceiver(HttpReceiver):
                 )  # fmt: skip
                 return set()
             source = base[path.start]
-            good = patch(
-                self._codec, links, manifest, file,
-                None if source is inside else source.path, client.raise_if_stopped,
-            )  # fmt: skip
+            if source is inside:
+                mapping = source.mapping or mmap.mmap(file, 0)
+                self._here.mapping = mapping
+            else:
+                with source.path.open("rb") as opened:
+                    mapping = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
+            with memoryview(mapping) as view:
+                good = patch(
+                    self._codec, links, manifest, view, None if source is inside else file,
+                    client.raise_if_stopped,
+                )  # fmt: skip
         log.info(
             "version %d of policy %r: patched from version %d by %d deltas of %d bytes, %d of %d blocks "
             "come whole",
@@ -136,20 +162,17 @@ class DeltaReceiver(HttpReceiver):
         )  # fmt: skip
         return good
 
-    def _bases(
-        self, policy: str, file: int, stack: ExitStack
-    ) -> tuple[dict[paths.State, Held], Held | None]:
-        """What can be patched: the content of ``file`` itself first, if it was a version, then what is
+    def _bases(self, policy: str, inside: Held | None, stack: ExitStack) -> dict[paths.State, Held]:
+        """What can be patched: first the content of the file itself, if it was a version, then what is
         handed out, which is not patched by others until ``stack`` ends."""
+        found = {inside.state: inside} if inside else {}
         with self._guard:
-            inside = self._patched.pop(file, None)
-            found = {inside.state: inside} if inside else {}
             for held in self._handed_out.values():
                 if held.policy == policy and held.state not in found:
                     found[held.state] = held
                     held.readers += 1
                     stack.callback(self._leave, held)
-        return found, inside
+        return found
 
     def _leave(self, held: Held) -> None:
         with self._guard:
