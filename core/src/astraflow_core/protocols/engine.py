@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from astraflow_core.types import GenerateRequest, GenerateResult, LogprobSemantics, WeightSource
+from astraflow_core.types import (
+    Bucket,
+    GenerateRequest,
+    GenerateResult,
+    LogprobSemantics,
+    Rendezvous,
+    WeightSource,
+)
 
 PauseMode = Literal["keep", "wait", "abort"]
 
@@ -73,3 +81,22 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """End all requests and free everything; further calls are errors."""
+
+
+class DirectEngine(Engine, Protocol):
+    """An engine with capability ``weights.collective`` or ``weights.ipc``: versions may come to it from the
+    trainer's memory, without a file."""
+
+    @property
+    def workers(self) -> int:
+        """How many of its processes take a place in a broadcast; 0 if none can. Constant after :meth:`start`."""
+
+    async def join(self, rendezvous: Rendezvous) -> None:
+        """Take the places of a broadcast (capability ``weights.collective``), while requests run. Returns when
+        all its ranks have met; raises :class:`astraflow_core.errors.WeightsError` that names who is missing."""
+
+    async def receive(self, version: int, buckets: Sequence[Bucket]) -> None:
+        """As :meth:`load_weights`, of a version that is broadcast to the places taken last, or lies in memory to
+        be mapped (capability ``weights.ipc``). Each bucket's digest is compared before any of it is used. If a
+        bucket is torn or missing: :class:`astraflow_core.errors.WeightsError`, and the old version stays loaded
+        and usable, or :class:`astraflow_core.errors.EngineLost`."""

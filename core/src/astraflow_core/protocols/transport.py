@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from astraflow_core.types import Announcement, ExportedTensor, Manifest, WeightSource
+from astraflow_core.types import Announcement, Delivery, ExportedTensor, Manifest, WeightSource
 
 
 class Publisher(Protocol):
@@ -48,6 +48,20 @@ class Receiver(Protocol):
 
     def close(self) -> None:
         """Release everything."""
+
+
+class DirectReceiver(Receiver, Protocol):
+    """Of a transport with capability ``collective`` or ``ipc``. Each engine may get a version directly; what it
+    does not get that way is fetched."""
+
+    def meet(
+        self, announcement: Announcement, member: str, workers: int, deadline_s: float
+    ) -> Delivery:
+        """Ask for a direct delivery to the engine ``member`` with so many ``workers``; returns when it is known
+        who else gets one. Raises :class:`astraflow_core.errors.WeightsError` if there is none (any more)."""
+
+    def done(self, announcement: Announcement, delivery: Delivery) -> None:
+        """The engine needs the delivery no longer, whatever came of it."""
 
 
 class Transport(Protocol):

@@ -16,7 +16,7 @@ import time
 from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import zmq
@@ -27,7 +27,7 @@ from astraflow_core.component import Kind
 from astraflow_core.config.load import component_context
 from astraflow_core.errors import EngineLost
 from astraflow_core.lasting import made_to_last
-from astraflow_core.protocols.engine import Engine
+from astraflow_core.protocols.engine import DirectEngine, Engine
 from astraflow_core.raas import host_protocol as protocol
 from astraflow_core.raas.failures import as_failure
 from astraflow_core.raas.spec import TOKEN_VARIABLE, ChildSpec, part_name, read_spec
@@ -148,6 +148,10 @@ class EngineHost:
                 await self._engine.resume()
             case protocol.LoadWeights():
                 await self._engine.load_weights(message.source)
+            case protocol.Join(rendezvous=rendezvous):
+                await cast(DirectEngine, self._engine).join(rendezvous)
+            case protocol.Receive(version=version, buckets=delivered):
+                await cast(DirectEngine, self._engine).receive(version, delivered)
             case protocol.Sleep(level=level):
                 await self._engine.sleep(level)
             case protocol.Wake():
@@ -174,6 +178,7 @@ async def _start(spec: ChildSpec, socket: zmq.asyncio.Socket) -> Engine | None:
             semantics.temperature,
             semantics.truncation,
             time.monotonic() - began,
+            getattr(engine, "workers", 0),
         )
     except Exception as error:  # the client raises it again; the trace stays in the log
         log.exception("the engine of policy %r did not start", spec.policy)

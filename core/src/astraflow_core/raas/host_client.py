@@ -20,7 +20,13 @@ from astraflow_core.protocols.engine import PauseMode
 from astraflow_core.raas import host_protocol as protocol
 from astraflow_core.raas.host_protocol import HostGone
 from astraflow_core.raas.patience import ended
-from astraflow_core.types import GenerateRequest, GenerateResult, WeightSource
+from astraflow_core.types import (
+    Delivery,
+    GenerateRequest,
+    GenerateResult,
+    Rendezvous,
+    WeightSource,
+)
 
 Call = Callable[[int], protocol.ToHost]
 
@@ -107,6 +113,18 @@ class HostClient:
             )
 
         await self._call(load, deadline_s, f"load version {source.version}")
+
+    async def join(self, rendezvous: Rendezvous, deadline_s: float) -> None:
+        """``DirectEngine.join``."""
+        await self._call(lambda call: protocol.Join(call, rendezvous), deadline_s, "join")
+
+    async def receive(self, delivery: Delivery, deadline_s: float) -> None:
+        """``DirectEngine.receive``."""
+        await self._call(
+            lambda call: protocol.Receive(call, delivery.version, delivery.buckets),
+            deadline_s,
+            f"receive version {delivery.version}",
+        )
 
     async def sleep(self, level: int, deadline_s: float) -> None:
         """``Engine.sleep``."""

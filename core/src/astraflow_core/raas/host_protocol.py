@@ -15,7 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow_core import errors
-from astraflow_core.types import GenerateRequest, GenerateResult, Sampling, WeightSource
+from astraflow_core.types import (
+    Bucket,
+    GenerateRequest,
+    GenerateResult,
+    Rendezvous,
+    Sampling,
+    WeightSource,
+)
 from astraflow_core.types.weights import Kind
 
 
@@ -104,6 +111,21 @@ class LoadWeights(_Message, frozen=True, tag="load_weights"):
         )
 
 
+class Join(_Message, frozen=True, tag="join"):
+    """``DirectEngine.join``."""
+
+    call: int
+    rendezvous: Rendezvous
+
+
+class Receive(_Message, frozen=True, tag="receive"):
+    """``DirectEngine.receive``."""
+
+    call: int
+    version: int
+    buckets: tuple[Bucket, ...]
+
+
 class Sleep(_Message, frozen=True, tag="sleep"):
     """``Engine.sleep``."""
 
@@ -136,12 +158,13 @@ class Close(_Message, frozen=True, tag="close"):
 
 
 class Ready(_Message, frozen=True, tag="ready"):
-    """The engine has started."""
+    """The engine has started; ``workers`` as of :class:`astraflow_core.protocols.engine.DirectEngine`, or 0."""
 
     context_length: int
     temperature: bool
     truncation: bool
     seconds: float
+    workers: int = 0
 
 
 class StartFailed(_Message, frozen=True, tag="start_failed"):
@@ -176,7 +199,19 @@ class Failed(_Message, frozen=True, tag="failed"):
 
 
 ToHost = (
-    Generate | Abort | Score | Pause | Resume | LoadWeights | Sleep | Wake | Health | Ping | Close
+    Generate
+    | Abort
+    | Score
+    | Pause
+    | Resume
+    | LoadWeights
+    | Join
+    | Receive
+    | Sleep
+    | Wake
+    | Health
+    | Ping
+    | Close
 )
 FromHost = Ready | StartFailed | Results | Reply | Failed
 

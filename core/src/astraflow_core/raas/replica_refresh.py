@@ -6,19 +6,19 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
-from astraflow_core.errors import AstraFlowError, DeadlineExceeded
+from astraflow_core.errors import AstraFlowError, DeadlineExceeded, WeightsError
 from astraflow_core.protocols.engine import PauseMode
 from astraflow_core.raas.colocation import Devices
 from astraflow_core.raas.host_client import HostClient
 from astraflow_core.raas.host_process import EngineHostProcess
-from astraflow_core.raas.host_protocol import HostGone
+from astraflow_core.raas.host_protocol import EngineError, HostGone
 from astraflow_core.raas.shelf import WeightShelf
 from astraflow_core.raas.spec import part_name
 from astraflow_core.raas.supervised_engine import SupervisedEngine
-from astraflow_core.types import WeightSource
 from astraflow_core.wire.messages import Wait
 
 log = logging.getLogger("astraflow.raas")
@@ -61,6 +61,7 @@ class ReplicaRefresh:
         self._shelf, self._mode = shelf, mode
         self._deadline_s, self._drain_s = deadline_s, drain_s
         self._loaded: tuple[EngineHostProcess, int] | None = None
+        self._asked: tuple[EngineHostProcess, int] | None = None
         self._wake = asyncio.Event()
         self._activity: tuple[str, str, float, float] | None = None
 
@@ -173,40 +174,74 @@ class ReplicaRefresh:
         return not shelf.held and shelf.pinned in (None, version) and self._is_due(version)
 
     async def _bring(self, target: int) -> None:
+        host = self.engine.running()
+        if self._shelf.direct and host.workers and (host, target) != self._asked:
+            self._asked = host, target  # once; what does not come directly comes as a file
+            try:
+                await self._receive(host, target)
+                return
+            except (WeightsError, DeadlineExceeded, EngineError) as error:
+                log.info("%s fetches version %d: %s", self.engine.label, target, error)
         self._doing(f"trainer {self._shelf.policy}", f"the weights of version {target}")
         async with self._shelf.borrowed(target) as source, self._devices.use():
             if self._may_load(target):
-                await self._swap(self.engine.running(), source)
+                host = self.engine.running()
+                await self._swap(host, target, host.client.load_weights(source, self._deadline_s))
 
-    async def _swap(self, host: EngineHostProcess, source: WeightSource) -> None:
-        self._doing(host.client.host, f"the load of version {source.version}")
+    async def _receive(self, host: EngineHostProcess, target: int) -> None:
+        """By a direct delivery. A drain could keep the others waiting, so it comes before the meeting."""
+        client, member = host.client, f"{host.client.host} (pid {host.pid})"
+        drains = self._mode == "wait"
+        self._doing(f"trainer {self._shelf.policy}", f"a direct delivery of version {target}")
+        async with self._devices.use():
+            try:
+                if drains:
+                    await client.pause(self._mode, self._drain_s)
+                async with self._shelf.met(target, member, host.workers) as delivery:
+                    if not self._may_load(target):
+                        raise WeightsError("it is not wanted any more")
+                    if delivery.rendezvous is not None:
+                        await client.join(delivery.rendezvous, self._deadline_s)
+                    await self._swap(host, target, client.receive(delivery, self._deadline_s))
+            except BaseException:
+                if drains:
+                    await self._resume_after_failure(client)
+                raise
+
+    async def _swap(
+        self, host: EngineHostProcess, version: int, load: Coroutine[Any, Any, None]
+    ) -> None:
+        self._doing(host.client.host, f"the load of version {version}")
         client, times = host.client, self.times
         began = time.monotonic()
         try:
             await client.pause(self._mode, self._drain_s)
             paused = time.monotonic()
             times.pause_s += paused - began
-            await self._load(host, source)
+            await self._load(host, version, load)
             loaded = time.monotonic()
             times.load_s += loaded - paused
         except BaseException:
+            load.close()
             await self._resume_after_failure(client)
             raise
-        self._loaded = (host, source.version)
+        self._loaded = (host, version)
         self.trouble = ""
         self.served_changed()
         await client.resume(self._deadline_s)
         times.resume_s += time.monotonic() - loaded
         times.swaps += 1
-        self._shelf.keep(self, source.version)
-        log.info("%s serves version %d", self.engine.label, source.version)
+        self._shelf.keep(self, version)
+        log.info("%s serves version %d", self.engine.label, version)
 
-    async def _load(self, host: EngineHostProcess, source: WeightSource) -> None:
+    async def _load(
+        self, host: EngineHostProcess, version: int, load: Coroutine[Any, Any, None]
+    ) -> None:
         try:
-            await host.client.load_weights(source, self._deadline_s)
+            await load
         except DeadlineExceeded:
             # Nobody can say what it holds now.
-            host.kill(f"did not load version {source.version} within {self._deadline_s:.0f} s")
+            host.kill(f"did not load version {version} within {self._deadline_s:.0f} s")
             raise
 
     async def _resume_after_failure(self, client: HostClient) -> None:

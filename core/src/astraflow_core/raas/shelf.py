@@ -9,11 +9,12 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
+from typing import cast
 
 from astraflow_core.errors import WeightsError
-from astraflow_core.protocols.transport import Receiver
+from astraflow_core.protocols.transport import DirectReceiver, Receiver
 from astraflow_core.raas.threads import in_thread
-from astraflow_core.types import Announcement, WeightSource
+from astraflow_core.types import Announcement, Delivery, WeightSource
 
 log = logging.getLogger("astraflow.raas")
 REMEMBERED = 16
@@ -24,7 +25,8 @@ class WeightShelf:
     """Fetches each version once, whoever asks first, and keeps it while a replica has it or loads it.
 
     ``pinned`` is the version that every replica should serve, ``held`` those that requests in flight need;
-    ``fetch_s`` and ``bytes_received`` add up over all fetches.
+    ``fetch_s`` and ``bytes_received`` add up over all fetches. ``direct``: engines may receive a version without
+    a file, at a meeting (:meth:`met`).
     """
 
     def __init__(self, policy: str, receiver: Receiver, deadline_s: float) -> None:
@@ -35,6 +37,7 @@ class WeightShelf:
         self.fetch_s = 0.0
         self.bytes_received = 0
         self._receiver, self._deadline_s = receiver, deadline_s
+        self.direct = hasattr(receiver, "meet")
         self._announced: dict[int, Announcement] = {}
         self._sources: dict[int, WeightSource] = {}
         self._last_fetched: int | None = None
@@ -81,6 +84,21 @@ class WeightShelf:
             self._borrowed[version] -= 1
             self._borrowed += Counter()
             await self._release_unused()
+
+    @contextlib.asynccontextmanager
+    async def met(self, version: int, member: str, workers: int) -> AsyncIterator[Delivery]:
+        """A direct delivery of the version to ``member``, from the meeting until the context ends; :attr:`direct`
+        says whether there are any."""
+        receiver, told = cast(DirectReceiver, self._receiver), self._announced.get(version)
+        if told is None:
+            raise WeightsError(f"version {version} was overtaken")
+        delivery = await in_thread(
+            f"meet-{member}", partial(receiver.meet, told, member, workers, self._deadline_s)
+        )
+        try:
+            yield delivery
+        finally:
+            await in_thread(f"done-{member}", partial(receiver.done, told, delivery))
 
     async def _fetch(self, version: int) -> WeightSource:
         if version not in self._announced:

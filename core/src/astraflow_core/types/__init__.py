@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from astraflow_core.types.batch import Batch
 from astraflow_core.types.context import ComponentContext, Ranks, RunInfo
+from astraflow_core.types.delivery import Bucket, Delivery, DeviceMemory, Rendezvous
 from astraflow_core.types.generation import (
     GenerateRequest,
     GenerateResult,
@@ -32,6 +33,7 @@ from astraflow_core.types.trajectory import (
     TrajectoryView,
     group_statistics,
 )
+from astraflow_core.types.transport_choice import TransportChoice, TransportEnds
 from astraflow_core.types.units import Units, units_of
 from astraflow_core.types.weights import (
     Announcement,
@@ -45,9 +47,12 @@ __all__ = [
     "Announcement",
     "Batch",
     "Branch",
+    "Bucket",
     "BufferedRow",
     "Completion",
     "ComponentContext",
+    "Delivery",
+    "DeviceMemory",
     "ExportedTensor",
     "GenerateRequest",
     "GenerateResult",
@@ -62,12 +67,15 @@ __all__ = [
     "PoolWindow",
     "Prompt",
     "Ranks",
+    "Rendezvous",
     "RunInfo",
     "Sampling",
     "Sequence",
     "TensorSpec",
     "Trajectory",
     "TrajectoryView",
+    "TransportChoice",
+    "TransportEnds",
     "Units",
     "Verdict",
     "WeightSource",

@@ -1,19 +1,25 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
+import xxhash
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from astraflow_core.errors import WeightsError
+from astraflow_core.serving.model_folder import specs_of
 from astraflow_core.testing.conformance.engine import EngineConformance, Subject, installed
-from astraflow_core.types import WeightSource
+from astraflow_core.types import Bucket, Rendezvous, WeightSource
 from astraflow_core.wire.model_digest import digest_of_model
+from astraflow_torch_weights.group import Meeting
 
 TOKENS = np.array([5, 9, 3, 7, 11, 2, 30, 4], np.int32)
 
@@ -49,7 +55,10 @@ def reference(folder: Path, merged: dict[str, torch.Tensor]) -> np.ndarray:
 
 
 class TestTorchEngine(EngineConformance):
-    own_tests: ClassVar[dict[str, str]] = {"lora": "test_an_adapter_is_merged_into_its_base"}
+    own_tests: ClassVar[dict[str, str]] = {
+        "lora": "test_an_adapter_is_merged_into_its_base",
+        "weights.collective": "test_a_broadcast_is_swapped_in_whole_or_not_at_all",
+    }
 
     @pytest.fixture
     def component(self) -> Subject:
@@ -97,3 +106,60 @@ class TestTorchEngine(EngineConformance):
                 np.testing.assert_allclose(await engine.score(TOKENS), expected, atol=2e-5)
 
         asyncio.run(scenario())
+
+    def test_a_broadcast_is_swapped_in_whole_or_not_at_all(
+        self, serve: Any, write_model: Any, tmp_path: Path
+    ) -> None:
+        folder, other = write_model(tmp_path / "a"), write_model(tmp_path / "b", seed=1)
+        buckets, data = packed(other)
+        torn = replace(buckets[1], digest="0" * 32)
+
+        def send(meeting: Meeting) -> None:
+            with closing(meeting.lead({1: "engine"}, "gloo")) as group:
+                for each in data:
+                    group.broadcast(each)
+                group.outcomes({1: "engine"})
+
+        async def bring(engine: Any, version: int, given: list[Bucket]) -> None:
+            meeting = Meeting("127.0.0.1", "127.0.0.1", time.monotonic() + 60)
+            sending = asyncio.create_task(asyncio.to_thread(send, meeting))
+            await engine.join(Rendezvous("127.0.0.1", meeting.port, 1, 2))
+            await engine.pause("keep")
+            try:
+                await engine.receive(version, given)
+            finally:
+                await engine.resume()
+                await sending
+
+        async def scenario() -> None:
+            async with serve(folder) as engine:
+                assert engine.workers == 1
+                before = await engine.score(TOKENS)
+                with pytest.raises(WeightsError, match="no broadcast of version 1 was joined"):
+                    await engine.receive(1, buckets)
+                with pytest.raises(WeightsError, match="version 1 arrived torn: bucket 1 has"):
+                    await bring(engine, 1, [buckets[0], torn])
+                assert (await engine.score(TOKENS) == before).all()
+                assert (await engine.health())["version"] == 0
+                await bring(engine, 2, buckets)
+                assert (await engine.health())["version"] == 2
+                after = await engine.score(TOKENS)
+                state = load_file(other / "model.safetensors")
+                np.testing.assert_allclose(after, reference(other, state), atol=2e-5)
+
+        asyncio.run(scenario())
+
+
+def packed(folder: Path) -> tuple[list[Bucket], list[torch.Tensor]]:
+    """The weights of ``folder`` as two buckets, and their bytes."""
+    file = folder / "model.safetensors"
+    whole, specs = file.read_bytes(), specs_of(file)
+    half = len(specs) // 2
+    buckets, data = [], []
+    for run in (specs[:half], specs[half:]):
+        start = run[0].start
+        part = whole[start : run[-1].end]
+        moved = tuple(replace(spec, start=spec.start - start, end=spec.end - start) for spec in run)
+        buckets.append(Bucket(moved, xxhash.xxh3_128_hexdigest(part)))
+        data.append(torch.frombuffer(bytearray(part), dtype=torch.uint8))
+    return buckets, data

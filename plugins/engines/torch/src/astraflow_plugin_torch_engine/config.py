@@ -27,6 +27,9 @@ class TorchEngineConfig(ConfigModel):
         4.0, description="Memory for keys and values in GiB; requests wait when it is used up."
     )
     threads: PositiveInt = Field(1, description="Threads of torch on CPU.")
+    broadcast_deadline_s: Annotated[float, Field(gt=0)] = Field(
+        30.0, description="Longest that a broadcast of a version may take, the meeting included."
+    )
     context_length: PositiveInt | None = Field(
         None, description="Most tokens of a sequence; default: what the model and cache_gb allow."
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,19 @@ import numpy.typing as npt
 from astraflow_core.errors import DeadlineExceeded
 from astraflow_core.protocols.engine import PauseMode
 from astraflow_core.types import (
+    Bucket,
     ComponentContext,
     GenerateRequest,
     GenerateResult,
     LogprobSemantics,
+    Rendezvous,
     WeightSource,
 )
 from astraflow_plugin_torch_engine.batch import Job
 from astraflow_plugin_torch_engine.config import TorchEngineConfig
 from astraflow_plugin_torch_engine.loop import DecodeLoop
 from astraflow_plugin_torch_engine.model import CausalModel
+from astraflow_plugin_torch_engine.receiving import Place
 from astraflow_plugin_torch_engine.sampling import SEMANTICS
 
 _CLOSE_SECONDS = 60.0
@@ -36,6 +39,7 @@ class TorchEngine:
         self._config = config
         self._seed = context.seed
         self._running: DecodeLoop | None = None
+        self._joined: Place | None = None
 
     @property
     def logprob_semantics(self) -> LogprobSemantics:
@@ -55,12 +59,19 @@ class TorchEngine:
             )
         return self._running
 
+    @property
+    def _place(self) -> Place:
+        if self._joined is None:
+            raise RuntimeError("engine 'torch' is not running: it was not started")
+        return self._joined
+
     async def start(self, model: Path) -> None:
         """Load the model and start the decoding thread."""
         if self._running is not None:
             raise RuntimeError("engine 'torch' is running already")
         loaded = await asyncio.to_thread(CausalModel, model, self._config)
         events = asyncio.get_running_loop()
+        self._joined = Place(loaded.device, self._config.broadcast_deadline_s)
         self._running = DecodeLoop(loaded, self._config, self._seed, events)
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
@@ -104,6 +115,21 @@ class TorchEngine:
         loop = self._loop
         await _command(loop, lambda: loop.load(source))
 
+    @property
+    def workers(self) -> int:
+        """One process, which takes one place in a broadcast."""
+        return 1
+
+    async def join(self, rendezvous: Rendezvous) -> None:
+        """Meet the trainer and the others; decoding goes on."""
+        await asyncio.to_thread(self._place.take, rendezvous)
+
+    async def receive(self, version: int, buckets: Sequence[Bucket]) -> None:
+        """Into memory beside the weights; swapped in when all of it is right."""
+        loop = self._loop
+        tensors = await asyncio.to_thread(self._place.receive, version, buckets)
+        await _command(loop, lambda: loop.load_received(version, tensors))
+
     async def sleep(self, level: int) -> None:
         """Not declared among the capabilities."""
         raise RuntimeError("engine 'torch' lacks the capability 'sleep'")
@@ -120,6 +146,7 @@ class TorchEngine:
     async def close(self) -> None:
         """End running and waiting requests with ``finish_reason="abort"``, then the thread."""
         loop, self._running = self._loop, None
+        self._place.leave()
         await _command(loop, loop.stop)
         if not await asyncio.to_thread(loop.join, _CLOSE_SECONDS):
             raise DeadlineExceeded("the decoding thread", "it did not end", _CLOSE_SECONDS)

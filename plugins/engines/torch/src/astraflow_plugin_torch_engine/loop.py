@@ -11,7 +11,7 @@ import heapq
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -27,7 +27,7 @@ from astraflow_plugin_torch_engine.cache import TILE, KVPool, bucket
 from astraflow_plugin_torch_engine.config import TorchEngineConfig
 from astraflow_plugin_torch_engine.model import CausalModel
 from astraflow_plugin_torch_engine.sampling import sample
-from astraflow_plugin_torch_engine.weights import load_weights
+from astraflow_plugin_torch_engine.weights import load_tensors, load_weights
 
 _MOST_PREFILL_LOGITS = 1 << 24
 _MOST_PADDING = 4
@@ -130,7 +130,16 @@ class DecodeLoop:
         else:
             load_weights(self.model.module, source.path)
             self._adapters.rebase(source.digest)
-        self.version = source.version
+        self._end_superseded(source.version)
+
+    def load_received(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        """As :meth:`load`, of a whole version that is in memory."""
+        load_tensors(self.model.module, f"version {version}", tensors)
+        self._adapters.rebase("")
+        self._end_superseded(version)
+
+    def _end_superseded(self, version: int) -> None:
+        self.version = version
         torn = [row for row, job in enumerate(self._batch.jobs) if self._wrong_version(job)]
         for row in torn:
             self._refuse(self._batch.jobs[row])

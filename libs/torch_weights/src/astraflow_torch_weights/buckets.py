@@ -1,0 +1,45 @@
+"""Buckets of tensors on their way in: received into memory of their own, compared, then opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from astraflow_core.errors import WeightsError
+from astraflow_core.serving.buckets import Bucket, digest_of_buffer
+from astraflow_torch_weights.group import Group
+
+DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8,
+    "BOOL": torch.bool, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+}  # fmt: skip
+
+
+def receive(
+    group: Group, version: int, buckets: Sequence[Bucket], device: torch.device
+) -> list[torch.Tensor]:
+    """One buffer (uint8, on ``device``) per bucket. Raises :class:`WeightsError`, with nothing handed out, if one is
+    torn; the broadcast is gone through to its end all the same, for the others' sake."""
+    buffers, torn = [], []
+    for number, bucket in enumerate(buckets):
+        buffer = torch.empty(bucket.size, dtype=torch.uint8, device=device)
+        group.broadcast(buffer)
+        found = digest_of_buffer(buffer.cpu().numpy().data)
+        if found != bucket.digest:
+            torn.append(f"bucket {number} has the digest {found}, announced was {bucket.digest}")
+        buffers.append(buffer)
+    group.report(torn[0] if torn else "ok")
+    if torn:
+        raise WeightsError(f"version {version} arrived torn: {'; '.join(torn[:3])}")
+    return buffers
+
+
+def tensors_of(
+    buckets: Sequence[Bucket], buffers: Sequence[torch.Tensor]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of ``buckets``, as views of ``buffers``."""
+    for bucket, buffer in zip(buckets, buffers, strict=True):
+        for spec in bucket.tensors:
+            yield spec.name, buffer[spec.start : spec.end].view(DTYPES[spec.dtype]).view(spec.shape)
