@@ -17,7 +17,7 @@ from astraflow_core.errors import PluginError, PreflightError
 if TYPE_CHECKING:
     from astraflow_core.catalog import Catalog
     from astraflow_core.config.models import RunConfig
-    from astraflow_core.types import Batch, RunInfo
+    from astraflow_core.types import Batch, RunInfo, TransportChoice, TransportEnds
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")  # two letters at least: not a drive
 
@@ -42,6 +42,8 @@ class Hooks:
         for place in component_tables(config):
             if place.table.use != AUTO:
                 named.add(catalog.select(place.kind, place.table.use).plugin)
+            elif not any(_chooses(catalog, name) for name in named):
+                named.update(p.name for p in catalog.plugins if p.name == AUTO and p.healthy)
         named.discard("")
         return cls((catalog.plugin(name) for name in sorted(named)), _resolvers(catalog))
 
@@ -66,10 +68,12 @@ class Hooks:
         """A trainer (rank 0) announced a version."""
         self._hook.astraflow_weights_published(run=run, policy=policy, version=version)
 
-    def choose_transport(self, run: RunInfo, engine: str, trainer: str) -> str | None:
+    def choose_transport(
+        self, run: RunInfo, engine: str, trainer: str, ends: TransportEnds
+    ) -> TransportChoice | str | None:
         """The transport for ``use = "auto"``, or ``None`` if no plugin chooses."""
-        chosen: str | None = self._hook.astraflow_choose_transport(
-            run=run, engine=engine, trainer=trainer
+        chosen: TransportChoice | str | None = self._hook.astraflow_choose_transport(
+            run=run, engine=engine, trainer=trainer, ends=ends
         )
         return chosen
 
@@ -133,6 +137,10 @@ class Hooks:
                 f"'{scheme[1]}:'"
             )
         return f"{reference!r} is resolved when the run starts, by one of the plugins {names}"
+
+
+def _chooses(catalog: Catalog, name: str) -> bool:
+    return any(p.name == name and "astraflow_choose_transport" in p.hooks for p in catalog.plugins)
 
 
 def _resolvers(catalog: Catalog) -> tuple[Plugin, ...]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from astraflow_core.component import Component
-    from astraflow_core.types import Batch, RunInfo
+    from astraflow_core.types import Batch, RunInfo, TransportChoice, TransportEnds
 
 PROJECT = "astraflow"
 F = TypeVar("F", bound=Callable[..., Any])
@@ -94,11 +94,14 @@ class Lifecycle:
         """
 
     @hookspec(firstresult=True)
-    def astraflow_choose_transport(self, run: RunInfo, engine: str, trainer: str) -> str | None:
+    def astraflow_choose_transport(
+        self, run: RunInfo, engine: str, trainer: str, ends: TransportEnds
+    ) -> TransportChoice | str | None:
         """Choose the transport of a policy whose config says ``transport.use = "auto"``.
 
-        Called by the launcher with the component names of the policy's engine and trainer; stops at the
-        first answer.
+        Called when the config is read, with the component names of the policy's engine and trainer, and what is
+        known of where they are (``ends``); stops at the first answer. A name alone gives no reason. ``"auto"`` names the
+        plugin of that name; one in ``[plugins] enable`` comes first.
         """
 
     @hookspec

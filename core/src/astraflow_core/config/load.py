@@ -10,15 +10,15 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from astraflow_core.catalog import Catalog, Selected
+from astraflow_core.config.auto_transport import choose_transports
 from astraflow_core.config.models import RunConfig
 from astraflow_core.config.pairing import pairing_lines
 from astraflow_core.config.paths import absolute, resolved_options
-from astraflow_core.config.rendering import join, render, shown
+from astraflow_core.config.rendering import join, render
 from astraflow_core.config.sources import Layers, Origin, apply_overrides, read_file
 from astraflow_core.config.tables import AUTO, Place, component_tables
 from astraflow_core.discovery import CORE, DISABLE_VARIABLE, disabled_by_environment
 from astraflow_core.errors import ConfigError, PluginError
-from astraflow_core.hooks import Hooks
 from astraflow_core.seeds import derive_seed
 from astraflow_core.suggestions import nearest
 from astraflow_core.types import ComponentContext, RunInfo
@@ -28,12 +28,13 @@ from astraflow_core.types import ComponentContext, RunInfo
 class LoadedConfig:
     """A validated run. ``origins`` maps the dotted path of each value that was set to its file or
     ``"--set"`` (what is absent has its default); ``components`` maps the path of each component table to
-    what it selected and its validated keys."""
+    what it selected and its validated keys. ``notes``: what was chosen in the user's place, and why."""
 
     config: RunConfig
     origins: dict[str, str]
     catalog: Catalog
     components: dict[str, tuple[Selected, BaseModel | None]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 def load_config(
@@ -77,12 +78,13 @@ def load_config(
     for place in component_tables(config):
         if place.path not in components and place.table.use != AUTO:  # a default of the core
             components[place.path] = catalog.validate(place.kind, place.table, place.path)
-    config = _with_transports(config, catalog, components, label)
+    info = run_info(config, Path(config.run.directory) / config.run.name)
+    config, notes = choose_transports(config, catalog, components, info, label)
     problems = pairing_lines(config, components)
     if problems:
         raise ConfigError(problems, label)
     origins = {path: origin.label for path, origin in layers.origins.items()}
-    return LoadedConfig(config, origins, catalog, components)
+    return LoadedConfig(config, origins, catalog, components, notes)
 
 
 def dump_toml(config: RunConfig) -> str:
@@ -217,37 +219,6 @@ def _place_in_file(problem: str) -> tuple[int, str]:
     path = problem.partition(":")[0].split(".")
     tables = list(RunConfig.model_fields)
     return tables.index(path[0]) if path[0] in tables else -1, ".".join(path[:2])
-
-
-def _with_transports(
-    config: RunConfig,
-    catalog: Catalog,
-    components: dict[str, tuple[Selected, BaseModel | None]],
-    label: str,
-) -> RunConfig:
-    """Replace each transport ``"auto"`` by the one that a plugin of the run chooses."""
-    open_policies = [name for name, p in config.policies.items() if p.transport.use == AUTO]
-    if not open_policies:
-        return config
-    hooks = Hooks.for_run(catalog, config)
-    info = run_info(config, Path(config.run.directory) / config.run.name)
-    policies = dict(config.policies)
-    for name in open_policies:
-        policy, path = policies[name], f"policies.{name}.transport"
-        chosen = hooks.choose_transport(info, policy.engine.use, policy.trainer.use)
-        if not isinstance(chosen, str):
-            names = (
-                ", ".join(entry.qualified for entry in catalog.components("transport")) or "none"
-            )
-            problem = (
-                f"{path}.use: 'auto' needs a plugin of the run that chooses (received "
-                f"{shown(chosen)}); name one of the installed transports: {names}"
-            )
-            raise ConfigError([problem], label)
-        table = policy.transport.model_copy(update={"use": chosen})
-        components[path] = catalog.validate("transport", table, path)
-        policies[name] = policy.model_copy(update={"transport": table})
-    return config.model_copy(update={"policies": policies})
 
 
 def _without_none(value: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 
 from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
+from astraflow_core.config.auto_transport import as_comments
 from astraflow_core.config.load import LoadedConfig, component_context, dump_toml, load_config
 from astraflow_core.config.models import ComponentTable, RunConfig
 from astraflow_core.errors import AstraFlowError, PreflightError, PromptError, UserError
@@ -67,14 +68,23 @@ def prepare(
     plugins = described_plugins(loaded)
     token = new_token()
     directory = _new_directory(config)
-    (directory / "config.toml").write_text(dump_toml(config))
+    (directory / "config.toml").write_text(as_comments(loaded.notes) + dump_toml(config))
     write_plugins(directory, plugins)
     write_private(directory / "token", token.encode())
     environment = {}
     if objects:
         write_private(directory / FILE, frozen)
         environment["PYTHONPATH"] = import_path()
-    return Prepared(config, loaded.catalog, hooks, directory, token, plugins, environment)
+    return Prepared(
+        config,
+        loaded.catalog,
+        hooks,
+        directory,
+        token,
+        plugins,
+        environment,
+        notes=loaded.notes,
+    )
 
 
 def _check_context(config: RunConfig) -> None:

@@ -1,0 +1,80 @@
+"""``transport.use = "auto"``: asks the plugin that chooses, and puts its answer in the place of the question."""
+
+from __future__ import annotations
+
+import socket
+
+from pydantic import BaseModel
+
+from astraflow_core.catalog import Catalog, Selected
+from astraflow_core.component import Kind
+from astraflow_core.config.models import RunConfig
+from astraflow_core.config.rendering import shown
+from astraflow_core.config.tables import AUTO
+from astraflow_core.errors import ConfigError
+from astraflow_core.hooks import Hooks
+from astraflow_core.types import RunInfo, TransportChoice, TransportEnds
+
+Components = dict[str, tuple[Selected, BaseModel | None]]
+_LOOPBACK = ("localhost", "::1")
+_EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 (compared, not bound)
+
+
+def choose_transports(
+    config: RunConfig, catalog: Catalog, components: Components, run: RunInfo, label: str
+) -> tuple[RunConfig, tuple[str, ...]]:
+    """The config with every transport named, and a note on each choice. ``components`` gets what was
+    selected. Raises :class:`ConfigError` if nobody chooses."""
+    open_policies = [name for name, p in config.policies.items() if p.transport.use == AUTO]
+    if not open_policies:
+        return config, ()
+    hooks = Hooks.for_run(catalog, config)
+    policies, notes = dict(config.policies), []
+    for name in open_policies:
+        policy, path = policies[name], f"policies.{name}.transport"
+        chosen = hooks.choose_transport(
+            run, policy.engine.use, policy.trainer.use, _ends(config, catalog, components, name)
+        )
+        if isinstance(chosen, str):
+            chosen = TransportChoice(chosen, "a plugin of the run named it")
+        if not isinstance(chosen, TransportChoice):
+            names = ", ".join(entry.qualified for entry in catalog.components("transport"))
+            problem = (
+                f"{path}.use: 'auto' needs a plugin of the run that chooses (received {shown(chosen)}); "
+                f"pip install astraflow-plugin-auto, or name one of the installed transports: {names or 'none'}"
+            )
+            raise ConfigError([problem], label)
+        table = type(policy.transport)(use=chosen.use, **chosen.options)
+        components[path] = catalog.validate("transport", table, path)
+        policies[name] = policy.model_copy(update={"transport": table})
+        notes.append(f"{path}: 'auto' chose {chosen.use!r}, because {chosen.why}")
+    return config.model_copy(update={"policies": policies}), tuple(notes)
+
+
+def _ends(
+    config: RunConfig, catalog: Catalog, components: Components, policy: str
+) -> TransportEnds:
+    def flags(path: str) -> frozenset[str]:
+        found = components.get(path)
+        return found[0].component.capabilities if found else frozenset()
+
+    local = "local" in flags("launcher")
+    host = config.dataflow.host
+    inside = host in _LOOPBACK or host.startswith("127.")
+    reached = socket.gethostname() if host in _EVERY_ADDRESS else host
+    return TransportEnds(
+        same_host=local and inside,
+        shared_devices=config.run.colocated,
+        host=reached if local and not inside else None,
+        engine=flags(f"policies.{policy}.engine"),
+        trainer=flags(f"policies.{policy}.trainer"),
+        transports={
+            entry.component.name: entry.component.capabilities
+            for entry in catalog.components(Kind.TRANSPORT)
+        },
+    )
+
+
+def as_comments(notes: tuple[str, ...]) -> str:
+    """The notes as lines of TOML."""
+    return "".join(f"# {note}\n" for note in notes)

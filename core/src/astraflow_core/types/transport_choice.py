@@ -1,0 +1,31 @@
+"""What a plugin that chooses a transport is told, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class TransportEnds:
+    """Between what weights are to travel. ``same_host``: trainer and every RaaS are on this host;
+    ``shared_devices``: and use the same GPUs by turns. ``host`` is the address that other hosts reach this one by
+    (``None``: there are none, or the launcher says where the trainer is). ``engine`` and ``trainer`` are the
+    capabilities of both, ``transports`` those of each installed transport, by name."""
+
+    same_host: bool
+    shared_devices: bool
+    host: str | None
+    engine: frozenset[str]
+    trainer: frozenset[str]
+    transports: Mapping[str, frozenset[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class TransportChoice:
+    """The transport ``use`` with its keys, and why it is the one, in words for the header of the run."""
+
+    use: str
+    why: str
+    options: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""``transport = { use = "auto" }``: chooses a transport and says why."""

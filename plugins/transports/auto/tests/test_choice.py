@@ -1,0 +1,140 @@
+"""Which transport is chosen from which facts, and what a run says of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astraflow_core.config.auto_transport import as_comments
+from astraflow_core.config.load import load_config
+from astraflow_core.errors import PluginError
+from astraflow_core.testing.runs import TABLE_RUN
+from astraflow_core.types import TransportChoice, TransportEnds
+from astraflow_plugin_auto.choice import FAST_MB_S, LEAST_SHARED, Facts, choose
+from astraflow_plugin_auto.surroundings import BANDWIDTH
+
+ALL = {
+    "http": frozenset({"full", "adapter", "cross_host"}),
+    "delta": frozenset({"full", "delta", "cross_host"}),
+    "shm": frozenset({"full", "adapter", "same_host"}),
+    "zmq": frozenset({"full", "adapter", "cross_host"}),
+    "disk": frozenset({"full", "cross_host"}),
+    "collective": frozenset({"full", "collective", "cross_host"}),
+    "cuda_ipc": frozenset({"full", "ipc", "same_host"}),
+}
+ENDS = TransportEnds(
+    same_host=True,
+    shared_devices=False,
+    host=None,
+    engine=frozenset({"weights.path", "weights.collective", "weights.ipc"}),
+    trainer=frozenset(),
+    transports=ALL,
+)
+HERE = Facts("vllm", "fsdp", ENDS, gpus=True, shared_bytes=LEAST_SHARED)
+
+
+def facts(**changes: Any) -> Facts:
+    """``HERE`` with changes to it or to its ends."""
+    own = {key: value for key, value in changes.items() if key in Facts.__slots__}
+    ends = replace(HERE.ends, **{k: v for k, v in changes.items() if k not in own})
+    return replace(HERE, **own, ends=ends)
+
+
+def without(*names: str) -> dict[str, frozenset[str]]:
+    return {name: flags for name, flags in ALL.items() if name not in names}
+
+
+AWAY = {"same_host": False, "host": "10.0.0.7"}
+PATH = frozenset({"weights.path"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"shared_devices": True}, "cuda_ipc"),
+        ({}, "collective"),
+        ({"gpus": False}, "shm"),
+        ({"shared_devices": True, "gpus": False}, "shm"),
+        ({"engine": "vllm", "transports": without("collective")}, "shm"),
+        ({"gpus": False, "shared_bytes": LEAST_SHARED - 1}, "http"),
+        ({"gpus": False, "transports": without("shm")}, "http"),
+        ({"gpus": False, "transports": without("shm", "http")}, "zmq"),
+        (AWAY, "delta"),
+        ({**AWAY, "bandwidth_mb_s": FAST_MB_S - 1}, "delta"),
+        ({**AWAY, "bandwidth_mb_s": FAST_MB_S}, "http"),
+        ({**AWAY, "transports": without("delta")}, "http"),
+        ({**AWAY, "trainer": frozenset({"lora"})}, "http"),
+        ({**AWAY, "transports": without("delta", "http")}, "zmq"),
+    ],
+    ids=str,
+)
+def test_the_first_rule_that_holds_is_taken(changes: dict[str, Any], expected: str) -> None:
+    if "trainer" in changes:
+        flags = changes.pop("trainer")
+        asked = replace(facts(**changes), ends=replace(facts(**changes).ends, trainer=flags))
+    elif "engine" in changes:
+        changes.pop("engine")
+        asked = replace(facts(**changes), ends=replace(facts(**changes).ends, engine=PATH))
+    else:
+        asked = facts(**changes)
+    chosen = choose(asked)
+    assert isinstance(chosen, TransportChoice)
+    assert chosen.use == expected and len(chosen.why.split()) > 4
+    wide = {"host": "0.0.0.0", "advertise": "10.0.0.7"} if "host" in changes else {}
+    assert dict(chosen.options) == wide
+
+
+def test_what_is_in_the_way_is_said_of_each() -> None:
+    asked = replace(HERE, ends=replace(ENDS, engine=frozenset(), transports=without("shm")))
+    reasons = choose(asked)
+    assert isinstance(reasons, list)
+    text = "\n".join(reasons)
+    assert "cuda_ipc: trainer and engine do not share devices" in text
+    assert "collective: engine 'vllm' lacks weights.collective" in text
+    assert "shm: not installed (pip install astraflow-plugin-shm)" in text
+    assert "http: engine 'vllm' lacks weights.path" in text
+    nowhere = choose(replace(HERE, ends=replace(ENDS, same_host=False)))
+    assert nowhere == ["the launcher says only later where the trainer will be"]
+
+
+AUTO_RUN = TABLE_RUN.replace('transport = { use = "http" }', 'transport = { use = "auto" }')
+
+
+def test_a_run_names_what_was_chosen_and_why(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(AUTO_RUN)
+    loaded = load_config(file)
+    use = loaded.config.policies["solver"].transport.use
+    assert use in ("shm", "http")
+    (note,) = loaded.notes
+    assert note.startswith(f"policies.solver.transport: 'auto' chose {use!r}, because trainer and")
+    assert loaded.components["policies.solver.transport"][0].component.name == use
+    assert as_comments(loaded.notes) == f"# {note}\n"
+
+
+def test_a_dataflow_that_others_reach_makes_the_publisher_reachable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(AUTO_RUN)
+    monkeypatch.setenv(BANDWIDTH, "1000")
+    loaded = load_config(file, ['dataflow.host="10.1.2.3"'])
+    table = loaded.config.policies["solver"].transport
+    assert (table.use, table.model_extra) == (
+        "http",
+        {"host": "0.0.0.0", "advertise": "10.1.2.3"},
+    )
+    for wrong in ("fast", "-1", "nan", "inf"):
+        monkeypatch.setenv(BANDWIDTH, wrong)
+        with pytest.raises(PluginError, match="expected MB/s"):
+            load_config(file)
+
+
+def test_without_the_plugin_auto_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(AUTO_RUN + '\n[plugins]\ndisable = ["auto"]\n')
+    with pytest.raises(Exception, match="pip install astraflow-plugin-auto"):
+        load_config(file)
