@@ -44,7 +44,10 @@ TEST_TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "ruff", 
 # Tests of processes wait more than they compute. A file stays in one worker, with its fixtures.
 WORKERS = ("-n", "2", "--dist", "loadfile")
 LIGHT = "not slow and not backend and not gpu"
-HEAVY = "(slow or backend) and not gpu"
+SLOW = "slow and not backend and not gpu"
+BACKEND = "backend and not gpu"
+NO_TESTS = 5
+"""Exit code of pytest that found none."""
 
 
 class Failure(Exception):
@@ -297,9 +300,11 @@ def test(args: list[str]) -> int:
 
 
 def heavy(args: list[str]) -> int:
-    """Run the tests marked slow or backend."""
+    """Run the tests marked slow, and then those with real backends one after the other: a backend computes
+    on every core."""
     setup("test")
-    return _pytest(HEAVY, *WORKERS, *args)
+    codes = [_pytest(SLOW, *WORKERS, *args), _pytest(BACKEND, *args)]
+    return max((code for code in codes if code != NO_TESTS), default=NO_TESTS)
 
 
 def check(args: list[str]) -> int:
