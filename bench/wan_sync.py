@@ -77,7 +77,7 @@ def delta(megabytes: float, rounds: int) -> dict[str, float]:
     return {
         "delta_rtts_over_ideal": statistics.median(waits),
         "delta_bytes": statistics.median(one),
-        "lag": wan.version - 1.0,
+        "lag": wan.version - 2.0,
         "lag5_over_lag1": late["bytes"] / statistics.median(one),
         "delta_silent_errors": wrong,
     }

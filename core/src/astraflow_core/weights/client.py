@@ -35,7 +35,6 @@ FAR_S = 0.02
 FAR_FACTOR = 4
 """On a round trip above ``FAR_S`` so many times the streams start, since each starts slowly."""
 MOST_FACTOR = 8
-_LEAVE_S = 2.0
 
 
 class VersionClient:
@@ -280,20 +279,14 @@ class VersionClient:
     def _leave(self) -> None:
         """Tell the publisher that this reader is done; the lease would end by itself."""
         path = f"{self._path}/readers/{self._headers[READER_HEADER]}"
-        connection = None
         with contextlib.suppress(OSError):
+            connection = self.connect()
             try:
-                connection = self.connect()
-                connection.set_patience(_LEAVE_S)
-                connection.send("DELETE", path, self._headers)
-                answer = connection.answer()
-                if answer.length != 0:
-                    connection.closing = True
-                self.keep(connection)
+                connection.tell("DELETE", path, self._headers)
             except OSError:
-                if connection is not None:
-                    self.drop(connection)
+                self.drop(connection)
                 raise
+            self.keep(connection)
 
     def _left(self) -> float:
         return max(0.0, self._deadline - time.monotonic())

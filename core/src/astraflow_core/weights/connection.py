@@ -67,6 +67,7 @@ class Connection:
         self._ahead = bytearray()
         self.used = False
         self.closing = False
+        self._owed = 0
 
     def set_patience(self, seconds: float) -> None:
         """Let every call fail that gets nothing through for so long."""
@@ -81,8 +82,22 @@ class Connection:
         lines += [f"{name}: {value}" for name, value in headers.items()]
         self.socket.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
 
+    def tell(self, method: str, path: str, headers: dict[str, str]) -> None:
+        """Send a request whose answer does not matter: it is passed over when it comes."""
+        self.send(method, path, headers)
+        self._owed += 1
+
     def answer(self) -> Answer:
         """The head of the next answer; its body must be read before the next call."""
+        while self._owed:
+            self._owed -= 1
+            passed = self._next()
+            if passed.length is None or passed.length > MAX_HEAD:
+                raise BadAnswer(f"a body of {passed.length} bytes where none was asked for")
+            self.read(passed.length)
+        return self._next()
+
+    def _next(self) -> Answer:
         if self.closing:
             raise BadAnswer("the connection ended after an answer")
         while True:

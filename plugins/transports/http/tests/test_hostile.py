@@ -163,6 +163,22 @@ def test_data_that_does_not_fit_is_refused(
         rig.receiver(streams=1).fetch(announce(manifest, url), 20)
 
 
+def test_an_answer_to_the_farewell_does_no_harm(
+    rig: Any, announce: Any, read: Any, raw: Any, model: Any
+) -> None:
+    """The answer to DELETE is passed over when the connection is used again."""
+    publisher = rig.publisher()
+    receiver = rig.receiver(streams=1)
+    for version in (1, 2, 3):
+        tensors = model(version)
+        source = receiver.fetch(
+            announce(publisher.publish(version, tensors), *publisher.endpoints), 20
+        )
+        assert read(source.path) == raw(tensors)
+    idle = [c for kept in receiver._pool._idle.values() for c, _ in kept]
+    assert len(idle) == 1, "one connection served all three versions"
+
+
 def test_names_in_an_announcement_cannot_leave_the_folder(
     rig: Any, announce: Any, manifest: Manifest, tmp_path: Path
 ) -> None:
