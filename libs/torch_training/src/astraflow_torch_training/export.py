@@ -21,6 +21,8 @@ SAFETENSORS_NAMES = {
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8",
     torch.bool: "BOOL",
 }  # fmt: skip
+ADAPTERS = (".lora_A", ".lora_B")
+"""Endings of the names of what :mod:`astraflow_torch_training.lora` adds to a model."""
 COPIED = frozenset({".json", ".txt", ".model", ".jinja", ".tiktoken"})
 
 
@@ -32,12 +34,13 @@ def named_tensors(
     whole: Any, full: Callable[[torch.Tensor], torch.Tensor] = _as_held
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Parameters and persistent buffers as a checkpoint of the model names and cuts them; of tied ones
-    only the first, and no critic. Transformers may hold them otherwise (experts of a layer stacked
+    only the first, and no critic or adapters. Transformers may hold them otherwise (experts of a layer stacked
     into one). ``full`` makes a whole tensor of one that is held in another way, as by several ranks."""
     held = whole.state_dict(keep_vars=True)
     seen: set[int] = set()
     for name, tensor in held.items():
-        if id(tensor) not in seen and not name.startswith(NOT_PUBLISHED):
+        apart = name.startswith(NOT_PUBLISHED) or name.endswith(ADAPTERS)
+        if id(tensor) not in seen and not apart:
             seen.add(id(tensor))
             yield from revert_weight_conversion(whole, {name: full(tensor.detach())}).items()
 

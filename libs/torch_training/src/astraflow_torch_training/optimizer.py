@@ -1,4 +1,4 @@
-"""AdamW over the parameters of a policy and its critic, and the clip of their gradients."""
+"""Optimizers over the parameters of a policy and its critic, and the clip of their gradients."""
 
 from __future__ import annotations
 
@@ -7,14 +7,45 @@ from typing import Any
 
 import torch
 
-from astraflow_core.errors import NonFiniteLoss
+from astraflow_core.errors import NonFiniteLoss, UserError
 from astraflow_torch_training.config import TrainingConfig
 from astraflow_torch_training.critic import CRITIC, NOT_PUBLISHED
 from astraflow_torch_training.model import CausalLM
 
 
 def adamw(model: CausalLM, config: TrainingConfig) -> torch.optim.AdamW:
-    """Weight decay on matrices but embeddings and value heads; each group has an ``lr_scale``."""
+    """Over all parameters that are trained. Weight decay on matrices but embeddings and value heads; each group
+    has an ``lr_scale``."""
+    given = _groups(model, config)
+    return torch.optim.AdamW(given, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
+
+
+def muon(model: CausalLM, config: TrainingConfig) -> list[torch.optim.Optimizer]:
+    """Muon (Jordan et al. 2024) on the matrices of the policy's layers, its step scaled to the size of AdamW's so that
+    ``lr`` means the same (Liu et al. 2025, arXiv:2502.16982), and AdamW on embeddings, output layer, vectors
+    and critic."""
+    if not hasattr(torch.optim, "Muon"):
+        raise UserError(f"optimizer = 'muon' needs torch 2.9 or later; {torch.__version__} is here")
+    apart = {model.whole.get_input_embeddings().weight, model.head.weight}
+    apart |= {p for n, p in model.whole.named_parameters() if n.startswith(NOT_PUBLISHED)}
+    groups = _groups(model, config)
+    matrices, rest = [], []
+    for group in groups:
+        chosen = [p for p in group["params"] if p.ndim == 2 and p not in apart]
+        taken = set(chosen)
+        others = [p for p in group["params"] if p not in taken]
+        matrices += [{**group, "params": chosen}] if chosen else []
+        rest += [{**group, "params": others}] if others else []
+    found: list[torch.optim.Optimizer] = []
+    if matrices:
+        found.append(torch.optim.Muon(matrices, lr=config.lr, adjust_lr_fn="match_rms_adamw"))
+    if rest:
+        options: Any = {"lr": config.lr, "betas": config.betas, "eps": config.eps}
+        found.append(torch.optim.AdamW(rest, fused=True, **options))
+    return found
+
+
+def _groups(model: CausalLM, config: TrainingConfig) -> list[dict[str, Any]]:
     bare = {model.whole.get_input_embeddings().weight}
     if model.critic is not None:
         bare.add(model.critic.backbone.get_input_embeddings().weight)
@@ -23,17 +54,18 @@ def adamw(model: CausalLM, config: TrainingConfig) -> torch.optim.AdamW:
         (0.0, 1.0): [],
     }
     for name, parameter in model.whole.named_parameters():
+        if not parameter.requires_grad:
+            continue
         valued = name.startswith(NOT_PUBLISHED)
         backbone = not valued or name.startswith(f"{CRITIC}.backbone.")
         decayed = backbone and parameter.ndim >= 2 and parameter not in bare
         key = (config.weight_decay * decayed, config.value_lr_scale if valued else 1.0)
         groups.setdefault(key, []).append(parameter)
-    given: list[dict[str, Any]] = [
+    return [
         {"params": parameters, "weight_decay": decay, "lr_scale": scale}
         for (decay, scale), parameters in groups.items()
         if parameters
     ]
-    return torch.optim.AdamW(given, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
 
 
 def clip_gradients(model: CausalLM, largest: float) -> dict[str, float]:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
+from astraflow_core.testing.conformance._trainer_rig import Rig, exported, train
 from astraflow_core.testing.conformance.trainer import Subject, TrainerConformance, installed
 
 KEYS: dict[str, Any] = {
@@ -21,6 +23,21 @@ CUTS: tuple[dict[str, Any], ...] = (
 
 
 class TestTorchTrainer(TrainerConformance):
+    own_tests: ClassVar[dict[str, str]] = {"lora": "test_adapters"}
+
     @pytest.fixture
     def component(self) -> Subject:
         return installed("trainer", "torch", KEYS, *({**KEYS, **cut} for cut in CUTS))
+
+    def test_adapters(self, model: Path, tmp_path: Path) -> None:
+        """More of them is in test_lora.py."""
+        subject = installed("trainer", "torch", {**KEYS, "lora_rank": 2})
+        rig = Rig(subject, model, tmp_path)
+        trainer = rig.build()
+        before = exported(trainer)
+        train(trainer, range(2))
+        after = exported(trainer)
+        assert before.keys() == after.keys()
+        assert all(name.endswith((".lora_A.weight", ".lora_B.weight")) for name in after)
+        assert all(bytes(after[n].data) != bytes(before[n].data) for n in after if "lora_B" in n)
+        trainer.close()

@@ -65,7 +65,7 @@ def gradients(trainer: TorchTrainer, batch: Batch, algorithm: Regression) -> dic
         named = trainer._model.whole.named_parameters()
         seen.update({n: p.grad.clone() for n, p in named if p.grad is not None})
 
-    handle = trainer._optimizer.register_step_pre_hook(note)
+    handle = trainer._optimizers[0].register_step_pre_hook(note)
     trainer.step(batch, algorithm, 0)
     handle.remove()
     return seen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,18 @@ WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "tra
 FORMAT = 1
 
 
-def save(directory: Path, whole: Any, optimizer: torch.optim.Optimizer, steps: int) -> None:
-    """Write weights (float32), optimizer state and generators, and ``steps``, the optimizer steps made."""
+Optimizers = Sequence[torch.optim.Optimizer]
+
+
+def save(directory: Path, whole: Any, optimizers: Optimizers, steps: int) -> None:
+    """Write the weights that are trained (float32), optimizer state and generators, and ``steps``, the optimizer
+    steps made."""
     save_file(_weights(whole), directory / WEIGHTS)
     parameters = dict(whole.named_parameters())
     tensors = {
         f"{name}/{key}": value
         for name, parameter in parameters.items()
+        for optimizer in optimizers
         for key, value in optimizer.state.get(parameter, {}).items()
     }
     tensors["rng/cpu"] = torch.get_rng_state()
@@ -33,7 +39,7 @@ def save(directory: Path, whole: Any, optimizer: torch.optim.Optimizer, steps: i
     (directory / STATE).write_text(json.dumps(state) + "\n", encoding="utf-8")
 
 
-def load(directory: Path, whole: Any, optimizer: torch.optim.Optimizer) -> int:
+def load(directory: Path, whole: Any, optimizers: Optimizers) -> int:
     """Restore what :func:`save` wrote and return the optimizer steps made. Raises :class:`UserError` if
     the folder is incomplete, or of another model."""
     try:
@@ -57,7 +63,8 @@ def load(directory: Path, whole: Any, optimizer: torch.optim.Optimizer) -> int:
     cuda = state.pop("rng/cuda", None)
     if cuda is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(cuda)
-    _load_optimizer(optimizer, dict(whole.named_parameters()), state)
+    for optimizer in optimizers:
+        _load_optimizer(optimizer, dict(whole.named_parameters()), state)
     return steps
 
 
@@ -79,9 +86,11 @@ def _load_optimizer(
 
 
 def _weights(whole: Any) -> dict[str, torch.Tensor]:
-    """Names as transformers holds them, tied tensors once."""
+    """Names as transformers holds them, tied tensors once, without those that are frozen."""
     unique = {
-        id(tensor): name for name, tensor in reversed(whole.state_dict(keep_vars=True).items())
+        id(tensor): name
+        for name, tensor in reversed(whole.state_dict(keep_vars=True).items())
+        if tensor.requires_grad or not isinstance(tensor, torch.nn.Parameter)
     }
     held = whole.state_dict()
     return {name: held[name] for name in unique.values()}

@@ -16,7 +16,9 @@ def astraflow_trainers() -> list[Component]:
             name="torch",
             target="astraflow_plugin_torch_trainer.trainer:TorchTrainer",
             config="astraflow_plugin_torch_trainer.config:TorchTrainerConfig",
-            summary="trains a Hugging Face causal LM with AdamW in one process, CPU or CUDA",
-            capabilities=frozenset({"entropy", "reference", "proximal", "values", "checkpoint"}),
+            summary="trains a Hugging Face causal LM, or adapters of it, in one process, CPU or CUDA",
+            capabilities=frozenset(
+                {"entropy", "reference", "proximal", "values", "checkpoint", "lora"}
+            ),
         )
     ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -19,23 +21,26 @@ from astraflow_core.training.schedule import lr_factor
 from astraflow_core.types import Batch, ComponentContext, ExportedTensor
 from astraflow_plugin_torch_trainer import checkpoint
 from astraflow_plugin_torch_trainer.config import TorchTrainerConfig
-from astraflow_torch_training import export
+from astraflow_torch_training import export, lora
 from astraflow_torch_training.critic import with_critic, with_value_head
 from astraflow_torch_training.gradient import Tally, accumulate
+from astraflow_torch_training.memory import enough_memory, peak_memory_gb
 from astraflow_torch_training.model import CausalLM, load_model
-from astraflow_torch_training.optimizer import adamw, clip_gradients
+from astraflow_torch_training.optimizer import adamw, clip_gradients, muon
 
 # On CPU activations of a few thousand tokens stay in cache; a GPU wants larger products.
 MICRO_BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
 
 
 class TorchTrainer:
-    """A Hugging Face causal LM, AdamW (Loshchilov & Hutter 2019) and a schedule in one process.
+    """A Hugging Face causal LM, AdamW (Loshchilov & Hutter 2019) or Muon and a schedule in one process.
 
     Weights, gradients and optimizer state are float32; with ``compute_dtype = "bfloat16"`` matrix products
     run under autocast. Dropout is off, so that the log-probs trained on are those that were sampled from.
     For an algorithm that needs values, a linear value head shares the backbone, or has a backbone of its
     own (``critic = "model"``); either is in checkpoints and never published.
+
+    With ``lora_rank`` adapters are trained and published, and the reference model is the model without them.
     """
 
     def __init__(self, config: TorchTrainerConfig, context: ComponentContext) -> None:
@@ -45,6 +50,7 @@ class TorchTrainer:
         self._total_steps = 0
         self._reference: CausalLM | None = None
         self._critic = False
+        self.weights_kind = "adapter" if config.lora_rank else "full"
 
     def setup(self, model: Path, total_steps: int, needs: frozenset[str]) -> None:
         """See :class:`astraflow_core.protocols.trainer.Trainer`."""
@@ -59,8 +65,13 @@ class TorchTrainer:
         self._model = load_model(
             model, device, attention, self._config.gradient_checkpointing, self._autocast
         )
-        if "reference" in needs:
+        own = self._config.reference_model is None
+        self._bare_is_reference = "reference" in needs and own and self._config.lora_rank > 0
+        if "reference" in needs and not self._bare_is_reference:
             self._reference = self._load_reference(attention)
+        if rank := self._config.lora_rank:
+            alpha = self._config.lora_alpha or 2.0 * rank
+            lora.with_adapters(self._model.whole, rank, alpha, self._config.lora_targets)
         self._critic = "values" in needs
         if self._critic and self._config.critic == "head":
             self._model = with_value_head(self._model)
@@ -69,12 +80,21 @@ class TorchTrainer:
             self._model = with_critic(
                 self._model, self._load_beside("critic_model", folder or str(model), attention)
             )
-        self._optimizer = adamw(self._model, self._config)
+        if self._config.compile:
+            compiled = torch.compile(self._model.backbone, dynamic=True)
+            self._model = replace(self._model, backbone=compiled)
+        adam = self._config.optimizer == "adamw"
+        self._optimizers: list[torch.optim.Optimizer] = (
+            [adamw(self._model, self._config)] if adam else muon(self._model, self._config)
+        )
 
     def logprobs(
         self, batch: Batch, model: Literal["current", "reference"]
     ) -> npt.NDArray[np.float32]:
         """See :class:`astraflow_core.protocols.trainer.Trainer`."""
+        if model == "reference" and self._bare_is_reference:
+            with lora.adapters_off(self._model.whole):
+                return self.logprobs(batch, "current")
         chosen = self._model if model == "current" else self._reference
         if chosen is None:
             raise UserError("no reference model was loaded: setup() was not told that it is needed")
@@ -82,7 +102,7 @@ class TorchTrainer:
         device = chosen.device
         for micro in self._cut(batch, np.ones(len(batch.tokens), dtype=np.bool_)):
             targets = torch.from_numpy(batch.tokens[micro.positions].astype(np.int64)).to(device)
-            with torch.no_grad():
+            with torch.no_grad(), self._enough_memory(batch):
                 logprobs = chosen.predict(micro, targets, batch.temperature).logprobs
             result[micro.positions] = logprobs.cpu().numpy()
         return result
@@ -102,18 +122,14 @@ class TorchTrainer:
         """See :class:`astraflow_core.protocols.trainer.Trainer`.
 
         Beside the required metrics: ``trained_tokens``, ``loss_<term>`` (they add up to ``loss``),
-        ``critic_grad_norm`` of a critic of its own, ``padding_fraction`` of the computed tokens, ``forward_s``, ``backward_s``, ``optimizer_s``.
+        ``critic_grad_norm`` of a critic of its own, ``padding_fraction`` of the computed tokens, ``forward_s``,
+        ``backward_s``, ``optimizer_s`` and ``peak_memory_gb``.
         """
-        self._optimizer.zero_grad(set_to_none=True)
+        self._zero_grad()
         tally = Tally(self._model.device)
-        accumulate(
-            self._model,
-            batch,
-            algorithm,
-            step,
-            self._cut(batch, batch.loss_mask),
-            tally,
-        )
+        parts = self._cut(batch, batch.loss_mask)
+        with self._enough_memory(batch):
+            accumulate(self._model, batch, algorithm, step, parts, tally)
         lr = self._config.lr * lr_factor(
             self._steps,
             self._total_steps,
@@ -124,10 +140,11 @@ class TorchTrainer:
         with tally.clock("optimizer_s"):
             sums = _floats(tally.sums)
             norms = self._clip(sums.get("loss", 0.0))
-            for group in self._optimizer.param_groups:
-                group["lr"] = lr * group["lr_scale"]
-            self._optimizer.step()
-            self._optimizer.zero_grad(set_to_none=True)
+            for optimizer in self._optimizers:
+                for group in optimizer.param_groups:
+                    group["lr"] = lr * group["lr_scale"]
+                optimizer.step()
+            self._zero_grad()
         self._steps += 1
         return {
             "loss": 0.0,
@@ -137,28 +154,35 @@ class TorchTrainer:
             "tokens": float(len(batch.tokens)),
             "trained_tokens": float(batch.trained_tokens),
             "padding_fraction": 1 - tally.tokens / tally.computed if tally.computed else 0.0,
+            "peak_memory_gb": peak_memory_gb(self._model.device),
             **tally.seconds,
         }
 
     def export(self) -> Iterator[ExportedTensor]:
         """See :class:`astraflow_core.protocols.trainer.Trainer`."""
+        if self._config.lora_rank:
+            return lora.export_adapters(self._model.whole, self._config.publish_dtype)
         return export.export(self._model.whole, self._config.publish_dtype)
 
     def save(self, directory: Path) -> None:
         """See :class:`astraflow_core.protocols.trainer.Trainer`."""
-        checkpoint.save(directory, self._model.whole, self._optimizer, self._steps)
+        checkpoint.save(directory, self._model.whole, self._optimizers, self._steps)
 
     def load(self, directory: Path) -> None:
         """See :class:`astraflow_core.protocols.trainer.Trainer`. The reference model stays the initial one."""
-        self._steps = checkpoint.load(directory, self._model.whole, self._optimizer)
+        self._steps = checkpoint.load(directory, self._model.whole, self._optimizers)
 
     def save_model(self, directory: Path) -> None:
-        """See :class:`astraflow_core.protocols.trainer.Trainer`; in ``publish_dtype``."""
-        export.write_model(self._model.whole, self._config.publish_dtype, self._source, directory)
+        """See :class:`astraflow_core.protocols.trainer.Trainer`; in ``publish_dtype``, adapters
+        merged."""
+        with lora.merged(self._model.whole):
+            export.write_model(
+                self._model.whole, self._config.publish_dtype, self._source, directory
+            )
 
     def close(self) -> None:
         """Free model, reference and optimizer."""
-        for name in ("_model", "_optimizer"):
+        for name in ("_model", "_optimizers"):
             self.__dict__.pop(name, None)
         self._reference = None
         if torch.cuda.is_available():
@@ -167,6 +191,13 @@ class TorchTrainer:
     def _cut(self, batch: Batch, wanted: npt.NDArray[np.bool_]) -> Iterator[MicroBatch]:
         return micro_batches(batch, wanted, self._budget, self._packed)
 
+    def _zero_grad(self) -> None:
+        for optimizer in self._optimizers:
+            optimizer.zero_grad(set_to_none=True)
+
+    def _enough_memory(self, batch: Batch) -> contextlib.AbstractContextManager[None]:
+        return enough_memory(self._budget, int(batch.lengths.max(initial=0)))
+
     def _clip(self, loss: float) -> dict[str, float]:
         """Norms of the gradient before it is clipped; raises before anything is changed."""
         try:
@@ -174,7 +205,7 @@ class TorchTrainer:
                 raise NonFiniteLoss(f"the loss is {loss}")
             return clip_gradients(self._model, self._config.max_grad_norm)
         except NonFiniteLoss as error:
-            self._optimizer.zero_grad(set_to_none=True)
+            self._zero_grad()
             raise NonFiniteLoss(
                 f"optimizer step {self._steps}: {error} (loss {loss}); no step was made"
             ) from error
