@@ -29,6 +29,8 @@ NO_CUDA = pytest.mark.skipif(
 VOCABULARY = 29
 """Odd, so that tensor parallel ranks hold padding."""
 STEPS = 5
+LONELY = 4
+"""Seed of a batch of a single row: other replicas than one have nothing to do."""
 LR = 1e-4
 KEYS: dict[str, Any] = {
     "device": "cpu",
@@ -97,7 +99,7 @@ def make_batch(seed: int, groups: int = 3, each: int = 4) -> Batch:
     mask[starts[0] : starts[0] + lengths[0]] = False
     rewards = rng.random(rows).astype(np.float32)
     grouped = rewards.reshape(groups, each)
-    return Batch(
+    batch = Batch(
         id=f"batch-{seed}",
         policy="solver",
         version=1,
@@ -114,6 +116,7 @@ def make_batch(seed: int, groups: int = 3, each: int = 4) -> Batch:
         group_std=np.repeat(grouped.std(1, ddof=1), each).astype(np.float32),
         temperature=0.9,
     )
+    return batch.take(np.array([1])) if seed == LONELY else batch
 
 
 def component(kind: Kind, use: str, keys: dict[str, Any], folder: Path, ranks: Ranks) -> Any:
