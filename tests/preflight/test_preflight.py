@@ -39,15 +39,21 @@ class Doctor:
         self.file.write_text(TABLE_RUN)
         self.capsys = capsys
 
-    def ask(self, code: int, *overrides: str, more: tuple[str, ...] = ()) -> dict[str, Any]:
+    def ask(
+        self,
+        code: int,
+        *overrides: str,
+        more: tuple[str, ...] = (),
+        where: str = "policies.solver",
+    ) -> dict[str, Any]:
         """Findings on the policy by the end of their subject; the exit code is checked."""
         arguments = [part for o in overrides for part in ("--set", o)]
         got = main(["doctor", str(self.file), "--json", *arguments, *more])
         found = json.loads(self.capsys.readouterr().out)
         assert got == code, [f for f in found if f["level"] == "problem"]
-        own = [f for f in found if f["subject"].startswith("policies.solver")]
+        own = [f for f in found if f["subject"].startswith(where)]
         assert all(f["fix"] for f in found if f["level"] == "problem")
-        return {f["subject"].removeprefix("policies.solver").strip(" ."): f for f in own}
+        return {f["subject"].removeprefix(where).strip(" ."): f for f in own}
 
 
 @pytest.fixture
@@ -79,6 +85,17 @@ def test_a_sound_run(doctor: Doctor, trained: Path) -> None:
     assert found["weights"]["figures"] == {"tensors": 1, "different": 0}
     assert found["drift"]["figures"]["largest"] == 0
     assert not list(Path.cwd().glob("runs/*"))
+
+
+@pytest.mark.parametrize(("use", "wrong"), [("TableEngine", set()), ("ShiftedScores", {"score"})])
+def test_a_frozen_engine_is_compared_with_itself(
+    doctor: Doctor, trained: Path, use: str, wrong: set[str]
+) -> None:
+    judge = f'engines.judge={{ use = "wrong_engines:{use}", model = "{trained}" }}'
+    found = doctor.ask(2 if wrong else 0, judge, "run.colocated=true", where="engines.judge")
+    assert {"tokenizer", "chat template", "answers", "greedy", "score"} <= set(found)
+    assert problems(found) == wrong
+    assert found["answers"]["figures"]["tokens"] > 16 and not found["answers"]["figures"]["wrong"]
 
 
 def test_a_model_that_shows_nothing_is_said_to(doctor: Doctor) -> None:

@@ -7,10 +7,11 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
@@ -22,6 +23,7 @@ from astraflow_core.model_folders import resolve_models
 from astraflow_core.preflight import texts
 from astraflow_core.preflight.engine_side import NAME, engine_side
 from astraflow_core.preflight.finding import Finding
+from astraflow_core.preflight.frozen import judge_frozen, measure_frozen
 from astraflow_core.preflight.judge import Judge
 from astraflow_core.preflight.measure import PROMPTS, Probe
 from astraflow_core.preflight.trainer_side import trainer_side
@@ -37,7 +39,8 @@ _LAST_LINES = 12
 
 
 def preflight(loaded: LoadedConfig, most: float = MOST_GAP) -> Iterator[Finding]:
-    """Start engine and trainer of each policy, one policy after the other, and compare their numbers.
+    """Start engine and trainer of each policy, one policy after the other, and compare their numbers; then each
+    frozen engine, and compare it with itself.
 
     What the processes say goes to a file of its own, whose last lines are part of the finding if one does
     not start. Raises :class:`UserError` for a model that is not there.
@@ -52,6 +55,8 @@ def preflight(loaded: LoadedConfig, most: float = MOST_GAP) -> Iterator[Finding]
             return
         for policy in config.policies:
             yield from _of_policy(loaded.catalog, config, directory, policy, own, most)
+        for name in config.engines:
+            yield from _of_frozen(loaded.catalog, config, directory, name, own, most)
 
 
 def _of_policy(
@@ -63,17 +68,15 @@ def _of_policy(
     most: float,
 ) -> Iterator[Finding]:
     model = Path(config.policies[policy].model)
+    subject = f"policies.{policy}"
     try:
         tokenizer = FolderTokenizer(model)
     except UserError as error:
-        yield Finding(
-            "problem", f"policies.{policy}.tokenizer", str(error), f"put the model's into {model}"
-        )
+        yield _without_tokenizer(subject, error, model)
         return
-    yield from texts.check_tokenizer(policy, tokenizer, model, own)
-    yield from texts.check_stops(policy, tokenizer, config.sampling.stop)
-    yield texts.check_template(policy, tokenizer)
-    subject = f"policies.{policy}"
+    yield from texts.check_tokenizer(subject, tokenizer, model, own)
+    yield from texts.check_stops(subject, tokenizer, config.sampling.stop)
+    yield texts.check_template(subject, tokenizer)
     ranks = config.policies[policy].trainer.ranks
     if ranks > 1:
         yield Finding(
@@ -83,22 +86,82 @@ def _of_policy(
             f"check once with --set {subject}.trainer.ranks=1",
         )
         return
-    log = directory / f"{policy}.log"
     prompts = texts.probe_prompts(tokenizer, own, texts.vocabulary_of(model), PROMPTS)
+    fix = f"mend what the last line says; --set {subject}.engine.KEY=VALUE tries another value"
+    if config.run.colocated:
+        yield Finding(
+            "ok",
+            f"{subject} colocated",
+            "measured with engine and trainer side by side, which the run lets take turns on the devices: numbers do "
+            "not depend on it, and sleep and wake are the engine's conformance suite's",
+        )
+        fix += (
+            "; if memory is short: the run shares the devices by turns and the doctor does not, so give the engine "
+            "less for this check"
+        )
+    measured = _measured(catalog, config, directory, policy, prompts, most)
+    yield from _run_and_judged(subject, directory / f"{policy}.log", measured, fix)
+
+
+def _of_frozen(
+    catalog: Catalog,
+    config: RunConfig,
+    directory: Path,
+    name: str,
+    own: Sequence[str],
+    most: float,
+) -> Iterator[Finding]:
+    table, where = config.engines[name], f"engines.{name}"
+    model = Path(table.model)
+    try:
+        tokenizer = FolderTokenizer(model)
+    except UserError as error:
+        yield _without_tokenizer(where, error, model)
+        return
+    yield from texts.check_tokenizer(where, tokenizer, model, own)
+    yield texts.check_template(where, tokenizer)
+    prompts = texts.probe_prompts(tokenizer, own, texts.vocabulary_of(model), PROMPTS)
+    scoring = "score" in catalog.flags(Kind.ENGINE, table.use)
+    measured = _measured_frozen(config, directory, name, prompts, scoring, most)
+    fix = f"mend what the last line says; --set {where}.KEY=VALUE tries another value"
+    yield from _run_and_judged(where, directory / f"{name}.log", measured, fix)
+
+
+def _without_tokenizer(where: str, error: UserError, model: Path) -> Finding:
+    return Finding("problem", f"{where}.tokenizer", str(error), f"put the model's into {model}")
+
+
+def _run_and_judged(
+    where: str, log: Path, measured: Coroutine[Any, Any, list[Finding]], fix: str
+) -> Iterator[Finding]:
+    """The findings of a start, or why there are none with the last lines of what was said."""
     try:
         with _said_to(log):
-            findings = asyncio.run(_measured(catalog, config, directory, policy, prompts, most))
+            findings = asyncio.run(measured)
     except (AstraFlowError, ValueError) as error:
         said = log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
         lines = "".join(f"\n  {line}" for line in said)
-        yield Finding(
-            "problem",
-            f"{subject} start",
-            f"{error}{lines and '; last lines:'}{lines}",
-            f"mend what the last line says; --set {subject}.engine.KEY=VALUE tries another value",
-        )
+        text = f"{error}{lines and '; last lines:'}{lines}"
+        yield Finding("problem", f"{where} start", text, fix)
     else:
         yield from findings
+
+
+async def _measured_frozen(
+    config: RunConfig,
+    directory: Path,
+    name: str,
+    prompts: Sequence[texts.Tokens],
+    scoring: bool,
+    most: float,
+) -> list[Finding]:
+    sockets = socket_folder()
+    try:
+        async with engine_side(config, directory, name, new_token(), sockets.path) as engine:
+            measured = await measure_frozen(engine, prompts, scoring)
+    finally:
+        sockets.close()
+    return list(judge_frozen(f"engines.{name}", measured, most))
 
 
 async def _measured(

@@ -72,10 +72,10 @@ def probe_prompts(
 
 
 def check_tokenizer(
-    policy: str, tokenizer: FolderTokenizer, model: Path, texts: Sequence[str]
+    where: str, tokenizer: FolderTokenizer, model: Path, texts: Sequence[str]
 ) -> Iterator[Finding]:
     """Ids within the model's vocabulary, an end of sequence, and texts that come back as they went in."""
-    subject = f"policies.{policy}.tokenizer"
+    subject = f"{where}.tokenizer"
     size = vocabulary_of(model)
     known = [
         tokens
@@ -115,11 +115,11 @@ def check_tokenizer(
         )
 
 
-def check_stops(policy: str, tokenizer: FolderTokenizer, stops: Sequence[str]) -> Iterator[Finding]:
+def check_stops(where: str, tokenizer: FolderTokenizer, stops: Sequence[str]) -> Iterator[Finding]:
     """Stop texts end a sequence as the tokens that they are encoded to."""
     for stop in stops:
         tokens = encoded(tokenizer, stop)
-        subject = f"policies.{policy}.tokenizer"
+        subject = f"{where}.tokenizer"
         if tokens is None or not len(tokens):
             yield Finding(
                 "problem",
@@ -137,10 +137,10 @@ def check_stops(policy: str, tokenizer: FolderTokenizer, stops: Sequence[str]) -
             )
 
 
-def check_template(policy: str, tokenizer: FolderTokenizer) -> Finding:
+def check_template(where: str, tokenizer: FolderTokenizer) -> Finding:
     """The prefix property: what was rendered of a conversation stays when it goes on. Where it does not hold,
     rendering a conversation anew changes tokens that were sampled."""
-    subject = f"policies.{policy}.chat template"
+    subject = f"{where}.chat template"
     turns = [
         {"role": "user", "content": "1+2="},
         {"role": "assistant", "content": "3"},
