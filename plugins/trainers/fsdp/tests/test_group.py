@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from astraflow_core.errors import DeadlineExceeded, UserError
+from astraflow_plugin_fsdp import group
 from astraflow_plugin_fsdp.group import join
 
 
@@ -27,6 +29,18 @@ def test_the_missing_ranks_are_named(meeting: Any, rank: int, missing: str) -> N
     with pytest.raises(DeadlineExceeded, match=missing):
         join(rank, 3, rank, "cpu", 1, 0.3)
     assert not dist.is_initialized()
+
+
+def test_what_ranks_said_before_a_restart_does_not_count(
+    meeting: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group, "_meetings", itertools.count())
+    with pytest.raises(DeadlineExceeded, match="rank 0 of 2"):
+        join(1, 2, 1, "cpu", 1, 0.1)
+    monkeypatch.setattr(group, "_meetings", itertools.count())  # as in a new process
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    with pytest.raises(DeadlineExceeded, match="rank 1 of 2"):
+        join(0, 2, 0, "cpu", 1, 0.1)
 
 
 def test_a_rank_without_a_meeting_place_names_rank_0(

@@ -129,7 +129,9 @@ def _meet(rank: int, size: int, deadline_s: float) -> Any:
         raise DeadlineExceeded(
             f"rank 0 of {size} at {host}:{port}", f"{error}", deadline_s
         ) from error
-    store = PrefixStore(f"astraflow-fsdp/{next(_meetings)}", server)
+    # The store of torchrun's agent outlives the ranks, and with it what those before a restart have said.
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = PrefixStore(f"astraflow-fsdp/{restart}/{next(_meetings)}", server)
     store.set(f"rank-{rank}", "here")
     missing = [other for other in range(size) if other != rank]
     for other in list(missing):
