@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from astraflow_core.component import load_attribute
 from astraflow_core.hookspecs import hookimpl
-from astraflow_core.types import TransportChoice, TransportEnds
+
+if TYPE_CHECKING:
+    from astraflow_core.types import TransportChoice, TransportEnds
 
 ASTRAFLOW_API = (1, 0)
 
