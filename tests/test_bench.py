@@ -2,43 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from workspace import ROOT
+from bench.support.slow_link import possible
+
+Quick = Callable[[str], dict[str, Any]]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-def quick(name: str) -> dict[str, Any]:
-    """The JSON line of ``python -m bench NAME --quick --json``; all its fields are numbers."""
-    done = subprocess.run(
-        [sys.executable, "-m", "bench", name, "--quick", "--json"],
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    fields: dict[str, Any] = json.loads(done.stdout.rstrip().rpartition("\n")[2])
-    assert fields.pop("benchmark") == name
-    wrong = {key: value for key, value in fields.items() if not isinstance(value, int | float)}
-    assert wrong == {}
-    return fields
-
-
-def test_the_command_line_starts_without_backends() -> None:
+def test_the_command_line_starts_without_backends(quick: Quick) -> None:
     fields = quick("cli_start")
     assert fields["heavy_modules"] == 0
     assert fields["cpu_s"] >= fields["bare_python_cpu_s"] > 0
 
 
-def test_a_batch_from_a_full_buffer_is_whole() -> None:
+def test_a_batch_from_a_full_buffer_is_whole(quick: Quick) -> None:
     fields = quick("batch_latency")
     assert fields["lost"] == 0
     # 13 bytes of columns, and what rows and frame add.
@@ -48,13 +29,13 @@ def test_a_batch_from_a_full_buffer_is_whole() -> None:
     assert fields["vs_reference"] > 0 and fields["vs_reference_without_sleep"] > 0
 
 
-def test_no_sequence_of_a_thousand_raas_is_lost_or_comes_twice() -> None:
+def test_no_sequence_of_a_thousand_raas_is_lost_or_comes_twice(quick: Quick) -> None:
     fields = quick("flow_scale")
     assert fields["lost"] == fields["duplicated"] == 0
     assert fields["over_bare_at_1"] > 0 and fields["over_bare_at_1000"] > 0
 
 
-def test_no_row_is_lost_whichever_process_is_killed() -> None:
+def test_no_row_is_lost_whichever_process_is_killed(quick: Quick) -> None:
     fields = quick("recovery")
     assert fields["kills"] == 8
     assert fields["lost_rows"] == fields["lost_tasks"] == 0
@@ -65,7 +46,34 @@ def test_no_row_is_lost_whichever_process_is_killed() -> None:
         assert fields[f"{name}_noticed_s"] > -0.02 and fields[f"{name}_after_start_s"] > 0
 
 
-def test_health_is_answered_while_versions_are_loaded() -> None:
+def test_health_is_answered_while_versions_are_loaded(quick: Quick) -> None:
     fields = quick("raas_health")
     assert fields["versions"] == 4 and fields["calls"] > 0
     assert 0 < fields["p50_ms"] <= fields["p99_ms"] <= fields["most_ms"]
+
+
+def test_every_version_that_crosses_a_bad_link_is_the_one_that_was_published() -> None:
+    if not possible():
+        pytest.skip("the slow link needs root: it makes network namespaces and TUN devices")
+    fields = quick("wan_sync")
+    assert fields["silent_errors"] == 0
+    assert fields["full_over_ideal"] > 0
+    # A flipped bit costs a block, a break what was on its way.
+    assert 0 < fields["resent_fraction"] < 0.5
+
+
+def test_receivers_of_whole_versions_are_measured(quick: Quick) -> None:
+    fields = quick("sync_e2e")
+    assert fields["full_over_limit"] > 0
+    assert fields["full_publisher_cpu_8_over_1"] > 0
+
+
+def test_a_version_in_shared_memory_is_mapped_and_verified() -> None:
+    fields = quick("co_located")
+    assert fields["over_memcpy_and_hash"] > 0 and fields["announced_to_mapped_ms"] > 0
+
+
+def test_every_transport_brings_a_version() -> None:
+    fields = quick("transports")
+    for name in ("http", "zmq", "shm", "disk"):
+        assert fields[f"{name}_mb_s"] > 0 and fields[f"{name}_cpu_s_per_gb"] > 0
