@@ -1,10 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from refusals import Refusals
+from workspace import ROOT
 
 from astraflow_core.testing.runs import User
 
@@ -15,6 +20,29 @@ def user(tmp_path: Path) -> Iterator[User]:
     someone = User(tmp_path)
     yield someone
     someone.close()
+
+
+@pytest.fixture
+def quick() -> Callable[[str], dict[str, Any]]:
+    """The JSON line of ``python -m bench NAME --quick --json``; all its fields are numbers."""
+
+    def run(name: str) -> dict[str, Any]:
+        done = subprocess.run(
+            [sys.executable, "-m", "bench", name, "--quick", "--json"],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        fields: dict[str, Any] = json.loads(done.stdout.rstrip().rpartition("\n")[2])
+        assert fields.pop("benchmark") == name
+        assert {k: v for k, v in fields.items() if not isinstance(v, int | float)} == {}
+        return fields
+
+    return run
 
 
 @pytest.fixture

@@ -52,7 +52,9 @@ def test_health_is_answered_while_versions_are_loaded(quick: Quick) -> None:
     assert 0 < fields["p50_ms"] <= fields["p99_ms"] <= fields["most_ms"]
 
 
-def test_every_version_that_crosses_a_bad_link_is_the_one_that_was_published() -> None:
+def test_every_version_that_crosses_a_bad_link_is_the_one_that_was_published(
+    quick: Quick,
+) -> None:
     if not possible():
         pytest.skip("the slow link needs root: it makes network namespaces and TUN devices")
     fields = quick("wan_sync")
@@ -68,12 +70,12 @@ def test_receivers_of_whole_versions_are_measured(quick: Quick) -> None:
     assert fields["full_publisher_cpu_8_over_1"] > 0
 
 
-def test_a_version_in_shared_memory_is_mapped_and_verified() -> None:
+def test_a_version_in_shared_memory_is_mapped_and_verified(quick: Quick) -> None:
     fields = quick("co_located")
     assert fields["over_memcpy_and_hash"] > 0 and fields["announced_to_mapped_ms"] > 0
 
 
-def test_every_transport_brings_a_version() -> None:
+def test_every_transport_brings_a_version(quick: Quick) -> None:
     fields = quick("transports")
     for name in ("http", "zmq", "shm", "disk"):
         assert fields[f"{name}_mb_s"] > 0 and fields[f"{name}_cpu_s_per_gb"] > 0

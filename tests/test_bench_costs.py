@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,28 +12,13 @@ from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
 from astraflow_core.types import Prompt
 
+Quick = Callable[[str], dict[str, Any]]
+
 
 @pytest.fixture(autouse=True)
 def _bench_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(ROOT)
     yield
-
-
-def quick(name: str) -> dict[str, float]:
-    done = subprocess.run(
-        [sys.executable, "-m", "bench", name, "--quick", "--json"],
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    fields: dict[str, Any] = json.loads(done.stdout.rstrip().rpartition("\n")[2])
-    assert fields.pop("benchmark") == name
-    assert all(isinstance(value, int | float) for value in fields.values())
-    return fields
 
 
 def test_no_data_policy_that_keeps_state_is_left_out() -> None:
@@ -53,7 +35,7 @@ def test_no_data_policy_that_keeps_state_is_left_out() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_every_loss_has_its_share_of_a_pass() -> None:
+def test_every_loss_has_its_share_of_a_pass(quick: Quick) -> None:
     fields = quick("algorithms")
     from bench.algorithms import losses
 
@@ -66,7 +48,7 @@ def test_every_loss_has_its_share_of_a_pass() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_every_data_policy_is_measured() -> None:
+def test_every_data_policy_is_measured(quick: Quick) -> None:
     fields = quick("data_policies")
     from bench.data_policies import POLICIES
 
