@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import msgspec
+import numpy as np
 
-from astraflow_plugin_delta.codec import Codec
+from astraflow_plugin_delta.codec import SIGNED, Changes, Codec
 from astraflow_plugin_delta.frame import DENSE, HEAD, STEPS
 from astraflow_plugin_delta.link import Link, pack_link
 
@@ -30,7 +31,6 @@ def merge(codec: Codec, links: Sequence[Link]) -> tuple[Link, bytes]:
 def _frames(
     codec: Codec, links: Sequence[Link], size: int, block_size: int
 ) -> Iterator[tuple[int, bytes | memoryview]]:
-    sums, nothing = memoryview(bytearray(block_size)), memoryview(bytes(block_size))
     for block in sorted(set().union(*(link.frames for link in links))):
         frames = [frame for link in links for frame in link.frames.get(block, ())]
         length = min(block_size, size - block * block_size)
@@ -41,10 +41,21 @@ def _frames(
             for frame in frames[whole:]:
                 yield block, frame
             continue
-        with sums[:length] as total:
-            total[:] = nothing[:length]
-            for frame in frames:
-                codec.apply(frame, total, block)
-            changes = codec.diff(nothing[:length], total, widths.pop())
-            if summed := codec.encode(changes, None, block):
-                yield block, summed
+        decoded = [codec.decode(frame, block, length) for frame in frames]
+        if summed := codec.encode(_sum(decoded), None, block):
+            yield block, summed
+
+
+def _sum(parts: Sequence[Changes]) -> Changes:
+    width = parts[0].width
+    positions = np.concatenate([part.positions for part in parts if part.positions is not None])
+    steps = np.concatenate([part.steps for part in parts if part.steps is not None])
+    order = np.argsort(positions, kind="stable")  # linear: it merges runs that are sorted
+    positions = positions[order]
+    starts = np.flatnonzero(np.diff(positions, prepend=-1))
+    if not len(starts):
+        return parts[0]
+    sums = np.add.reduceat(steps[order].astype(np.int64), starts)
+    sums = sums.astype(SIGNED[width]).astype(np.int32)  # wraps
+    moved = sums != 0
+    return Changes(width, parts[0].elements, positions[starts][moved], sums[moved])

@@ -24,7 +24,7 @@ def cheapest(
     entries: Iterable[Entry], held: Iterable[State], cached: Collection[bytes], wanted: State
 ) -> Path | None:
     """The cheapest path from any of ``held`` to ``wanted``, None if there is none. Links whose checksum is
-    in ``cached`` cost nothing; of equal cost, the path with fewer links, then the earlier of ``held``."""
+    in ``cached`` cost nothing; of equal cost, the path from the earlier of ``held``, then the one with fewer links."""
     best: dict[State, tuple[int, int, Path]] = {}
     for order, state in enumerate(held):
         best.setdefault(state, (0, order, Path(state, (), 0)))
@@ -45,4 +45,4 @@ def cheapest(
 
 def _rank(offer: tuple[int, int, Path]) -> tuple[int, int, int]:
     cost, order, path = offer
-    return cost, len(path.links), order
+    return cost, order, len(path.links)
