@@ -29,7 +29,7 @@ def measure(quick: bool) -> dict[str, float]:
         raise RuntimeError("wan_sync needs root: it makes network namespaces and TUN devices")
     result = full(QUICK_MEGABYTES if quick else MEGABYTES, 1 if quick else 3)
     if importlib.util.find_spec("astraflow_plugin_delta"):
-        result |= delta(QUICK_MEGABYTES if quick else MEGABYTES, 3 if quick else 5)
+        result |= delta(QUICK_MEGABYTES if quick else MEGABYTES, LAG - 1)
     return result
 
 
@@ -70,7 +70,7 @@ def delta(megabytes: float, rounds: int) -> dict[str, float]:
             waits.append(1000 * (seen["fetch_s"] - ideal(seen["bytes"])) / ROUND_TRIP_MS + 2)
             one.append(seen["bytes"])
             wrong += seen["wrong"]
-        for _ in range(max(0, LAG - rounds - 1)):
+        for _ in range(LAG - rounds - 1):
             wan.next_version(receivers=())
         late = wan.next_version(receivers=(1,))
         wrong += late["wrong"]

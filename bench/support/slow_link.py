@@ -42,8 +42,14 @@ def enter(namespace: str) -> None:
 
 
 def possible() -> bool:
-    """Whether this process may make namespaces and TUN devices."""
-    return os.geteuid() == 0 and os.access("/dev/net/tun", os.R_OK | os.W_OK)
+    """Whether this process may make network namespaces and TUN devices."""
+    if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
+        return False
+    try:
+        command = ["unshare", "--net", "ip", "tuntap", "add", "mode", "tun"]
+        return subprocess.run(command, capture_output=True, timeout=30).returncode == 0
+    except OSError:
+        return False
 
 
 class Link:
