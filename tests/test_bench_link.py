@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
 from bench.support.slow_link import possible
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
