@@ -6,12 +6,14 @@ import threading
 from typing import Any, ClassVar
 
 import pytest
-from cases import STEPS, same_metrics, same_weights
+import torch
+from fsdp_cases import STEPS, same_metrics, same_weights
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
-from astraflow_core.errors import AstraFlowError, UserError
-from astraflow_core.testing.conformance._trainer_rig import Rig, exported, train
+from astraflow_core.errors import AstraFlowError, RunFailed, UserError
+from astraflow_core.testing.conformance._trainer_rig import Rig, exported, ragged_batch, train
 from astraflow_core.testing.conformance.trainer import Subject, TrainerConformance, installed
+from astraflow_plugin_fsdp.sharding import ShardedLM
 
 KEYS: dict[str, Any] = {
     "device": "cpu",
@@ -94,6 +96,17 @@ class TestFsdpTrainer(TrainerConformance):
         train(trainer, [0])
         trainer.save(rig.folder("room"))
         assert trainer.finish_save(wait=True)  # type: ignore[attr-defined]
+
+    def test_what_to_do_without_memory_is_said(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: Any, **__: Any) -> None:
+            raise torch.OutOfMemoryError("tried to allocate 20 MiB")
+
+        trainer = rig.build(next(label for label in rig.variants if "30" in label))
+        monkeypatch.setattr(ShardedLM, "predict", refuse)
+        with pytest.raises(RunFailed, match="out of memory: set micro_batch_tokens = 15"):
+            trainer.logprobs(ragged_batch(), "current")
 
     def test_checkpoints_that_are_none_are_refused(self, rig: Rig) -> None:
         trainer, folder = rig.build(), rig.folder("checkpoint")

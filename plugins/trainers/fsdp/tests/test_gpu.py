@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from cases import (
+from fsdp_cases import (
     GRPO,
     SCENARIOS,
     STEPS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ from astraflow_plugin_fsdp.sharding import ShardedLM, full, load_sharded
 from astraflow_torch_training import export
 from astraflow_torch_training.critic import NOT_PUBLISHED
 from astraflow_torch_training.gradient import Tally
+from astraflow_torch_training.memory import enough_memory, peak_memory_gb
 from astraflow_torch_training.optimizer import adamw, clip_gradients
 
 # On CPU activations of a few thousand tokens stay in cache; a GPU wants larger products.
@@ -93,7 +95,7 @@ class FsdpTrainer:
         for micro in parts:
             tokens = share.batch.tokens[micro.positions].astype(np.int64)
             targets = torch.from_numpy(tokens).to(group.device)
-            with torch.no_grad():
+            with torch.no_grad(), self._enough_memory(batch):
                 logprobs = chosen.predict(micro, targets, batch.temperature).logprobs
             result[share.tokens[micro.positions]] = logprobs.cpu().numpy()
         return group.total(result)
@@ -106,26 +108,28 @@ class FsdpTrainer:
         share, parts = self._cut(batch, np.ones(len(batch.tokens), dtype=np.bool_))
         result = np.zeros(len(batch.tokens), dtype=np.float32)
         for micro in parts:
-            with torch.no_grad():
+            with torch.no_grad(), self._enough_memory(batch):
                 values = self._model.values(micro).cpu().numpy()
             result[share.tokens[micro.positions]] = values
         return self._joined().total(result)
 
     def step(self, batch: Batch, algorithm: Algorithm, step: int) -> dict[str, float]:
         """See :class:`astraflow_core.protocols.trainer.Trainer`. The metrics are those of all ranks, on every
-        rank; seconds are of the slowest.
+        rank; seconds are of the slowest, memory of the fullest.
 
         Beside the required ones: ``trained_tokens``, ``loss_<term>`` (they add up to ``loss``),
         ``critic_grad_norm`` of a critic of its own, ``padding_fraction`` of the computed tokens, ``forward_s``,
-        ``backward_s``, ``optimizer_s``.
+        ``backward_s``, ``optimizer_s``, ``peak_memory_gb``.
         """
         group = self._joined()
         self._optimizer.zero_grad(set_to_none=True)
         share, parts = self._cut(batch, batch.loss_mask)
         tally = Tally(group.device)
-        boundary = accumulate(
-            self._model, share.batch, algorithm, step, parts, tally, self._config.reduce == "each"
-        )
+        reduce_each = self._config.reduce == "each"
+        with self._enough_memory(batch):
+            boundary = accumulate(
+                self._model, share.batch, algorithm, step, parts, tally, reduce_each
+            )
         ranks = group.tell(
             {
                 "sums": _floats(tally.sums),
@@ -134,6 +138,7 @@ class FsdpTrainer:
                 "computed": tally.computed,
                 "policy": boundary.reached_policy,
                 "critic": boundary.reached_critic,
+                "memory": peak_memory_gb(group.device),
             }
         )
         self._drop_unreached(
@@ -170,6 +175,7 @@ class FsdpTrainer:
             else 0.0,
             **tally.seconds,
             **slowest,
+            "peak_memory_gb": max(rank["memory"] for rank in ranks),
         }
 
     def export(self) -> Iterator[ExportedTensor]:
@@ -233,6 +239,9 @@ class FsdpTrainer:
     def _cut(self, batch: Batch, wanted: npt.NDArray[np.bool_]) -> Any:
         ranks = self._ranks
         return even_micro_batches(batch, wanted, self._budget, self._packed, ranks.rank, ranks.size)
+
+    def _enough_memory(self, batch: Batch) -> contextlib.AbstractContextManager[None]:
+        return enough_memory(self._budget, int(batch.lengths.max(initial=0)))
 
     def _drop_unreached(self, policy: bool, critic: bool) -> None:
         """A gradient of zeros would still move the weights by momentum and decay: what no loss reached on any

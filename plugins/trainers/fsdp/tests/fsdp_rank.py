@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cases import (
+from fsdp_cases import (
     GRPO,
     SCENARIOS,
     Rank,

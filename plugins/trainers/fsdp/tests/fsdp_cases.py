@@ -194,8 +194,10 @@ def same_weights(got: dict[str, np.ndarray], expected: dict[str, np.ndarray], st
 
 def same_metrics(got: list[dict[str, float]], expected: list[dict[str, float]]) -> None:
     for mine, theirs in zip(got, expected, strict=True):
+        # How it was computed may differ.
+        own = {"padding_fraction", "peak_memory_gb"}
         assert mine.keys() == theirs.keys()
-        for name in mine.keys() - {"padding_fraction"}:
+        for name in mine.keys() - own:
             if name.endswith("grad_norm"):
                 assert mine[name] == pytest.approx(theirs[name], rel=1e-4), name
             elif not name.endswith("_s"):
