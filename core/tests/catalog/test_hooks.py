@@ -53,6 +53,14 @@ def astraflow_choose_transport(engine, trainer):
     assert (engine, trainer) == ("toy_engine", "toy_trainer")
     return "toy_full"
 """
+REASONED = """
+from astraflow_core.types import TransportChoice
+
+@hookimpl
+def astraflow_choose_transport(run, ends):
+    assert ends.same_host and "toy_full" in ends.transports and ends.host is None
+    return TransportChoice("toy_full", "it was asked")
+"""
 
 
 def heard_by(plugin: Plugin) -> list[Any]:
@@ -154,3 +162,15 @@ def test_a_plugin_of_the_run_chooses_the_transport(
     loaded = load_config(run_file, [*overrides, 'plugins.enable=["chooser"]'], site.catalog())
     assert loaded.config.policies["solver"].transport.use == "toy_full"
     assert loaded.components["policies.solver.transport"][0].plugin == "toy"
+    assert loaded.notes == (
+        "policies.solver.transport: 'auto' chose 'toy_full', because a plugin of the run named it",
+    )
+
+
+def test_a_choice_brings_its_reason(site: Any, run_file: Path, manifest: str) -> None:
+    site.add("chooser", manifest + REASONED)
+    overrides = ["policies.solver.transport.use=auto", 'plugins.enable=["chooser"]']
+    loaded = load_config(run_file, overrides, site.catalog())
+    assert loaded.notes == (
+        "policies.solver.transport: 'auto' chose 'toy_full', because it was asked",
+    )
