@@ -97,6 +97,13 @@ async def _used(shared):
         pass
 
 
+def _refuse_sleep(monkeypatch, engine, error):
+    async def refuse(level, deadline_s):
+        raise error
+
+    monkeypatch.setattr(engine.host.client, "sleep", refuse)
+
+
 def test_a_host_that_started_since_is_not_asleep(tmp_path):
     async def scenario():
         engine = LocalEngine()
@@ -121,11 +128,7 @@ def test_an_engine_that_does_not_fall_asleep_loses_its_host(tmp_path, monkeypatc
         engine = LocalEngine()
         async with sharing(tmp_path, engine) as (shared, _):
             await _used(shared)
-
-            async def refuse(level, deadline_s):
-                raise EngineLost("out of memory")
-
-            monkeypatch.setattr(engine.host.client, "sleep", refuse)
+            _refuse_sleep(monkeypatch, engine, EngineLost("out of memory"))
             trainer = Trainer(tmp_path)
             trainer.wants()
             await until(trainer.has.is_set)
@@ -140,11 +143,9 @@ def test_an_engine_that_is_not_set_up_to_sleep_ends_the_raas_with_its_reason(tmp
         engine = LocalEngine()
         async with sharing(tmp_path, engine) as (shared, life):
             await _used(shared)
-
-            async def refuse(level, deadline_s):
-                raise UserError("it can sleep only with sleep_mode = true")
-
-            monkeypatch.setattr(engine.host.client, "sleep", refuse)
+            _refuse_sleep(
+                monkeypatch, engine, UserError("it can sleep only with sleep_mode = true")
+            )
             trainer = Trainer(tmp_path)
             trainer.wants()
             with pytest.raises(UserError, match="sleep_mode = true"):

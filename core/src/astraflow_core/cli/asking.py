@@ -1,4 +1,4 @@
-"""Commands that tell the dataflow of a running run something."""
+"""Commands that ask the dataflow of a running run, or tell it something."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def asking(run: Path) -> Iterator[SyncClient]:
-    """The dataflow of a run; what it refuses, and its silence, are the user's to mend."""
+def asking(
+    run: Path | None, dataflow: str | None = None, token_file: Path | None = None
+) -> Iterator[SyncClient]:
+    """The dataflow of a run (see :func:`running_dataflow`); what it refuses, and its silence, are the user's to
+    mend."""
     from astraflow_core.errors import DeadlineExceeded, Refused
     from astraflow_core.wire.client import SyncClient
 
-    url, token = running_dataflow(run, None, None)
+    url, token = running_dataflow(run, dataflow, token_file)
     client = SyncClient(url, token)
     try:
         yield client
     except Refused as error:
-        raise UserError(f"refused: {error}") from error
+        raise UserError(f"the dataflow at {url} refused: {error} ({error.status})") from error
     except DeadlineExceeded as error:
         raise UserError(
             f"no dataflow answers at {url}; is the run still running? ({error})"

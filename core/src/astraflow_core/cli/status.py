@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from astraflow_core.cli.asking import asking
 from astraflow_core.cli.output import print_json, print_tree
-from astraflow_core.cli.secrets import DATAFLOW, TOKEN, running_dataflow
+from astraflow_core.cli.secrets import DATAFLOW, TOKEN
 
 _DEADLINE_S = 10.0
 _NEWEST = 4
@@ -59,18 +60,5 @@ def _shortened(answer: Any) -> Any:
 
 def ask(arguments: argparse.Namespace) -> Any:
     """The JSON of one view."""
-    from astraflow_core.errors import DeadlineExceeded, Refused, UserError
-    from astraflow_core.wire.client import SyncClient
-
-    url, token = running_dataflow(arguments.run, arguments.dataflow, arguments.token_file)
-    client = SyncClient(url, token)
-    try:
+    with asking(arguments.run, arguments.dataflow, arguments.token_file) as client:
         return client.get_json(f"/v1/{arguments.view}", deadline_s=_DEADLINE_S)
-    except Refused as error:
-        raise UserError(f"the dataflow at {url} refused: {error} ({error.status})") from error
-    except DeadlineExceeded as error:
-        raise UserError(
-            f"no dataflow answers at {url}; is the run still running? ({error})"
-        ) from error
-    finally:
-        client.close()
