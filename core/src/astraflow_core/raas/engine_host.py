@@ -178,6 +178,7 @@ async def _start(spec: ChildSpec, socket: zmq.asyncio.Socket) -> Engine | None:
             semantics.temperature,
             semantics.truncation,
             time.monotonic() - began,
+            hasattr(engine, "receive"),
             getattr(engine, "workers", 0),
         )
     except Exception as error:  # the client raises it again; the trace stays in the log

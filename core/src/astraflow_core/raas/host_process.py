@@ -94,7 +94,7 @@ class EngineHostProcess:
         self.silence: Silence | None = None
         self.silence_changed: Callable[[], None] = lambda: None
         self.context_length = ready.context_length
-        self.workers = ready.workers
+        self.direct, self.workers = ready.direct, ready.workers
         self.semantics = LogprobSemantics(ready.temperature, ready.truncation)
         self.start_s = ready.seconds
         self.cpu_s = 0.0

@@ -158,12 +158,14 @@ class Close(_Message, frozen=True, tag="close"):
 
 
 class Ready(_Message, frozen=True, tag="ready"):
-    """The engine has started; ``workers`` as of :class:`astraflow_core.protocols.engine.DirectEngine`, or 0."""
+    """The engine has started; ``direct``: it is a :class:`astraflow_core.protocols.engine.DirectEngine`, with so
+    many ``workers``."""
 
     context_length: int
     temperature: bool
     truncation: bool
     seconds: float
+    direct: bool = False
     workers: int = 0
 
 

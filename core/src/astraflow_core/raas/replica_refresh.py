@@ -175,7 +175,7 @@ class ReplicaRefresh:
 
     async def _bring(self, target: int) -> None:
         host = self.engine.running()
-        if self._shelf.direct and host.workers and (host, target) != self._asked:
+        if self._shelf.direct and host.direct and (host, target) != self._asked:
             self._asked = host, target  # once; what does not come directly comes as a file
             try:
                 await self._receive(host, target)

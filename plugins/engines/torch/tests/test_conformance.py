@@ -4,6 +4,7 @@ import asyncio
 import time
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,8 +18,10 @@ from transformers import AutoModelForCausalLM
 from astraflow_core.errors import WeightsError
 from astraflow_core.serving.model_folder import specs_of
 from astraflow_core.testing.conformance.engine import EngineConformance, Subject, installed
-from astraflow_core.types import Bucket, Rendezvous, WeightSource
+from astraflow_core.types import Bucket, DeviceMemory, Rendezvous, WeightSource
 from astraflow_core.wire.model_digest import digest_of_model
+from astraflow_plugin_torch_engine import receiving
+from astraflow_torch_weights.buckets import opened
 from astraflow_torch_weights.group import Meeting
 
 TOKENS = np.array([5, 9, 3, 7, 11, 2, 30, 4], np.int32)
@@ -57,6 +60,7 @@ def reference(folder: Path, merged: dict[str, torch.Tensor]) -> np.ndarray:
 class TestTorchEngine(EngineConformance):
     own_tests: ClassVar[dict[str, str]] = {
         "lora": "test_an_adapter_is_merged_into_its_base",
+        "weights.ipc": "test_mapped_memory_is_swapped_in_whole_or_not_at_all",
         "weights.collective": "test_a_broadcast_is_swapped_in_whole_or_not_at_all",
     }
 
@@ -145,6 +149,44 @@ class TestTorchEngine(EngineConformance):
                 assert (await engine.health())["version"] == 2
                 after = await engine.score(TOKENS)
                 state = load_file(other / "model.safetensors")
+                np.testing.assert_allclose(after, reference(other, state), atol=2e-5)
+
+        asyncio.run(scenario())
+
+    def test_mapped_memory_is_swapped_in_whole_or_not_at_all(
+        self, serve: Any, write_model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With memory of this process in the place of a GPU's; transport ``cuda_ipc`` tests the mapping."""
+        folder, other = write_model(tmp_path / "a"), write_model(tmp_path / "b", seed=1)
+        buckets, data = packed(other)
+        stand_in = {
+            bytes([number]): part for number, part in enumerate(data)
+        }  # by a handle of one byte
+
+        def map_stand_in(memory: DeviceMemory, size: int, device: torch.device) -> torch.Tensor:
+            return stand_in[memory.handle][:size]
+
+        monkeypatch.setattr(receiving, "opened", partial(opened, map_memory=map_stand_in))
+        given = [
+            replace(
+                bucket, memory=DeviceMemory(bytes([number]), bucket.size, 0, b"", 0, b"", False)
+            )
+            for number, bucket in enumerate(buckets)
+        ]
+
+        async def scenario() -> None:
+            async with serve(folder) as engine:
+                before = await engine.score(TOKENS)
+                await engine.pause("keep")
+                with pytest.raises(WeightsError, match="version 1 arrived torn: bucket 0 has"):
+                    await engine.receive(1, [replace(given[0], digest="0" * 32), given[1]])
+                assert (await engine.score(TOKENS) == before).all()
+                await engine.receive(2, given)
+                for part in data:
+                    part.zero_()  # the engine has a copy of its own
+                await engine.resume()
+                state = load_file(other / "model.safetensors")
+                after = await engine.score(TOKENS)
                 np.testing.assert_allclose(after, reference(other, state), atol=2e-5)
 
         asyncio.run(scenario())

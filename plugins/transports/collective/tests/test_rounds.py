@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,11 +18,11 @@ import torch
 
 from astraflow_core.errors import WeightsError
 from astraflow_core.types import Announcement, ComponentContext, ExportedTensor, Manifest, RunInfo
+from astraflow_core.weights.buckets import cut
+from astraflow_core.weights.direct import DirectHttpReceiver
 from astraflow_plugin_collective import round as rounds
-from astraflow_plugin_collective.buckets import cut
 from astraflow_plugin_collective.config import CollectiveConfig
 from astraflow_plugin_collective.publisher import CollectivePublisher
-from astraflow_plugin_collective.receiver import CollectiveReceiver
 from astraflow_plugin_collective.transport import CollectiveTransport
 from astraflow_torch_weights import group as groups
 from astraflow_torch_weights.buckets import receive, tensors_of
@@ -46,14 +47,14 @@ def told(publisher: CollectivePublisher, manifest: Manifest) -> Announcement:
     )
 
 
-Make = Callable[..., tuple[CollectivePublisher, CollectiveReceiver]]
+Make = Callable[..., tuple[CollectivePublisher, DirectHttpReceiver]]
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
     with ExitStack() as stack:
 
-        def made(**keys: Any) -> tuple[CollectivePublisher, CollectiveReceiver]:
+        def made(**keys: Any) -> tuple[CollectivePublisher, DirectHttpReceiver]:
             info = RunInfo("test", 0, 1, 1, ("p",), tmp_path)
             context = ComponentContext(info, "trainer", "p", 0, tmp_path, "secret")
             keys = {"bucket_mb": 1, "window_s": LONG_S, **keys}
@@ -71,7 +72,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def take_part(
-    receiver: CollectiveReceiver, announcement: Announcement, member: str, deadline_s: float = 20
+    receiver: DirectHttpReceiver, announcement: Announcement, member: str, deadline_s: float = 20
 ) -> dict[str, np.ndarray]:
     """All that an engine does."""
     delivery = receiver.meet(announcement, member, 1, LONG_S)
@@ -128,7 +129,7 @@ def test_who_comes_late_is_told_so_and_fetches(make: Make, pool: ThreadPoolExecu
         receiver.meet(announcement, "late", 1, 20)
     source = receiver.fetch(announcement, 20)
     assert source.digest == announcement.digest
-    with pytest.raises(WeightsError, match="no broadcast of version 1"):
+    with pytest.raises(WeightsError, match="no direct delivery of version 1"):
         receiver.meet(replace(announcement, version=1), "late", 1, 20)
 
 
@@ -217,7 +218,7 @@ def test_one_who_leaves_in_the_middle_breaks_it_off_for_all(
 def test_strangers_and_malformed_requests_are_refused(make: Make) -> None:
     publisher, _ = make()
     publisher.publish(1, model(1))
-    where = publisher._where.decode().split('"')[3]
+    where = json.loads(publisher._desk.where("127.0.0.1"))["ask"]
     good = {"Authorization": "Bearer secret"}
     asked = {"member": "x", "workers": 1}
     for status, path, headers, body in (
@@ -225,7 +226,9 @@ def test_strangers_and_malformed_requests_are_refused(make: Make) -> None:
         (401, "/1", {"Authorization": "Bearer other"}, asked),
         (404, "/7", good, asked),
         (404, "x/1", good, asked),
-        (400, "/1", good, {"member": "x", "workers": 0}),
+        (400, "/1", good, {"member": "x", "workers": -1}),
+        (409, "/1", good, {"member": "x", "workers": 0}),
+        (404, "/1/ticket", good, asked),
         (400, "/1", good, {"member": "", "workers": 1}),
         (400, "/1", good, ["x"]),
         (413, "/1", good, {"member": "x" * 5000, "workers": 1}),
@@ -238,7 +241,7 @@ def test_strangers_and_malformed_requests_are_refused(make: Make) -> None:
 def test_adapters_are_not_broadcast(make: Make) -> None:
     publisher, receiver = make()
     manifest = publisher.publish(1, model(1), base="b" * 32)
-    with pytest.raises(WeightsError, match="no broadcast of version 1"):
+    with pytest.raises(WeightsError, match="no direct delivery of version 1"):
         receiver.meet(told(publisher, manifest), "x", 1, 20)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from astraflow_core.component import Component
 from astraflow_core.hookspecs import hookimpl
+from astraflow_core.serving.gpu import DRIVER
 
 ASTRAFLOW_API = (1, 0)
+ON_CUDA = frozenset({"weights.ipc"}) if DRIVER.exists() else frozenset()
 
 
 @hookimpl
@@ -28,6 +30,7 @@ def astraflow_engines() -> list[Component]:
                     "weights.collective",
                     "lora",
                 }
-            ),
+            )
+            | ON_CUDA,
         )
     ]

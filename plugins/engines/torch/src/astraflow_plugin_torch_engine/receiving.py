@@ -1,4 +1,4 @@
-"""Versions that come by a broadcast of the trainer, into memory beside the weights that are served."""
+"""Versions that come from the trainer's memory, into memory beside the weights that are served."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from astraflow_core.errors import WeightsError
 from astraflow_core.types import Bucket, Rendezvous
-from astraflow_torch_weights.buckets import receive, tensors_of
+from astraflow_torch_weights.buckets import opened, receive, tensors_of
 from astraflow_torch_weights.group import Group, follow
 
 
@@ -26,6 +26,9 @@ class Place:
 
     def receive(self, version: int, buckets: Sequence[Bucket]) -> dict[str, torch.Tensor]:
         """All tensors of a version, verified, or :class:`WeightsError`."""
+        if buckets and all(bucket.memory is not None for bucket in buckets):
+            buffers = opened(version, buckets, self._device)
+            return dict(tensors_of(buckets, buffers))
         if self._group is None:
             raise WeightsError(f"no broadcast of version {version} was joined")
         try:

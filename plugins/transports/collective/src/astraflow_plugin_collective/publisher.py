@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterable
 from functools import partial
 
-from astraflow_core.types import ExportedTensor, Manifest
+from astraflow_core.errors import Refused
+from astraflow_core.types import Delivery, ExportedTensor, Manifest
+from astraflow_core.weights.desk import OBJECT, Desk, Joining
 from astraflow_core.weights.publisher import HttpPublisher
-from astraflow_plugin_collective.desk import Desk
-from astraflow_plugin_collective.names import OBJECT
 from astraflow_plugin_collective.round import Manner, Round
 
 CLOSE_S = 5.0
@@ -26,14 +24,7 @@ class CollectivePublisher(HttpPublisher):
         )
         self._manner = manner
         self._round: Round | None = None
-        self._desk = Desk(manner.host, policy, token, self._round_of)
-        self._listening = threading.Thread(
-            target=self._desk.serve_forever, args=(0.1,), daemon=True
-        )
-        self._listening.start()
-        place = manner.address if ":" not in manner.address else f"[{manner.address}]"
-        join = f"http://{place}:{self._desk.server_address[1]}/v1/collective/{policy}"
-        self._where = json.dumps({"join": join}).encode()
+        self._desk = Desk(manner.host, policy, token, self._meet)
 
     def publish(
         self,
@@ -52,7 +43,7 @@ class CollectivePublisher(HttpPublisher):
             expected = frozenset(before.members or before.expected) if before else frozenset()
             self._round = Round(version, partial(self.reading, version), self._manner, expected)
             self._round.start()
-            self.attach(version, OBJECT, self._where)
+            self.attach(version, OBJECT, self._desk.where(_bare(self._manner.address)))
         return manifest
 
     def close(self) -> None:
@@ -61,15 +52,16 @@ class CollectivePublisher(HttpPublisher):
         if ended is not None:
             ended.close("the trainer ends")
             ended.join_thread(CLOSE_S)
-        if self._listening.is_alive():
-            self._desk.shutdown()
-            self._listening.join(CLOSE_S)
-        self._desk.server_close()
+        self._desk.close()
         super().close()
 
-    def _round_of(self, version: int) -> Round | None:
+    def _meet(self, version: int, asked: Joining) -> Delivery:
         found = self._round
-        return found if found is not None and found.version == version else None
+        if found is None or found.version != version:
+            raise Refused(404, f"version {version} is not broadcast; fetch it by HTTP")
+        if not asked.workers:
+            raise Refused(409, "an engine without workers has no place in a broadcast")
+        return found.join(asked.member, asked.workers)
 
 
 def _bare(address: str) -> str:

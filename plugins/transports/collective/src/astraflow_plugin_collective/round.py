@@ -13,13 +13,12 @@ import torch
 
 from astraflow_core.errors import Refused, WeightsError
 from astraflow_core.types import Bucket, Delivery, Rendezvous
+from astraflow_core.weights.buckets import plan
 from astraflow_core.weights.snapshot import Snapshot
-from astraflow_plugin_collective.buckets import plan
 from astraflow_torch_weights.group import Group, Meeting
 
 log = logging.getLogger(__name__)
 MAX_MEMBERS = 1024
-MAX_WORKERS = 4096
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astraflow_core.types import ComponentContext
+from astraflow_core.weights.direct import DirectHttpReceiver
 from astraflow_plugin_collective.config import CollectiveConfig
-from astraflow_plugin_collective.receiver import CollectiveReceiver
 
 if TYPE_CHECKING:
     from astraflow_plugin_collective.publisher import CollectivePublisher
@@ -36,8 +36,8 @@ class CollectiveTransport:
         )
         return CollectivePublisher(self._context.policy, self._context.token, config.port, manner)
 
-    def receiver(self) -> CollectiveReceiver:
+    def receiver(self) -> DirectHttpReceiver:
         """A receiver for any policy of the run; the broadcast itself is received by engines."""
         config = self._config
         folder = Path(config.directory) if config.directory else self._context.directory
-        return CollectiveReceiver(folder, self._context.token, streams=config.streams)
+        return DirectHttpReceiver(folder, self._context.token, streams=config.streams)

@@ -7,8 +7,7 @@ from dataclasses import replace
 import xxhash
 
 from astraflow_core.errors import WeightsError
-from astraflow_core.serving.buckets import Bucket, digest_of_buffer
-from astraflow_core.types import TensorSpec
+from astraflow_core.types import Bucket, TensorSpec
 from astraflow_core.weights.snapshot import Snapshot
 
 
@@ -44,7 +43,7 @@ def plan(snapshot: Snapshot, most_bytes: int) -> tuple[Bucket, ...]:
     for run in cut(manifest.tensors, most_bytes):
         start = run[0].start
         with data[start : run[-1].end] as bucket:
-            digest_of = digest_of_buffer(bucket)
+            digest_of = xxhash.xxh3_128_hexdigest(bucket)
         moved = tuple(replace(t, start=t.start - start, end=t.end - start) for t in run)
         buckets.append(Bucket(moved, digest_of))
     return tuple(buckets)

@@ -1,0 +1,29 @@
+"""The keys of the transport."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from astraflow_core.config.models import ConfigModel
+
+
+class CudaIpcConfig(ConfigModel):
+    """Keys of ``transport = { use = "cuda_ipc" }``."""
+
+    device: Annotated[int, Field(ge=0)] = Field(
+        0, description="Number of the GPU, as the trainer's process sees it."
+    )
+    bucket_mb: Annotated[int, Field(ge=1, le=4096)] = Field(
+        256, description="MiB of a buffer on the GPU; a larger tensor has one of its own."
+    )
+    lease_s: Annotated[float, Field(gt=0)] = Field(
+        60.0, description="How long memory stays for an engine that says nothing any more."
+    )
+    streams: Annotated[int, Field(ge=1, le=64)] = Field(
+        4, description="Connections of a fetch by HTTP."
+    )
+    directory: str | None = Field(
+        None, description="Folder for versions fetched by HTTP; default: the run directory."
+    )
