@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -28,16 +27,13 @@ def main(folder: Path) -> None:
     given = json.loads((folder / "given.json").read_text())
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     ranks = Ranks(rank, size, int(os.environ["LOCAL_RANK"]), deadline_s=given["deadline_s"])
-    with contextlib.ExitStack() as at_end:  # ranks meet once in the life of a process
-        for kind in given["models"]:
-            found = follow(folder / kind, given["keys"], ranks, at_end)
-            if rank == 0:
-                np.savez(folder / kind / "found.npz", **found)
+    for kind in given["models"]:  # after the first they part, and meet again
+        found = follow(folder / kind, given["keys"], ranks)
+        if rank == 0:
+            np.savez(folder / kind / "found.npz", **found)
 
 
-def follow(
-    folder: Path, keys: dict[str, Any], ranks: Ranks, at_end: contextlib.ExitStack
-) -> dict[str, Any]:
+def follow(folder: Path, keys: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
     """Five steps, the last two twice: with and without a checkpoint between."""
     behaviour = np.load(folder / "behaviour.npz")
     batches = [replace(make_batch(n), logprobs=behaviour[str(n)]) for n in range(STEPS)]
@@ -90,7 +86,7 @@ def follow(
     else:
         raise AssertionError("a checkpoint of another layout was loaded")
     for left in (course, resumed):
-        at_end.callback(left.trainer.close)
+        left.trainer.close()
     return {
         "norms": norms,
         "losses": losses,

@@ -14,6 +14,7 @@ from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from astraflow_core.errors import UserError
 from astraflow_core.types import Ranks
 from astraflow_plugin_megatron.config import MegatronConfig
+from astraflow_plugin_megatron.meeting import meeting_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,13 @@ class Mesh:
             torch.cuda.set_device(self.device)
         deadline = timedelta(seconds=ranks.deadline_s)
         if not Mesh._open:
-            self._meet(deadline)
+            dist.init_process_group(
+                "nccl" if config.device == "cuda" else "gloo",
+                store=meeting_place(ranks),
+                rank=ranks.rank,
+                world_size=ranks.size,
+                timeout=deadline,
+            )
             parallel_state.initialize_model_parallel(
                 tensor,
                 pipeline,
@@ -68,14 +75,6 @@ class Mesh:
         self.stage: int = parallel_state.get_pipeline_model_parallel_rank()
         self.first_stage = self.stage == 0
         self.last_stage: bool = self.stage == pipeline - 1
-
-    def _meet(self, deadline: timedelta) -> None:
-        backend = "nccl" if self.device.type == "cuda" else "gloo"
-        if self.size > 1:
-            dist.init_process_group(backend, timeout=deadline)
-        else:
-            store = dist.HashStore()  # type: ignore[attr-defined]
-            dist.init_process_group(backend, store=store, rank=0, world_size=1)
 
     @property
     def speaks(self) -> bool:
