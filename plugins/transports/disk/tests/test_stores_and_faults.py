@@ -258,7 +258,9 @@ def test_a_lease_lasts_until_it_stands_still(rig: Rig, monkeypatch: pytest.Monke
         publisher.retain(frozenset())
     until(lambda: {path.name for path in root.glob("v*")} == {"v1", "v20"})
     now[0] += 50
-    lease.write_text('{"version": 1, "until": "1970-01-01T00:00:00Z", "beat": 2}')
+    renewed = root / "renewed"  # whole or not at all, as a store writes
+    renewed.write_text('{"version": 1, "until": "1970-01-01T00:00:00Z", "beat": 2}')
+    renewed.rename(lease)
     looked = len(publisher._sweeper._seen)
     until(lambda: publisher._sweeper._seen.get("slow", (b"", 0))[1] == now[0])
     now[0] += 50
