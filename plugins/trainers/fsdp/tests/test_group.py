@@ -14,6 +14,9 @@ from astraflow_core.errors import DeadlineExceeded, UserError
 from astraflow_plugin_fsdp import group
 from astraflow_plugin_fsdp.group import join
 
+ENOUGH_S = 3.0
+"""For a loaded machine to reach the meeting place, where nobody else will come."""
+
 
 @pytest.fixture
 def meeting(monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -24,10 +27,9 @@ def meeting(monkeypatch: pytest.MonkeyPatch) -> Any:
     return store
 
 
-@pytest.mark.parametrize(("rank", "missing"), [(0, "ranks 1, 2 of 3"), (1, "ranks 0, 2 of 3")])
-def test_the_missing_ranks_are_named(meeting: Any, rank: int, missing: str) -> None:
-    with pytest.raises(DeadlineExceeded, match=missing):
-        join(rank, 3, rank, "cpu", 1, 0.3)
+def test_the_missing_ranks_are_named(meeting: Any) -> None:
+    with pytest.raises(DeadlineExceeded, match="ranks 0, 2 of 3"):
+        join(1, 3, 1, "cpu", 1, ENOUGH_S)
     assert not dist.is_initialized()
 
 
@@ -36,11 +38,11 @@ def test_what_ranks_said_before_a_restart_does_not_count(
 ) -> None:
     monkeypatch.setattr(group, "_meetings", itertools.count())
     with pytest.raises(DeadlineExceeded, match="rank 0 of 2"):
-        join(1, 2, 1, "cpu", 1, 0.1)
+        join(1, 2, 1, "cpu", 1, ENOUGH_S)
     monkeypatch.setattr(group, "_meetings", itertools.count())  # as in a new process
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     with pytest.raises(DeadlineExceeded, match="rank 1 of 2"):
-        join(0, 2, 0, "cpu", 1, 0.1)
+        join(0, 2, 0, "cpu", 1, ENOUGH_S)
 
 
 def test_a_rank_without_a_meeting_place_names_rank_0(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -133,14 +134,11 @@ def _meet(rank: int, size: int, deadline_s: float) -> Any:
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = PrefixStore(f"astraflow-fsdp/{restart}/{next(_meetings)}", server)
     store.set(f"rank-{rank}", "here")
-    missing = [other for other in range(size) if other != rank]
-    for other in list(missing):
+    others = [other for other in range(size) if other != rank]
+    with contextlib.suppress(dist.DistStoreError):
         left = max(0.001, ends - time.monotonic())
-        try:
-            store.wait([f"rank-{other}"], timedelta(seconds=left))
-        except dist.DistStoreError:
-            continue
-        missing.remove(other)
+        store.wait([f"rank-{other}" for other in others], timedelta(seconds=left))
+    missing = [other for other in others if not store.check([f"rank-{other}"])]
     if missing:
         names = ", ".join(str(other) for other in missing)
         raise DeadlineExceeded(
