@@ -62,7 +62,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "launch": SHARED | SERVICES,
     "preflight": SHARED | SERVICES,
     "simulation": LOW | {"config", "dataflow"},
-    "cli": SHARED | SERVICES | {"simulation", "launch", "preflight", "scaffold", "testing"},
+    "cli": SHARED
+    | SERVICES
+    | {"simulation", "launch", "preflight", "scaffold", "testing", "weights"},
     "testing": SHARED | SERVICES | {"launch"},
 }
 """Part of the core -> the other parts that it may import. Services talk over HTTP, never by import."""
@@ -407,7 +409,9 @@ def test_every_component_inherits_the_suite_of_its_kind() -> None:
     for package in dev.packages():
         kind = KIND_OF_FOLDER.get(package.path.parent.name)
         provides = any(package.path in component.manifest.parents for component in components())
-        if kind is None or not provides:  # one that only answers a hook has nothing to hold to a suite
+        if (
+            kind is None or not provides
+        ):  # one that only answers a hook has nothing to hold to a suite
             continue
         suite = "".join(part.capitalize() for part in kind.split("_")) + "Conformance"
         inherited = {

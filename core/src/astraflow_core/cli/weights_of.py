@@ -74,7 +74,7 @@ class WeightsOf:
         rows = []
         for version, told in sorted(self._announced.items()):
             manifest, problem = self._manifest(told)
-            asked = any(endpoint.startswith("http") for endpoint in told.endpoints)
+            asked = any(endpoint.startswith(("http://", "https://")) for endpoint in told.endpoints)
             rows.append(
                 {
                     "version": version,
