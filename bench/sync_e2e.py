@@ -1,16 +1,22 @@
-"""From publishing a version to receivers that have verified it, over loopback: beside plain sockets."""
+"""From publishing a version to receivers that have verified it, over loopback: beside plain sockets, and by deltas
+beside the reference algorithm."""
 
 from __future__ import annotations
 
 import statistics
 import tempfile
+import time
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from bench.baselines import whole_buffer_delta
 from bench.baselines.raw_streams import RawStreams
 from bench.support.processes import started
-from bench.support.timing import interleaved, seconds, spread
+from bench.support.timing import interleaved, ratio, seconds, spread
+from bench.support.updates import uniform
 from bench.support.weight_peer import Peer
 
 MEGABYTES = 500
@@ -18,12 +24,21 @@ QUICK_MEGABYTES = 200
 DENSITY = 0.0122
 STREAMS = 4
 RECEIVERS = (1, 2, 4, 8)
+MEMORY = Path("/dev/shm")
+WARM = 5
+"""Versions until a receiver of deltas patches files that it has patched before."""
 
 
 def measure(quick: bool) -> dict[str, float]:
     """``full_over_limit`` is the time of plain sockets that hash, over that of one receiver of a full version."""
     megabytes = QUICK_MEGABYTES if quick else MEGABYTES
-    return full_beside_sockets(megabytes, 5) | full_by_receivers(QUICK_MEGABYTES, 3 if quick else 5)
+    rounds = 3 if quick else 5
+    return (
+        full_beside_sockets(megabytes, 5)
+        | full_by_receivers(QUICK_MEGABYTES, rounds)
+        | delta_beside_reference(megabytes, 5)
+        | delta_by_receivers(QUICK_MEGABYTES, rounds)
+    )
 
 
 def full_beside_sockets(megabytes: float, pairs: int) -> dict[str, float]:
@@ -64,6 +79,71 @@ def full_by_receivers(megabytes: float, rounds: int) -> dict[str, float]:
         result["full_publisher_cpu_s_8"] / result["full_publisher_cpu_s_1"]
     )
     return result
+
+
+def delta_beside_reference(megabytes: float, pairs: int) -> dict[str, float]:
+    """CPU seconds of the reference algorithm over those of the transport `delta`, in turn.
+
+    Ours: snapshot, delta, transfer, patch, verification and what is merged afterwards, of both processes. The
+    reference: the trainer's copy into shared memory, encode and apply, in one process and without a transfer.
+    """
+    old, new = uniform(int(megabytes * 1e6) // 2, DENSITY)
+    snapshot, states = np.zeros_like(old), [old, new]
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
+        theirs = whole_buffer_delta.Receiver(old, Path(folder) / "model")
+
+        def reference() -> float:
+            began = time.process_time()
+            snapshot[:] = states[1]
+            theirs.apply(whole_buffer_delta.encode(*states))
+            states.reverse()
+            return time.process_time() - began
+
+        with delta_flow(megabytes, 1) as flow:
+            seen: list[dict[str, float]] = []
+
+            def ours() -> float:
+                seen.append(flow.next_version())
+                return seen[-1]["cpu"]
+
+            mine, reference_cpu = interleaved(pairs, ours, reference)
+    return {
+        "delta_vs_reference": ratio(reference_cpu, mine),
+        "delta_spread": spread(reference_cpu, mine),
+        "delta_cpu_s": statistics.median(mine),
+        "delta_reference_cpu_s": statistics.median(reference_cpu),
+        "delta_publish_s": statistics.median(s["publish_s"] for s in seen),
+        "delta_wall_s": statistics.median(s["wall_s"] for s in seen),
+        "delta_bytes_over_full": statistics.median(s["bytes"] for s in seen) / (megabytes * 1e6),
+    }
+
+
+def delta_by_receivers(megabytes: float, rounds: int) -> dict[str, float]:
+    """CPU seconds of all processes for one version by deltas, by receivers."""
+    result: dict[str, float] = {}
+    for count in RECEIVERS:
+        with delta_flow(megabytes, count) as flow:
+            seen = [flow.next_version() for _ in range(rounds)]
+        result[f"delta_cpu_s_{count}"] = statistics.median(s["cpu"] for s in seen)
+        result[f"delta_publisher_cpu_s_{count}"] = statistics.median(
+            s["publisher_cpu"] for s in seen
+        )
+    result["cpu_8_over_1"] = result["delta_cpu_s_8"] / result["delta_cpu_s_1"]
+    result["delta_publisher_cpu_8_over_1"] = (
+        result["delta_publisher_cpu_s_8"] / result["delta_publisher_cpu_s_1"]
+    )
+    return result
+
+
+def delta_flow(megabytes: float, receivers: int) -> Flow:
+    """Publisher and receivers that have both of their files and every kernel compiled."""
+    table = {"use": "delta", "streams": STREAMS}
+    if MEMORY.is_dir():
+        table["directory"] = str(MEMORY)
+    flow = Flow(table, megabytes, receivers)
+    for _ in range(WARM):
+        flow.next_version()
+    return flow
 
 
 class Flow:
