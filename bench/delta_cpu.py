@@ -96,7 +96,7 @@ class Case:
             self._file = mmap.mmap(file.fileno(), 0)
         self._theirs = whole_buffer_delta.Receiver(self._states[0], folder / "theirs")
         self._at = {"ours": 0, "theirs": 0}
-        self.size = self._states[0].nbytes
+        self.size: int = self._states[0].nbytes
 
     def _turn(self, side: str) -> tuple[int, int]:
         at = self._at[side]
@@ -144,7 +144,7 @@ class Case:
         self.encode()
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        return peak / self.size
+        return float(peak / self.size)
 
     def close(self) -> None:
         """Remove the files."""

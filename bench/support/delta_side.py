@@ -40,8 +40,12 @@ def manifest_of(weights: Any, version: int) -> Manifest:
 
 def scan(codec: Codec, old: Any, new: Any) -> int:
     """Find what changed, and no more; how much that is."""
-    pairs = zip(blocks_of(old), blocks_of(new), strict=True)
-    return sum(len(codec.diff(a, b, 2).positions) for (_, a), (_, b) in pairs)  # type: ignore[arg-type]
+    found = 0
+    for (_, before), (_, after) in zip(blocks_of(old), blocks_of(new), strict=True):
+        changes = codec.diff(before, after, 2)
+        assert changes.positions is not None
+        found += len(changes.positions)
+    return found
 
 
 def encode(codec: Codec, old: Any, new: Any, base: Manifest, made: Manifest) -> bytes:

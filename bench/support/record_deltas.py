@@ -85,9 +85,10 @@ def record(folder: Path, rate: str, batch: Batch, steps: int) -> list[dict[str, 
     seen: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as scratch:
         here = context("trainer", Path(scratch))
+        table: dict[str, Any] = {"use": "torch", "lr": float(rate), "publish_dtype": "bfloat16"}
         trainer: Any = Catalog.discover().build(
             "trainer",
-            ComponentTable(use="torch", lr=float(rate), publish_dtype="bfloat16"),
+            ComponentTable(**table),
             here,
         )
         algorithm: Any = Catalog.discover().build("algorithm", ComponentTable(use="grpo"), here)
