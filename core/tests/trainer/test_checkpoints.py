@@ -10,6 +10,7 @@ import pytest
 from astraflow_core.config.models import CheckpointTable
 from astraflow_core.errors import UserError
 from astraflow_core.trainer.checkpoints import Checkpoints, NoRoom
+from astraflow_core.trainer.digests import DamagedCheckpoint
 from astraflow_core.trainer.saving import Saving
 
 pytestmark = pytest.mark.timeout(60)
@@ -136,6 +137,18 @@ def test_a_damaged_one_is_named_and_the_one_before_is_used(
     damage(folder)
     assert list(checkpoints.sound()) == [1, 2]
     assert f"update-00000003: {said}" in caplog.text
+
+
+def test_an_older_one_is_verified_if_it_is_chosen(tmp_path: Path) -> None:
+    checkpoints = make(tmp_path)
+    older = save(checkpoints, operations(), 1)
+    newest = save(checkpoints, operations(), 2)
+    _flip(older)
+    assert list(checkpoints.sound()) == [1, 2]
+    assert checkpoints.chosen(2) == newest
+    assert checkpoints.chosen(0) is None
+    with pytest.raises(DamagedCheckpoint, match="update-00000001: weights has changed"):
+        checkpoints.chosen(1)
 
 
 def test_one_of_another_trainer_policy_or_number_of_ranks_is_refused(tmp_path: Path) -> None:

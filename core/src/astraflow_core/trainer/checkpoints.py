@@ -74,6 +74,7 @@ class Checkpoints:
         self._keep, self._keep_every = keep, keep_every
         self._trainer, self._ranks, self._reshards = trainer, ranks, reshards
         self._pending: _Pending | None = None
+        self._verified = -1
         self._sealer = ThreadPoolExecutor(1, "checkpoint")
 
     def saved(self) -> dict[int, Path]:
@@ -98,8 +99,16 @@ class Checkpoints:
                 log.error("%s; the one before is tried", error)
                 del found[updates]
             else:
+                self._verified = updates
                 break
         return found
+
+    def chosen(self, updates: int) -> Path | None:
+        """The folder of the checkpoint to go on from, verified; ``None`` for the start, which has none."""
+        folder = self.saved().get(updates)
+        if folder is not None and updates != self._verified:
+            self._check(folder)
+        return folder
 
     def _check(self, folder: Path) -> None:
         try:

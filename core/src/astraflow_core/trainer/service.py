@@ -71,7 +71,7 @@ class TrainerService:
         registered = self._dataflow.register([0, *saved], self._config.run.start_deadline_s)
         self._updates = registered.updates
         self._checkpoints.forget_after(self._updates)
-        self._begin(registered, saved)
+        self._begin(registered)
         batch: Batch | None = None
         try:
             while (batch := self._wait_for_batch()) is not None:
@@ -90,10 +90,10 @@ class TrainerService:
         self._saving.finish(self._updates, self._versions.newest)
         self._leave_model()
 
-    def _begin(self, registered: TrainerRegistered, saved: dict[int, Path]) -> None:
+    def _begin(self, registered: TrainerRegistered) -> None:
         try:
             with self._devices():
-                self._set_up(saved.get(self._updates))
+                self._set_up(self._checkpoints.chosen(self._updates))
                 self._publish(registered.highest_version + 1)
         except RankLost:
             raise

@@ -167,7 +167,10 @@ def test_out_of_memory_says_what_to_try(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_compiled_model_computes_the_same(build: Build, folder: Path) -> None:
+def test_a_compiled_model_computes_the_same(
+    build: Build, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
     batch = make_batch(3)
     expected, got = build(folder), build(folder, compile=True)
     np.testing.assert_allclose(

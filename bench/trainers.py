@@ -1,0 +1,208 @@
+"""What the trainer `torch` costs beside a minimal hand-written loop over the same micro-batches.
+
+`over_minimal`: CPU seconds of a step with the loss `grpo` written out on ready-made tensors, over those of
+`Trainer.step` on the same batch (so 1 is no overhead); both make the same gradient, which is checked. `padding_waste`:
+the share of computed tokens that are padding, for rows of log-normal lengths. `export_over_memcpy`: an export whose
+tensors are copied into a buffer, over one copy of the same bytes; `export_cast_over_memcpy` the same in bfloat16, whose
+memcpy is of half the bytes. `checkpoint_stall`: seconds of CPU that a checkpoint takes from the loop, over those of
+the ten steps between two of them; hashing and flushing happen beside the loop.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from astraflow_core.catalog import Catalog
+from astraflow_core.config.environments import cache_folder
+from astraflow_core.config.models import CheckpointTable
+from astraflow_core.hooks import Hooks
+from astraflow_core.testing.conformance.subject import context
+from astraflow_core.trainer.checkpoints import Checkpoints
+from astraflow_core.trainer.saving import Saving
+from astraflow_core.training.micro_batches import micro_batches
+from astraflow_core.types import Batch
+from astraflow_torch_training.model import load_model
+from bench.algorithms import MICRO_BATCH_TOKENS, MODEL, batch
+from bench.support.timing import interleaved, ratio, spread
+
+LARGER = "tiny:qwen3?hidden=768&layers=3&heads=12&kv_heads=12&head_dim=64&ffn=2048&context=64"
+"""For exports (85 MB in float32): copying the quickstart's model takes less than naming its tensors."""
+LR, CLIP = 1e-6, 0.2
+DTYPES = ("float32", "bfloat16")
+STEPS_BETWEEN = 10
+"""Updates between two checkpoints."""
+
+
+def measure(quick: bool) -> dict[str, float]:
+    """The fields of the module's docstring, with the spread of the first (interquartile range over median)."""
+    torch.set_num_threads(1)
+    pairs = 5 if quick else 15
+    catalog = Catalog.discover()
+    folder = Hooks.for_models(catalog).resolve_model(MODEL, 0, cache_folder())
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(scratch)
+
+        def built(kind: str, use: str, **keys: Any) -> Any:
+            selected, config = catalog.validate_options(kind, use, keys, use)
+            return selected.build(config, context("trainer", place))
+
+        algorithm = built("algorithm", "grpo")
+        trainer = built("trainer", "torch", device="cpu", lr=LR, publish_dtype="float32")
+        trainer.setup(folder, 10_000, algorithm.needs)
+        large = Hooks.for_models(catalog).resolve_model(LARGER, 0, cache_folder())
+        exporters = [
+            built("trainer", "torch", device="cpu", publish_dtype=dtype) for dtype in DTYPES
+        ]
+        for exporter in exporters:
+            exporter.setup(large, 10_000, frozenset())
+        given = prepared(batch(np.random.default_rng(0)), algorithm)
+        minimal = Minimal(folder, given)
+        norms = [trainer.step(given, algorithm, 0)["grad_norm"], minimal.step()]
+        if not np.isclose(*norms, rtol=1e-3):
+            raise AssertionError(f"the two sides have different gradients: norms {norms}")
+        ours, theirs = interleaved(
+            pairs, cpu_s(lambda: trainer.step(given, algorithm, 0)), cpu_s(minimal.step)
+        )
+        full, half = (export_over_memcpy(exporter, pairs) for exporter in exporters)
+        return {
+            "over_minimal": ratio(theirs, ours),
+            "padding_waste": padding_waste(),
+            "export_over_memcpy": full,
+            "export_cast_over_memcpy": half,
+            "checkpoint_stall": checkpoint_stall(
+                trainer, given, algorithm, place, 3 if quick else 9
+            ),
+            "spread": spread(ours, theirs),
+            "tokens_per_s": len(given.tokens) / float(np.median(ours)),
+        }
+
+
+def prepared(given: Batch, algorithm: Any) -> Batch:
+    """With advantages and weights."""
+    given = replace(given, advantages=algorithm.advantages(given))
+    return replace(given, weights=algorithm.weights(given))
+
+
+def cpu_s(act: Callable[[], object]) -> Callable[[], float]:
+    """CPU seconds of each call."""
+
+    def call() -> float:
+        began = time.process_time()
+        act()
+        return time.process_time() - began
+
+    return call
+
+
+class Minimal:
+    """A step written out: forward, log-probs, clipped loss, backward, clip, AdamW; all tensors are ready."""
+
+    def __init__(self, folder: Path, given: Batch) -> None:
+        self._whole = load_model(folder, torch.device("cpu"), "sdpa", False, None).whole
+        self._optimizer = torch.optim.AdamW(self._whole.parameters(), lr=LR, fused=True)
+        assert given.advantages is not None
+        columns = (given.tokens.astype(np.int64), given.logprobs, given.advantages)
+        self._parts = [
+            (
+                torch.from_numpy(micro.input_ids),
+                torch.from_numpy(micro.states),
+                *(
+                    torch.from_numpy(c[micro.positions])
+                    for c in (*columns, given.weights["policy"])
+                ),
+            )
+            for micro in micro_batches(given, given.loss_mask, MICRO_BATCH_TOKENS, False)
+        ]
+
+    def step(self) -> float:
+        """One update; the norm of its gradient."""
+        self._optimizer.zero_grad(set_to_none=True)
+        for ids, states, targets, behaviour, advantages, share in self._parts:
+            hidden = self._whole.base_model(input_ids=ids, use_cache=False).last_hidden_state
+            logits = self._whole.lm_head(hidden.flatten(0, 1)[states])
+            logprobs = torch.log_softmax(logits, -1).gather(1, targets[:, None]).squeeze(1)
+            ratio = torch.exp(logprobs - behaviour)
+            clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
+            torch.autograd.backward(
+                -(share * torch.minimum(ratio * advantages, clipped * advantages)).sum()
+            )
+        norm = torch.nn.utils.clip_grad_norm_(self._whole.parameters(), 1.0)
+        self._optimizer.step()
+        return float(norm)
+
+
+def padding_waste() -> float:
+    """Of the buckets of 1024 rows with a median of 150 tokens, σ = 0.7, at 512 tokens most."""
+    generator = np.random.default_rng(0)
+    lengths = np.clip(generator.lognormal(5.0, 0.7, 1024), 4, 512).astype(np.int32)
+    total = int(lengths.sum())
+    rows = np.zeros(len(lengths), np.float32)
+    numbers = np.arange(len(lengths))
+    ragged = Batch(
+        "b", "p", 0, lengths, np.ones(total, np.int32), np.ones(total, bool),
+        np.zeros(total, np.float32), np.zeros(total, np.int32), rows, numbers, numbers,
+        np.ones(len(lengths), np.int32), rows, rows,
+    )  # fmt: skip
+    cuts = list(micro_batches(ragged, ragged.loss_mask, MICRO_BATCH_TOKENS, False))
+    return 1 - sum(cut.tokens for cut in cuts) / sum(cut.computed for cut in cuts)
+
+
+def export_over_memcpy(trainer: Any, pairs: int) -> float:
+    """An export that is copied into one buffer, over the copy of as many bytes."""
+    size = sum(len(memoryview(tensor.data).cast("B")) for tensor in trainer.export())
+    buffer, whole = np.zeros(size, np.uint8), np.ones(size, np.uint8)
+
+    def export() -> None:
+        end = 0
+        for tensor in trainer.export():
+            start, end = end, end + tensor.data.size
+            buffer[start:end] = tensor.data
+
+    def copy() -> None:
+        buffer[:] = whole
+
+    return ratio(*interleaved(pairs, cpu_s(export), cpu_s(copy)))
+
+
+class Direct:
+    """A trainer's state, saved as the service has it saved."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.save = trainer.save
+
+    def finish_save(self, wait: bool) -> bool:
+        """It is written when :meth:`save` returns."""
+        return True
+
+
+class Deaf:
+    """A dataflow that is told of releases."""
+
+    def release(self, updates: int) -> None:
+        """Noted nowhere."""
+
+
+def checkpoint_stall(trainer: Any, given: Batch, algorithm: Any, place: Path, rounds: int) -> float:
+    """CPU of the loop's own thread, which hashing and flushing do not share."""
+    table = CheckpointTable(every=STEPS_BETWEEN)
+    direct: Any = Direct(trainer)
+    dataflow: Any = Deaf()
+    saving = Saving(Checkpoints(place / "c", "p", keep=2), direct, dataflow, table)
+    stalled = stepped = 0.0
+    for update in range(1, rounds * STEPS_BETWEEN + 1):
+        began = time.thread_time()
+        trainer.step(given, algorithm, 0)
+        between = time.thread_time()
+        saving.after_update(update, update)
+        stepped += between - began
+        stalled += time.thread_time() - between
+    saving.finish(rounds * STEPS_BETWEEN, 0)
+    return stalled / (stepped + stalled)
