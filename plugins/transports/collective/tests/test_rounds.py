@@ -149,7 +149,7 @@ def test_a_new_version_ends_the_window_of_the_one_before(
 def test_one_who_joins_and_does_not_come_is_named_to_all(
     make: Make, pool: ThreadPoolExecutor
 ) -> None:
-    publisher, receiver = make(deadline_s=3)
+    publisher, receiver = make(deadline_s=6)
     announcement = expecting(publisher, 2, ("here", "gone"))
     part = pool.submit(take_part, receiver, announcement, "here")
     receiver.meet(announcement, "gone", 1, LONG_S)
@@ -195,7 +195,7 @@ def test_a_bit_that_flips_in_the_snapshot_is_not_sent(
 def test_one_who_leaves_in_the_middle_breaks_it_off_for_all(
     make: Make, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publisher, receiver = make(deadline_s=5)
+    publisher, receiver = make(deadline_s=8)
     announcement = expecting(publisher, 2, ("one", "leaver"))
 
     def leave() -> None:
@@ -205,7 +205,7 @@ def test_one_who_leaves_in_the_middle_breaks_it_off_for_all(
             group.broadcast(torch.empty(delivery.buckets[0].size, dtype=torch.uint8))
 
     left = pool.submit(leave)
-    part = pool.submit(take_part, receiver, announcement, "one", 5)
+    part = pool.submit(take_part, receiver, announcement, "one", 8)
     left.result(40)
     # The first in the tree may have had all of it before the other left.
     try:
