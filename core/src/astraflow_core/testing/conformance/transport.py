@@ -263,12 +263,12 @@ class TransportConformance(Conformance, AdapterTests):
         publisher = rig.publisher()
         published = {version: tensors.model(version, 1) for version in range(1, 13)}
         newest = [publish(publisher, 1, published[1])]
-        over = threading.Event()
+        over, end = threading.Event(), time.monotonic() + DEADLINE_S
 
         def follow(receiver: Receiver) -> int:
             count = 0
-            while not over.is_set():
-                told = newest[0]
+            while not (over.is_set() and count) and time.monotonic() < end:
+                told = newest[0]  # it stays at the end, so even a slow machine gets to it
                 with refused_or_right(told, published[told.version]) as got:
                     got.append(receiver.fetch(told, DEADLINE_S))
                 count += len(got)
@@ -283,7 +283,7 @@ class TransportConformance(Conformance, AdapterTests):
                 publisher.retain(frozenset())
                 time.sleep(0.02)
             over.set()
-            counts = [each.result(DEADLINE_S) for each in following]
+            counts = [each.result(2 * DEADLINE_S) for each in following]
         demand(min(counts) > 0, f"served receivers {counts} versions", "several readers at once")
 
     def test_memory_of_dropped_versions_comes_back(self, rig: Rig) -> None:
