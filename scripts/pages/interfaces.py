@@ -15,7 +15,7 @@ from pages.workspace_catalog import catalog
 
 SECTION = re.compile(r"^## Interface\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _SERVES = re.compile(
-    r"BaseHTTPRequestHandler|add_(?:api_)?route|add_(?:get|post)\(|APIRouter|zmq\.(?:ROUTER|REP)|HttpPublisher\("
+    r"BaseHTTPRequestHandler|add_(?:api_)?route|add_(?:get|post)\(|APIRouter|zmq\.(?:ROUTER|REP)|HttpPublisher[()]"
 )
 
 
