@@ -54,9 +54,7 @@ def even_micro_batches(
     ``wanted`` (bool ``[N]``), ``budget`` and ``packed`` as for :func:`micro_batches`, of the whole batch.
     """
     shares = [share(batch, other, ranks) for other in range(ranks)]
-    cuts = [
-        list(micro_batches(part.batch, wanted[part.tokens], budget, packed)) for part in shares
-    ]
+    cuts = [list(micro_batches(part.batch, wanted[part.tokens], budget, packed)) for part in shares]
     mine = cuts[rank]
     missing = max(len(cut) for cut in cuts) - len(mine)
     return shares[rank], mine + [idle(batch, packed)] * missing
