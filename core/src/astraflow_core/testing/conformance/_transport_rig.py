@@ -54,6 +54,7 @@ class Peer:
             [sys.executable, "-m", __name__, json.dumps({"path": sys.path, **order})],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            bufsize=0,  # a line that waits in a buffer of ours is not seen by select
         )
 
     def told(self, deadline_s: float = 30) -> dict[str, Any]:
