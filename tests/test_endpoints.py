@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import numpy as np
@@ -19,6 +20,7 @@ from refusals import Refusals
 from workspace import ROOT, tree_of
 
 from astraflow_core import errors
+from astraflow_core.dataflow import service
 from astraflow_core.dataflow.balance import Step
 from astraflow_core.dataflow.service import DataflowService
 from astraflow_core.dataflow.wakeups import Wakeups
@@ -29,7 +31,8 @@ from astraflow_core.wire.groups import GroupHeader
 CORE = ROOT / "core" / "src" / "astraflow_core"
 PROCESSES = (ROOT / "docs" / "processes.md").read_text(encoding="utf-8")
 TOKEN = "of-this-run"
-LIMIT_MB = 1
+LIMIT = 1 << 20
+"""Bytes of a body, here."""
 
 
 def load(file: Path) -> ModuleType:
@@ -52,13 +55,12 @@ class Served:
         self, begun: bool = True, tables: Sequence[dict[str, Any]] = (), **parts: Any
     ) -> None:
         wakeups = Wakeups()
-        config = flows.make_config(
-            dataflow__max_body_mb=LIMIT_MB, eval__every=1, prompts__data=tables, balance__every=1
-        )
+        config = flows.make_config(eval__every=1, prompts__data=tables, balance__every=1)
         self.bench = flows.make_bench(config, signals=wakeups, **parts)
         if begun:
             self.bench.begin()
-        app = DataflowService(self.bench.flow, wakeups, TOKEN).app
+        with patch.object(service, "MAX_BODY_BYTES", LIMIT):
+            app = DataflowService(self.bench.flow, wakeups, TOKEN).app
         headers = {"Authorization": f"Bearer {TOKEN}"}
         self.client = TestClient(app, raise_server_exceptions=False, headers=headers)
 
@@ -324,7 +326,7 @@ EVERYWHERE: dict[tuple[str, int], Provocation] = {
     ("any", 401): without_a_token,
     ("any", 404): lambda: Served().client.get("/v1/nothing"),
     ("any", 405): lambda: Served().client.get("/v1/groups"),
-    ("any", 413): lambda: Served().post("/v1/groups", bytes((LIMIT_MB << 20) + 1)),
+    ("any", 413): lambda: Served().post("/v1/groups", bytes(LIMIT + 1)),
     ("any", 500): crashed,
     ("POST", 400): lambda: Served().post("/v1/tasks/fail", b"\x93nonsense"),
     ("POST", 409): state_failed,

@@ -40,7 +40,7 @@ ANY_ROUTE = {
     401: "no token, or not this run's",
     404: "there is no such path",
     405: "the path has another method",
-    413: "the body is over `dataflow.max_body_mb` (on a RaaS 1 MiB)",
+    413: "the body is over 512 MiB (on a RaaS 1 MiB)",
     500: "the service failed; its log has the trace",
 }
 ANY_POST = {
@@ -137,9 +137,7 @@ def _views(service: str, described: dict[str, views.View]) -> Iterator[str]:
 
 def dataflow_app() -> FastAPI:
     """The app of the dataflow; a route is declared without a look at the run that it serves."""
-    flow = MagicMock()
-    flow.state.config.dataflow.max_body_mb = 1
-    return DataflowService(flow, MagicMock(), token="").app
+    return DataflowService(MagicMock(), MagicMock(), token="").app
 
 
 def raas_app() -> FastAPI:

@@ -12,6 +12,7 @@ import httpx
 import msgspec
 import pytest
 
+from astraflow_core.dataflow import service as dataflow_service
 from astraflow_core.dataflow.service import DataflowService
 from astraflow_core.dataflow.wakeups import Wakeups
 from astraflow_core.errors import Refused
@@ -322,10 +323,12 @@ class Evil:
     ],
 )
 def test_bad_requests_are_refused_with_what_was_expected(
-    running, path, content, token, status, message
+    running, monkeypatch, path, content, token, status, message
 ):
+    monkeypatch.setattr(dataflow_service, "MAX_BODY_BYTES", 1 << 20)
+
     async def play():
-        async with running({"dataflow__max_body_mb": 1}) as service:
+        async with running() as service:
             await service.register()
             headers = {"authorization": f"Bearer {token}"} if token else {}
             async with httpx.AsyncClient(base_url=service.server.url) as client:

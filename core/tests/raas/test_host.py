@@ -17,9 +17,9 @@ import pytest
 from astraflow_core.errors import RunFailed, UserError, WeightsError, WrongVersion
 from astraflow_core.raas.host_process import EngineHostProcess, HostSettings
 from astraflow_core.raas.host_protocol import HostGone
-from astraflow_core.wire.sockets import socket_folder
 from astraflow_core.raas.supervised_engine import SupervisedEngine
 from astraflow_core.types import GenerateRequest, Sampling, WeightSource
+from astraflow_core.wire.sockets import socket_folder
 
 pytestmark = pytest.mark.timeout(30)
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

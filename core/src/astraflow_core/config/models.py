@@ -326,10 +326,6 @@ class CheckpointTable(ConfigModel):
         "from the last one.",
     )
     keep: PositiveInt = Field(default=2, description="Checkpoints kept, the newest ones.")
-    keep_every: Annotated[int, Field(ge=0)] = Field(
-        default=0,
-        description="Checkpoints of a multiple of so many updates are kept for good; 0: none of them.",
-    )
 
 
 class JournalTable(ConfigModel):
@@ -345,7 +341,6 @@ class DataflowTable(ConfigModel):
 
     host: str = Field(default="127.0.0.1", description="Address that the dataflow binds.")
     port: Annotated[int, Field(ge=0, le=65535)] = Field(default=0, description="0: any free port.")
-    max_body_mb: PositiveInt = Field(default=256, description="Largest request body.")
 
 
 class PluginsTable(ConfigModel):

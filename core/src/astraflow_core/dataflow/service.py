@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 
 LONGEST_POLL_S = 60.0
 SWEEP_S = 1.0
+MAX_BODY_BYTES = 512 << 20
+"""Largest request: a group of some 40 million tokens."""
 
 
 class DataflowService:
@@ -53,8 +55,7 @@ class DataflowService:
         self.flow, self.wakeups = flow, wakeups
         wakeups.work_available = flow.leasing.work_available
         self._metrics = exporter(flow.status)
-        limit = flow.state.config.dataflow.max_body_mb << 20
-        self.app: FastAPI = create_app("dataflow", token, limit)
+        self.app: FastAPI = create_app("dataflow", token, MAX_BODY_BYTES)
         self.app.state.dataflow = flow
         self._add_routes()
         for router in routers:

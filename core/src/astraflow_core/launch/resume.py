@@ -84,7 +84,9 @@ def _without_checkpoint(folder: Path, config: RunConfig) -> dict[str, int]:
         policy: made[policy]
         for policy in config.policies
         if made[policy]
-        and not Checkpoints(folder / "checkpoints" / policy, policy, keep=config.checkpoint.keep).saved()
+        and not Checkpoints(
+            folder / "checkpoints" / policy, policy, keep=config.checkpoint.keep
+        ).saved()
     }
 
 

@@ -69,8 +69,11 @@ class _Asked:
             for tensor in map(alter, self._trainer.export())
         ]
         adapter = getattr(self._trainer, "weights_kind", "full") == "adapter"
-        given = {"base": base_digest(self._model)} if adapter else {}
-        manifest = self._publisher.publish(version, map(alter, self._trainer.export()), **given)
+        manifest = self._publisher.publish(
+            version,
+            map(alter, self._trainer.export()),
+            base=base_digest(self._model) if adapter else None,
+        )
         return protocol.Published(
             self._publisher.endpoints, manifest.digest, manifest.size, tensors
         )

@@ -55,7 +55,7 @@ class _Pending:
 class Checkpoints:
     """``directory/update-N/`` holds what the trainer wrote and ``checkpoint.json`` with the digests of its files.
 
-    The newest ``keep`` stay, and those whose updates are a multiple of ``keep_every`` (0: none of them).
+    The newest ``keep`` stay.
     ``trainer`` and ``ranks`` are those of now; ``reshards``: a state of another number of ranks can be read.
     """
 
@@ -65,13 +65,12 @@ class Checkpoints:
         policy: str,
         *,
         keep: int,
-        keep_every: int = 0,
         trainer: str = "",
         ranks: int = 1,
         reshards: bool = False,
     ) -> None:
         self._directory, self._policy = directory, policy
-        self._keep, self._keep_every = keep, keep_every
+        self._keep = keep
         self._trainer, self._ranks, self._reshards = trainer, ranks, reshards
         self._pending: _Pending | None = None
         self._verified = -1
@@ -199,9 +198,8 @@ class Checkpoints:
             shutil.rmtree(final)
         pending.folder.rename(final)
         _flush(self._directory)
-        for updates, folder in list(self.saved().items())[: -self._keep]:
-            if not (self._keep_every and updates % self._keep_every == 0):
-                shutil.rmtree(folder)
+        for folder in list(self.saved().values())[: -self._keep]:
+            shutil.rmtree(folder)
         return final
 
     def close(self) -> None:

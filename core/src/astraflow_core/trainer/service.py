@@ -52,7 +52,6 @@ class TrainerService:
             run.directory / "checkpoints" / policy,
             policy,
             keep=config.checkpoint.keep,
-            keep_every=config.checkpoint.keep_every,
             trainer=self._table.trainer.use,
             ranks=self._table.trainer.ranks,
             reshards=reshards,
