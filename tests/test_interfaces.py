@@ -57,7 +57,9 @@ class Publisher:
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         rig = Rig({"use": "http"}, folder, stack)
         publisher = rig.publisher()
-        self.policy = publisher.publish(1, tensors.model(1, 1)).policy
+        manifest = publisher.publish(1, tensors.model(1, 1))
+        publisher.attach(1, "beside", b"some bytes")
+        self.policy, self.digest = manifest.policy, manifest.digest
         self.url = urlsplit(publisher.endpoints[0])
 
     def ask(
@@ -88,9 +90,10 @@ def test_the_publisher_over_http_answers_as_described(
     section = SECTION.search((folder / "README.md").read_text(encoding="utf-8"))
     assert section is not None
     rows = re.findall(r"^\| (GET|DELETE) `(\S+)` \| (.*) \| (.*) \|$", section[1], re.MULTILINE)
-    parts = re.findall(r"manifest\|data|readers/", weight_server._ROUTE.pattern)
-    assert len(rows) == 3 and len(parts) == 2, "a route was added or taken away: describe it"
-    manifest, data, readers = (path for _, path, _, _ in rows)
+    parts = re.findall(r"manifest\|data\|objects/|readers/", weight_server._ROUTE.pattern)
+    assert len(rows) == 4 and len(parts) == 2, "a route was added or taken away: describe it"
+    manifest, data, objects, readers = (path for _, path, _, _ in rows)
+    beside = objects.replace("NAME", "beside")
     part, foreign = {"Range": "bytes=8-15"}, manifest.replace("POLICY", "another")
     monkeypatch.setattr(weight_store, "MAX_READERS", 1)
     reader = [{weight_server.READER_HEADER: name} for name in ("one", "two")]
@@ -101,6 +104,10 @@ def test_the_publisher_over_http_answers_as_described(
         (206, publisher.ask("GET", data, headers=part)),
         (416, publisher.ask("GET", data, headers={"Range": "bytes=5-2"})),
         (416, publisher.ask("GET", data, headers={"Range": "bytes=99999999999-"})),
+        (304, publisher.ask("GET", data, headers={"If-None-Match": f'"{publisher.digest}"'})),
+        (200, publisher.ask("GET", beside)),
+        (206, publisher.ask("GET", beside, headers={"Range": "bytes=2-5"})),
+        (404, publisher.ask("GET", objects.replace("NAME", "other"))),
         (204, publisher.ask("DELETE", readers)),
         (404, publisher.ask("GET", foreign)),
         (404, publisher.ask("GET", manifest.replace("VERSION", "9"))),
@@ -117,4 +124,6 @@ def test_the_publisher_over_http_answers_as_described(
             assert b'{"error": "' in answer[1]
     statuses = {int(status) for status in re.findall(r"\b[2-5]\d\d\b", section[1])} - {512}
     assert statuses == {status for status, _ in cases}
-    assert refusals.never_raised(folder / "src" / "astraflow_plugin_http") == []
+    # The desk is where receivers of direct transports ask, and tested with these.
+    missing = [where for where in refusals.never_raised(CORE / "weights") if "desk.py" not in where]
+    assert missing == []

@@ -30,7 +30,7 @@ def astraflow_data_policies() -> list[Component]:
             name="three_zones",
             target="astraflow_core.dataflow.three_zones:ThreeZones",
             config="astraflow_core.dataflow.three_zones_config:ThreeZonesConfig",
-            summary="says in [balance] how many RaaS there should be, by the three-zone rule of the paper",
+            summary="how many RaaS there should be, by the three-zone rule of the paper",
             capabilities=frozenset({"scale"}),
         )
     ]
