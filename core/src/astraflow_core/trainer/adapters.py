@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from astraflow_core.component import Kind
 from astraflow_core.errors import PluginError, UserError, WeightsError
 from astraflow_core.types import TensorSpec
 from astraflow_core.wire.model_digest import digest_of_model
-from astraflow_core.wire.tensor_file import lay_out, read_specs
+from astraflow_core.wire.tensor_file import lay_out, mapped, specs_of
 
 _PREFIX = "base_model.model."
 Array = npt.NDArray[np.float32]
@@ -42,8 +41,8 @@ def merge(model: Path, adapter: Path, target: Path) -> None:
     """Write ``W + B A`` for each tensor of ``model`` that ``adapter`` changes, and the others as they are, as one
     safetensors file. Computed in float32, rounded to the dtype of ``W`` (Hu et al. 2021, arXiv:2106.09685; the
     scale is in ``B``). One tensor is in memory at a time."""
-    sources = {spec.name: (file, spec) for file in _weights_of(model) for spec in _specs_of(file)}
-    changes = {spec.name: (adapter, spec) for spec in _specs_of(adapter)}
+    sources = {spec.name: (file, spec) for file in _weights_of(model) for spec in specs_of(file)}
+    changes = {spec.name: (adapter, spec) for spec in specs_of(adapter)}
     header, order = lay_out((s.name, s.dtype, s.shape) for _, s in sources.values())
     with target.open("wb") as out:
         out.write(header)
@@ -68,24 +67,9 @@ def _weights_of(model: Path) -> list[Path]:
     return files
 
 
-def _specs_of(file: Path) -> tuple[TensorSpec, ...]:
-    with _mapped(file) as view:
-        return read_specs(view)
-
-
-@contextmanager
-def _mapped(file: Path) -> Iterator[memoryview]:
-    with (
-        file.open("rb") as opened,
-        mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as whole,
-        memoryview(whole) as view,
-    ):
-        yield view
-
-
 @contextmanager
 def _bytes(file: Path, spec: TensorSpec) -> Iterator[memoryview]:
-    with _mapped(file) as view, view[spec.start : spec.end] as data:
+    with mapped(file) as view, view[spec.start : spec.end] as data:
         yield data
 
 

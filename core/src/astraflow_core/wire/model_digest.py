@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import xxhash
 
 from astraflow_core.errors import WireError
 from astraflow_core.types import TensorSpec
-from astraflow_core.wire.tensor_file import lay_out, read_specs
+from astraflow_core.wire.tensor_file import lay_out, mapped, specs_of
 
 BLOCK_SIZE = 2 << 20
 
@@ -25,7 +23,7 @@ def digest_of_model(files: Sequence[Path]) -> str:
     """
     places: dict[str, tuple[Path, TensorSpec]] = {}
     for file in files:
-        for spec in _specs_of(file):
+        for spec in specs_of(file):
             if spec.name in places:
                 raise WireError(f"tensor {spec.name!r} is in {places[spec.name][0]} and in {file}")
             places[spec.name] = file, spec
@@ -34,7 +32,7 @@ def digest_of_model(files: Sequence[Path]) -> str:
     digest.update(memoryview(header))
     for wanted in order:
         file, spec = places[wanted.name]
-        with _mapped(file) as view, view[spec.start : spec.end] as data:
+        with mapped(file) as view, view[spec.start : spec.end] as data:
             digest.update(data)
     return digest.finish()
 
@@ -63,18 +61,3 @@ class _Blocks:
     def _end_block(self) -> None:
         self._whole.update(self._block.digest())
         self._block, self._room = xxhash.xxh3_128(), BLOCK_SIZE
-
-
-def _specs_of(file: Path) -> tuple[TensorSpec, ...]:
-    with _mapped(file) as view:
-        return read_specs(view)
-
-
-@contextmanager
-def _mapped(file: Path) -> Iterator[memoryview]:
-    with (
-        file.open("rb") as opened,
-        mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as whole,
-        memoryview(whole) as view,
-    ):
-        yield view

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+import mmap
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from astraflow_core.errors import WireError
@@ -92,3 +95,20 @@ def _itemsize(name: str, dtype: str) -> int:
     except KeyError as error:
         known = ", ".join(sorted(DTYPE_BYTES))
         raise WireError(f"tensor {name!r} has dtype {dtype!r}; known: {known}") from error
+
+
+@contextmanager
+def mapped(file: Path) -> Iterator[memoryview]:
+    """The bytes of a file, read-only, as long as the block lasts."""
+    with (
+        file.open("rb") as opened,
+        mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as whole,
+        memoryview(whole) as view,
+    ):
+        yield view
+
+
+def specs_of(file: Path) -> tuple[TensorSpec, ...]:
+    """:func:`read_specs` of a file."""
+    with mapped(file) as view:
+        return read_specs(view)

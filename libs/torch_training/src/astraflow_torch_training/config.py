@@ -13,8 +13,31 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 NotNegative = Annotated[float, Field(ge=0)]
 
 
-class TrainingConfig(ConfigModel):
-    """Model, layout, optimizer and schedule."""
+class OptimizerKeys(ConfigModel):
+    """AdamW and a schedule."""
+
+    lr: NotNegative = Field(1e-6, description="Peak learning rate.")
+    betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="AdamW.")
+    eps: Annotated[float, Field(gt=0)] = Field(1e-8, description="AdamW.")
+    weight_decay: NotNegative = Field(
+        0.0, description="AdamW, on matrices only: not on embeddings, norms and biases."
+    )
+    max_grad_norm: NotNegative = Field(
+        1.0, description="Clips the gradient's norm; 0 does not clip."
+    )
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="Of the learning rate, after the warm-up and to the end of the run."
+    )
+    warmup_steps: Annotated[int, Field(ge=0)] = Field(
+        0, description="Optimizer steps of linear warm-up."
+    )
+    min_lr_ratio: Fraction = Field(
+        0.0, description="Share of lr that is left at the end of the decay."
+    )
+
+
+class TrainingConfig(OptimizerKeys):
+    """Model and layout, beside optimizer and schedule."""
 
     device: str = Field(
         "auto", description="'cpu', 'cuda', 'cuda:1' …; 'auto' takes CUDA if present."
@@ -49,7 +72,6 @@ class TrainingConfig(ConfigModel):
     gradient_checkpointing: bool = Field(
         False, description="Recompute each layer in the backward pass: less memory, more time."
     )
-    lr: NotNegative = Field(1e-6, description="Peak learning rate.")
     critic: Literal["head", "model"] = Field(
         "head",
         description="For algorithms with a critic: a linear head on the policy's backbone, which it also "
@@ -62,23 +84,6 @@ class TrainingConfig(ConfigModel):
     )
     value_lr_scale: Annotated[float, Field(gt=0)] = Field(
         10.0, description="The critic's learning rate over lr."
-    )
-    betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="AdamW.")
-    eps: Annotated[float, Field(gt=0)] = Field(1e-8, description="AdamW.")
-    weight_decay: NotNegative = Field(
-        0.0, description="AdamW, on matrices only: not on embeddings, norms and biases."
-    )
-    max_grad_norm: NotNegative = Field(
-        1.0, description="Clips the gradient's norm; 0 does not clip."
-    )
-    schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant", description="Of the learning rate, after the warm-up and to the end of the run."
-    )
-    warmup_steps: Annotated[int, Field(ge=0)] = Field(
-        0, description="Optimizer steps of linear warm-up."
-    )
-    min_lr_ratio: Fraction = Field(
-        0.0, description="Share of lr that is left at the end of the decay."
     )
 
     @model_validator(mode="after")

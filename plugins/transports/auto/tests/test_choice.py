@@ -69,7 +69,6 @@ PATH = frozenset({"weights.path"})
         ({**AWAY, "trainer": frozenset({"lora"})}, "http"),
         ({**AWAY, "transports": without("delta", "http")}, "zmq"),
     ],
-    ids=str,
 )
 def test_the_first_rule_that_holds_is_taken(changes: dict[str, Any], expected: str) -> None:
     if "trainer" in changes:

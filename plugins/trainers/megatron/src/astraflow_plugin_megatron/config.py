@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from astraflow_core.config.models import ConfigModel, PositiveInt
-
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Beta = Annotated[float, Field(ge=0, lt=1)]
-NotNegative = Annotated[float, Field(ge=0)]
+from astraflow_core.config.models import PositiveInt
+from astraflow_torch_training.config import OptimizerKeys
 
 
-class MegatronConfig(ConfigModel):
+class MegatronConfig(OptimizerKeys):
     """``trainer = { use = "megatron", … }``"""
 
     device: Literal["cuda", "cpu"] = Field(
@@ -48,24 +45,6 @@ class MegatronConfig(ConfigModel):
     )
     gradient_checkpointing: bool = Field(
         False, description="Recompute each layer in the backward pass: less memory, more time."
-    )
-    lr: NotNegative = Field(1e-6, description="Peak learning rate.")
-    betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="AdamW.")
-    eps: Annotated[float, Field(gt=0)] = Field(1e-8, description="AdamW.")
-    weight_decay: NotNegative = Field(
-        0.0, description="AdamW, on matrices only: not on embeddings, norms and biases."
-    )
-    max_grad_norm: NotNegative = Field(
-        1.0, description="Clips the gradient's norm; 0 does not clip."
-    )
-    schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant", description="Of the learning rate, after the warm-up and to the end of the run."
-    )
-    warmup_steps: Annotated[int, Field(ge=0)] = Field(
-        0, description="Optimizer steps of linear warm-up."
-    )
-    min_lr_ratio: Fraction = Field(
-        0.0, description="Share of lr that is left at the end of the decay."
     )
 
     @model_validator(mode="after")
