@@ -14,6 +14,8 @@ _VARIABLES = {
     TOKEN: "the run's token, for the commands of one role and for those that look into a run",
     DATAFLOW: "URL of the dataflow, for the same",
     DISABLE_VARIABLE: "plugins that are not to be imported, by name, with commas between",
+    "ASTRAFLOW_BANDWIDTH_MB_S": "megabytes per second between trainer and RaaS, if known: the transport `auto` "
+    "chooses by it",
     "ASTRAFLOW_CACHE": "folder for what can be fetched or made again: models, environments",
     "ASTRAFLOW_ENVIRONMENTS": "folder for environments alone; `scripts/dev.py` sets it for tests, since an "
     "environment holds the sources that made it, and two checkouts would take it from each other",

@@ -114,5 +114,5 @@ def test_statistics_of_rows_and_groups():
 
 def test_the_policy_whose_outcomes_count(tmp_path):
     assert watched_policy("mine", None, context("dataflow", tmp_path)) == "solver"
-    with pytest.raises(UserError, match="'mine': policy = 'verifier', but this run has solver"):
-        watched_policy("mine", "verifier", context("dataflow", tmp_path))
+    with pytest.raises(UserError, match="'mine': policy = 'judge', but this run has solver"):
+        watched_policy("mine", "judge", context("dataflow", tmp_path))

@@ -37,7 +37,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
                     help="a version, or a safetensors file or Hugging Face folder",
                 )
         elif subject != "ls":
-            each.add_argument("version", metavar="VERSION", type=int)
+            each.add_argument("version", metavar="VERSION", type=int, help="number of the version")
         if subject == "verify":
             each.add_argument(
                 "path",
