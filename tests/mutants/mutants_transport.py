@@ -162,7 +162,7 @@ class Trusting(Wrapped):
             asked = urllib.request.Request(
                 url, headers={"Authorization": f"Bearer {self.context.token}"}
             )
-            path = self.real._folder.path / f"{next(self.count)}.safetensors"
+            path = self.real.folder.path / f"{next(self.count)}.safetensors"
             try:
                 with urllib.request.urlopen(asked, timeout=deadline_s) as response:
                     path.write_bytes(response.read())
@@ -185,7 +185,7 @@ class Littering(Wrapped):
         def close(self) -> None:
             kept = Path(self.context.directory) / f"kept-{id(self)}"
             kept.mkdir(parents=True, exist_ok=True)
-            for file in self.real._folder.path.glob("*.safetensors"):
+            for file in self.real.folder.path.glob("*.safetensors"):
                 file.rename(kept / file.name)
             super().close()
 
