@@ -41,8 +41,9 @@ CONSTRAINTS = ROOT / "constraints.txt"
 BUILD_TOOLS = ("flit_core", "setuptools", "wheel")
 TEST_TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "ruff", "mypy")
 
-# Tests of processes wait more than they compute. A file stays in one worker, with its fixtures.
-WORKERS = ("-n", "2", "--dist", "loadfile")
+# Tests of processes wait more than they compute. A file stays in one worker, with its fixtures; in the order of the
+# folders, or else those with few but long tests would come last, on one worker.
+WORKERS = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 LIGHT = "not slow and not backend and not gpu"
 SLOW = "slow and not backend and not gpu"
 BACKEND = "backend and not gpu"
