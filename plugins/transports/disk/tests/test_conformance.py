@@ -46,11 +46,14 @@ class MirrorLink:
         return (str(self._mirror),)
 
     def _link(self) -> None:
-        for path in self._real.rglob("v*/*"):
-            target = self._mirror / path.relative_to(self._real)
-            target.parent.mkdir(exist_ok=True)
-            with suppress(FileExistsError):
-                os.link(path, target)
+        for folder in os.listdir(self._real):
+            if not folder.startswith("v"):
+                continue
+            (self._mirror / folder).mkdir(exist_ok=True)
+            with suppress(FileNotFoundError):  # the publisher has removed the version meanwhile
+                for name in os.listdir(self._real / folder):
+                    with suppress(FileExistsError):
+                        os.link(self._real / folder / name, self._mirror / folder / name)
 
     def flip(self, marker: bytes, times: int) -> None:
         for path in self._mirror.rglob("data-*"):
