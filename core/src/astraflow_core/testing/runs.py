@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -164,18 +165,43 @@ class User:
         end = time.monotonic() + deadline_s
         while not condition():
             if time.monotonic() > end:
-                raise TimeoutError(f"{condition} did not come true in {deadline_s} s")
+                raise TimeoutError(
+                    f"{condition} did not come true in {deadline_s} s\n{self.last_words()}"
+                )
             time.sleep(0.05)
 
     def wait_for_steps(self, count: int, deadline_s: float = 30) -> Path:
-        """Wait until a run in ``runs/`` has ``count`` steps in its metrics; returns its directory."""
+        """Wait until a run in ``runs/`` has ``count`` steps in its metrics; returns its directory.
+
+        Raises ``AssertionError`` with the run's last words as soon as all that the user started has ended.
+        """
 
         def enough() -> bool:
             logs = list(self.directory.glob("runs/*/metrics.jsonl"))
             return bool(logs) and logs[0].read_text().count('"step"') >= count
 
-        self.wait_for(enough, deadline_s)
+        def enough_or_ended() -> bool:
+            ended = bool(self.started) and all(p.poll() is not None for p in self.started)
+            if ended and not enough():
+                raise AssertionError(f"ended before step {count}:\n{self.last_words()}")
+            return ended or enough()
+
+        self.wait_for(enough_or_ended, deadline_s)
         return next(self.directory.glob("runs/*"))
+
+    def last_words(self, lines: int = 15) -> str:
+        """The exit code and streams of the command that was started last, if it has ended, and the last lines
+        of each log of the runs."""
+        told = []
+        process = self.started[-1] if self.started else None
+        if process and process.poll() is not None:
+            told.append(f"exit code {process.returncode}")
+            # Whoever it left behind may hold its streams open.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                told += [_last(stream, lines) for stream in process.communicate(timeout=5)]
+        for log in sorted(self.directory.glob("runs/*/logs/*.log")):
+            told.append(f"--- {log.name}\n{_last(log.read_text(errors='replace'), lines)}")
+        return "\n".join(told)
 
     def close(self) -> None:
         """End whatever the user's commands left running."""
@@ -185,3 +211,7 @@ class User:
                 process.wait()
         for pid in live_processes(self.marker):
             os.kill(pid, signal.SIGKILL)
+
+
+def _last(text: str, lines: int) -> str:
+    return "\n".join(text.rstrip().splitlines()[-lines:])
