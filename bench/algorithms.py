@@ -60,7 +60,7 @@ def measure(quick: bool) -> dict[str, float]:
     """``worst_fraction`` over the losses, and a field for each with its fraction; in between, the pass in
     CPU milliseconds and the largest spread (interquartile range over median of the pairs' ratios)."""
     torch.set_num_threads(1)
-    pairs = 5 if quick else 9
+    pairs = 2 if quick else 9
     catalog = Catalog.discover()
     folder = Hooks.for_models(catalog).resolve_model(MODEL, 0, cache_folder())
     model = load_model(folder, torch.device("cpu"), "sdpa", False, None)

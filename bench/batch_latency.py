@@ -32,7 +32,7 @@ from bench.support.timing import cpu_of, interleaved, percentile, ratio, seconds
 ROWS, SIZE = 128, 8
 POLICY = "solver"
 DEADLINE_S = 60.0
-PAIRS = {1024: (30, 120), 8192: (7, 30), 32768: (5, 10)}
+PAIRS = {1024: (8, 120), 8192: (3, 30), 32768: (2, 10)}
 """Tokens of a row: pairs of a quick run and of a whole one."""
 
 
@@ -56,7 +56,7 @@ def measure(quick: bool) -> dict[str, float]:
         if length == 1024:
             p99 = percentile(seen.ours, 0.99)
             result["p99_over_p50"] = p99 / statistics.median(seen.ours)
-    return {**result, **beside_reference(5 if quick else 9), "lost": lost}
+    return {**result, **beside_reference(2 if quick else 9), "lost": lost}
 
 
 @dataclass

@@ -31,7 +31,7 @@ from bench.support.processes import Service, dataflow, started
 from bench.support.timing import cpu_of, ratio, spread
 
 SIZE, LENGTH = 8, 1024
-PAIRS = 5
+PAIRS, QUICK_PAIRS = 5, 2
 DEADLINE_S = 60.0
 IDLE_CPU_S = 0.002
 POLICY = "solver"
@@ -50,7 +50,7 @@ def measure(quick: bool) -> dict[str, float]:
     lost = duplicated = 0
     for raas in (1, 10, 100, 1000):
         groups = max(200 if quick else 1000, raas)
-        seen = asyncio.run(compared(raas, groups))
+        seen = asyncio.run(compared(raas, groups, QUICK_PAIRS if quick else PAIRS))
         pushes, cycles, bare = seen.pushes, seen.cycles, seen.bare
         result[f"over_bare_at_{raas}"] = ratio(pushes, bare)
         result[f"spread_at_{raas}"] = spread(pushes, bare)
@@ -73,8 +73,8 @@ class Seen:
     duplicated: int = 0
 
 
-async def compared(raas: int, groups: int) -> Seen:
-    """Rounds of ``groups`` pushes to the dataflow and to the bare handler, in turn."""
+async def compared(raas: int, groups: int, pairs: int) -> Seen:
+    """``pairs`` rounds of ``groups`` pushes to the dataflow and to the bare handler, in turn."""
     batch = {"batch_sequences": groups * SIZE}
     run = {"max_staleness": 0}
     with dataflow(policy=batch, run=run) as ours, started("bench.baselines.bare_push") as theirs:
@@ -82,7 +82,7 @@ async def compared(raas: int, groups: int) -> Seen:
         bare = [await Connection.open(theirs) for _ in range(raas)]
         await fleet.begin()
         seen = Seen()
-        for number in range(PAIRS + 1):
+        for number in range(pairs + 1):
             bodies = fleet.bodies()
             pushed, cycle = await fleet.round(bodies, seen)
             before = cpu_of(theirs.pid)

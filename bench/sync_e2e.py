@@ -6,6 +6,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,11 @@ from bench.support.timing import interleaved, ratio, seconds, spread
 from bench.support.updates import uniform
 from bench.support.weight_peer import Peer
 
-MEGABYTES = 500
-QUICK_MEGABYTES = 200
+MEGABYTES, FOR_MANY, QUICK_MEGABYTES = 500, 200, 32
+"""Of a version for one receiver, for several, and for all in a quick run."""
 DENSITY = 0.0122
 STREAMS = 4
-RECEIVERS = (1, 2, 4, 8)
+RECEIVERS, QUICK_RECEIVERS = (1, 2, 4, 8), (1, 8)
 MEMORY = Path("/dev/shm")
 WARM = 5
 """Versions until a receiver of deltas patches files that it has patched before."""
@@ -31,13 +32,13 @@ WARM = 5
 
 def measure(quick: bool) -> dict[str, float]:
     """``full_over_limit`` is the time of plain sockets that hash, over that of one receiver of a full version."""
-    megabytes = QUICK_MEGABYTES if quick else MEGABYTES
-    rounds = 3 if quick else 5
+    megabytes, for_many = (QUICK_MEGABYTES,) * 2 if quick else (MEGABYTES, FOR_MANY)
+    receivers, rounds = (QUICK_RECEIVERS, 2) if quick else (RECEIVERS, 5)
     return (
-        full_beside_sockets(megabytes, 5)
-        | full_by_receivers(QUICK_MEGABYTES, rounds)
-        | delta_beside_reference(megabytes, 5)
-        | delta_by_receivers(QUICK_MEGABYTES, rounds)
+        full_beside_sockets(megabytes, rounds)
+        | full_by_receivers(for_many, rounds, receivers)
+        | delta_beside_reference(megabytes, rounds)
+        | delta_by_receivers(for_many, rounds, receivers)
     )
 
 
@@ -64,10 +65,10 @@ def full_beside_sockets(megabytes: float, pairs: int) -> dict[str, float]:
     }
 
 
-def full_by_receivers(megabytes: float, rounds: int) -> dict[str, float]:
+def full_by_receivers(megabytes: float, rounds: int, receivers: Sequence[int]) -> dict[str, float]:
     """CPU seconds of the publisher, and wall seconds until the last has verified, by receivers."""
     result: dict[str, float] = {}
-    for count in RECEIVERS:
+    for count in receivers:
         with Flow({"use": "http", "streams": STREAMS}, megabytes, count) as flow:
             flow.next_version()
             seen = [flow.next_version() for _ in range(rounds)]
@@ -118,10 +119,10 @@ def delta_beside_reference(megabytes: float, pairs: int) -> dict[str, float]:
     }
 
 
-def delta_by_receivers(megabytes: float, rounds: int) -> dict[str, float]:
+def delta_by_receivers(megabytes: float, rounds: int, receivers: Sequence[int]) -> dict[str, float]:
     """CPU seconds of all processes for one version by deltas, by receivers."""
     result: dict[str, float] = {}
-    for count in RECEIVERS:
+    for count in receivers:
         with delta_flow(megabytes, count) as flow:
             seen = [flow.next_version() for _ in range(rounds)]
         result[f"delta_cpu_s_{count}"] = statistics.median(s["cpu"] for s in seen)

@@ -45,7 +45,7 @@ STEPS_BETWEEN = 10
 def measure(quick: bool) -> dict[str, float]:
     """The fields of the module's docstring, with the spread of the first (interquartile range over median)."""
     torch.set_num_threads(1)
-    pairs = 5 if quick else 15
+    pairs = 2 if quick else 15
     catalog = Catalog.discover()
     folder = Hooks.for_models(catalog).resolve_model(MODEL, 0, cache_folder())
     with tempfile.TemporaryDirectory() as scratch:
