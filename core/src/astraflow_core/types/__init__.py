@@ -39,6 +39,8 @@ from astraflow_core.types.weights import (
     Announcement,
     ExportedTensor,
     Manifest,
+    Source,
+    TensorSlice,
     TensorSpec,
     WeightSource,
 )
@@ -71,6 +73,8 @@ __all__ = [
     "RunInfo",
     "Sampling",
     "Sequence",
+    "Source",
+    "TensorSlice",
     "TensorSpec",
     "Trajectory",
     "TrajectoryView",

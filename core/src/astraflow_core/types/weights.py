@@ -32,6 +32,18 @@ class ExportedTensor:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorSlice:
+    """Consecutive elements of a tensor in row-major order, from number ``start`` on, under its Hugging Face name.
+    ``shape`` is that of the whole tensor; ``data`` is as :class:`ExportedTensor`'s."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    data: Any
+
+
+@dataclass(frozen=True, slots=True)
 class TensorSpec:
     """Where a tensor lies in a version: ``start`` and ``end`` are byte offsets into its file."""
 
@@ -62,6 +74,15 @@ class Manifest:
     digest: str
     derives_from: int | None = None
     base: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One of several publishers of one version: ``url`` serves the blocks of ``runs``, each the number of its first
+    block and of the one after its last."""
+
+    url: str
+    runs: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ import msgspec
 import xxhash
 
 from astraflow_core.errors import WeightsError
-from astraflow_core.types import Announcement, Manifest
+from astraflow_core.types import Announcement, Manifest, Source
+from astraflow_core.weights import sources
 from astraflow_core.weights.connection import Answer, Connection
 from astraflow_core.weights.failures import BadAnswer, Failures, MissingObject, PublisherFailed
 from astraflow_core.weights.pool import ConnectionPool
@@ -73,6 +74,10 @@ class VersionClient:
         self._relay = relay
         self.nearer = ""
         """Address of a relay that the publisher wants this reader to fetch from, with the manifest."""
+        self.named: tuple[Source, ...] = ()
+        """Who serves which blocks, with the manifest, if not this publisher."""
+        self.sources: tuple[VersionClient, ...] = ()
+        """Clients of those, while their blocks are fetched."""
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._error: BaseException | None = None
@@ -110,6 +115,7 @@ class VersionClient:
         except (msgspec.DecodeError, RecursionError) as error:
             raise PublisherFailed(f"malformed manifest: {error}") from error
         self._check(manifest)
+        self.named = sources.decode(body, manifest)
         return manifest
 
     def read(self, name: str, limit: int) -> bytes:

@@ -9,7 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,6 +21,7 @@ from astraflow_core.weights.download import download
 from astraflow_core.weights.failures import PublisherFailed
 from astraflow_core.weights.pool import ConnectionPool
 from astraflow_core.weights.relay import Relay
+from astraflow_core.weights.shard_download import download_from
 from astraflow_core.weights.spare import SpareFile
 from astraflow_core.wire.private_folder import PrivateFolder
 from astraflow_core.wire.tensor_file import read_specs
@@ -165,7 +166,22 @@ class HttpReceiver:
         os.truncate(file, manifest.size)
         if self._relay is not None:
             self._relay.offer(manifest, file, done)
-        done.update(self.prepare(client, manifest, file))
+        with self._sources(client, deadline):
+            done.update(self.prepare(client, manifest, file))
+            self._fetch_nearer(client, manifest, file, done, deadline, problems)
+            download_from(client, manifest, file, done)
+        download(client, manifest, file, done)
+
+    def _fetch_nearer(
+        self,
+        client: VersionClient,
+        manifest: Manifest,
+        file: int,
+        done: Arrivals,
+        deadline: float,
+        problems: list[str],
+    ) -> None:
+        """What a relay has, if the publisher has named one."""
         if client.nearer and len(done) < len(manifest.blocks):
             try:
                 nearer = self._client(
@@ -178,7 +194,23 @@ class HttpReceiver:
                         client.count(nearer.received)
             except PublisherFailed as error:
                 problems.append(f"relay {client.nearer}: {error}")
-        download(client, manifest, file, done)
+
+    @contextmanager
+    def _sources(self, client: VersionClient, deadline: float) -> Iterator[None]:
+        """Clients of those who serve the version beside the publisher of its manifest."""
+        share = max(1, self._streams // max(1, len(client.named)))
+        with ExitStack() as stack:
+            found = []
+            for source in client.named:
+                found.append(self._client(client.announcement, source.url, deadline, streams=share))
+                stack.enter_context(self._registered(found[-1]))
+                stack.enter_context(found[-1])
+            client.sources = tuple(found)
+            try:
+                yield
+            finally:
+                client.count(sum(source.received for source in found))
+                client.sources = ()
 
     def _client(
         self,
@@ -187,13 +219,14 @@ class HttpReceiver:
         deadline: float,
         failures: int = FAILURES,
         stall_s: float = STALL_S,
+        streams: int = 0,
     ) -> VersionClient:
         return VersionClient(
             announcement,
             endpoint,
             self._token,
             deadline,
-            self._streams,
+            streams or self._streams,
             failures=failures,
             stall_s=stall_s,
             pool=self._pool,

@@ -21,6 +21,7 @@ from typing import Any
 
 from astraflow_core.errors import Refused, UserError
 from astraflow_core.weights.connection import set_patience
+from astraflow_core.weights.part import Part
 from astraflow_core.weights.store import Held, Store
 
 READER_HEADER = "AstraFlow-Reader"
@@ -190,7 +191,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(
         self,
-        data: memoryview,
+        data: memoryview | Part,
         tag: str = "",
         content: str = "application/octet-stream",
         relay: str = "",
@@ -206,10 +207,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._head(304, 0, extra=extra)
             return
         start, end, wanted = 0, len(data), self.headers.get("Range")
+        if wanted is not None:
+            start, end = self._range(wanted, len(data))
+        if isinstance(data, Part):
+            data.check(start, end)
         if wanted is None:
             self._head(200, end, content, extra)
         else:
-            start, end = self._range(wanted, len(data))
             extra["Content-Range"] = f"bytes {start}-{end - 1}/{len(data)}"
             self._head(206, end - start, content, extra)
         arrivals = held.arrivals if held else None

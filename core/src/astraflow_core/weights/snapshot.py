@@ -6,12 +6,13 @@ import mmap
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 import xxhash
 
 from astraflow_core.errors import WeightsError
-from astraflow_core.types import ExportedTensor, Manifest, TensorSpec
+from astraflow_core.types import ExportedTensor, Manifest, TensorSlice, TensorSpec
 from astraflow_core.wire.tensor_file import lay_out
 
 BLOCK_SIZE = 2 << 20
@@ -20,12 +21,12 @@ BLOCK_SIZE = 2 << 20
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A version as it is served: ``data`` the bytes of its safetensors file, ``encoded`` the manifest in
-    msgpack."""
+    """A version as it is served: ``data`` the bytes of its safetensors file (a memoryview, or a
+    :class:`astraflow_core.weights.part.Part` with some of them), ``encoded`` the manifest in msgpack."""
 
     manifest: Manifest
     encoded: bytes
-    data: memoryview
+    data: Any
 
 
 class Snapshotter:
@@ -103,7 +104,7 @@ class Snapshotter:
     def _learn_layout(self, tensors: Iterable[ExportedTensor]) -> Iterator[ExportedTensor]:
         """The header comes first and names every tensor, so the first version is collected before it is
         laid out; each collected tensor is freed as soon as it has been taken."""
-        collected = deque(replace(tensor, data=_bytes_of(tensor).tobytes()) for tensor in tensors)
+        collected = deque(replace(tensor, data=bytes_of(tensor).tobytes()) for tensor in tensors)
         self._layout = lay_out((t.name, t.dtype, tuple(t.shape)) for t in collected)
 
         def drain() -> Iterator[ExportedTensor]:
@@ -149,7 +150,7 @@ class Snapshotter:
                 raise self._unlike_before(
                     f"tensor {tensor.name!r} is {got}, was {spec.dtype} {list(spec.shape)}"
                 )
-            data = _bytes_of(tensor)
+            data = bytes_of(tensor)
             if len(data) != spec.end - spec.start:
                 raise self._unlike_before(
                     f"tensor {tensor.name!r} ({got}) has {len(data)} bytes, "
@@ -174,7 +175,8 @@ def discard(buffer: memoryview) -> None:
     mapping.close()
 
 
-def _bytes_of(tensor: ExportedTensor) -> memoryview:
+def bytes_of(tensor: ExportedTensor | TensorSlice) -> memoryview:
+    """Its data as single bytes."""
     view = memoryview(tensor.data)
     if not view.nbytes:  # memoryview refuses to cast a shape with zeros
         return memoryview(b"")

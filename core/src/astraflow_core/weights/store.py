@@ -44,7 +44,7 @@ class Store:
     The lock guards the table only; bytes are sent without it.
     """
 
-    def __init__(self, recycle: Callable[[memoryview], None]) -> None:
+    def __init__(self, recycle: Callable[[Any], None]) -> None:
         self._recycle = recycle
         self._held: dict[int, Held] = {}
         self._lock = threading.Lock()
