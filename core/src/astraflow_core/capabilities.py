@@ -43,7 +43,7 @@ CAPABILITIES: dict[str, dict[str, str]] = {
         "key": "orders the buffer",
         "arrange": "says for each batch which fresh rows come first",
         "draw": "chooses the rows of a batch",
-        "borrow": "mixes rows that another policy sampled into batches",
+        "borrow": "mixes rows that another policy sampled into batches, or shares its stream",
         "hold": "decides when no more prompts are rolled out",
         "scale": "says how many RaaS there should be; named in [balance]",
         "stateful": "has state that belongs in a checkpoint",

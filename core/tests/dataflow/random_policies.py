@@ -76,6 +76,17 @@ class Borrowing:
         raise AssertionError("a journal restores a policy by its calls")
 
 
+class Sharing(Borrowing):
+    """Trains on rows of policy ``a`` only, any of what is lent; now and then it waits for more."""
+
+    def most(self, count):
+        return count
+
+    def borrow(self, count, lent, version):
+        chosen = self.random.permutation(len(lent))[:count]
+        return [lent[index] for index in chosen] if self.random.random() < 0.8 else []
+
+
 class OldestFirst:
     def key(self, row):
         return float(row.min_version)

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from random_policies import Borrowing, DropEqual, HalfReplayed, OldestFirst, Picky
+from random_policies import Borrowing, DropEqual, HalfReplayed, OldestFirst, Picky, Sharing
 
 from astraflow_core.dataflow.journal_records import ENTRIES, read_records
 from astraflow_core.dataflow.tracing import Trace
@@ -50,6 +50,8 @@ class Play(RuleBasedStateMachine):
                 (DropEqual, HalfReplayed),
                 {"a": (), "b": (Borrowing,)},
                 {"a": (DropEqual, HalfReplayed), "b": (HalfReplayed, Borrowing)},
+                {"a": (), "b": (Sharing,)},
+                {"a": (DropEqual, HalfReplayed), "b": (Sharing,)},
             ]
         ),
         evals=st.integers(0, 2),
@@ -118,8 +120,9 @@ class Play(RuleBasedStateMachine):
                 assert max(lags) <= self.staleness
         leased = sum(not task.pinned for task in tasks)
         live = [s for s in self.b.state.streams.values() if not s.done]
+        names = {stream.policy for stream in live}
         if leased > (running == 0):
-            for stream in live:
+            for stream in [s for s in live if s.shares not in names]:
                 assert (
                     self.under_way(stream.policy) <= max(stream.limit, under_way[stream.policy]) + 4
                 )
@@ -129,6 +132,9 @@ class Play(RuleBasedStateMachine):
     def under_way(self, policy):
         state = self.b.state
         stream = state.streams[policy]
+        if stream.shares:
+            waiting = len(stream.shelf) + stream.borrowed_in_training
+            return state.train.in_flight.get(stream.shares, 0) + waiting
         return state.train.in_flight.get(policy, 0) + len(stream.buffer) + stream.being_trained
 
     @rule(raas=st.sampled_from(RAAS), forget=st.booleans())
@@ -234,8 +240,11 @@ class Play(RuleBasedStateMachine):
         assert len(batch) == self.batch_size
         assert batch.ages[batch.loss_mask].max() <= self.staleness
         own = ~batch.spread(batch.group < 0).astype(bool) & batch.loss_mask
-        assert batch.version - batch.versions[own].min() <= self.staleness
-        assert (batch.group < 0).sum() <= (self.batch_size // 2 if batch.source else 0)
+        assert (batch.version - batch.versions[own]).max(initial=0) <= self.staleness
+        shares = self.b.state.streams[policy].shares
+        borrowed = (batch.group < 0).sum()
+        assert borrowed == len(batch) if shares else borrowed <= len(batch) // 2
+        assert bool(batch.source) == bool(borrowed)
         self.batches[policy] = batch
         outstanding = self.b.state.streams[policy].outstanding
         self.borrowed[policy][batch.id] = [row.item.arrival for row in outstanding.borrowed]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from random_policies import DropEqual, HalfReplayed, OldestFirst
 
 from astraflow_core.dataflow.accounting import lent_counts, row_counts
-from astraflow_core.errors import PluginError, RunFailed
+from astraflow_core.errors import PluginError, Refused, RunFailed
 from astraflow_core.wire.batches import decode_batch, encode_batch
-from astraflow_core.wire.messages import RegisterTrainer
+from astraflow_core.wire.messages import RegisterTrainer, SwapPolicy
 
 
 class Half:
@@ -160,6 +161,197 @@ def test_the_story_of_a_row_tells_who_borrowed_it(pair, tmp_path):
     assert [[use.batch for use in row.lent] for row in rows["a"]] == [["b-000000"]] * 2
     assert all(row.state == "buffered" and row.lent[0].published == 1 for row in rows["a"])
     assert all(row.state == "trained" and not row.lent for row in rows["b"])
+
+
+class Whole(Half):
+    """All rows of a batch are those of policy ``a``."""
+
+    def most(self, count):
+        return count
+
+
+def test_a_wholly_shared_stream_has_rows_of_the_other_only(pair):
+    b = pair(Whole)
+    roll_out(b, 2)
+    b.announce(1, "a")
+    stream, owner = b.state.streams["b"], b.state.streams["a"]
+    assert stream.shares == "a"
+    assert dict(stream.reasons) == {"the policy trains on rows of 'a' only": 2}
+    batch = update(b, "b", publish=False)
+    assert (batch.policy, batch.source, batch.version) == ("b", "a", 0)
+    assert batch.counted_from.tolist() == [1] * 4 and (batch.group < 0).all()
+    assert batch.ages[batch.loss_mask].tolist() == [1] * 12
+    assert row_counts(stream)["accepted"] == 0
+    assert lent_counts(stream) == {
+        "lent": 4, "trained": 0, "being_trained": 4, "waiting": 0, "stale": 0, "evicted": 0, "lost": 0,
+    }  # fmt: skip
+    assert row_counts(owner)["buffered"] == 4  # both train on all of them
+    assert len(b.next_batch(1, "a")) == 4
+    b.check()
+
+
+def test_less_than_a_whole_batch_waits(pair):
+    b = pair(Whole)
+    roll_out(b, 1)
+    assert b.next_batch(0, "b") is None
+    assert b.flow.training.lacking("b") == ("2 of 4 sequences of 'a' are there; 0 tasks run")
+    roll_out(b, 1, policies=("a",))
+    assert len(b.next_batch(0, "b")) == 4
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_both_have_each_batch_of_a_synchronous_run(pair, first):
+    """Whoever asks first: what the owner trains on is not too old to be borrowed before it has published."""
+    b = pair(Whole, run__max_staleness=0, run__steps=3)
+    for version in range(3):
+        roll_out(b, 2, version=version, policies=("a",))
+        served = [b.next_batch(version, policy) for policy in (first, "ab".replace(first, ""))]
+        assert all(len(batch) == 4 for batch in served)
+        for batch in served:
+            b.announce(version + 1, batch.policy)
+            b.acknowledge(batch.id, version + 1, batch.policy)
+        b.check()
+    assert lent_counts(b.state.streams["b"])["trained"] == 12
+    assert b.flow.status()["state"] == "finished"
+
+
+def test_a_slow_borrower_does_not_hold_the_owner_up(pair):
+    b = pair(Whole, run__max_staleness=0)
+    for version in range(4):
+        roll_out(b, 2, version=version, policies=("a",))
+        update(b, "a")
+    counts = lent_counts(b.state.streams["b"])
+    assert (counts["lent"], counts["waiting"], counts["evicted"]) == (16, 4, 12)
+    assert b.next_batch(0, "b") is None  # all are a version too old
+    assert lent_counts(b.state.streams["b"])["stale"] == 4
+    roll_out(b, 2, version=4, policies=("a",))
+    assert b.next_batch(0, "b").counted_from.tolist() == [4] * 4
+    b.check()
+
+
+def test_an_owner_that_is_done_goes_on_to_lend(pair):
+    b = pair(Whole, run__max_staleness=1, run__steps=2)
+    for version in range(2):
+        roll_out(b, 2, version=version, policies=("a",))
+        update(b, "a")
+    owner, stream = b.state.streams["a"], b.state.streams["b"]
+    assert owner.done and not stream.done
+    for _ in range(2):
+        while (batch := b.next_batch(b.state.versions.newest["b"], "b")) is None:
+            under_way = len(stream.shelf)
+            tasks, _ = b.lease(64, "r0", b.state.versions.newest)
+            assert 2 * len(tasks) == stream.limit - under_way == 8 - under_way
+            for task in tasks:
+                answer = b.push(task, version=2, policies=("a",))
+                assert answer.status == "accepted"
+            b.check()
+        b.announce(b.state.versions.newest["b"] + 1, "b")
+        b.acknowledge(batch.id, b.state.versions.newest["b"], "b")
+    counts = row_counts(owner)
+    assert counts["accepted"] == 8 + counts["evicted"] and counts["buffered"] == 0
+    assert b.flow.status()["state"] == "finished"
+    b.restart()
+    b.check()
+
+
+def test_while_the_owner_is_silent_the_borrower_sets_the_pace(pair):
+    b = pair(Whole, run__max_staleness=0, run__deadline_s=20)
+    b.pass_time(19)
+    assert b.next_batch(0, "b") is None
+    b.state.trainers["b"].ask(b.time[0], 1000.0)
+    b.pass_time(2)
+    assert [stream.policy for stream in b.state.live_streams()] == ["b"]
+    b.register_raas()
+    tasks, _ = b.lease()
+    assert len(tasks) == 2  # a batch of four, two sequences of its owner each
+    for task in tasks:
+        b.push(task, policies=("a",))
+    assert b.lease()[0] == []
+    assert len(b.next_batch(0, "b")) == 4
+    assert b.lease()[0] == []
+    b.check()
+
+
+def test_a_shared_stream_survives_restarts_of_both(pair):
+    b = pair(Whole, checkpoint__every=5)
+    roll_out(b, 3)
+    first = encode_batch(update(b, "b"))
+    b.flow.training.register(RegisterTrainer(policy="b", pid=3, host="h", updates=(0,)))
+    counts = lent_counts(b.state.streams["b"])
+    assert (counts["trained"], counts["being_trained"], counts["lost"]) == (0, 4, 0)
+    b.restart()
+    b.announce(2, "b")
+    assert encode_batch(b.next_batch(2, "b")) == first
+    b.acknowledge("b-000000", 2, "b")
+    assert b.state.streams["b"].tokens_trained == 12
+    b.check()
+
+
+def test_the_balance_of_a_shared_stream_counts_what_is_lent(pair):
+    b = pair(Whole)
+    for _ in range(2):
+        roll_out(b, 2)
+        update(b, "b")
+    window = b.state.balance.picture()["clocks"]["b"]["window"]
+    assert (window["steps"], window["consumed"]) == (1, 12)
+    assert (window["produced"], window["accepted"]) == (24, 12)  # its own sequences are for nothing
+
+
+def test_the_log_of_a_shared_stream_tells_how_old_its_rows_are(pair):
+    lines = []
+    b = pair(Whole)
+    b.state.records.log = lines.append
+    roll_out(b, 2)
+    b.announce(1, "a")
+    update(b, "b")
+    (line,) = [line for line in lines if line.get("policy") == "b"]
+    assert (line["staleness"], line["borrowed_age"]) == ({"1": 4}, {"1": 4})
+    assert (line["staleness_mean"], line["staleness_max"], line["borrowed"]) == (1.0, 1, 4)
+
+
+@pytest.mark.parametrize("idle", [DropEqual, OldestFirst, HalfReplayed])
+def test_a_policy_that_would_decide_nothing_is_refused(bench, config, idle):
+    with pytest.raises(PluginError, match=f"data policy '{idle.__name__}' of 'b' would decide"):
+        bench(config(policies=("a", "b")), data={"b": (idle, Whole)})
+
+
+def test_nobody_borrows_from_one_that_has_no_rows(bench, config):
+    class OfB(Half):
+        source = "b"
+
+    with pytest.raises(PluginError, match="name 'a' as the source"):
+        bench(config(policies=("a", "b", "c")), data={"b": (Whole,), "c": (OfB,)})
+
+
+def test_a_stream_is_shared_from_a_swap_on(bench, config, tmp_path):
+    kinds = {"Half": Half, "Whole": Whole, "Keyed": type("Keyed", (Whole,), {"key": len})}
+    b = bench(
+        config(policies=("a", "b"), run__max_staleness=2, policy__data=[{"use": "Half"}]),
+        data={"b": (Half,)},
+        journal=tmp_path,
+        build_policy=lambda place, table, number: kinds[table.use](),
+    ).begin()
+
+    def swap(use):
+        table = {"use": use} if use else {}
+        b.flow.swapping.swap(
+            SwapPolicy(id=use, place="b", name="Half", author="ada", at=0.0, table=table)
+        )
+
+    roll_out(b, 2)
+    with pytest.raises(Refused, match="'Half' of 'b' would decide nothing"):
+        swap("Keyed")
+    assert not b.state.streams["b"].shares
+    swap("Whole")
+    assert len(b.next_batch(0, "b").group) == (b.next_batch(0, "b").group < 0).sum() == 4
+    b.announce(1, "b")
+    b.acknowledge("b-000000", 1, "b")
+    assert row_counts(b.state.streams["b"])["buffered"] == 4
+    b.restart()
+    swap("")  # back: what was left of its own is there
+    roll_out(b, 1)
+    assert (b.next_batch(1, "b").group < 0).sum() == 2
+    b.check()
 
 
 class Greedy(Half):

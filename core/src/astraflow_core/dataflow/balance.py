@@ -34,7 +34,8 @@ class Work:
 class Window:
     """What one trainer saw since ``began`` (set by its first step), by its own clock: the steps that it made, the ``seconds`` that they took and how
     many of these it ``waited_s`` for a batch. Trained tokens by what became of them: ``produced`` by RaaS,
-    ``accepted``, ``consumed`` by updates (each row once, however often it was replayed)."""
+    ``accepted``, ``consumed`` by updates (each row once, however often it was replayed). Of a trainer that shares
+    the stream of another policy these are that policy's tokens, as far as they were lent."""
 
     began: float
     steps: int = 0
@@ -116,6 +117,12 @@ class Balance:
         if accepted:
             work.accepted += tokens
             clock.accepted += tokens
+
+    def lent(self, policy: str, tokens: int) -> None:
+        """A policy that shares the stream of another one was lent rows with so many trained tokens."""
+        clock = self._clocks[policy]
+        clock.produced += tokens
+        clock.accepted += tokens
 
     def worked(self, raas: str, place_s: float) -> None:
         """A task of a RaaS ended that had held its places for so many seconds in all."""

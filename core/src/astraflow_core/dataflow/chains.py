@@ -133,19 +133,25 @@ class DataChain:
         return str(self._borrow.component.source) if self._borrow else ""
 
     @property
+    def decides_on_own_rows(self) -> list[str]:
+        """Names of the policies, shadows among them, that have a say in which rows of its own a policy trains on."""
+        points = (Accept, Key, Arrange, Draw)
+        return [policy.name for policy in self._policies if isinstance(policy.component, points)]
+
+    @property
     def max_age(self) -> int:
         """Most versions of the source that a borrowed row may be old."""
         return int(self._borrow.component.max_age) if self._borrow else 0
 
     def most_borrowed(self, count: int) -> int:
-        """Most borrowed rows of a batch of ``count``."""
+        """Most borrowed rows of a batch of ``count``; all of them if the stream is shared wholly."""
         if self._borrow is None:
             return 0
         with _blaming(self._borrow, "most"):
             most: int = self._borrow.component.most(count)
-        if not 0 <= most < count:
+        if not 0 <= most <= count:
             raise RunFailed(
-                f"data policy {self._borrow.name!r} borrows {most} of {count} rows; 0 to {count - 1} can be"
+                f"data policy {self._borrow.name!r} borrows {most} of {count} rows; 0 to {count} can be"
             )
         return most
 

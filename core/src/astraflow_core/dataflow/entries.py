@@ -79,7 +79,8 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", kw_only=True):
 class Judged(msgspec.Struct, frozen=True, array_like=True):
     """What a group was to ``policy``: refused ``by`` a data policy (empty: the dataflow) for a reason, or kept
     if that is empty. The sequences ``indexes`` became rows, numbered from ``first`` in the order of arrival.
-    ``doubts``: (shadow, its reason)."""
+    ``doubts``: (shadow, its reason). ``only_lent``: the policy had made all its updates, the rows are there for
+    those that borrow them."""
 
     policy: str
     by: str
@@ -87,6 +88,7 @@ class Judged(msgspec.Struct, frozen=True, array_like=True):
     first: int
     indexes: list[int]
     doubts: list[tuple[str, str]] = []
+    only_lent: bool = False
 
 
 class Pushed(msgspec.Struct, frozen=True, tag="pushed", kw_only=True):

@@ -94,7 +94,7 @@ class Leasing:
             return True
         return (
             state.progress.state is RunState.RUNNING
-            and has_room(state.live_streams(), state.train, state.config.run.group_size)
+            and has_room(state.live_streams(), state.train, state.expected)
             and not state.held_back
             and (bool(state.train.queued) or not state.admission.held_by(state.train.live))
         )
@@ -188,7 +188,7 @@ class Leasing:
             or not record.caught_up
             or (behind := record.behind(state.versions.newest)) is None
             or max(behind.values()) > state.config.run.max_staleness
-            or not has_room(state.live_streams(), state.train, group_size, behind)
+            or not has_room(state.live_streams(), state.train, state.expected, behind)
             or state.held_back
         ):
             return None

@@ -181,15 +181,21 @@ class Reception:
                 continue
             stream.note_reward(share.statistics.mean)
             state.admission.chain.observe(share.summary)
-            ruling, rows = stream.offer(received, share, self._groups, self._trajectories, newest)
-            judged.append(_judged(policy, ruling, rows))
+            borrowers = [o for o in state.streams.values() if o.borrows_from(policy)]
+            ruling, rows = stream.offer(
+                received, share, self._groups, self._trajectories, newest, bool(borrowers)
+            )
+            judged.append(_judged(policy, ruling, rows, stream.done))
             tokens = int(share.summary.trained.sum())
             state.balance.brought(header.raas, policy, tokens, ruling.refusal is None)
             if ruling.refusal is None:
                 accepted = True
                 buffered += rows
-                for other in state.streams.values():
-                    if other.lend(policy, rows) and other.may_cut:
+                for other in borrowers if rows else ():
+                    other.lend(rows)
+                    if other.shares:
+                        state.balance.lent(other.policy, sum(row.trained for row in rows))
+                    if other.may_cut:
                         state.signals.trainer(other.policy)
             else:
                 reasons[policy] = ruling.refusal.reason
@@ -219,7 +225,7 @@ class Reception:
             )
 
 
-def _judged(policy: str, ruling: Ruling, rows: Sequence[Row]) -> Judged:
+def _judged(policy: str, ruling: Ruling, rows: Sequence[Row], done: bool) -> Judged:
     refusal = ruling.refusal or Refusal("", "")
     return Judged(
         policy=policy,
@@ -228,4 +234,5 @@ def _judged(policy: str, ruling: Ruling, rows: Sequence[Row]) -> Judged:
         first=rows[0].item.arrival if rows else -1,
         indexes=[row.index for row in rows],
         doubts=[(doubt.by, doubt.reason) for doubt in ruling.doubts],
+        only_lent=done and bool(rows),
     )

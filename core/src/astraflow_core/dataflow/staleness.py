@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 
 class StalenessBound:
@@ -19,9 +20,9 @@ class StalenessBound:
         """Whether a row may not be in a batch that updates version ``updated``; version 0 counts."""
         return updated - min_version > self.limit
 
-    def record(self, min_version: int, updated: int) -> None:
-        """A row was served in a batch that updates ``updated``."""
-        self.seen[updated - min_version] += 1
+    def record(self, ages: Iterable[int]) -> None:
+        """Rows that are so many versions old were served."""
+        self.seen.update(ages)
 
     @property
     def highest_seen(self) -> int:

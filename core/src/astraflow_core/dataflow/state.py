@@ -23,6 +23,7 @@ from astraflow_core.dataflow.entries import (
 from astraflow_core.dataflow.evaluation import Evaluations
 from astraflow_core.dataflow.fleet import Fleet, RaasRecord
 from astraflow_core.dataflow.journal import Journal
+from astraflow_core.dataflow.loans import check_loans
 from astraflow_core.dataflow.progress import Progress, RunState
 from astraflow_core.dataflow.records import Records
 from astraflow_core.dataflow.signals import NoSignals, Signals
@@ -89,6 +90,7 @@ class FlowState:
             policy: PolicyStream(policy, _stream_settings(config, policy), chains[policy])
             for policy in config.policies
         }
+        check_loans(self.streams)
         self.evaluations = Evaluations(
             eval_sets,
             self.eval,
@@ -210,11 +212,14 @@ class FlowState:
         self.admission.chain.on_admitted(prompt)
         return self.train.add(prompt, self.config.run.group_size)
 
+    @property
+    def expected(self) -> dict[str, float]:
+        """Policy → sequences that a task is expected to bring."""
+        return expected_sequences(self.streams.values(), self.config.run.group_size)
+
     def lease(self, table: TaskTable, raas: str, capacity: int) -> TaskRecord:
         """Lease the first task of a queue."""
-        expected = None
-        if table is self.train:
-            expected = expected_sequences(self.streams.values(), self.config.run.group_size)
+        expected = self.expected if table is self.train else None
         task = table.lease(raas, capacity, self.clock(), expected)
         self.records.tell(Leased(task=task.id, raas=raas, capacity=capacity))
         return task

@@ -116,7 +116,12 @@ def share_of(judged: Judged, header: GroupHeader, trained: list[int], newest: in
     untrained = sum(trained[i] == 0 for i, _ in own)
     rows = [
         RowStory(
-            judged.first + position, index, sequence.reward, sequence.length, sequence.min_version
+            judged.first + position,
+            index,
+            sequence.reward,
+            sequence.length,
+            sequence.min_version,
+            "evicted" if judged.only_lent else "buffered",
         )
         for position, index in enumerate(judged.indexes)
         for sequence in [header.sequences[index]]

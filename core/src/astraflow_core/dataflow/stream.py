@@ -39,7 +39,7 @@ class ServedBatch:
     """A batch in the hands of the trainer, until it is acknowledged. ``first_served``: rows of it that
     were never served before. ``version``: the one that it updated when it was cut; ``asked``: the one that
     it was asked for, another if the batch is served ``again`` to a trainer that came back. ``borrowed``: rows of
-    the policy ``source``, whose next batch would have updated ``source_version``, on top of its own ``rows``."""
+    the policy ``source``, whose newest version was ``source_version``, on top of its own ``rows``."""
 
     id: str
     version: int
@@ -55,6 +55,12 @@ class ServedBatch:
     def all_rows(self) -> tuple[Row, ...]:
         """Its own rows, then those borrowed."""
         return self.rows + self.borrowed
+
+    @property
+    def ages(self) -> list[int]:
+        """By how many versions, of the policy that sampled it, each of :attr:`all_rows` is old."""
+        own = [self.version - row.min_version for row in self.rows]
+        return own + [self.source_version - row.min_version for row in self.borrowed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +126,20 @@ class PolicyStream:
         return sum(len(batch.borrowed) for batch in batches)
 
     @property
-    def limit(self) -> int:
-        """Most sequences of its own that may be under way at once. What a batch borrows takes the place of
-        sequences of its own, unless too little was lent for the last one."""
+    def shares(self) -> str:
+        """The policy whose stream this one is: all rows of a batch are borrowed from it, none are its own. Empty if
+        batches may have rows of their own."""
         count = self.settings.batch_sequences
-        own = count if self.lent_too_little else count - self.chain.most_borrowed(count)
+        return self.chain.source if self.chain.most_borrowed(count) == count else ""
+
+    @property
+    def limit(self) -> int:
+        """Most sequences that may be under way for its batches at once: of its own, or of the policy whose stream it
+        :attr:`shares`. What a batch borrows beside rows of its own takes their place, unless too little was lent
+        for the last one."""
+        count = self.settings.batch_sequences
+        whole = self.lent_too_little or bool(self.shares)
+        own = count if whole else count - self.chain.most_borrowed(count)
         return (self.settings.max_staleness + 1) * own
 
     @property
@@ -145,12 +160,15 @@ class PolicyStream:
         if any(row.policy != self.chain.source for row in self.shelf):
             self.shelf.clear()
 
-    def lend(self, policy: str, rows: Sequence[Row]) -> bool:
-        """Rows of ``policy`` were accepted: returns whether they are lent to this stream."""
-        if not rows or self.done or self.chain.source != policy:
-            return False
+    def lend(self, rows: Sequence[Row]) -> None:
+        """Rows of the policy that this one borrows from were accepted."""
         self.shelf.lend(rows)
-        return True
+        if self.shares:
+            self.starved = False
+
+    def borrows_from(self, policy: str) -> bool:
+        """Whether rows of ``policy`` are wanted here."""
+        return not self.done and self.chain.source == policy
 
     def next_version(self, newest: int) -> int:
         """The version that the next batch to be cut will update, as far as that is known."""
@@ -183,15 +201,17 @@ class PolicyStream:
         group: int,
         first_trajectory: int,
         newest: int,
+        borrowed: bool = False,
     ) -> tuple[Ruling, list[Row]]:
-        """Judge a group and buffer its rows; returns the ruling and the rows buffered."""
-        ruling = self._judge(share, newest)
+        """Judge a group and buffer its rows; returns the ruling and the rows kept. After the last update they are
+        kept for others only, if there are any from whom they are ``borrowed``, and evicted here at once."""
+        ruling = self._judge(share, newest, borrowed)
         if ruling.refusal is not None:
             self.reasons[ruling.refusal.reason] += 1
             return ruling, []
         self.groups_accepted += 1
         updated = self.next_version(newest)
-        buffered = []
+        kept = []
         for position, index in enumerate(share.indexes):
             trained = int(share.summary.trained[position])
             if trained == 0:
@@ -215,14 +235,19 @@ class PolicyStream:
             trajectory = first_trajectory + header.trajectory
             row = Row(item, received, index, group, trajectory, trained, share.rewards, position)
             self._arrivals += 1
-            self.buffer.add(row)
-            self.starved = False
-            buffered.append(row)
-        return ruling, buffered
+            kept.append(row)
+            if self.done:
+                self.rows.evicted += 1
+            else:
+                self.buffer.add(row)
+                self.starved = False
+        return ruling, kept
 
-    def _judge(self, share: PolicyShare, newest: int) -> Ruling:
-        if self.done:
+    def _judge(self, share: PolicyShare, newest: int, borrowed: bool) -> Ruling:
+        if self.done and not borrowed:
             return Ruling(Refusal("", "the policy has made all its updates"))
+        if self.shares:
+            return Ruling(Refusal("", f"the policy trains on rows of {self.shares!r} only"))
         trained = share.summary.min_versions[share.summary.trained > 0]
         if trained.size == 0:
             return Ruling(Refusal("", "no trained token"))
@@ -234,8 +259,8 @@ class PolicyStream:
         """The batch that updates ``version``: the unacknowledged one again, the next of those that a trainer
         which came back must repeat, or a new one if enough rows are there. Rows too stale for a new one are
         dropped, counted and noted in ``dropped`` first. What is served again is the same to the bit: the weights that such a
-        trainer published under a new number are those that the batch was cut for. ``source_version``: the version
-        that the next batch of the policy that rows are borrowed from will update."""
+        trainer published under a new number are those that the batch was cut for. ``source_version``: the newest
+        version of the policy that rows are borrowed from."""
         self.dropped = []
         if (batch := self.outstanding) is not None:
             if batch.asked != version and not self.trainer_is_new:
@@ -261,12 +286,11 @@ class PolicyStream:
         lent = [row.item for row in self.shelf]
         loan = self.chain.borrow(count, lent, version)
         self.lent_too_little = len(loan) < self.chain.most_borrowed(count)
-        rows = self._choose(version, count - len(loan))
+        missing = count - len(loan)
+        rows = None if self.shares and missing else self._choose(version, missing)
         self.starved = rows is None
         if rows is None:
             return None
-        for row in rows:
-            self.staleness.record(row.min_version, version)
         first = sum(row.item.times_served == 0 for row in rows)
         self.rows.replayed += len(rows) - first
         self.trainer_is_new = False
@@ -281,6 +305,7 @@ class PolicyStream:
             source=self.chain.source if loan else "",
             source_version=source_version if loan else -1,
         )
+        self.staleness.record(self.outstanding.ages)
         return self.outstanding
 
     def encode(self, batch: ServedBatch) -> list[bytes | memoryview]:
@@ -338,9 +363,9 @@ class PolicyStream:
             self.step_reward = sum(self._since_update) / len(self._since_update)
             self._since_update.clear()
         if not batch.again:
-            self.tokens_consumed += sum(
-                row.trained for row in batch.rows if row.item.times_served == 0
-            )
+            fresh = [row for row in batch.rows if row.item.times_served == 0]
+            consumed = batch.borrowed if self.shares else fresh
+            self.tokens_consumed += sum(row.trained for row in consumed)
             self.buffer.served(list(batch.rows))
         self.updates += 1
         if self.settings.keeps_batches:

@@ -12,8 +12,9 @@ from astraflow_core.config.models import DataPolicyTable
 from astraflow_core.config.rendering import render
 from astraflow_core.dataflow.chains import DataChain, NamedPolicy
 from astraflow_core.dataflow.entries import Swapped
+from astraflow_core.dataflow.loans import check_loans
 from astraflow_core.dataflow.state import PROMPTS, FlowState
-from astraflow_core.errors import AstraFlowError, Refused
+from astraflow_core.errors import AstraFlowError, PluginError, Refused
 from astraflow_core.protocols.data_policy import Follow, Stateful
 from astraflow_core.wire.messages import PolicySwapped, SwapPolicy
 
@@ -74,13 +75,19 @@ class Swapping:
     def _put(
         self, message: SwapPolicy, chain: DataChain, table: DataPolicyTable, *, same: bool
     ) -> None:
-        before = chain.policy(message.name).component
+        old = chain.policy(message.name)
+        before = old.component
         where = f"{message.place}.{message.name}"
         try:
             component = self._build(message.place, table, len(self._done) + 1)
             if same and isinstance(before, Stateful):
                 component.load_state_dict(before.state_dict())
             chain.replace(NamedPolicy(message.name, component, table.shadow))
+            try:
+                check_loans(self._state.streams)
+            except PluginError:
+                chain.replace(old)
+                raise
         except AstraFlowError as error:
             raise Refused(400, f"{where}: {error}") from error
         except (LookupError, TypeError, ValueError) as error:

@@ -135,11 +135,9 @@ class Training:
         return batch
 
     def _version_of_source(self, stream: PolicyStream) -> int:
-        """What the next batch of the policy that rows are borrowed from will update; -1 if none are."""
+        """The newest version of the policy that rows are borrowed from, which its trainer updates; -1 if none are."""
         source = stream.chain.source
-        if not source:
-            return -1
-        return self._state.streams[source].next_version(self._state.versions.newest[source])
+        return self._state.versions.newest[source] if source else -1
 
     def no_batch_yet(self, policy: str) -> bytes:
         """What a trainer is told when its request has waited long enough."""
@@ -153,6 +151,8 @@ class Training:
         count = stream.settings.batch_sequences
         lent = min(len(stream.shelf), stream.chain.most_borrowed(count))
         have, need = len(stream.buffer), count - lent
+        if source := stream.shares:
+            return f"{lent} of {count} sequences of {source!r} are there; {state.train.running} tasks run"
         if have >= need and stream.chain.chooses:
             who = f"data policy {stream.chain.draws!r}" if stream.chain.draws else "a data policy"
             return f"{who} waits for more than {have} rows"
@@ -252,8 +252,8 @@ class Training:
     def _log_step(
         self, stream: PolicyStream, batch: ServedBatch, message: AcknowledgeBatch
     ) -> None:
-        staleness = Counter(batch.version - row.min_version for row in batch.rows)
-        ages = Counter(batch.source_version - row.min_version for row in batch.borrowed)
+        staleness = Counter(batch.ages)
+        borrowed = Counter(batch.ages[len(batch.rows) :])
         self._state.records.log(
             {
                 "policy": stream.policy,
@@ -265,10 +265,10 @@ class Training:
                 "buffered": len(stream.buffer),
                 "stale": stream.rows.stale,
                 "staleness": {str(lag): rows for lag, rows in sorted(staleness.items())},
-                "staleness_mean": sum(staleness.elements()) / len(batch.rows),
+                "staleness_mean": sum(staleness.elements()) / len(batch.all_rows),
                 "staleness_max": max(staleness),
                 "borrowed": len(batch.borrowed),
-                "borrowed_age": {str(age): rows for age, rows in sorted(ages.items())},
+                "borrowed_age": {str(age): rows for age, rows in sorted(borrowed.items())},
                 "tokens_trained": stream.tokens_trained,
                 "tokens_generated": self._state.fleet.tokens_generated,
                 "refresh": self._state.fleet.refresh(stream.policy),

@@ -80,7 +80,8 @@ class Draw(Protocol):
 
 @runtime_checkable
 class Borrow(Protocol):
-    """Mixes rows that another policy sampled into batches; only one policy of a list can, and no shadow."""
+    """Mixes rows that another policy sampled into batches, or lets the policy share that one's stream; only one
+    policy of a list can, and no shadow."""
 
     @property
     def source(self) -> str:
@@ -88,15 +89,17 @@ class Borrow(Protocol):
 
     @property
     def max_age(self) -> int:
-        """Most versions *of the source* that a borrowed row may be behind the one that the source's own next
-        batch will update."""
+        """Most versions *of the source* that a borrowed row may be behind its newest one."""
 
     def most(self, count: int) -> int:
-        """Most rows of a batch of ``count`` that are borrowed, below ``count``."""
+        """Most rows of a batch of ``count`` that are borrowed, the same at each call. If that is ``count`` the
+        stream is shared wholly: no row of a batch is the policy's own, and a batch waits until ``count`` rows are
+        borrowed."""
 
     def borrow(self, count: int, lent: Sequence[BufferedRow], version: int) -> list[BufferedRow]:
         """At most :meth:`most` of the rows ``lent`` (accepted for the source, never borrowed, oldest first) for
-        the batch that updates ``version``; its other rows are drawn from the policy's own."""
+        the batch that updates ``version``; its other rows, if it is to have any, are drawn from the policy's
+        own."""
 
 
 @runtime_checkable

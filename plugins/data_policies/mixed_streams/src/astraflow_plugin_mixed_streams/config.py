@@ -13,11 +13,13 @@ class MixedStreamsConfig(ConfigModel):
     """``[policies.verifier] data = [{ use = "mixed_streams", source = "solver", ratio = 0.3 }]``"""
 
     source: Name = Field(description="Policy of the run whose accepted rows are borrowed.")
-    ratio: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.5, description="Share of a batch that is borrowed, if as much is there."
+    ratio: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.5,
+        description="Share of a batch that is borrowed, if as much is there. 1: the stream is shared wholly, batches "
+        "are the source's rows only, and sequences of its own are not trained on.",
     )
     max_age: Annotated[int, Field(ge=0)] | None = Field(
         None,
-        description="Most versions of the source that a borrowed row may be behind the one that the source's "
-        "own next batch will update; default, and at most: the run's max_staleness.",
+        description="Most versions that a borrowed row may be behind the source's newest one, which the source's "
+        "trainer updates; default, and at most: the run's max_staleness.",
     )

@@ -1,8 +1,9 @@
 """Mixed streams: a share of each batch is rows that another policy sampled.
 
-After the mixed data streams of the AstraFlow paper (section 3.2), in which the dataflow may serve one trainer from
-several policies' rollouts. Of ``N`` rows, ``floor(N · ratio)`` are the newest that the source's stream has accepted and
-this policy has not had (fewer if fewer are there); the others are its own, as the rest of the list decides.
+After the shared and mixed data streams of the AstraFlow paper (section 3.2), in which the dataflow may serve one
+trainer from several policies' rollouts. Of ``N`` rows, ``floor(N · ratio)`` are the newest that the source's stream has
+accepted and this policy has not had (fewer if fewer are there); the others are its own, as the rest of the list decides.
+With a ratio of 1 there are no others: the batch waits until ``N`` rows of the source are there.
 """
 
 from __future__ import annotations
