@@ -184,10 +184,15 @@ def _body(route: Route) -> tuple[type, ...]:
 @cache
 def _calls() -> dict[str, list[tuple[str, str]]]:
     """Path -> the callers in the core, each with the name of the message that it expects ("": a frame)."""
-    names = {"raas": "RaaS", "trainer": "trainer", "launch": "launcher", "cli": "command line"}
+    names = {
+        "wire/raas_client.py": "RaaS",
+        "trainer/*.py": "trainer",
+        "launch/*.py": "launcher",
+        "cli/*.py": "command line",
+    }
     found: dict[str, list[tuple[str, str]]] = {}
-    for part, caller in names.items():
-        for file in sorted((dev.ROOT / "core/src/astraflow_core" / part).glob("*.py")):
+    for files, caller in names.items():
+        for file in sorted((dev.ROOT / "core/src/astraflow_core").glob(files)):
             for node in ast.walk(workspace.tree_of(file)):
                 if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
                     continue

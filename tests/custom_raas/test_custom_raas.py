@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import shlex
 import socket
@@ -32,6 +33,14 @@ def model(tmp_path: Path) -> Path:
     logits = np.random.default_rng(0).normal(0, 1.5, (POSITIONS, len(ALPHABET)))
     save_file({"logits": logits.astype(np.float32)}, folder / "model.safetensors")
     return folder
+
+
+def test_it_imports_the_wire_alone() -> None:
+    text = EXAMPLE.read_text(encoding="utf-8")
+    found = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
+    modules = [node.module or "" for node in found]
+    assert [m for m in modules if m.startswith("astraflow")] == ["astraflow_core.wire"]
+    assert len(text.splitlines()) <= 170
 
 
 def free_port() -> int:

@@ -9,7 +9,6 @@ import asyncio
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -26,10 +25,9 @@ from astraflow_core.wire import auth, client, messages  # noqa: E402
 class Hasty(example.Raas):
     """Asks for tasks at once, having nothing to serve them with."""
 
-    async def ask(self, path: str, body: messages.Message, reply: Any) -> Any:
-        if isinstance(body, messages.LeaseTasks) and not body.serving:
-            body = msgspec.structs.replace(body, free=self.capacity)
-        return await super().ask(path, body, reply)
+    @property
+    def free(self) -> int:
+        return super().free if self.serving else self.capacity
 
 
 class NewestStamp(example.Raas):
@@ -69,7 +67,6 @@ class Fragile(example.Raas):
     async def swap(self, entry: messages.AnnouncementMessage) -> None:
         logits = await asyncio.to_thread(self.engine.load, entry, self.token)
         self.engine.logits, self.engine.version = logits, entry.version
-        await self.note()
 
 
 class Silent(example.Raas):
@@ -82,19 +79,21 @@ class Silent(example.Raas):
 class Forgetful(example.Raas):
     """Renews without naming what it holds."""
 
-    async def ask(self, path: str, body: messages.Message, reply: Any) -> Any:
-        if isinstance(body, messages.RenewLeases):
-            body = msgspec.structs.replace(body, tasks=[])
-        return await super().ask(path, body, reply)
+    async def renew(self) -> None:
+        while True:
+            await asyncio.sleep(self.dataflow.renew_s)
+            await self.dataflow.renew([], self.serving, self.seen)
 
 
 class Proud(example.Raas):
     """Takes a 404 for the end of the world."""
 
-    async def ask(self, path: str, body: messages.Message, reply: Any) -> Any:
-        answer = await self.post(path, body, reply)
-        await self.hear(answer.news)
-        return answer
+    async def lease(self) -> None:
+        self.dataflow.register = self.give_up
+        await super().lease()
+
+    async def give_up(self, deadline_s: float | None = None) -> None:
+        raise client.Refused(404, "not known any more")
 
 
 class Restless(example.Raas):
@@ -102,7 +101,7 @@ class Restless(example.Raas):
 
     @property
     def wanted(self) -> int:
-        return self.seen
+        return self.seen[self.policy]
 
 
 class Dropping(example.Raas):
@@ -132,8 +131,8 @@ class Boundless(example.Raas):
 class Stubborn(example.Raas):
     """Does not leave."""
 
-    async def hear(self, news: messages.News) -> None:
-        await super().hear(msgspec.structs.replace(news, stop=False))
+    def hear(self, news: messages.News) -> None:
+        super().hear(msgspec.structs.replace(news, stop=False))
 
 
 class Impatient(example.Raas):
@@ -141,7 +140,7 @@ class Impatient(example.Raas):
 
     async def play(self, task: messages.Task) -> bytes:
         body = await super().play(task)
-        once = client.Client(self.dataflow.base_url, self.token)
+        once = client.Client(self.http.base_url, self.token)
         try:
             await once.post_bytes("/v1/groups", body, messages.GroupPushed, deadline_s=0.3)
         except client.DeadlineExceeded as error:
@@ -162,8 +161,8 @@ class Deaf(example.Raas):
 class Vanishing(example.Raas):
     """Ends as soon as it has registered."""
 
-    async def register(self) -> None:
-        await super().register()
+    async def run(self) -> None:
+        await self.dataflow.register()
         raise SystemExit(3)
 
 

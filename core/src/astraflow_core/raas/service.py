@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import socket
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,6 +22,7 @@ from astraflow_core.raas.refresh import WeightRefresh
 from astraflow_core.types import Announcement
 from astraflow_core.wire import messages
 from astraflow_core.wire.client import Client
+from astraflow_core.wire.raas_client import RaasClient
 
 log = logging.getLogger("astraflow.raas")
 LONG_POLL_S = 10.0
@@ -30,9 +30,6 @@ FULL_S = 1.0
 """How long a RaaS without room waits for some before it opens a poll that it would have to drop."""
 
 LEAVE_S = 3.0
-REGISTER_AGAIN_S = 0.5
-_UNKNOWN = (404, 409)
-"""What the dataflow answers to a RaaS or about a task that it does not know (any more)."""
 
 
 class RaasService:
@@ -50,7 +47,7 @@ class RaasService:
     ) -> None:
         self.name, self.config = name, config
         self.stopping = asyncio.Event()
-        self._client, self._runner = client, runner
+        self._runner = runner
         self._policies, self._refreshes = policies, refreshes
         self._devices = devices
         self._tasks: dict[str, tuple[messages.Task, asyncio.Task[None]]] = {}
@@ -58,10 +55,14 @@ class RaasService:
         self._room = asyncio.Event()
         self._all_served = asyncio.Event()
         self._serving_changed = asyncio.Event()
-        self._lost_contact_s = config.run.patience_s
-        self._renew_s = config.run.lease_s / 3
-        self._registering = asyncio.Lock()
-        self._registrations = 0
+        self._dataflow = RaasClient(
+            client,
+            name,
+            list(refreshes),
+            config.raas.episodes,
+            self._take_news,
+            config.run.patience_s,
+        )
         self._in_contact = True
         self.failure: AstraFlowError | None = None
         self.probes = Probes(
@@ -85,7 +86,8 @@ class RaasService:
     async def run(self) -> None:
         """Register and work until cancelled; gives all leases back at the end. Raises what ended it."""
         try:
-            await self._register(self.config.run.start_deadline_s)
+            await self._dataflow.register(self.config.run.start_deadline_s)
+            log.info("%s registered for %d episodes at once", self.name, self.config.raas.episodes)
             await self._work_until_one_fails()
         except DeadlineExceeded as error:
             raise self._lost_contact(error) from error
@@ -105,27 +107,6 @@ class RaasService:
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    async def _register(self, deadline_s: float) -> None:
-        known = self._registrations
-        async with self._registering:
-            if self._registrations != known:
-                return
-            capacity = self.config.raas.episodes
-            message = messages.RegisterRaas(
-                raas=self.name,
-                pid=os.getpid(),
-                host=socket.gethostname(),
-                policies=list(self._refreshes),
-                capacity=capacity,
-            )
-            answer = await self._client.post(
-                "/v1/raas/register", message, messages.RaasRegistered, deadline_s=deadline_s
-            )
-            self._renew_s = min(self.config.run.lease_s / 3, answer.renew_s)
-            self._registrations += 1
-        log.info("%s registered for %d episodes at once", self.name, capacity)
-        self._take_news(answer.news)
-
     async def _leave(self) -> None:
         """Abandon what runs and give all leases back."""
         running = [task for _, task in self._tasks.values()]
@@ -135,11 +116,10 @@ class RaasService:
         if not self._in_contact:
             return
         reason = "failed" if self.failure is not None else "stopped"
-        message = messages.LeaveRaas(raas=self.name, reason=reason)
         try:
             # The last figures: a short run ends between two renewals.
             await self._renew(LEAVE_S)
-            await self._client.post("/v1/raas/leave", message, messages.Done, deadline_s=LEAVE_S)
+            await self._dataflow.leave(reason, LEAVE_S)
         except (DeadlineExceeded, Refused) as error:
             log.info("%s left without a word to the dataflow: %s", self.name, error)
 
@@ -186,34 +166,9 @@ class RaasService:
             await asyncio.gather(poll, room, return_exceptions=True)
 
     async def _lease(self, free: int) -> None:
-        message = messages.LeaseTasks(
-            raas=self.name,
-            free=free,
-            wait_s=LONG_POLL_S,
-            serving=self._serving(),
-            seen=self._seen(),
-        )
-        try:
-            answer = await self._client.post(
-                "/v1/tasks/lease",
-                message,
-                messages.TasksLeased,
-                deadline_s=self._lost_contact_s + LONG_POLL_S,
-            )
-        except Refused as error:
-            await self._refused(error)
-            return
-        self._take_news(answer.news)
-        for task in answer.tasks:
+        serving, seen = self._serving(), self._seen()
+        for task in await self._dataflow.lease(free, LONG_POLL_S, serving, seen):
             self._start(task)
-
-    async def _refused(self, error: Refused) -> None:
-        if error.status not in _UNKNOWN:
-            raise error
-        log.warning(
-            "the dataflow does not know %s any more (%s); it registers again", self.name, error
-        )
-        await self._register(self._lost_contact_s)
 
     def _serving(self) -> dict[str, int]:
         served = {policy: refresh.serving for policy, refresh in self._refreshes.items()}
@@ -302,18 +257,13 @@ class RaasService:
             await self._until_all_served(task.deadline_s)
             async with self._devices.use():
                 body = await self._runner.run(task, episode_ended)
-            await self._client.post_bytes(
-                "/v1/groups", body, messages.GroupPushed, deadline_s=self._lost_contact_s
-            )
+            await self._dataflow.push(body)
         except TaskFailed as error:
             await self._fail(task, str(error), error.fatal)
         except Refused as error:
-            if error.status in _UNKNOWN:
-                log.info("the group of task %s came too late: %s", task.id, error)
-            else:
-                await self._fail(
-                    task, f"the dataflow refused the group of prompt {task.prompt_id!r}: {error}"
-                )
+            await self._fail(
+                task, f"the dataflow refused the group of prompt {task.prompt_id!r}: {error}"
+            )
 
     async def _until_all_served(self, deadline_s: float) -> None:
         """A host may have died while its RaaS asked for work."""
@@ -330,13 +280,7 @@ class RaasService:
 
     async def _fail(self, task: messages.Task, error: str, fatal: bool = False) -> None:
         log.warning("task %s failed: %s", task.id, error)
-        message = messages.FailTask(raas=self.name, task=task.id, error=error, fatal=fatal)
-        try:
-            await self._client.post(
-                "/v1/tasks/fail", message, messages.Done, deadline_s=self._lost_contact_s
-            )
-        except Refused as refused:
-            log.info("the failure of task %s came too late: %s", task.id, refused)
+        await self._dataflow.fail(task.id, error, fatal)
 
     # -- renewal ---------------------------------------------------------------------------------
 
@@ -345,34 +289,26 @@ class RaasService:
         from a RaaS that it believes to be too far behind."""
         asked = time.monotonic()
         while True:
+            every_s = self._renew_s
             with contextlib.suppress(TimeoutError):
                 # Not wait_for, which until Python 3.12 may swallow a cancellation.
-                async with asyncio.timeout(self._renew_s):
+                async with asyncio.timeout(every_s):
                     await self._serving_changed.wait()
             self._serving_changed.clear()
-            if time.monotonic() - asked >= self._renew_s:
+            if time.monotonic() - asked >= every_s:
                 await self._ask_engines()
                 asked = time.monotonic()
-            try:
-                await self._renew(self._lost_contact_s)
-            except Refused as error:
-                await self._refused(error)
+            await self._renew()
 
-    async def _renew(self, deadline_s: float) -> None:
-        answer = await self._client.post(
-            "/v1/tasks/renew",
-            messages.RenewLeases(
-                raas=self.name,
-                tasks=list(self._tasks),
-                serving=self._serving(),
-                seen=self._seen(),
-                metrics=self.measurements.collect(),
-                waits=self.waits(),
-            ),
-            messages.LeasesRenewed,
-            deadline_s=deadline_s,
+    @property
+    def _renew_s(self) -> float:
+        return min(self.config.run.lease_s / 3, self._dataflow.renew_s)
+
+    async def _renew(self, deadline_s: float | None = None) -> None:
+        serving, seen = self._serving(), self._seen()
+        await self._dataflow.renew(
+            list(self._tasks), serving, seen, self.measurements.collect(), self.waits(), deadline_s
         )
-        self._take_news(answer.news)
 
     async def _ask_engines(self) -> None:
         """At once, and for no longer than half a renewal: hosts that hang must not delay the next."""

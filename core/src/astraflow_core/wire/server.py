@@ -16,7 +16,7 @@ from collections.abc import (
     MutableMapping,
     Sequence,
 )
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
@@ -191,8 +191,9 @@ def _bind(unbound: socket.socket, address: tuple[str, int], patience_s: float) -
 
 
 class Server:
-    """An app served inside the running event loop; the socket is bound in the constructor, which waits up to
-    ``patience_s`` for a port that is in use to become free."""
+    """An app served inside the running event loop, from :meth:`start` to :meth:`stop` or within ``async with``; the
+    socket is bound in the constructor, which waits up to ``patience_s`` for a port that is in use to become free.
+    """
 
     def __init__(self, app: FastAPI, host: str, port: int, patience_s: float = 0.0) -> None:
         if not _is_loopback(host) and not app.state.token:
@@ -243,3 +244,10 @@ class Server:
             await self._task
             self._task = None
         self._socket.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.stop()
