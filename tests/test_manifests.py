@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
 import dev
 import pytest
 from workspace import metadata_of
 
+from astraflow_core.discovery import read_manifest
 from astraflow_core.testing.conformance.manifest import ManifestConformance
 
 
@@ -22,3 +27,16 @@ class TestManifests(ManifestConformance):
     @pytest.fixture(params=manifests())
     def manifest(self, request: pytest.FixtureRequest) -> str:
         return str(request.param)
+
+    def test_it_says_the_same_on_every_machine(
+        self, module: ModuleType, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A config is often checked, and documents are made, on another machine than the one with the GPUs."""
+        said = []
+        for there in (True, False):
+            monkeypatch.setattr(Path, "exists", lambda path, there=there, **how: there)
+            assert module.__spec__ is not None and module.__spec__.loader is not None
+            fresh = importlib.util.module_from_spec(module.__spec__)
+            module.__spec__.loader.exec_module(fresh)
+            said.append(read_manifest("examined", fresh)[0])
+        assert said[0] == said[1]

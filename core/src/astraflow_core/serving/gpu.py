@@ -1,4 +1,4 @@
-"""Whether this machine has a GPU, for manifests and recipes that may import nothing heavy."""
+"""Whether this machine has a GPU, for what may import nothing heavy."""
 
 from __future__ import annotations
 

@@ -14,7 +14,6 @@ from astraflow_core.errors import WeightsError
 from astraflow_core.serving.model_folder import ModelFolder
 from astraflow_core.testing.conformance.engine import EngineConformance, Subject, installed
 from astraflow_core.types import Sampling, WeightSource
-from astraflow_plugin_vllm.manifest import ON_CUDA
 from astraflow_plugin_vllm.server import VllmServer
 
 pytestmark = [pytest.mark.backend, pytest.mark.timeout(2000)]
@@ -37,8 +36,9 @@ class OnVllm:
     @pytest.fixture
     def component(self, server: VllmServer) -> Subject:
         found = installed("engine", "vllm", {"url": server.url, "max_batch": 64, **self.keys})
-        # This server was not started for adapters (see `test_adapters.py`), nor on a GPU.
-        return replace(found, capabilities=found.capabilities - {"lora"} - ON_CUDA)
+        # This server was not started for adapters (`test_adapters.py`), nor on a GPU (`test_gpu.py`).
+        elsewhere = {"lora", "weights.collective", "weights.ipc"}
+        return replace(found, capabilities=found.capabilities - elsewhere)
 
     @pytest.fixture
     def model(self, tmp_path: Path, write_model: WriteModel) -> Path:

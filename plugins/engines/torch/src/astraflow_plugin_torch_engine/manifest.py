@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from astraflow_core.component import Component
 from astraflow_core.hookspecs import hookimpl
-from astraflow_core.serving.gpu import DRIVER
 
 ASTRAFLOW_API = (1, 0)
-ON_CUDA = frozenset({"weights.ipc"}) if DRIVER.exists() else frozenset()
 
 
 @hookimpl
@@ -28,9 +26,9 @@ def astraflow_engines() -> list[Component]:
                     "weights.path",
                     "weights.inflight",
                     "weights.collective",
+                    "weights.ipc",
                     "lora",
                 }
-            )
-            | ON_CUDA,
+            ),
         )
     ]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from astraflow_core.component import Component
 from astraflow_core.hookspecs import hookimpl
-from astraflow_core.serving.gpu import DRIVER
 
 ASTRAFLOW_API = (1, 0)
-ON_CUDA = frozenset({"weights.collective", "weights.ipc"}) if DRIVER.exists() else frozenset()
 ASTRAFLOW_ENVIRONMENT = "astraflow_plugin_vllm.environment:environment"
 
 
@@ -28,10 +26,11 @@ def astraflow_engines() -> list[Component]:
                     "pause.abort",
                     "weights.path",
                     "weights.inflight",
+                    "weights.collective",
+                    "weights.ipc",
                     "sleep",
                     "lora",
                 }
-            )
-            | ON_CUDA,
+            ),
         )
     ]
