@@ -28,6 +28,7 @@ CAPABILITIES: dict[str, dict[str, str]] = {
         "async_save": "goes on while a checkpoint is written",
         "reshard": "reads a checkpoint of another number of ranks",
         "multi_rank": "runs as several ranks",
+        "sharded_export": "each rank gives the rows of tensors that it holds",
         "lora": "trains adapters",
     },
     "algorithm": {
@@ -56,6 +57,7 @@ CAPABILITIES: dict[str, dict[str, str]] = {
         "same_host": "needs publisher and receiver on one host",
         "cross_host": "works between hosts",
         "relay": "a receiver can serve others",
+        "sharded": "ranks of a trainer publish their own blocks",
         "collective": "needs an engine that receives by a collective",
         "ipc": "needs an engine that maps device memory of the trainer",
     },

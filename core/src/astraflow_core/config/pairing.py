@@ -122,6 +122,12 @@ def _of_policy(
             f"{where}.trainer.ranks: {policy.trainer.ranks} ranks need trainer capability multi_rank; "
             f"{policy.trainer.use!r} lacks it"
         )
+    publishes = getattr(components[f"{where}.trainer"][1], "publish", "")
+    if publishes == "sharded" and "sharded" not in transport.component.capabilities:
+        lines.append(
+            f"{where}.trainer.publish: 'sharded' needs transport capability sharded; "
+            f"{policy.transport.use!r} lacks it"
+        )
     if config.checkpoint.every and "checkpoint" not in can_train:
         lines.append(
             f"checkpoint.every: needs trainer capability checkpoint; {policy.trainer.use!r} of {where} lacks it"

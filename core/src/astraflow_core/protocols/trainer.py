@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow_core.protocols.algorithm import Algorithm
-from astraflow_core.types import Batch, ExportedTensor
+from astraflow_core.types import Batch, ExportedTensor, TensorSlice
 
 
 class Trainer(Protocol):
@@ -65,6 +65,21 @@ class Trainer(Protocol):
 
     def close(self) -> None:
         """Free everything."""
+
+
+class ExportsShards(Protocol):
+    """What a :class:`Trainer` with capability ``sharded_export`` offers beside."""
+
+    @property
+    def publish(self) -> Literal["auto", "sharded", "gathered"]:
+        """Who publishes if there are several ranks: each what it holds (``"sharded"``), rank 0 what
+        :meth:`Trainer.export` gathers there (``"gathered"``), or the former where the transport allows it."""
+
+    def export_shards(self) -> Iterator[TensorSlice]:
+        """What this rank holds of the current weights, one slice at a time: all ranks together give every element of
+        every tensor that :meth:`Trainer.export` gives once, with the same bits. The slices are the same at every
+        call. Iterated to the end on all ranks, so it may gather a tensor that is not held in rows, but never the
+        whole model."""
 
 
 class SavesLater(Protocol):

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from astraflow_core.types import Announcement, Delivery, ExportedTensor, Manifest, WeightSource
+from astraflow_core.types import (
+    Announcement,
+    Delivery,
+    ExportedTensor,
+    Manifest,
+    TensorSlice,
+    WeightSource,
+)
 
 
 class Publisher(Protocol):
@@ -33,6 +40,29 @@ class Publisher(Protocol):
 
     def close(self) -> None:
         """Stop serving and remove everything from memory and disk."""
+
+
+class ShardPublisher(Protocol):
+    """The half of one rank of a trainer whose ranks publish what they hold. Every rank makes the same calls in the
+    same order; together they are a :class:`Publisher`, whose versions are those that one with the whole model would
+    publish, bit by bit."""
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """Addresses that receivers can reach, best first; those of rank 0 are announced."""
+
+    def publish(
+        self, version: int, slices: Callable[[], Iterable[TensorSlice]], derives_from: int | None
+    ) -> Manifest:
+        """Take a snapshot of this rank's slices and offer it; the manifest is that of the whole version, on every
+        rank. When all ranks have returned it can be fetched. ``slices`` gives the export and may be called
+        twice."""
+
+    def retain(self, versions: frozenset[int]) -> None:
+        """Keep the newest version and these."""
+
+    def close(self) -> None:
+        """Stop serving and free everything."""
 
 
 class Receiver(Protocol):
@@ -72,3 +102,15 @@ class Transport(Protocol):
 
     def receiver(self) -> Receiver:
         """The RaaS's half."""
+
+
+class ShardedTransport(Transport, Protocol):
+    """A transport with capability ``sharded``."""
+
+    def no_shards(self, one_host: bool) -> str:
+        """Why ranks that are all on ``one_host``, or are not, cannot publish their own blocks with these keys; empty
+        if they can."""
+
+    def shard_publisher(self, share: Callable[[bytes], list[bytes]]) -> ShardPublisher:
+        """The half of this rank (``context.ranks``). ``share`` tells all ranks something, and returns what each of
+        them said, in the order of ranks; all must call it."""

@@ -24,6 +24,7 @@ from astraflow_core.trainer.orders import (
     Order,
     Ping,
     Result,
+    Said,
     ToRank,
 )
 from astraflow_core.wire.sockets import agreed_folder, socket_folder
@@ -96,6 +97,31 @@ class Hub:
         self.tell(Result(), result.tobytes())
         return result
 
+    def exchange(self, mine: bytes) -> list[bytes]:
+        """What every rank says here, in the order of ranks; each gets all of it. An error of a rank becomes one
+        that names it."""
+        said, until = {0: mine}, time.monotonic() + self._deadline_s
+        ping = msgspec.msgpack.encode(Ping())
+        while silent := self._others - said.keys():
+            if time.monotonic() > until:
+                raise DeadlineExceeded(
+                    f"{_named(silent)} of {self._meeting.who}",
+                    "rank 0 has heard the others",
+                    self._deadline_s,
+                )
+            heard = self._heard()
+            for rank, message in heard:
+                if isinstance(message, Said):
+                    said[rank] = message.body
+                elif isinstance(message, Answer):
+                    self._answers.setdefault(rank, message)
+            self._raise_failure(symmetric=False)
+            if not heard and (lost := {r for r in silent if not self._reaches(r, ping)}):
+                raise self._loss(lost)
+        everything = [said[rank] for rank in sorted(said)]
+        self.tell(Result(), msgspec.msgpack.encode(everything))
+        return everything
+
     def gather(self) -> bool:
         """Wait for the answers to the last order: whether it holds for all. An error of a rank becomes one
         that names it."""
@@ -134,7 +160,7 @@ class Hub:
         while (silent := self._others - self._answers.keys()) and time.monotonic() < until:
             heard = self._heard()
             for rank, said in heard:
-                if not isinstance(said, Hello):
+                if isinstance(said, Answer):
                     self._answers.setdefault(rank, said)
             if not heard and (lost := {r for r in silent if not self._reaches(r, ping)}):
                 raise self._loss(lost)
@@ -207,12 +233,14 @@ class Spoke:
 
     def shared(self, own: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """What rank 0 has in the place of this rank's ``own`` result."""
-        while True:
-            message, body = self._receive()
-            if isinstance(message, Result):
-                return np.frombuffer(body, np.float32)
-            if not isinstance(message, Ping):
-                raise Abandoned("rank 0 gave the operation up")
+        return np.frombuffer(self._result(), np.float32)
+
+    def exchange(self, mine: bytes) -> list[bytes]:
+        """See :meth:`Hub.exchange`."""
+        if not self._present():  # to send would wait for it
+            raise self._loss()
+        self._socket.send(msgspec.msgpack.encode(Said(mine)))
+        return msgspec.msgpack.decode(self._result(), type=list[bytes])
 
     def answer(self, answer: Answer) -> None:
         """Say how the operation ended."""
@@ -232,6 +260,14 @@ class Spoke:
             elif not self._present():
                 raise self._loss()
         return False
+
+    def _result(self) -> bytes:
+        while True:
+            message, body = self._receive()
+            if isinstance(message, Result):
+                return body
+            if not isinstance(message, Ping):
+                raise Abandoned("rank 0 gave the operation up")
 
     def _receive(self) -> tuple[ToRank, bytes]:
         while not self._socket.poll(LOOK_EVERY_MS):

@@ -16,6 +16,8 @@ from astraflow_core.trainer.orders import (
     FinishSave,
     Order,
     ProbeLast,
+    PublishShards,
+    RetainShards,
     Save,
     SaveModel,
     SetUp,
@@ -81,6 +83,10 @@ class Follower:
             case Export():
                 for _ in self._operations.export():
                     pass
+            case PublishShards(version, derives_from):
+                self._operations.publish_shards(version, derives_from)
+            case RetainShards(versions):
+                self._operations.retain_shards(frozenset(versions))
             case Save(folder):
                 self._operations.save(Path(folder))
             case FinishSave(wait):

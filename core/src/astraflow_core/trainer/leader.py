@@ -10,6 +10,7 @@ from astraflow_core.config.models import RunConfig
 from astraflow_core.errors import NonFiniteLoss
 from astraflow_core.protocols.algorithm import Algorithm
 from astraflow_core.protocols.trainer import Trainer
+from astraflow_core.protocols.transport import ShardPublisher
 from astraflow_core.trainer.channel import Hub, RankLost
 from astraflow_core.trainer.operations import Operations
 from astraflow_core.trainer.orders import (
@@ -17,12 +18,14 @@ from astraflow_core.trainer.orders import (
     FinishSave,
     Order,
     ProbeLast,
+    PublishShards,
+    RetainShards,
     Save,
     SaveModel,
     SetUp,
     Update,
 )
-from astraflow_core.types import Batch, ExportedTensor
+from astraflow_core.types import Batch, ExportedTensor, Manifest
 from astraflow_core.wire.batches import encode_batch
 from astraflow_core.wire.messages import Probe
 
@@ -38,8 +41,9 @@ class Leader(Operations):
         algorithm: Algorithm,
         hub: Hub,
         saves_later: bool = False,
+        shards: ShardPublisher | None = None,
     ) -> None:
-        super().__init__(config, policy, trainer, algorithm, hub.share, saves_later)
+        super().__init__(config, policy, trainer, algorithm, hub.share, saves_later, shards)
         self._hub = hub
         self._all_hold = True
 
@@ -63,6 +67,17 @@ class Leader(Operations):
         """See :class:`Operations`."""
         with self._on_all(Export()):
             yield from super().export()
+
+    def publish_shards(self, version: int, derives_from: int | None) -> Manifest:
+        """See :class:`Operations`."""
+        with self._on_all(PublishShards(version, derives_from)):
+            manifest = super().publish_shards(version, derives_from)
+        return manifest
+
+    def retain_shards(self, versions: frozenset[int]) -> None:
+        """See :class:`Operations`."""
+        with self._on_all(RetainShards(sorted(versions))):
+            super().retain_shards(versions)
 
     def save(self, folder: Path) -> None:
         """See :class:`Operations`."""

@@ -26,6 +26,7 @@ from astraflow_core.trainer.meeting import Meeting, ranks_of
 from astraflow_core.trainer.operations import Operations
 from astraflow_core.trainer.publishing import Versions
 from astraflow_core.trainer.service import TrainerService
+from astraflow_core.trainer.sharding import LedPublisher, sharded
 from astraflow_core.trainer.update import check_needs
 from astraflow_core.trainer.upstream import Dataflow
 from astraflow_core.wire.client import SyncClient
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 
 def serve(config: RunConfig, directory: Path, token: str, dataflow_url: str, policy: str) -> int:
     """Train ``policy`` until the run ends; returns the exit code. SIGTERM ends it after the step. Under torchrun
-    this is one of its ranks, of which the first alone publishes and speaks with the dataflow."""
+    this is one of its ranks, of which the first alone announces versions and speaks with the dataflow."""
     name = f"trainer-{policy}"
     table = config.policies[policy]
     deadline_s = max(config.run.patience_s, config.run.start_deadline_s)
@@ -52,23 +53,33 @@ def serve(config: RunConfig, directory: Path, token: str, dataflow_url: str, pol
         flags = catalog.flags(Kind.TRAINER, table.trainer.use)
         check_needs(algorithm, table.algorithm.use, table.trainer.use, flags)
         trainer = catalog.build(Kind.TRAINER, table.trainer, context)
+        transport = catalog.build(Kind.TRANSPORT, table.transport, context)
+        can_send = catalog.flags(Kind.TRANSPORT, table.transport.use)
+        meeting = Meeting.of(name, ranks, token, os.environ)
+        together = sharded(table, trainer, flags, transport, can_send, meeting)
     client = SyncClient(dataflow_url, token)
     dataflow = Dataflow(client, policy, config.run.patience_s)
     saves_later = "async_save" in flags
-    meeting = Meeting.of(name, ranks, token, os.environ)
     if ranks.rank:
         spoke = Spoke(meeting)
-        operations = Operations(config, policy, trainer, algorithm, spoke.shared, saves_later)
+        shards = together.shard_publisher(spoke.exchange) if together else None
+        operations = Operations(
+            config, policy, trainer, algorithm, spoke.shared, saves_later, shards
+        )
         return _follow(Follower(spoke, operations, dataflow, ranks))
-    with made_to_last():
-        transport = catalog.build(Kind.TRANSPORT, table.transport, context)
+    publisher = None
     if ranks.size == 1:
         operations = Operations(config, policy, trainer, algorithm, saves_later=saves_later)
     else:
-        operations = Leader(config, policy, trainer, algorithm, Hub(meeting), saves_later)
+        hub = Hub(meeting)
+        shards = together.shard_publisher(hub.exchange) if together else None
+        operations = Leader(config, policy, trainer, algorithm, hub, saves_later, shards)
+        publisher = LedPublisher(shards, operations) if shards else None
     hooks.run_started(run)
     no_adapters = partial(adapter_problem, catalog, table.transport.use, table.engine.use)
-    versions = Versions(transport, table.transport.use, dataflow, Path(table.model), no_adapters)
+    versions = Versions(
+        transport, table.transport.use, dataflow, Path(table.model), no_adapters, publisher
+    )
     service = TrainerService(
         config, run, policy, operations, versions, dataflow, hooks, reshards="reshard" in flags
     )

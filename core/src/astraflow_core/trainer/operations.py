@@ -12,10 +12,11 @@ import numpy.typing as npt
 from astraflow_core.config.models import RunConfig
 from astraflow_core.lasting import made_to_last
 from astraflow_core.protocols.algorithm import Algorithm
-from astraflow_core.protocols.trainer import SavesLater, Trainer
+from astraflow_core.protocols.trainer import ExportsShards, SavesLater, Trainer
+from astraflow_core.protocols.transport import ShardPublisher
 from astraflow_core.trainer.probe import probe
 from astraflow_core.trainer.update import update
-from astraflow_core.types import Batch, ExportedTensor
+from astraflow_core.types import Batch, ExportedTensor, Manifest
 from astraflow_core.wire.messages import Probe
 
 Floats = npt.NDArray[np.float32]
@@ -24,7 +25,7 @@ Floats = npt.NDArray[np.float32]
 class Operations:
     """The operations on one process. ``agree`` makes the per-token results of all ranks those of rank 0, so
     that each goes on with the same bytes; on one rank there is nothing to agree on. ``saves_later``: the
-    trainer has the capability ``async_save``."""
+    trainer has the capability ``async_save``. ``shards``: where this rank publishes its own blocks, if it does."""
 
     def __init__(
         self,
@@ -34,10 +35,12 @@ class Operations:
         algorithm: Algorithm,
         agree: Callable[[Floats], Floats] = lambda given: given,
         saves_later: bool = False,
+        shards: ShardPublisher | None = None,
     ) -> None:
         self._run, self._table = config.run, config.policies[policy]
         self._trainer, self._algorithm = trainer, algorithm
         self._saves_later = cast(SavesLater, trainer) if saves_later else None
+        self._shards = shards
         self._agreed = _Agreed(trainer, agree)
 
     @property
@@ -75,6 +78,17 @@ class Operations:
         """The current weights."""
         return self._trainer.export()
 
+    def publish_shards(self, version: int, derives_from: int | None) -> Manifest:
+        """Publish what this rank holds of the current weights."""
+        assert self._shards is not None, "this trainer publishes whole tensors"
+        exporter = cast(ExportsShards, self._trainer)
+        return self._shards.publish(version, exporter.export_shards, derives_from)
+
+    def retain_shards(self, versions: frozenset[int]) -> None:
+        """Let go of all that this rank has published but the newest and these."""
+        assert self._shards is not None, "this trainer publishes whole tensors"
+        self._shards.retain(versions)
+
     def save(self, folder: Path) -> None:
         """Write the whole state, or begin to (:meth:`finish_save`)."""
         self._trainer.save(folder)
@@ -90,6 +104,8 @@ class Operations:
     def close(self) -> None:
         """Free everything."""
         self._trainer.close()
+        if self._shards is not None:
+            self._shards.close()
 
 
 class _Agreed:

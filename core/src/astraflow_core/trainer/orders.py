@@ -25,6 +25,19 @@ class Export(msgspec.Struct, frozen=True, tag="export"):
     """Take part in the export of the weights."""
 
 
+class PublishShards(msgspec.Struct, frozen=True, tag="publish_shards"):
+    """Publish this rank's blocks of ``version``."""
+
+    version: int
+    derives_from: int | None
+
+
+class RetainShards(msgspec.Struct, frozen=True, tag="retain_shards"):
+    """Let go of all versions but the newest and these."""
+
+    versions: list[int]
+
+
 class Save(msgspec.Struct, frozen=True, tag="save"):
     """Write this rank's part of a checkpoint."""
 
@@ -48,7 +61,7 @@ class End(msgspec.Struct, frozen=True, tag="end"):
 
 
 class Result(msgspec.Struct, frozen=True, tag="result"):
-    """What rank 0 computed within the operation; its float32 bytes follow."""
+    """What rank 0 found within the operation follows: float32 that it computed, or what all ranks said."""
 
 
 class Abandon(msgspec.Struct, frozen=True, tag="abandon"):
@@ -59,7 +72,18 @@ class Ping(msgspec.Struct, frozen=True, tag="ping"):
     """Nothing; sent to see whether somebody is there."""
 
 
-Order = SetUp | Update | ProbeLast | Export | Save | FinishSave | SaveModel | End
+Order = (
+    SetUp
+    | Update
+    | ProbeLast
+    | Export
+    | PublishShards
+    | RetainShards
+    | Save
+    | FinishSave
+    | SaveModel
+    | End
+)
 ToRank = Order | Result | Abandon | Ping
 
 
@@ -68,6 +92,12 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
 
     rank: int
     size: int
+
+
+class Said(msgspec.Struct, frozen=True, tag="said"):
+    """What a rank has to say to all others within the operation."""
+
+    body: bytes
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
@@ -86,4 +116,4 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 Answer = Done | Failed
-FromRank = Answer | Hello
+FromRank = Answer | Hello | Said

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from astraflow_core.errors import UserError, WeightsError
-from astraflow_core.protocols.transport import Transport
+from astraflow_core.protocols.transport import Publisher, Transport
 from astraflow_core.trainer.adapters import base_digest, merge
 from astraflow_core.trainer.operations import Operations
 from astraflow_core.trainer.upstream import Dataflow
@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 
 class Versions:
     """The published versions of a policy; numbers only grow and are never used twice. ``model`` is the folder
-    that its adapters are for, ``no_adapters()`` why they cannot be sent, if they cannot."""
+    that its adapters are for, ``no_adapters()`` why they cannot be sent, if they cannot; ``publisher`` stands for the
+    transport's if several ranks publish together."""
 
     def __init__(
         self,
@@ -30,11 +31,12 @@ class Versions:
         dataflow: Dataflow,
         model: Path,
         no_adapters: Callable[[], str] = lambda: "",
+        publisher: Publisher | None = None,
     ) -> None:
         self._transport, self._name, self._dataflow = transport, transport_name, dataflow
         self._model, self._no_adapters = model, no_adapters
         self._base: str | None = None
-        self._publisher = transport.publisher()
+        self._publisher = publisher or transport.publisher()
         self._announced: dict[int, Announcement] = {}
         self.newest = -1
 
