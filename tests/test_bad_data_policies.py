@@ -45,6 +45,7 @@ STATEFUL = sorted(
         ("staleness_decay", {"decay": 1.5}, "decay"),
         ("staleness_throttle", {"cut": 1.0}, "cut"),
         ("overlong_filter", {"most": 1.0}, "most"),
+        ("mixed_streams", {"source": "a", "ratio": 1.1}, "ratio"),
         ("reward_filter", {}, "without a bound nothing is filtered"),
         ("reward_filter", {"low": float("nan")}, "low"),
         ("length_filter", {"low": 9, "high": 3}, "low must not exceed high"),

@@ -121,6 +121,59 @@ def test_two_policies_share_the_rollouts():
     )
 
 
+def lending(borrowed: int, rows: dict[str, int], busy: float = 0.5, own: int = 32) -> Recording:
+    """Policy ``b`` borrows so many rows of a batch from ``a``; ``rows`` of each come of a group."""
+    told = recording(policies=("a", "b"))
+    policy = told.policies["b"]
+    b = msgspec.structs.replace(
+        policy,
+        per_trajectory=rows.get("b", 0) / 8,
+        fresh=float(own),
+        source="a",
+        borrowed=float(borrowed),
+        most_borrowed=borrowed,
+        steps=[msgspec.structs.replace(policy.steps[0], busy_s=busy)],
+    )
+    group = msgspec.structs.replace(told.groups[0], rows=rows)
+    policies = {"a": told.policies["a"], "b": b}
+    return msgspec.structs.replace(told, groups=[group], policies=policies)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "bound", "busy", "steps"),
+    [
+        # One stream: both go at the pace of its owner, be it synchronous or not.
+        (1, 0, 0.5, (2.5, 2.5)),
+        (2, 0, 0.5, (1.5, 1.5)),
+        (1, 1, 0.5, (2.0, 2.0)),
+        (4, 3, 0.5, (0.5, 0.5)),
+        # A slower borrower holds nobody up. After the owner's last update it has all rollouts for itself.
+        (4, 3, 2.0, (0.5, 2.0)),
+    ],
+)
+def test_a_shared_stream_goes_at_its_owners_pace(replicas, bound, busy, steps):
+    told = lending(32, {"a": 8}, busy, own=0)
+    assert told.policies["b"].shares == "a"
+    figures = predict(told, Setting(replicas, bound)).policies
+    assert [figures[name].step_s for name in "ab"] == pytest.approx(steps, rel=0.03)
+    assert max(figures["b"].staleness) <= bound
+    assert sum(figures["b"].staleness.values()) >= 50 * 32
+    assert figures["b"].rows_per_gpu_hour == 0
+
+
+@pytest.mark.parametrize(
+    ("borrowed", "step_s"),
+    # A group brings 8 rows of a and 4 of b, two come in a second. 32 rows of b are 8 groups, 24 are 6, 16 are 4.
+    [(0, 4.0), (8, 3.0), (16, 2.0)],
+)
+def test_what_is_borrowed_is_not_rolled_out(borrowed, step_s):
+    told = lending(borrowed, {"a": 8, "b": 4}, own=32 - borrowed)
+    figures = predict(told, Setting(1, 1)).policies
+    assert figures["b"].step_s == pytest.approx(step_s, rel=0.03)
+    assert figures["a"].step_s == pytest.approx(2.0, rel=0.03)
+    assert max(figures["b"].staleness) <= 1
+
+
 def test_a_setting_in_which_nothing_moves_is_said_to_stand_still(monkeypatch):
     monkeypatch.setattr("astraflow_core.simulation.simulator.MOST_EVENTS", 2000)
     nothing = predict(recording(rows=0), Setting(1, 1))

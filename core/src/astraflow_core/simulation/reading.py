@@ -83,9 +83,15 @@ class _Trainer:
     last: tuple[float, float] | None = None
     served: list[int] = field(default_factory=list)
     version: int = 0
+    newest: int = 0
+    source: str = ""
+    lent: list[int] = field(default_factory=list)
+    lent_ages: list[int] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     fresh: list[int] = field(default_factory=list)
+    borrowed: list[int] = field(default_factory=list)
     seen: set[int] = field(default_factory=set)
+    seen_lent: set[int] = field(default_factory=set)
     accepted: list[tuple[float, int]] = field(default_factory=list)
     sequences: list[float] = field(default_factory=list)
     size: int = 0
@@ -151,11 +157,11 @@ class _Reader:
     @read.register
     def _(self, entry: Pushed) -> None:
         header = entry.header
-        for judged in entry.judged:
-            trainer = self._trainers[judged.policy]
-            shares = sum(sequence.policy == judged.policy for sequence in header.sequences)
+        for policy, trainer in self._trainers.items() if entry.judged else ():
+            shares = sum(sequence.policy == policy for sequence in header.sequences)
             trainer.sequences.append(shares / max(header.trajectories, 1))
-            trainer.accepted.append((self.now, len(judged.indexes)))
+        for judged in entry.judged:
+            self._trainers[judged.policy].accepted.append((self.now, len(judged.indexes)))
             for arrival, index in enumerate(judged.indexes, judged.first):
                 key = judged.policy, arrival
                 self._min_versions[key] = header.sequences[index].min_version
@@ -177,7 +183,8 @@ class _Reader:
 
     @read.register
     def _(self, entry: Announced) -> None:
-        self._trainers[entry.message.policy].size = entry.message.size
+        trainer = self._trainers[entry.message.policy]
+        trainer.size, trainer.newest = entry.message.size, entry.message.version
 
     @read.register
     def _(self, entry: TrainerCame) -> None:
@@ -188,6 +195,12 @@ class _Reader:
         if entry.batch:
             trainer = self._trainers[entry.message.policy]
             trainer.served, trainer.version = entry.arrivals, entry.message.version
+            trainer.lent, trainer.source = entry.borrowed, entry.source or trainer.source
+            trainer.lent_ages = [
+                self._trainers[entry.source].newest - self._min_versions[entry.source, arrival]
+                for arrival in entry.borrowed
+                if arrival not in trainer.seen_lent
+            ]
 
     @read.register
     def _(self, entry: Acknowledged) -> None:
@@ -195,14 +208,17 @@ class _Reader:
         trainer = self._trainers[policy]
         new = [arrival for arrival in trainer.served if arrival not in trainer.seen]
         trainer.seen.update(new)
-        if trainer.last is not None and new:
+        trainer.seen_lent.update(trainer.lent)
+        if trainer.last is not None and (new or trainer.lent_ages):
             at, waited = trainer.last
             waits = max(0.0, entry.waited_s - waited)
-            stale = [trainer.version - self._min_versions[policy, arrival] for arrival in new]
+            own = [trainer.version - self._min_versions[policy, arrival] for arrival in new]
+            ages = own + trainer.lent_ages
             busy = max(0.0, self.now - at - waits)
-            step = Step(at_s=self.now, busy_s=busy, waited_s=waits, staleness=stale)
+            step = Step(at_s=self.now, busy_s=busy, waited_s=waits, staleness=ages)
             trainer.steps.append(step)
             trainer.fresh.append(len(new))
+            trainer.borrowed.append(len(trainer.lent_ages))
         trainer.last = self.now, entry.waited_s
 
     def recording(self, config: RunConfig, refreshes: dict[str, tuple[float, float]]) -> Recording:
@@ -237,13 +253,16 @@ class _Reader:
             batch_sequences=table.batch_sequences,
             publish_every=table.publish_every,
             ranks=table.trainer.ranks,
-            per_trajectory=fmean(trainer.sequences) if trainer.sequences else 1.0,
+            per_trajectory=fmean(trainer.sequences) if trainer.sequences else 0.0,
             fresh=fmean(trainer.fresh) if trainer.fresh else float(table.batch_sequences),
             size=trainer.size,
             pull_s=refresh[0],
             swap_s=refresh[1],
             steps=steps,
             accepted=sum(rows for at, rows in trainer.accepted if begins < at <= ends),
+            source=trainer.source,
+            borrowed=fmean(trainer.borrowed) if trainer.borrowed else 0.0,
+            most_borrowed=max(trainer.borrowed, default=0),
         )
 
     def _turnaround_s(self) -> float:

@@ -24,7 +24,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """One update. ``busy_s``: from the acknowledgement before to its own, without ``waited_s``, what its
     trainer waited for the batch. ``at_s``: when it was acknowledged, in seconds of the run. ``staleness``: of
-    the rows that were fresh."""
+    the rows that were fresh and of those borrowed."""
 
     at_s: float
     busy_s: float
@@ -35,7 +35,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """One policy. ``fresh``: rows of a batch that were never served before, on average; ``size``: bytes of a
     version; ``pull_s`` and ``swap_s``: seconds to fetch one, and to put it into place; ``steps``: all but the
-    first of each start of its trainer; ``accepted``: rows accepted between the first of them and the last."""
+    first of each start of its trainer; ``accepted``: rows accepted between the first of them and the last.
+    ``borrowed``: rows of a batch that policy ``source`` sampled, on average, and ``most_borrowed`` of any."""
 
     batch_sequences: int
     publish_every: int
@@ -47,6 +48,14 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     swap_s: float
     steps: list[Step]
     accepted: int
+    source: str = ""
+    borrowed: float = 0.0
+    most_borrowed: int = 0
+
+    @property
+    def shares(self) -> str:
+        """The policy whose stream this one shares, with no rows of its own; empty if it shares none."""
+        return self.source if self.most_borrowed == self.batch_sequences else ""
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):

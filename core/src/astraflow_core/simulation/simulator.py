@@ -35,13 +35,19 @@ class _Raas:
 
 @dataclass(slots=True)
 class _Trainer:
-    """A policy: its trainer, buffer and versions. ``rows``: the version that each was begun with."""
+    """A policy: its trainer, buffer and versions. ``rows``: the version that each was begun with; ``lent``: alike,
+    of those of its source that wait to be borrowed. ``training`` rows of its own and ``borrowed`` ones; ``wanted``:
+    fresh rows of its own that all batches so far would have had, as many as recorded on average."""
 
     name: str
     facts: Policy
     rows: deque[int] = field(default_factory=deque)
+    lent: deque[int] = field(default_factory=deque)
+    lent_too_little: bool = False
     in_flight: float = 0.0
     training: int = 0
+    borrowed: int = 0
+    wanted: float = 0.0
     version: int = 0
     updates: int = 0
     asked_at: float | None = 0.0
@@ -56,8 +62,9 @@ class _Trainer:
 class Simulator:
     """Runs ``updates`` of each policy in a ``setting``. The rules are those of the dataflow: a task is leased if
     what is under way stays within (max_staleness + 1) batches, less one for each version that its RaaS is behind;
-    rows are served in the order of arrival; stale ones are dropped when the batch is cut. Times are drawn from
-    those recorded, with ``seed``. Evaluations, failures and starts take no time."""
+    rows are served in the order of arrival; stale ones are dropped when the batch is cut; what a batch borrows it
+    needs not of its own. Times are drawn from those recorded, with ``seed``. Evaluations, failures and starts take
+    no time."""
 
     def __init__(self, recording: Recording, setting: Setting, updates: int, seed: int = 0) -> None:
         self._recording, self._setting, self._updates = recording, setting, updates
@@ -106,22 +113,31 @@ class Simulator:
         if (raas.busy + size > places and raas.busy) or behind > self._setting.max_staleness:
             return False
         live = self._live()
-        return bool(live) and (
-            all(self._has_room(trainer, raas) for trainer in live) or self._all_starve(live)
+        names = {trainer.name for trainer in live}
+        counted = [trainer for trainer in live if trainer.facts.shares not in names]
+        return bool(counted) and (
+            all(self._has_room(trainer, raas) for trainer in counted) or self._all_starve(counted)
         )
 
     def _has_room(self, trainer: _Trainer, raas: _Raas) -> bool:
-        behind = trainer.version - raas.serving[trainer.name]
-        batch = trainer.facts.batch_sequences
-        limit = (self._setting.max_staleness + 1 - behind) * batch
-        own = self._recording.group_size * trainer.facts.per_trajectory
-        return trainer.in_flight + len(trainer.rows) + trainer.training + own <= limit + _ROUNDING
+        facts, bound = trainer.facts, self._setting.max_staleness
+        sampled_by = self.trainers[facts.shares or trainer.name]
+        waiting, training, own = len(trainer.rows), trainer.training, facts.batch_sequences
+        if facts.shares:
+            waiting, training = len(trainer.lent), trainer.borrowed
+        elif not trainer.lent_too_little:
+            own -= facts.most_borrowed
+        behind = sampled_by.version - raas.serving[sampled_by.name]
+        limit = (bound + 1) * own - behind * facts.batch_sequences
+        task = self._recording.group_size * sampled_by.facts.per_trajectory
+        return sampled_by.in_flight + waiting + training + task <= limit + _ROUNDING
 
     def _all_starve(self, live: list[_Trainer]) -> bool:
         """A group may bring more than is left to fill: if nothing runs, one is let through."""
         idle = all(raas.busy == 0 for raas in self._raas)
         return idle and all(
-            trainer.training == 0 and len(trainer.rows) < self._needed(trainer) for trainer in live
+            not (trainer.training or trainer.borrowed or self._rows_for(trainer))
+            for trainer in live
         )
 
     def _begin(self, raas: _Raas) -> None:
@@ -144,7 +160,10 @@ class Simulator:
             trainer.in_flight -= expected[name]
             rows = group.rows.get(name, 0)
             trainer.accepted += [self._now] * rows
-            trainer.rows.extend([versions[name]] * rows)
+            if not trainer.facts.shares:
+                trainer.rows.extend([versions[name]] * rows)
+            if source := trainer.facts.source:
+                self._lend(trainer, [versions[source]] * group.rows.get(source, 0))
         self._after(self._recording.turnaround_s, lambda: self._free(raas))
         for trainer in self.trainers.values():
             self._serve(trainer)
@@ -156,34 +175,60 @@ class Simulator:
 
     # -- updates ---------------------------------------------------------------------------------
 
-    def _needed(self, trainer: _Trainer) -> int:
-        """Fresh rows of the next batch; over many batches as many as recorded on average."""
-        made = trainer.updates * trainer.facts.fresh
-        return max(1, round(made + trainer.facts.fresh) - round(made))
+    def _lend(self, trainer: _Trainer, rows: list[int]) -> None:
+        """The oldest beyond what may wait go."""
+        trainer.lent.extend(rows)
+        most = (self._setting.max_staleness + 1) * trainer.facts.batch_sequences
+        while len(trainer.lent) > most:
+            trainer.lent.popleft()
+
+    def _rows_for(self, trainer: _Trainer) -> tuple[int, int] | None:
+        """Borrowed rows and fresh ones of its own that the next batch would have; none if there are too few. Over
+        many batches as many of its own are fresh as recorded on average."""
+        facts = trainer.facts
+        loan = min(facts.most_borrowed, len(trainer.lent))
+        if facts.shares:
+            return (loan, 0) if loan == facts.most_borrowed else None
+        wanted = trainer.wanted + self._fresh(facts, loan)
+        needed = max(1, round(wanted) - round(trainer.wanted))
+        return (loan, needed) if len(trainer.rows) >= needed else None
+
+    @staticmethod
+    def _fresh(facts: Policy, loan: int) -> float:
+        """Of the rows that a batch does not borrow, the share that was fresh in the recording."""
+        own = facts.batch_sequences - facts.borrowed
+        return facts.fresh * (facts.batch_sequences - loan) / own if own else 0.0
 
     def _serve(self, trainer: _Trainer) -> None:
         if trainer.asked_at is None or self._done(trainer):
             return
-        fresh = deque(v for v in trainer.rows if self._staleness(trainer, v) is not None)
+        facts, source = trainer.facts, self.trainers.get(trainer.facts.source)
+        fresh = deque(v for v in trainer.rows if self._fits_still(trainer, v))
         trainer.stale += len(trainer.rows) - len(fresh)
         trainer.rows = fresh
-        needed = self._needed(trainer)
-        if len(fresh) < needed:
+        if source is not None:
+            trainer.lent = deque(v for v in trainer.lent if self._fits_still(source, v))
+            trainer.lent_too_little = len(trainer.lent) < facts.most_borrowed
+        chosen = self._rows_for(trainer)
+        if chosen is None:
             return
-        served = [fresh.popleft() for _ in range(needed)]
-        trainer.staleness.append(Counter(trainer.version - version for version in served))
+        loan, needed = chosen
+        ages = Counter(trainer.version - fresh.popleft() for _ in range(needed))
+        if source is not None:
+            ages.update(source.version - trainer.lent.pop() for _ in range(loan))
+        trainer.staleness.append(ages)
+        trainer.wanted += self._fresh(facts, loan)
         trainer.waits.append(self._now - trainer.asked_at)
-        trainer.asked_at, trainer.training = None, needed
-        busy_s = self._random.choice(trainer.facts.steps).busy_s
+        trainer.asked_at, trainer.training, trainer.borrowed = None, needed, loan
+        busy_s = self._random.choice(facts.steps).busy_s
         self._after(busy_s, lambda: self._updated(trainer))
 
-    def _staleness(self, trainer: _Trainer, version: int) -> int | None:
-        staleness = trainer.version - version
-        return staleness if staleness <= self._setting.max_staleness else None
+    def _fits_still(self, sampled_by: _Trainer, version: int) -> bool:
+        return sampled_by.version - version <= self._setting.max_staleness
 
     def _updated(self, trainer: _Trainer) -> None:
         trainer.updates += 1
-        trainer.training = 0
+        trainer.training = trainer.borrowed = 0
         trainer.ends.append(self._now)
         if trainer.updates % trainer.facts.publish_every == 0:
             trainer.version += 1

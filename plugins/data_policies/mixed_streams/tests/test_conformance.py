@@ -13,5 +13,5 @@ class TestMixedStreams(DataPolicyConformance):
             "data_policy",
             "mixed_streams",
             {"source": "verifier"},
-            {"source": "verifier", "ratio": 0.9},
+            {"source": "verifier", "ratio": 1},
         )
