@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from astraflow_core.types import Manifest, Source
 from astraflow_core.weights.client import VersionClient
@@ -11,6 +13,9 @@ from astraflow_core.weights.failures import PublisherFailed
 
 MOST_AT_ONCE = 16
 """Sources that one receiver fetches from at the same time."""
+
+
+T = TypeVar("T")
 
 
 class _Among:
@@ -31,7 +36,7 @@ def download_from(client: VersionClient, manifest: Manifest, file: int, done: Bl
     serves. One that fails does not keep the others from delivering; then :class:`PublisherFailed` says who
     did not deliver what."""
 
-    def fetch(named: Source, source: VersionClient) -> str:
+    def fetch(source: VersionClient, named: Source) -> str:
         wanted = {block for first, last in named.runs for block in range(first, last)}
         try:
             download(source, manifest, file, _Among(done, wanted))
@@ -43,9 +48,15 @@ def download_from(client: VersionClient, manifest: Manifest, file: int, done: Bl
             )
         return ""
 
-    if not client.sources:
-        return
-    with ThreadPoolExecutor(min(len(client.sources), MOST_AT_ONCE), "weights-source") as threads:
-        problems = [each for each in threads.map(fetch, client.named, client.sources) if each]
-    if problems:
+    if problems := [each for each in from_each(fetch, client.sources, client.named) if each]:
         raise PublisherFailed("; ".join(problems))
+
+
+def from_each(
+    call: Callable[..., T], clients: Sequence[VersionClient], *arguments: Sequence[Any]
+) -> list[T]:
+    """``call`` with each of the clients, of whom many are asked at once, and with its arguments."""
+    if len(clients) < 2:
+        return list(map(call, clients, *arguments))
+    with ThreadPoolExecutor(min(len(clients), MOST_AT_ONCE), "weights-source") as threads:
+        return list(threads.map(call, clients, *arguments))

@@ -28,6 +28,25 @@ EXCHANGE = "0exchange"
 of a policy begins with a letter."""
 ATTEMPTS = 3
 HOST = "{host}"
+"""In ``advertise``: the name of the host that a rank runs on."""
+
+
+def own_name(advertise: str | None) -> str | None:
+    """``advertise`` as it holds for this host."""
+    return advertise.replace(HOST, socket.gethostname()) if advertise else None
+
+
+def no_shards(host: str, advertise: str | None, one_host: bool) -> str:
+    """Why ranks that bind ``host`` and are reached as ``advertise`` says cannot be told apart by receivers; empty
+    if they can."""
+    if advertise and "://" in advertise:
+        return f"advertise = {advertise!r} is one address for all of them"
+    if not one_host and HOST not in (advertise or ""):
+        return (
+            "they are on several hosts: bind them all with host = '0.0.0.0' and let each say its name with "
+            f"advertise = '{HOST}'"
+        )
+    return ""
 
 
 class HttpShardPublisher:
@@ -58,7 +77,7 @@ class HttpShardPublisher:
         port = port + ranks.rank if port else 0
         stores = {policy: self._store, EXCHANGE: self._exchange}
         self._server = WeightServer(stores, token, host, port)
-        name = advertise.replace(HOST, socket.gethostname()) if advertise else host
+        name = own_name(advertise) or host
         name = f"[{name}]" if ":" in name else name
         self._url = f"http://{name}:{self._server.port}"
         self._urls: list[str] = []

@@ -256,7 +256,7 @@ def test_merged_links_lead_where_their_parts_lead_and_are_smaller(numpy_codec: C
     states = versions_of(8)
     log = LinkLog(16)
     for version in range(1, 9):
-        log.add(*link_between(numpy_codec, states, version - 1, version))
+        log.add(*link_between(numpy_codec, states, version - 1, version), 1 << 30)
         log.merge(numpy_codec)
     objects = log.objects()
     entries = {(e.base, e.version): e for e in open_index(objects[INDEX])}
@@ -298,14 +298,16 @@ def test_merging_keeps_frames_that_hold_values_in_their_order(numpy_codec: Codec
 def test_the_log_is_bounded_in_versions_and_in_bytes() -> None:
     log = LinkLog(3)
     for version in range(1, 9):
-        log.add(head_of(version - 1, version, 1000), bytes(100))
+        log.add(head_of(version - 1, version, 1000), bytes(100), 1000)
         assert len(open_index(log.objects()[INDEX])) <= 3
     for version in range(9, 15):
-        log.add(head_of(version - 1, version, 1000), bytes(900))
+        log.add(head_of(version - 1, version, 1000), bytes(900), 1000)
         assert sum(map(len, log.objects().values())) < 2000 + 500
-    log.add(head_of(14, 15, 1000), bytes(5000))
+    log.add(head_of(14, 15, 1000), bytes(5000), 1000)
     assert open_index(log.objects()[INDEX]) == []
-    log.add(head_of(77, 78, 1000), bytes(10))  # not the version after: an older chain is of no use
+    log.add(
+        head_of(77, 78, 1000), bytes(10), 1000
+    )  # not the version after: an older chain is of no use
     assert [e.name for e in open_index(log.objects()[INDEX])] == ["link-77-78"]
 
 

@@ -9,26 +9,38 @@ import json
 import select
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from astraflow_core.catalog import Catalog
 from astraflow_core.config.models import ComponentTable
-from astraflow_core.protocols.transport import Publisher, Receiver, Transport
+from astraflow_core.protocols.transport import (
+    Publisher,
+    Receiver,
+    ShardedTransport,
+    ShardPublisher,
+    Transport,
+)
 from astraflow_core.testing.conformance._tensors import model
-from astraflow_core.types import Announcement, ComponentContext, Manifest, RunInfo
+from astraflow_core.types import Announcement, ComponentContext, Manifest, Ranks, RunInfo
 
 TOKEN = "the-token-of-the-run"
 POLICY = "solver"
 
 
-def build(table: Mapping[str, Any], directory: Path, role: str, token: str = TOKEN) -> Transport:
+def build(
+    table: Mapping[str, Any],
+    directory: Path,
+    role: str,
+    token: str = TOKEN,
+    ranks: Ranks = Ranks(),  # noqa: B008 (frozen)
+) -> Transport:
     """The transport that the table names, as a process of ``role`` with that run directory has it."""
     run = RunInfo("conformance", 0, 10, 2, (POLICY,), directory)
-    context = ComponentContext(run, role, POLICY, 0, directory / "state" / role, token)
+    context = ComponentContext(run, role, POLICY, 0, directory / "state" / role, token, ranks)
     transport: Transport = Catalog.discover().build("transport", ComponentTable(**table), context)
     return transport
 
@@ -88,6 +100,15 @@ class Rig:
         """A publisher."""
         made = build(self.table, self.folder, "trainer").publisher()
         return self._stack.enter_context(closing(made))
+
+    def shard_publisher(
+        self, rank: int, ranks: int, share: Callable[[bytes], list[bytes]]
+    ) -> ShardPublisher:
+        """The half of one of several ranks."""
+        place = Ranks(rank, ranks, rank, deadline_s=60.0)
+        made = build(self.table, self.folder, "trainer", TOKEN, place)
+        publisher = cast(ShardedTransport, made).shard_publisher(share)
+        return self._stack.enter_context(closing(publisher))
 
     def receiver(self, role: str = "raas", token: str = TOKEN) -> Receiver:
         """A receiver; those of one role share a folder."""

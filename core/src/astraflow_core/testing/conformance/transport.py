@@ -25,6 +25,7 @@ from astraflow_core.testing.conformance._adapter_tests import AdapterTests
 from astraflow_core.testing.conformance._checks import assert_not_skipped
 from astraflow_core.testing.conformance._footprint import Footprint, memory_in_use
 from astraflow_core.testing.conformance._link import Link, TcpLink
+from astraflow_core.testing.conformance._shard_tests import ShardTests
 from astraflow_core.testing.conformance._transport_checks import (
     DEADLINE_S,
     GRACE_S,
@@ -49,7 +50,7 @@ HELD_AT = 1 << 16
 """Bytes after which a slow fetch stands still: the manifest is there, most of the data is not."""
 
 
-class TransportConformance(Conformance, AdapterTests):
+class TransportConformance(Conformance, AdapterTests, ShardTests):
     """Inherit it and return from the fixture ``table`` the table that a run would have for your
     transport::
 
@@ -67,6 +68,7 @@ class TransportConformance(Conformance, AdapterTests):
         "full": "test_every_dtype_and_shape_arrives_bit_by_bit",
         "delta": "test_a_delta_is_smaller_than_the_whole",
         "adapter": "test_an_adapter_arrives_with_its_base",
+        "sharded": "test_ranks_publish_what_one_publisher_would",
         "same_host": "test_another_process_fetches_and_opens_it",
         "cross_host": "test_a_wrong_token_is_refused",
     }

@@ -90,7 +90,7 @@ class DeltaCompanion:
             "policy %r: %d bytes lead from version %d to %d, %.1f %% of the whole",
             head.policy, len(data), head.base, head.version, 100 * len(data) / max(head.size, 1),
         )  # fmt: skip
-        self._log.add(head, data)
+        self._log.add(head, data, snapshot.data.nbytes)
         objects = self._log.objects()
         if self._merged is None or self._merged.done():
             self._merged = self._merging.submit(self._merge)

@@ -22,26 +22,28 @@ SPANS = (2, 4, 8)
 
 
 class LinkLog:
-    """Links that lead over at most ``history`` versions back, together no larger than one model: a longer
-    way would cost more than the whole. Safe to use from several threads."""
+    """Links that lead over at most ``history`` versions back, together no larger than what is served of one version:
+    a longer way would cost more than the whole. Safe to use from several threads."""
 
     def __init__(self, history: int) -> None:
         self._history = history
         self._versions: list[int] = []
         self._links: dict[tuple[int, int], tuple[Entry, bytes]] = {}
         self._count = 0
+        self._most = 0
         self._lock = threading.Lock()
 
-    def add(self, head: LinkHead, data: bytes) -> None:
-        """A new version was published; ``data`` is the link to it."""
+    def add(self, head: LinkHead, data: bytes, most: int) -> None:
+        """A new version was published; ``data`` is the link to it, ``most`` how many bytes of it are served."""
         with self._lock:
+            self._most = most
             if self._versions[-1:] != [head.base]:
                 self._versions, self._count = [head.base], 0
                 self._links.clear()
             self._versions.append(head.version)
             self._count += 1
             self._links[head.base, head.version] = entry_of(head, data), data
-            self._trim(head.size)
+            self._trim()
 
     def merge(self, codec: Codec) -> None:
         """Make the merged links that end at the newest version: of every second one a link over two, of
@@ -63,7 +65,7 @@ class LinkLog:
             with self._lock:
                 if versions[-1] in self._versions:
                     self._links[bounds[0], bounds[2]] = entry_of(merged.head, data), data
-                    self._trim(merged.head.size)
+                    self._trim()
 
     def objects(self) -> Mapping[str, bytes]:
         """The side objects of a version published now: every link, and the list of them."""
@@ -72,12 +74,12 @@ class LinkLog:
         named = {entry.name: data for entry, data in found}
         return {INDEX: pack_index(entry for entry, _ in found), **named}
 
-    def _trim(self, most: int) -> None:
+    def _trim(self) -> None:
         del self._versions[: -1 - self._history]
         while len(self._versions) > 1:
             kept = {pair: link for pair, link in self._links.items() if pair[0] in self._versions}
             self._links = kept
-            if sum(entry.size for entry, _ in kept.values()) <= most:
+            if sum(entry.size for entry, _ in kept.values()) <= self._most:
                 return
             del self._versions[0]
         self._links.clear()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import mmap
 import threading
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ from astraflow_core.types import Announcement, Manifest, WeightSource
 from astraflow_core.weights.client import VersionClient
 from astraflow_core.weights.failures import PublisherFailed
 from astraflow_core.weights.receiver import HttpReceiver
+from astraflow_core.weights.shard_download import from_each
 from astraflow_plugin_delta import paths
 from astraflow_plugin_delta.codec import Codec
 from astraflow_plugin_delta.link import (
@@ -30,7 +33,7 @@ from astraflow_plugin_delta.link import (
 from astraflow_plugin_delta.patch import patch
 
 CACHED_LINKS = 4
-"""Links kept, so that the file of the version before the last can be patched twice without fetching."""
+"""Links kept of each source, so that the file of the version before the last can be patched twice without fetching."""
 log = logging.getLogger(__name__)
 
 
@@ -134,15 +137,22 @@ class DeltaReceiver(HttpReceiver):
             if not base:
                 return set()
             try:
-                path = self._path(client, manifest, list(base))
-                links = [self._link(client, entry) for entry in path.links]
+                sources = client.sources or (client,)
+                start, found = self._paths(sources, manifest, list(base))
+                most = CACHED_LINKS * len(sources)
+                each = from_each(
+                    lambda source, path: [self._link(source, link, most) for link in path.links],
+                    sources,
+                    found,
+                )
+                links = list(itertools.chain.from_iterable(each))
             except (BadLink, PublisherFailed) as error:
                 log.warning(
                     "version %d of policy %r comes whole: %s",
                     manifest.version, manifest.policy, error,
                 )  # fmt: skip
                 return set()
-            source = base[path.start]
+            source = base[start]
             if source is inside:
                 mapping = source.mapping or mmap.mmap(file, 0)
                 self._here.mapping = mapping
@@ -157,7 +167,7 @@ class DeltaReceiver(HttpReceiver):
         log.info(
             "version %d of policy %r: patched from version %d by %d deltas of %d bytes, %d of %d blocks "
             "come whole",
-            manifest.version, manifest.policy, path.start[0], len(links), path.cost,
+            manifest.version, manifest.policy, start[0], len(links), sum(path.cost for path in found),
             len(manifest.blocks) - len(good), len(manifest.blocks),
         )  # fmt: skip
         return good
@@ -178,24 +188,33 @@ class DeltaReceiver(HttpReceiver):
         with self._guard:
             held.readers -= 1
 
-    def _path(
-        self, client: VersionClient, manifest: Manifest, held: list[paths.State]
-    ) -> paths.Path:
-        entries = open_index(client.read(INDEX, MAX_INDEX))
+    def _paths(
+        self, sources: Sequence[VersionClient], manifest: Manifest, held: list[paths.State]
+    ) -> tuple[paths.State, list[paths.Path]]:
+        """The version to start from with the cheapest ways from it, one for each source: what one of several offers
+        concerns its own blocks only."""
+        lists = from_each(lambda source: open_index(source.read(INDEX, MAX_INDEX)), sources)
         with self._guard:
             cached = set(self._cache)
-        path = paths.cheapest(entries, held, cached, (manifest.version, manifest.digest))
-        if path is None:
+        wanted = manifest.version, manifest.digest
+        offers: list[tuple[int, int, list[paths.Path]]] = []
+        for order, state in enumerate(held):
+            ways = [paths.cheapest(entries, [state], cached, wanted) for entries in lists]
+            known = [way for way in ways if way is not None]
+            if len(known) == len(lists):
+                offers.append((sum(way.cost for way in known), order, known))
+        if not offers:
             has = ", ".join(str(version) for version, _ in sorted(held))
             raise BadLink(f"no deltas lead to it from what is here (version {has})")
-        if path.cost >= manifest.size or any(entry.size > manifest.size for entry in path.links):
-            raise BadLink(
-                f"deltas of {path.cost} bytes from version {path.start[0]} are no smaller than it"
-            )
-        return path
+        cost, _, found = min(offers, key=lambda offer: offer[:2])
+        start = found[0].start
+        longest = max((entry.size for path in found for entry in path.links), default=0)
+        if cost >= manifest.size or longest > manifest.size:
+            raise BadLink(f"deltas of {cost} bytes from version {start[0]} are no smaller than it")
+        return start, found
 
-    def _link(self, client: VersionClient, entry: Entry) -> Link:
-        """A link, from the cache or fetched; a second time if it arrives damaged. What is damaged then
+    def _link(self, client: VersionClient, entry: Entry, most: int) -> Link:
+        """A link, from the cache of ``most`` or fetched; a second time if it arrives damaged. What is damaged then
         shows in its frames."""
         with self._guard:
             if (cached := self._cache.get(entry.checksum)) is not None:
@@ -206,7 +225,7 @@ class DeltaReceiver(HttpReceiver):
             if xxhash.xxh3_128_digest(data) == entry.checksum:
                 with self._guard:
                     self._cache[entry.checksum] = data
-                    while len(self._cache) > CACHED_LINKS:
+                    while len(self._cache) > most:
                         del self._cache[next(iter(self._cache))]
                 break
             log.warning("the delta %s arrived damaged, attempt %d of 2", entry.name, attempt)

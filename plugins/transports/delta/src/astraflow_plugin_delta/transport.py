@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from astraflow_core.types import ComponentContext
 from astraflow_core.weights.publisher import HttpPublisher
+from astraflow_core.weights.shard_publisher import HttpShardPublisher, no_shards, own_name
 from astraflow_plugin_delta.codec import Codec
 from astraflow_plugin_delta.companion import DeltaCompanion
 from astraflow_plugin_delta.config import DeltaConfig
@@ -21,6 +23,30 @@ class DeltaPublisher(HttpPublisher):
         super().__init__(
             policy,
             token,
+            host=config.host,
+            port=config.port,
+            advertise=own_name(config.advertise),
+            companion=self._deltas,
+        )
+
+    def close(self) -> None:
+        """Stop serving and free everything; closing twice is allowed."""
+        self._deltas.close()
+        super().close()
+
+
+class DeltaShardPublisher(HttpShardPublisher):
+    """Offers what one rank holds, and deltas of it."""
+
+    def __init__(
+        self, context: ComponentContext, share: Callable[[bytes], list[bytes]], config: DeltaConfig
+    ) -> None:
+        self._deltas = DeltaCompanion(Codec(load_kernel(config.kernel)), config.history)
+        super().__init__(
+            context.policy,
+            context.token,
+            context.ranks,
+            share,
             host=config.host,
             port=config.port,
             advertise=config.advertise,
@@ -42,6 +68,14 @@ class DeltaTransport:
     def publisher(self) -> DeltaPublisher:
         """A publisher for the context's policy that listens at once."""
         return DeltaPublisher(self._context.policy, self._context.token, self._config)
+
+    def no_shards(self, one_host: bool) -> str:
+        """See :class:`astraflow_core.protocols.transport.ShardedTransport`."""
+        return no_shards(self._config.host, self._config.advertise, one_host)
+
+    def shard_publisher(self, share: Callable[[bytes], list[bytes]]) -> DeltaShardPublisher:
+        """A publisher of what this rank holds, which listens at once."""
+        return DeltaShardPublisher(self._context, share, self._config)
 
     def receiver(self) -> DeltaReceiver:
         """A receiver for any policy of the run; its files lie in the component's folder."""

@@ -16,6 +16,6 @@ def astraflow_transports() -> list[Component]:
             target="astraflow_plugin_http.transport:HttpTransport",
             config="astraflow_plugin_http.config:HttpConfig",
             summary="whole versions over HTTP, several streams, every block verified",
-            capabilities=frozenset({"full", "adapter", "cross_host"}),
+            capabilities=frozenset({"full", "adapter", "cross_host", "sharded"}),
         )
     ]

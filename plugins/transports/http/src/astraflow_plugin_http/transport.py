@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from astraflow_core.types import ComponentContext
 from astraflow_core.weights.publisher import HttpPublisher
 from astraflow_core.weights.receiver import HttpReceiver
+from astraflow_core.weights.shard_publisher import HttpShardPublisher, no_shards, own_name
 from astraflow_plugin_http.config import HttpConfig
 
 
@@ -24,8 +26,27 @@ class HttpTransport:
             self._context.token,
             host=config.host,
             port=config.port,
-            advertise=config.advertise,
+            advertise=own_name(config.advertise),
             mirrors=config.mirrors,
+        )
+
+    def no_shards(self, one_host: bool) -> str:
+        """See :class:`astraflow_core.protocols.transport.ShardedTransport`."""
+        if self._config.mirrors:
+            return "its mirrors cannot know which rank has what"
+        return no_shards(self._config.host, self._config.advertise, one_host)
+
+    def shard_publisher(self, share: Callable[[bytes], list[bytes]]) -> HttpShardPublisher:
+        """A publisher of what this rank holds, which listens at once."""
+        config, context = self._config, self._context
+        return HttpShardPublisher(
+            context.policy,
+            context.token,
+            context.ranks,
+            share,
+            host=config.host,
+            port=config.port,
+            advertise=config.advertise,
         )
 
     def receiver(self) -> HttpReceiver:
