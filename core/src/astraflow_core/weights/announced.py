@@ -23,7 +23,7 @@ def decode_manifest(body: bytes | memoryview, wanted: Announcement) -> Manifest:
         raise PublisherFailed(f"its manifest has more than {MAX_MANIFEST} bytes")
     try:
         manifest = msgspec.msgpack.decode(body, type=Manifest)
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise PublisherFailed(f"malformed manifest: {error}") from error
     digest = xxhash.xxh3_128_hexdigest(b"".join(manifest.blocks))
     if (manifest.digest, digest) != (wanted.digest, wanted.digest):

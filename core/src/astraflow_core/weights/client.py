@@ -10,12 +10,10 @@ from types import TracebackType
 from urllib.parse import SplitResult, urlsplit
 from uuid import uuid4
 
-import msgspec
-import xxhash
-
 from astraflow_core.errors import WeightsError
 from astraflow_core.types import Announcement, Manifest, Source
 from astraflow_core.weights import sources
+from astraflow_core.weights.announced import MAX_MANIFEST, decode_manifest
 from astraflow_core.weights.connection import Answer, Connection
 from astraflow_core.weights.failures import BadAnswer, Failures, MissingObject, PublisherFailed
 from astraflow_core.weights.pool import ConnectionPool
@@ -24,9 +22,6 @@ from astraflow_core.weights.server import FROM_HEADER, READER_HEADER, RELAY_HEAD
 from astraflow_core.weights.store import OBJECT_NAME
 from astraflow_core.weights.transfer import BufferSink, Transfer
 
-MAX_MANIFEST = 64 << 20
-"""Longest manifest that is read, in bytes."""
-MAX_BLOCK = 64 << 20
 FAILURES = 5
 """Failed requests in a row, with nothing good between, after which a publisher is given up."""
 STALL_S = 20.0
@@ -110,11 +105,7 @@ class VersionClient:
     def manifest(self) -> Manifest:
         """The manifest, which is what the announced digest stands for."""
         body = self._whole("manifest", MAX_MANIFEST)
-        try:
-            manifest = msgspec.msgpack.decode(body, type=Manifest)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise PublisherFailed(f"malformed manifest: {error}") from error
-        self._check(manifest)
+        manifest = decode_manifest(body, self.announcement)
         self.named = sources.decode(body, manifest)
         return manifest
 
@@ -260,27 +251,6 @@ class VersionClient:
             self.succeeded()
             self.nearer = answer.headers.get(FROM_HEADER.lower(), self.nearer)
             return body
-
-    def _check(self, manifest: Manifest) -> None:
-        """The announcement's digest covers the block digests, so all that they verify is the version."""
-        wanted = self.announcement
-        digest = xxhash.xxh3_128_hexdigest(b"".join(manifest.blocks))
-        if (manifest.digest, digest) != (wanted.digest, wanted.digest):
-            raise PublisherFailed(
-                f"its manifest has digest {digest}, announced was {wanted.digest}"
-            )
-        if (manifest.policy, manifest.version) != (wanted.policy, wanted.version):
-            raise PublisherFailed(
-                f"its manifest is of policy {manifest.policy!r} version {manifest.version}"
-            )
-        blocks = (
-            -(-manifest.size // manifest.block_size) if 0 < manifest.block_size <= MAX_BLOCK else 0
-        )
-        if manifest.size != wanted.size or blocks != len(manifest.blocks):
-            raise PublisherFailed(
-                f"its manifest has {len(manifest.blocks)} blocks of {manifest.block_size} bytes for "
-                f"{manifest.size} bytes, announced were {wanted.size}"
-            )
 
     def _leave(self) -> None:
         """Tell the publisher that this reader is done; the lease would end by itself."""

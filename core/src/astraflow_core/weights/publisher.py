@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from astraflow_core.errors import WeightsError
 from astraflow_core.types import ExportedTensor, Manifest
 from astraflow_core.weights.server import WeightServer
 from astraflow_core.weights.snapshot import Snapshot, Snapshotter
@@ -74,11 +73,6 @@ class HttpPublisher:
     ) -> Manifest:
         """Copy ``tensors`` and offer them; raises :class:`WeightsError` if ``version`` is not above all
         before it, or if the tensors differ in name, shape or dtype from those of the first version."""
-        if version <= self._store.newest:
-            raise WeightsError(
-                f"policy {self._policy!r}: version {version} cannot follow version "
-                f"{self._store.newest}; numbers are never used again"
-            )
         if self._companion is not None:
             self._companion.begin(self._store.latest())
         snapshot = self._snapshotter.take(version, tensors, derives_from, base)

@@ -32,9 +32,9 @@ class Snapshot:
 class Snapshotter:
     """Makes snapshots of one policy.
 
-    Buffers are anonymous shared memory: no file system holds them, so nothing is left behind however the
-    process ends. All versions have the tensors of the first one. ``on_block`` gets each block's index and
-    bytes as soon as it is complete.
+    Buffers are anonymous memory: no file system holds them, so nothing is left behind however the
+    process ends. All versions have the tensors of the first one, and ``newest`` is the last that was taken.
+    ``on_block`` gets each block's index and bytes as soon as it is complete.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class Snapshotter:
         self._on_block = on_block
         self._layout: tuple[bytes, tuple[TensorSpec, ...]] | None = None
         self._spare: memoryview | None = None
+        self.newest = -1
 
     def take(
         self,
@@ -53,7 +54,13 @@ class Snapshotter:
         base: str | None = None,
     ) -> Snapshot:
         """Copy ``tensors``, in any order, into a buffer; with the digest of a ``base`` they are an adapter.
-        Raises :class:`WeightsError` if they are not those of the earlier versions; nothing is kept then."""
+        Raises :class:`WeightsError` if they are not those of the earlier versions, or ``version`` is not
+        above all before it; nothing is kept then."""
+        if version <= self.newest:
+            raise WeightsError(
+                f"policy {self._policy!r}: version {version} cannot follow version {self.newest}; "
+                "numbers are never used again"
+            )
         if self._layout is None:
             tensors = self._learn_layout(tensors)
         assert self._layout is not None
@@ -76,6 +83,7 @@ class Snapshotter:
             derives_from=derives_from,
             base=base,
         )
+        self.newest = version
         return Snapshot(manifest, msgspec.msgpack.encode(manifest), buffer)
 
     def recycle(self, buffer: memoryview) -> None:

@@ -6,10 +6,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from astraflow_core.config.models import ConfigModel
+from astraflow_core.config.connection_keys import FetchingKeys
 
 
-class CudaIpcConfig(ConfigModel):
+class CudaIpcConfig(FetchingKeys):
     """Keys of ``transport = { use = "cuda_ipc" }``."""
 
     device: Annotated[int, Field(ge=0)] = Field(
@@ -20,10 +20,4 @@ class CudaIpcConfig(ConfigModel):
     )
     lease_s: Annotated[float, Field(gt=0)] = Field(
         60.0, description="How long memory stays for an engine that says nothing any more."
-    )
-    streams: Annotated[int, Field(ge=1, le=64)] = Field(
-        4, description="Connections of a fetch by HTTP."
-    )
-    directory: str | None = Field(
-        None, description="Folder for versions fetched by HTTP; default: the run directory."
     )

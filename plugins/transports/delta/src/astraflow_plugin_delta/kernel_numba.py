@@ -20,10 +20,11 @@ _MAX_BITS = 32
 _EAGER = 3
 """Positions written for each 64 elements before their number is looked at (after simdjson, Langdale and
 Lemire 2019)."""
-_PIECE = 8192
-"""Elements after which steps are taken: they are in the nearest cache then."""
-_AHEAD = 512
-"""Elements between the comparison and what is prefetched for it."""
+_PIECE = 1024
+"""Elements after which steps are taken: they are in the nearest cache then. The comparison itself is left to the
+processor's own prefetching, which is faster than being told."""
+_AHEAD = 2048
+"""Elements between the one that is changed and the one whose cache line is asked for."""
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -66,7 +67,7 @@ def _ones(typing: Any, value: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _prefetch(typing: Any, array: Any, index: Any) -> Any:
-    """Ask for the two cache lines around an element, which may lie beyond the end."""
+    """Ask for the cache line of an element, which will be written."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -74,9 +75,7 @@ def _prefetch(typing: Any, array: Any, index: Any) -> Any:
         integer = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [pointer.type, integer, integer, integer])
         function = builder.module.declare_intrinsic("llvm.prefetch", (pointer.type,), kind)
-        for line in (0, 64):
-            there = builder.gep(pointer, [ir.Constant(ir.IntType(64), line)])
-            builder.call(function, [there, *(ir.Constant(integer, v) for v in (0, 3, 1))])
+        builder.call(function, [pointer, *(ir.Constant(integer, value) for value in (1, 3, 1))])
         return context.get_dummy_value()
 
     return types.void(array, types.int64), generate
@@ -93,8 +92,6 @@ def _diff(old, new, positions, steps):  # type: ignore[no-untyped-def]
     while index < count:
         pause = min(index + _PIECE, count)
         while index < pause:
-            _prefetch(old, index + _AHEAD)
-            _prefetch(new, index + _AHEAD)
             if index + _LANES <= count:
                 mask = _differ(old, new, index)
             else:
@@ -122,77 +119,81 @@ def _diff(old, new, positions, steps):  # type: ignore[no-untyped-def]
 
 @_compiled
 def _split(steps, signs, ordinals, extras):  # type: ignore[no-untyped-def]
-    odd = 0
-    for index in range(steps.size):
-        step = np.int64(steps[index])
-        if step < 0:
-            signs[index >> 3] |= np.uint8(1 << (index & 7))
-            step = -step
-        if step != 1:
+    """A sign is as good as random, so no branch depends on it."""
+    odd = np.int64(0)
+    for first in range(0, steps.size, 8):
+        byte = np.int64(0)
+        for index in range(first, min(first + 8, steps.size)):
+            step = np.int64(steps[index])
+            negative = step >> 63
+            byte |= (negative & 1) << (index - first)
+            size = (step ^ negative) - negative
             ordinals[odd] = index
-            extras[odd] = step - 2
-            odd += 1
+            extras[odd] = size - 2
+            odd += size != 1
+        signs[first >> 3] = byte
     return odd
 
 
 @_compiled
 def _join(signs, ordinals, extras, steps):  # type: ignore[no-untyped-def]
-    steps[:] = 1
-    for index in range(ordinals.size):
-        steps[ordinals[index]] = np.int64(extras[index]) + 2
     for index in range(steps.size):
-        if signs[index >> 3] >> (index & 7) & 1:
-            steps[index] = -np.int64(steps[index])
+        steps[index] = 1 - 2 * (np.int32(signs[index >> 3]) >> (index & 7) & 1)
+    for index in range(ordinals.size):
+        at = ordinals[index]
+        steps[at] = np.int64(steps[at]) * (np.int64(extras[index]) + 2)
 
 
 @_compiled
 def _pack_sorted(values, rice, unary, low):  # type: ignore[no-untyped-def]
-    last, bit = np.int64(-1), np.int64(0)
+    """The streams as words of 64 bits; the bits of the unary one."""
+    last, bit, word, ones = np.int64(-1), np.int64(0), np.int64(0), np.uint64(0)
     held, bits, place = np.uint64(0), np.int64(0), 0
     mask = (np.int64(1) << rice) - 1
     for index in range(values.size):
         gap = np.int64(values[index]) - last - 1
         last = np.int64(values[index])
         bit += gap >> rice
-        unary[bit >> 3] |= np.uint8(1 << (bit & 7))
+        while bit >> 6 > word:
+            unary[word] = ones
+            ones = np.uint64(0)
+            word += 1
+        ones |= np.uint64(1) << np.uint64(bit & 63)
         bit += 1
-        held |= np.uint64(gap & mask) << np.uint64(bits)
+        rest = np.uint64(gap & mask)
+        held |= rest << np.uint64(bits)
         bits += rice
-        while bits >= 8:
-            low[place] = np.uint8(held & np.uint64(255))
-            held >>= np.uint64(8)
-            bits -= 8
+        if bits >= 64:
+            bits -= 64
+            low[place] = held
             place += 1
-    if bits > 0:
-        low[place] = np.uint8(held & np.uint64(255))
-    return (bit + 7) >> 3
+            held = rest >> np.uint64(rice - bits)
+    unary[word] = ones
+    low[place] = held
+    return bit
 
 
 @_compiled
 def _unpack_sorted(unary, low, rice, span, values):  # type: ignore[no-untyped-def]
-    """The last value, ``span`` if one is beyond it; -1 if the number of codes is another."""
-    count, found = values.size, 0
+    """From words of 64 bits, of which ``low`` has one more than its bits need: the last value, ``span`` if one is
+    beyond it; -1 if the number of codes is another."""
+    count, found, at = values.size, 0, np.int64(0)
     last, previous = np.int64(-1), np.int64(-1)
-    held, bits, place = np.uint64(0), np.int64(0), 0
     mask = np.uint64((np.int64(1) << rice) - 1)
-    for byte in range(unary.size):
-        ones = np.uint64(unary[byte])
-        if ones == np.uint64(0) and byte == unary.size - 1:
-            return -1
+    for word in range(unary.size):
+        ones = np.uint64(unary[word])
         while ones != np.uint64(0):
             if found == count:
                 return -1
-            bit = byte * 8 + np.int64(_trailing_zeros(ones))
+            bit = word * 64 + np.int64(_trailing_zeros(ones))
             ones &= ones - np.uint64(1)
-            while bits < rice:
-                held |= np.uint64(low[place]) << np.uint64(bits)
-                bits += 8
-                place += 1
-            gap = ((bit - previous - 1) << rice) | np.int64(held & mask)
-            held >>= np.uint64(rice)
-            bits -= rice
+            shift = np.uint64(at & 63)
+            # Shifting by 64 is undefined, so the upper word is shifted twice.
+            upper = (low[(at >> 6) + 1] << np.uint64(1)) << (np.uint64(63) - shift)
+            rest = (low[at >> 6] >> shift | upper) & mask
+            at += rice
+            last = min(last + 1 + ((bit - previous - 1) << rice | np.int64(rest)), np.int64(span))
             previous = bit
-            last = min(last + 1 + gap, np.int64(span))
             values[found] = last
             found += 1
     return last if found == count else -1
@@ -260,8 +261,14 @@ def _unpack_magnitudes(unary, low, order, extras):  # type: ignore[no-untyped-de
 
 @_compiled
 def _add(values, positions, steps):  # type: ignore[no-untyped-def]
+    """Asks for every cache line in turn, not only for those that change: they are hashed next."""
+    asked, line = np.int64(0), 64 // values.itemsize
     for index in range(positions.size):
-        values[positions[index]] += steps[index]
+        at = np.int64(positions[index])
+        while asked < min(at + _AHEAD, values.size):
+            _prefetch(values, asked)
+            asked += line
+        values[at] += steps[index]
 
 
 class NumbaKernel:
@@ -296,14 +303,15 @@ class NumbaKernel:
         return steps
 
     def pack_sorted(self, values: Array, rice: int, span: int) -> tuple[Array, Array]:
-        unary = np.zeros(((span >> rice) + len(values)) // 8 + 1, np.uint8)
-        low = np.empty((len(values) * rice + 7) // 8, np.uint8)
-        used = _pack_sorted(values, rice, unary, low)
-        return unary[:used], low
+        unary = np.empty(((span >> rice) + len(values)) // 64 + 1, np.uint64)
+        low = np.empty(len(values) * rice // 64 + 1, np.uint64)
+        bits = _pack_sorted(values, rice, unary, low)
+        return _bytes(unary, bits), _bytes(low, len(values) * rice)
 
     def unpack_sorted(self, unary: Array, low: Array, count: int, rice: int, span: int) -> Array:
         values = np.empty(count, np.int32)
-        last = _unpack_sorted(unary, low, rice, span, values)
+        ended = not len(unary) or unary[-1]  # the last byte has the last code
+        last = _unpack_sorted(_words(unary), _words(low), rice, span, values) if ended else -1
         if count and last == span:
             raise BadFrame(f"a position beyond {span}")
         if count and last < 0:
@@ -327,3 +335,15 @@ class NumbaKernel:
 
     def add(self, values: Array, positions: Array, steps: Array) -> None:
         _add(values, positions, steps)
+
+
+def _bytes(words: Array, bits: int) -> Array:
+    """The first ``bits`` of a stream in words of 64, as little-endian bytes."""
+    return words.astype("<u8", copy=False).view(np.uint8)[: (bits + 7) // 8]
+
+
+def _words(stream: Array) -> Array:
+    """A stream as words of 64 bits, with one more that is zero."""
+    words = np.zeros(len(stream) // 8 + 2, "<u8")
+    words.view(np.uint8)[: len(stream)] = stream
+    return words.astype(np.uint64, copy=False)

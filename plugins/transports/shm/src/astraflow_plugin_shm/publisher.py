@@ -63,11 +63,6 @@ class ShmPublisher:
         above all before it, if the tensors differ from those of the first version, or if memory is full."""
         if self._bell.closed:
             raise WeightsError(f"the publisher of policy {self._policy!r} was closed")
-        if version <= self._newest:
-            raise WeightsError(
-                f"policy {self._policy!r}: version {version} cannot follow version "
-                f"{self._newest}; numbers are never used again"
-            )
         snapshot, file = self._files.write(version, tensors, derives_from, base)
         folder = self._folder.path
         unnamed = folder / "manifest"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from astraflow_core.errors import WeightsError
 from astraflow_core.types import ExportedTensor, Manifest
 from astraflow_core.weights.snapshot import Snapshotter
 from astraflow_core.weights.store import Store
@@ -42,11 +41,6 @@ class ZmqPublisher:
     ) -> Manifest:
         """Copy ``tensors`` and offer them; raises :class:`WeightsError` if ``version`` is not above all
         before it, or if the tensors differ in name, shape or dtype from those of the first version."""
-        if version <= self._store.newest:
-            raise WeightsError(
-                f"policy {self._policy!r}: version {version} cannot follow version "
-                f"{self._store.newest}; numbers are never used again"
-            )
         snapshot = self._snapshotter.take(version, tensors, derives_from, base)
         self._store.add(snapshot, {})
         return snapshot.manifest

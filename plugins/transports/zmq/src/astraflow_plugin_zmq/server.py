@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from contextlib import ExitStack
 
 import zmq
 
@@ -17,11 +18,14 @@ from astraflow_plugin_zmq.messages import (
     MANIFEST,
     MAX_CREDIT,
     MAX_REQUEST,
+    PIECE,
     REFUSED,
     number,
 )
 
 _HEARTBEAT_MS = 5000
+_ENCRYPTING = min(4, os.cpu_count() or 1)
+"""Threads that encrypt; each connection stays with one of them."""
 _LOOPBACK = ("localhost", "::1")
 _log = logging.getLogger(__name__)
 
@@ -39,7 +43,7 @@ class BlockServer:
                 f"transport 'zmq' of policy {policy!r} refuses to listen on {host!r} without a token"
             )
         self._store = store
-        self._context = zmq.Context()
+        self._context = zmq.Context(io_threads=_ENCRYPTING)
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.linger = 0
         self._socket.sndhwm = MAX_CREDIT
@@ -83,9 +87,10 @@ class BlockServer:
         while not self._closed:
             if self._socket in dict(poller.poll()):
                 peer, *request = self._socket.recv_multipart()
-                answer = self._answer(request)
-                if answer:
-                    self._send(peer, answer)
+                with ExitStack() as reading:
+                    answer = self._answer(request, reading)
+                    if answer:
+                        self._send(peer, answer)
 
     def _send(self, peer: bytes, answer: list[bytes | memoryview]) -> None:
         try:
@@ -94,25 +99,27 @@ class BlockServer:
             # Gone, or it asked for more than its credit: it will ask again.
             _log.debug("no answer to a receiver: %s", error.strerror)
 
-    def _answer(self, request: list[bytes]) -> list[bytes | memoryview]:
+    def _answer(self, request: list[bytes], reading: ExitStack) -> list[bytes | memoryview]:
+        """The answer, whose bytes are there until ``reading`` ends: a dropped version's buffer is used again."""
         try:
             what, version, reader, *rest = request
             name = reader.decode("ascii")[:64]
             if what == LEAVE:
                 self._store.leave(number(version), name)
                 return []
-            with self._store.reading(number(version), name) as held:
-                if what == MANIFEST:
-                    return [MANIFEST, held.snapshot.encoded]
-                if what == BLOCK:
-                    manifest, index = held.snapshot.manifest, number(rest[0])
-                    if index < len(manifest.blocks):
-                        start = index * manifest.block_size
-                        data = held.snapshot.data[start : start + manifest.block_size]
-                        with (
-                            data
-                        ):  # a dropped version's buffer is used again, so the block is copied
-                            return [BLOCK, rest[0], bytes(data)]
+            held = reading.enter_context(self._store.reading(number(version), name))
+            if what == MANIFEST:
+                return [MANIFEST, held.snapshot.encoded]
+            if what == BLOCK:
+                manifest, index = held.snapshot.manifest, number(rest[0])
+                if index < len(manifest.blocks):
+                    start = index * manifest.block_size
+                    end = min(start + manifest.block_size, manifest.size)
+                    data = held.snapshot.data
+                    pieces = [data[at : min(at + PIECE, end)] for at in range(start, end, PIECE)]
+                    for piece in pieces:
+                        reading.enter_context(piece)
+                    return [BLOCK, rest[0], *pieces]
             return [REFUSED, b"no such request"]
         except Refused as refusal:
             return [REFUSED, str(refusal).encode()]

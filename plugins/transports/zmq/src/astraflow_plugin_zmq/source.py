@@ -5,153 +5,156 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from astraflow_core.types import Announcement, Manifest
-from astraflow_core.weights.announced import MAX_MANIFEST
 from astraflow_core.weights.failures import PublisherFailed
 from astraflow_core.weights.landing import Landing
-from astraflow_plugin_zmq.keys import secure
+from astraflow_plugin_zmq.line import Line, Lost, Refusal
 from astraflow_plugin_zmq.messages import BLOCK, LEAVE, MANIFEST, REFUSED, number
 
 FAILURES = 5
 """Failed connections in a row, with no good block between, after which the publisher is given up."""
 REFUSALS = 3
-"""Connections that the publisher ended before any was agreed on: keys that differ, or no publisher."""
+"""Handshakes that failed, with none that succeeded between, after which it is given up."""
 STALL_S = 20.0
 """A publisher that sends nothing for so long counts as failed."""
 _POLL_MS = 100
 _PAUSE_S = 0.05
-_EVENTS = (
-    zmq.EVENT_HANDSHAKE_SUCCEEDED
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_DISCONNECTED
-    | zmq.EVENT_CLOSED
-)
-
-
-class _Lost(Exception):
-    """The connection failed in a way that may pass."""
 
 
 class ZmqSource:
-    """Keeps ``credit`` requests under way; each answer makes room for the next."""
+    """Keeps ``credit`` requests under way, spread over ``streams`` connections, since each is decrypted by one
+    thread; every answer makes room for the next."""
 
-    def __init__(self, announcement: Announcement, endpoint: str, token: str, credit: int) -> None:
+    def __init__(
+        self, announcement: Announcement, endpoint: str, token: str, credit: int, streams: int
+    ) -> None:
         address = urlsplit(endpoint)
         if address.scheme != "tcp" or not address.hostname or not address.port:
             raise PublisherFailed("expected an address such as tcp://host:port")
-        self._endpoint, self._token, self._credit = endpoint, token, credit
-        self._ipv6 = ":" in address.hostname
+        self._endpoint, self._token = endpoint, token
+        self._credit, self._streams = credit, min(streams, credit)
         self._version = str(announcement.version).encode()
         self._reader = uuid4().hex.encode()
-        self._context = zmq.Context()
-        self._socket: zmq.Socket[bytes] | None = None
-        self._monitor: zmq.Socket[bytes] | None = None
-        self._agreed = False
+        self._context = zmq.Context(io_threads=self._streams)
+        self._lines: list[Line] = []
+        self._poller = zmq.Poller()
         self._failures = self._refusals = 0
+        self._block = bytearray()
 
     def manifest(self, landing: Landing) -> bytes:
         """The manifest as it came."""
         while True:
             try:
-                self._ask(MANIFEST)
-                kind, *rest = self._answer(landing)
-                if kind != MANIFEST or len(rest) != 1:
+                self._widen(1)
+                self._ask(self._lines[0], MANIFEST)
+                _, answer = next(self._answers(landing))
+                if len(answer) != 2 or answer[0].bytes != MANIFEST:
                     raise PublisherFailed("it sent a malformed answer")
-                return rest[0]
-            except _Lost as lost:
+                return answer[1].bytes
+            except Lost as lost:
                 self._again(lost, landing)
 
     def deliver(self, manifest: Manifest, landing: Landing) -> None:
         """Ask for what is missing until all has landed."""
+        self._block = bytearray(min(manifest.block_size, manifest.size))
         while missing := deque(landing.missing()):
-            asked: set[int] = set()
             try:
-                while missing or asked:
-                    while missing and len(asked) < self._credit:
-                        asked.add(missing[0])
-                        self._ask(BLOCK, str(missing.popleft()).encode())
-                    self._land(self._answer(landing), asked, missing, landing)
-            except _Lost as lost:
+                self._widen(min(self._streams, len(missing)))
+                answers = self._answers(landing)
+                while missing or any(line.asked for line in self._lines):
+                    self._fill(missing)
+                    self._land(*next(answers), missing, landing)
+            except Lost as lost:
                 self._again(lost, landing)
 
     def close(self) -> None:
         """Say that the reader is done, if there is a connection; the lease would end by itself."""
-        if self._socket is not None and self._agreed:
-            with contextlib.suppress(zmq.ZMQError):
-                self._socket.send_multipart([LEAVE, self._version, self._reader], zmq.NOBLOCK)
+        for line in self._lines[:1]:
+            if line.agreed:
+                with contextlib.suppress(Lost):
+                    self._ask(line, LEAVE)
         self._disconnect(linger=200)
         self._context.destroy(linger=200)
 
+    def _widen(self, lines: int) -> None:
+        while len(self._lines) < lines:
+            line = Line(self._context, self._endpoint, self._token, self._credit)
+            self._lines.append(line)
+            self._poller.register(line.socket, zmq.POLLIN)
+            self._poller.register(line.monitor, zmq.POLLIN)
+
+    def _fill(self, missing: deque[int]) -> None:
+        """Use the credit, first of the connections that have the fewest requests under way."""
+        while missing and sum(len(line.asked) for line in self._lines) < self._credit:
+            line = min(self._lines, key=lambda each: len(each.asked))
+            line.asked.add(missing[0])
+            self._ask(line, BLOCK, str(missing.popleft()).encode())
+
     def _land(
-        self, answer: list[bytes], asked: set[int], missing: deque[int], landing: Landing
+        self, line: Line, answer: list[zmq.Frame], missing: deque[int], landing: Landing
     ) -> None:
         try:
-            kind, index, data = answer
-            block = number(index)
+            kind, index, *pieces = answer
+            block = number(index.bytes)
         except ValueError as error:
             raise PublisherFailed("it sent a malformed answer") from error
-        if kind != BLOCK or block not in asked:
-            return  # asked for before a connection was lost
-        asked.discard(block)
-        if landing.land(block, data):
+        if kind.bytes != BLOCK or block not in line.asked:
+            return
+        line.asked.discard(block)
+        if landing.land(block, self._joined(pieces)):
             self._failures = 0
         else:
             missing.append(block)
 
-    def _ask(self, what: bytes, *more: bytes) -> None:
-        if self._socket is None:
-            self._connect()
-        assert self._socket is not None
-        try:
-            self._socket.send_multipart([what, self._version, self._reader, *more], zmq.NOBLOCK)
-        except zmq.Again as error:
-            raise _Lost("it takes no requests") from error
+    def _joined(self, pieces: list[zmq.Frame]) -> memoryview:
+        """The block, in a buffer that stays in the cache; empty if it is longer than a block is."""
+        whole, end = memoryview(self._block), 0
+        if sum(len(piece) for piece in pieces) > len(whole):
+            return whole[:0]
+        for piece in pieces:
+            whole[end : end + len(piece)] = piece.buffer
+            end += len(piece)
+        return whole[:end]
 
-    def _answer(self, landing: Landing) -> list[bytes]:
-        """The next answer; watches the connection and the deadline meanwhile."""
-        assert self._socket is not None and self._monitor is not None
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._monitor, zmq.POLLIN)
-        until = time.monotonic() + STALL_S
-        while time.monotonic() < until:
-            ready = dict(poller.poll(min(_POLL_MS, int(1000 * landing.left()) + 1)))
-            if self._socket in ready:
-                answer = self._socket.recv_multipart()
-                if answer[0] == REFUSED:
-                    raise PublisherFailed(answer[-1].decode("utf-8", "replace")[:500])
-                return answer
-            if self._monitor in ready:
-                self._watch()
-        raise _Lost(f"it sent nothing for {STALL_S:.0f} s")
+    def _ask(self, line: Line, what: bytes, *more: bytes) -> None:
+        line.send(what, self._version, self._reader, *more)
 
-    def _watch(self) -> None:
-        assert self._monitor is not None
-        event = recv_monitor_message(self._monitor)["event"]
-        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-            self._agreed, self._refusals = True, 0
-        elif event == zmq.EVENT_CLOSED:
-            raise _Lost("nobody listens there")
-        elif self._agreed and event == zmq.EVENT_DISCONNECTED:
-            raise _Lost("the connection ended")
-        elif event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+    def _answers(self, landing: Landing) -> Iterator[tuple[Line, list[zmq.Frame]]]:
+        """The answers in turn; watches the connections and the deadline meanwhile."""
+        while True:
+            until = time.monotonic() + STALL_S
+            ready: dict[object, int] = {}
+            while not ready:
+                if time.monotonic() > until:
+                    raise Lost(f"it sent nothing for {STALL_S:.0f} s")
+                ready = dict(self._poller.poll(min(_POLL_MS, int(1000 * landing.left()) + 1)))
+                for line in self._lines:
+                    if line.socket not in ready and line.monitor in ready:
+                        line.watch()
+                        del ready[line.monitor]
+                        self._refusals = 0 if line.agreed else self._refusals
+            for line in self._lines:
+                if line.socket in ready:
+                    answer = line.socket.recv_multipart(copy=False)
+                    if answer[0].bytes == REFUSED:
+                        reason = answer[-1].bytes.decode("utf-8", "replace")
+                        raise PublisherFailed(reason[:500])
+                    yield line, answer
+
+    def _again(self, lost: Lost, landing: Landing) -> None:
+        self._disconnect(linger=0)
+        if isinstance(lost, Refusal):
             self._refusals += 1
             if self._refusals >= REFUSALS:
                 raise PublisherFailed(
                     "it refused the keys: another run's token here or there, or no publisher of weights"
-                )
-            raise _Lost("the handshake failed")
-
-    def _again(self, lost: _Lost, landing: Landing) -> None:
-        self._disconnect(linger=0)
+                ) from lost
         self._failures += 1
         if self._failures > FAILURES:
             raise PublisherFailed(
@@ -159,21 +162,9 @@ class ZmqSource:
             ) from lost
         time.sleep(min(_PAUSE_S * 2**self._failures, landing.left()))
 
-    def _connect(self) -> None:
-        socket = self._context.socket(zmq.DEALER)
-        socket.rcvhwm = socket.sndhwm = 2 * self._credit + 2
-        socket.ipv6 = self._ipv6
-        socket.setsockopt(zmq.MAXMSGSIZE, MAX_MANIFEST)
-        secure(socket, self._token, server=False)
-        self._monitor = socket.get_monitor_socket(_EVENTS)
-        self._socket, self._agreed = socket, False
-        try:
-            socket.connect(self._endpoint)
-        except zmq.ZMQError as error:
-            raise PublisherFailed(f"cannot connect: {error.strerror}") from error
-
     def _disconnect(self, linger: int) -> None:
-        if self._socket is not None:
-            self._socket.disable_monitor()
-            self._socket.close(linger=linger)
-        self._socket = self._monitor = None
+        for line in self._lines:
+            self._poller.unregister(line.socket)
+            self._poller.unregister(line.monitor)
+            line.close(linger)
+        self._lines.clear()

@@ -24,4 +24,5 @@ class ZmqTransport:
         return BlockReceiver(self._context.directory, self._source)
 
     def _source(self, announcement: Announcement, endpoint: str) -> ZmqSource:
-        return ZmqSource(announcement, endpoint, self._context.token, self._config.credit)
+        config = self._config
+        return ZmqSource(announcement, endpoint, self._context.token, config.credit, config.streams)
