@@ -209,6 +209,7 @@ def test_a_failed_trainer_fails_the_run_with_its_error(bench):
     )
     assert b.state.progress.state == "failed"
     assert b.state.progress.reason == "the trainer of 'solver' failed: loss is NaN"
+    assert not b.state.progress.users_mistake
     b.state.stop("later")
     assert b.state.progress.state == "failed"
 

@@ -97,7 +97,7 @@ class Dataflow:
     def __init__(self) -> None:
         self.failures: list[str] = []
 
-    def failed(self, error: str, batch: str, deadline_s: float) -> None:
+    def failed(self, error: str, batch: str, deadline_s: float, user: bool = False) -> None:
         self.failures.append(error)
 
 
@@ -198,6 +198,8 @@ def test_a_loss_that_is_not_finite_anywhere_leaves_all_at_work() -> None:
         (RuntimeError("closed by peer"), ValueError("x"), RunFailed, "rank 1 .*ValueError: x"),
         (NonFiniteLoss("nan"), None, RunFailed, "rank 1 .*must raise NonFiniteLoss on all ranks"),
         (RuntimeError("mine"), None, RuntimeError, "mine"),
+        (UserError("mend it"), UserError("rank 0: mend it"), UserError, "^mend it$"),
+        (UserError("mend it"), ValueError("x"), RunFailed, "rank 1 .*ValueError: x"),
     ],
 )
 def test_an_error_names_the_rank(

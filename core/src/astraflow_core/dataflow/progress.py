@@ -31,12 +31,14 @@ _NEXT = {
 
 
 class Progress:
-    """The state, the reason for it in words, and when it began (seconds of the run's clock)."""
+    """The state, the reason for it in words, and when it began (seconds of the run's clock); of a failed run
+    whether the user can mend the reason."""
 
     def __init__(self, now: float) -> None:
         self.state = RunState.STARTING
         self.reason = "waiting for the first version of every policy"
         self.since = self.began = now
+        self.users_mistake = False
 
     @property
     def ending(self) -> bool:

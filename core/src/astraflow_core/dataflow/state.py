@@ -348,9 +348,10 @@ class FlowState:
             self._end_leases(reason)
             self.settle()
 
-    def fail(self, reason: str) -> None:
-        """End the run as failed; the first reason stays."""
+    def fail(self, reason: str, user: bool = False) -> None:
+        """End the run as failed, by a mistake of the ``user`` or not; the first reason stays."""
         if not self.replaying and self._move(RunState.FAILED, reason):
+            self.progress.users_mistake = user
             self._end_leases(reason)
 
     def settle(self) -> None:

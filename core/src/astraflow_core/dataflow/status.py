@@ -35,6 +35,7 @@ def status(state: FlowState) -> dict[str, Any]:
         "run": run.name,
         "state": state.progress.state.value,
         "reason": state.progress.reason,
+        "users_mistake": state.progress.users_mistake,
         "held_back": state.held_back,
         "seed": run.seed,
         "steps": min(stream.updates for stream in streams.values()),

@@ -240,7 +240,7 @@ class Training:
         state = self._state
         state.stream(message.policy)
         state.trainers[message.policy].failed = True
-        state.fail(f"the trainer of {message.policy!r} failed: {message.error}")
+        state.fail(f"the trainer of {message.policy!r} failed: {message.error}", message.user)
         state.signals.state()
 
     def _retained(self, policy: str) -> list[int]:

@@ -145,6 +145,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
     state: str = "starting"
     reason: str = ""
+    users_mistake: bool = False
     eta_s: float | None = None
     policies: dict[str, PolicyStatus] = {}
     tasks: TaskStatus = TaskStatus()

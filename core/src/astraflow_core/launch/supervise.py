@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from astraflow_core.config.models import RunConfig
-from astraflow_core.errors import AstraFlowError, DeadlineExceeded, Refused, RunFailed
+from astraflow_core.errors import AstraFlowError, DeadlineExceeded, Refused, RunFailed, UserError
 from astraflow_core.launch.autoscale import Autoscaler
 from astraflow_core.launch.diagnosis import Watchdog
 from astraflow_core.launch.endings import complaint, describe_end, error_of
@@ -314,8 +314,10 @@ class Supervisor:
             self.view.say(f"the dataflow could not be told to stop: {error}")
 
     def _failure(self) -> AstraFlowError:
-        """Why the dataflow says the run failed; the user's fault if a process says so by its exit code."""
+        """Why the dataflow says the run failed; the user's fault if it says so, or a process by its exit code."""
         reason = self.status.reason or "the dataflow gives no reason"
+        if self.status.users_mistake:
+            return UserError(reason)
         until = time.monotonic() + BLAME_S
         while time.monotonic() < until:
             workers = [state for state in self.launcher.poll() if state.name != self._dataflow.name]

@@ -11,7 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import zmq
 
-from astraflow_core.errors import AstraFlowError, DeadlineExceeded, RunFailed, UserError
+from astraflow_core.errors import (
+    AstraFlowError,
+    DeadlineExceeded,
+    NonFiniteLoss,
+    RunFailed,
+    UserError,
+)
 from astraflow_core.trainer.meeting import Meeting
 from astraflow_core.trainer.orders import (
     Abandon,
@@ -133,18 +139,20 @@ class Hub:
         self._raise_failure(symmetric=False)
         return all(isinstance(said, Done) and said.holds for said in self._answers.values())
 
-    def aftermath(self, not_finite: bool) -> None:
+    def aftermath(self, error: Exception) -> None:
         """The operation failed on rank 0. Raise what is behind that if it was a rank that is gone or that failed by
-        itself; if no loss was finite on any rank, that is no one's."""
+        itself; if no loss was finite on any rank, or the user can mend it on each, that is no one's."""
         abandon = msgspec.msgpack.encode(Abandon())
         for rank in self._others:
             self._reaches(rank, abandon)  # one that has failed may have left already
         self._collect(FAREWELL_S)
-        self._raise_failure(symmetric=not_finite)
+        self._raise_failure(isinstance(error, NonFiniteLoss), isinstance(error, UserError))
 
-    def _raise_failure(self, symmetric: bool) -> None:
+    def _raise_failure(self, symmetric: bool, users: bool = False) -> None:
         for rank, said in self._answers.items():  # in the order in which they came
-            if isinstance(said, Failed) and not (symmetric and said.not_finite):
+            if isinstance(said, Failed) and not (
+                (symmetric and said.not_finite) or (users and said.user)
+            ):
                 kind = UserError if said.user else RunFailed
                 raise kind(f"rank {rank} of {self._meeting.who}: {said.error}")
             if symmetric and said == Done():

@@ -101,4 +101,9 @@ class Follower:
         )
         self._spoke.answer(Failed(said, user=isinstance(error, UserError)))
         if not self._spoke.heard():
-            self._dataflow.failed(f"rank {self._ranks.rank}: {said}", "", FAREWELL_DEADLINE_S)
+            self._dataflow.failed(
+                f"rank {self._ranks.rank}: {said}",
+                "",
+                FAREWELL_DEADLINE_S,
+                user=isinstance(error, UserError),
+            )

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from astraflow_core.config.models import RunConfig
-from astraflow_core.errors import NonFiniteLoss
 from astraflow_core.protocols.algorithm import Algorithm
 from astraflow_core.protocols.trainer import Trainer
 from astraflow_core.protocols.transport import ShardPublisher
@@ -110,6 +109,6 @@ class Leader(Operations):
         except RankLost:
             raise
         except Exception as error:
-            self._hub.aftermath(isinstance(error, NonFiniteLoss))
+            self._hub.aftermath(error)
             raise
         self._all_hold = self._hub.gather()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +15,7 @@ from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
 from astraflow_core.config.load import component_context, run_info
 from astraflow_core.config.models import RunConfig
-from astraflow_core.errors import AstraFlowError
+from astraflow_core.errors import AstraFlowError, UserError
 from astraflow_core.hooks import Hooks
 from astraflow_core.lasting import made_to_last
 from astraflow_core.telemetry.logs import configure_logging
@@ -25,10 +27,11 @@ from astraflow_core.trainer.leader import Leader
 from astraflow_core.trainer.meeting import Meeting, ranks_of
 from astraflow_core.trainer.operations import Operations
 from astraflow_core.trainer.publishing import Versions
-from astraflow_core.trainer.service import TrainerService
+from astraflow_core.trainer.service import FAREWELL_DEADLINE_S, TrainerService
 from astraflow_core.trainer.sharding import LedPublisher, sharded
 from astraflow_core.trainer.update import check_needs
 from astraflow_core.trainer.upstream import Dataflow
+from astraflow_core.types import Ranks
 from astraflow_core.wire.client import SyncClient
 
 log = logging.getLogger(__name__)
@@ -43,7 +46,9 @@ def serve(config: RunConfig, directory: Path, token: str, dataflow_url: str, pol
     ranks = ranks_of(os.environ, table.trainer.ranks, name, deadline_s)
     configure_logging(f"{name}.{ranks.rank}" if ranks.rank else name)
     end_with_parent()
-    with made_to_last():
+    client = SyncClient(dataflow_url, token)
+    dataflow = Dataflow(client, policy, config.run.patience_s)
+    with _reported(dataflow, ranks), made_to_last():
         catalog = Catalog.discover(config.plugins.disable, config.plugins.only)
         hooks = Hooks.for_run(catalog, config)
         run = run_info(config, directory)
@@ -57,8 +62,6 @@ def serve(config: RunConfig, directory: Path, token: str, dataflow_url: str, pol
         can_send = catalog.flags(Kind.TRANSPORT, table.transport.use)
         meeting = Meeting.of(name, ranks, token, os.environ)
         together = sharded(table, trainer, flags, transport, can_send, meeting)
-    client = SyncClient(dataflow_url, token)
-    dataflow = Dataflow(client, policy, config.run.patience_s)
     saves_later = "async_save" in flags
     if ranks.rank:
         spoke = Spoke(meeting)
@@ -100,6 +103,20 @@ def serve(config: RunConfig, directory: Path, token: str, dataflow_url: str, pol
         client.close()
         hooks.run_ended(run, error)
     return 0
+
+
+@contextlib.contextmanager
+def _reported(dataflow: Dataflow, ranks: Ranks) -> Iterator[None]:
+    """Tell the dataflow what keeps a trainer of several ranks from starting: torchrun would start them again, and
+    hide what they said and their exit codes."""
+    try:
+        yield
+    except AstraFlowError as error:
+        if ranks.size > 1:
+            user = isinstance(error, UserError)
+            with contextlib.suppress(AstraFlowError):
+                dataflow.failed(str(error), "", FAREWELL_DEADLINE_S, user=user)
+        raise
 
 
 def _follow(follower: Follower) -> int:

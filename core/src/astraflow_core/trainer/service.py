@@ -10,7 +10,7 @@ from pathlib import Path
 
 from astraflow_core.config.models import PolicyTable, RunConfig
 from astraflow_core.device_turn import FOLDER, DeviceTurn
-from astraflow_core.errors import AstraFlowError, NonFiniteLoss
+from astraflow_core.errors import AstraFlowError, NonFiniteLoss, UserError
 from astraflow_core.hooks import Hooks
 from astraflow_core.trainer.bad_batches import keep_batch
 from astraflow_core.trainer.channel import RankLost
@@ -76,7 +76,7 @@ class TrainerService:
             while (batch := self._wait_for_batch()) is not None:
                 self._train(batch)
         except NonFiniteLoss as error:
-            self._report(str(error), batch)
+            self._report(error, batch)
             self._leave_model()
             raise NonFiniteLoss(
                 f"{error}; the weights before that step are in {self._model_folder()}"
@@ -84,7 +84,7 @@ class TrainerService:
         except RankLost:
             raise  # no fault of the run: the group is started again
         except AstraFlowError as error:
-            self._report(str(error), batch)
+            self._report(error, batch)
             raise
         self._saving.finish(self._updates, self._versions.newest)
         self._leave_model()
@@ -100,7 +100,7 @@ class TrainerService:
             if (
                 self._table.trainer.ranks > 1
             ):  # of several processes nobody sees which one said what
-                self._report(str(error), None)
+                self._report(error, None)
             raise
 
     def _devices(self) -> contextlib.AbstractContextManager[None]:
@@ -194,8 +194,12 @@ class TrainerService:
             self._operations.save_model(best)
             self._versions.write(self._best_version, best, self._config.run.deadline_s)
 
-    def _report(self, error: str, batch: Batch | None) -> None:
+    def _report(self, error: AstraFlowError, batch: Batch | None) -> None:
+        """Tell the dataflow. With several ranks the exit code of each is lost, which would say whose fault it is."""
+        user = isinstance(error, UserError)
         try:
-            self._dataflow.failed(error, batch.id if batch else "", FAREWELL_DEADLINE_S)
+            self._dataflow.failed(
+                str(error), batch.id if batch else "", FAREWELL_DEADLINE_S, user=user
+            )
         except AstraFlowError as unheard:
             log.warning("the dataflow did not hear of the failure: %s", unheard)

@@ -81,7 +81,7 @@ class Dataflow:
         message = ReleaseBatches(policy=self.policy, updates=updates)
         self._client.post("/v1/batches/release", message, Done, deadline_s=self._deadline_s)
 
-    def failed(self, error: str, batch: str, deadline_s: float) -> None:
-        """The trainer ends because of ``error``."""
-        message = TrainerFailed(policy=self.policy, error=error, batch=batch)
+    def failed(self, error: str, batch: str, deadline_s: float, user: bool = False) -> None:
+        """The trainer ends because of ``error``, which the ``user`` can mend or not."""
+        message = TrainerFailed(policy=self.policy, error=error, batch=batch, user=user)
         self._client.post("/v1/trainers/failed", message, Done, deadline_s=deadline_s)

@@ -311,7 +311,8 @@ class ReleaseBatches(Message, frozen=True):
 
 
 class TrainerFailed(Message, frozen=True):
-    """``POST /v1/trainers/failed``: the trainer ends because of ``error`` (``batch`` if one is at fault).
+    """``POST /v1/trainers/failed``: the trainer ends because of ``error`` (``batch`` if one is at fault; ``user``
+    if it is a mistake that the user can mend).
 
     400: the run has no such policy; the reason lists those that it has.
     """
@@ -319,6 +320,7 @@ class TrainerFailed(Message, frozen=True):
     policy: str
     error: str
     batch: str = ""
+    user: bool = False
 
 
 class StopRun(Message, frozen=True):
