@@ -33,7 +33,9 @@ def sharded(
     if wanted == "gathered":
         return None
     ready = cast(ShardedTransport, transport)
-    if "sharded" not in can_send:
+    if getattr(trainer, "weights_kind", "full") != "full":
+        problem = "an adapter is published whole"
+    elif "sharded" not in can_send:
         problem = f"transport {table.transport.use!r} takes whole tensors from one process"
     else:
         problem = ready.no_shards(one_host=not meeting.host)

@@ -68,7 +68,9 @@ class HttpShardPublisher:
         port: int,
         advertise: str | None,
         companion: Companion | None = None,
+        block_size: int = BLOCK_SIZE,
     ) -> None:
+        self._block_size = block_size
         self._policy, self._token, self._ranks = policy, token, ranks
         self._who = f"rank {ranks.rank} of policy {policy!r}"
         self._share, self._companion = share, companion
@@ -93,9 +95,9 @@ class HttpShardPublisher:
         return (self._url,)
 
     @property
-    def allocated(self) -> int:
-        """Bytes in buffers of this rank."""
-        return self._snapshotter.allocated if self._snapshotter else 0
+    def peak(self) -> int:
+        """The most bytes that were in buffers of this rank at once."""
+        return self._snapshotter.peak if self._snapshotter else 0
 
     def publish(
         self, version: int, slices: Callable[[], Iterable[TensorSlice]], derives_from: int | None
@@ -139,7 +141,7 @@ class HttpShardPublisher:
         said = [msgspec.msgpack.decode(each, type=tuple[str, list[Place]]) for each in encoded]
         self._urls = [url for url, _ in said]
         who = f"policy {self._policy!r}"
-        plan = make_plan(who, [places for _, places in said], BLOCK_SIZE)
+        plan = make_plan(who, [places for _, places in said], self._block_size)
         self._plan = plan
         self._runs = [plan.runs(rank) for rank in range(self._ranks.size)]
         self._incoming = [
@@ -166,7 +168,7 @@ class HttpShardPublisher:
         except BaseException:
             taking.recycle(outbox)
             raise
-        nothing = Manifest(EXCHANGE, version, "full", len(outbox), BLOCK_SIZE, (), (), "")
+        nothing = Manifest(EXCHANGE, version, "full", len(outbox), self._block_size, (), (), "")
         self._exchange.add(Snapshot(nothing, b"", outbox), {})
         try:
             told = self._share(msgspec.msgpack.encode(digests))

@@ -24,7 +24,8 @@ def places_of(slices: Iterable[TensorSlice]) -> Iterator[Place]:
 
 class ShardSnapshotter:
     """Of ``rank``, which said that it exports ``places``. ``on_block`` gets each block that it serves as soon as it
-    is complete. ``allocated`` counts the bytes of buffers that are held: parts, outbox and parcel."""
+    is complete. ``allocated`` counts the bytes of buffers that are held (parts, outbox and parcel), ``peak`` the
+    most there were."""
 
     def __init__(
         self,
@@ -48,6 +49,7 @@ class ShardSnapshotter:
                 self._outgoing[fragment.start] = self.outbox_size
                 self.outbox_size += fragment.stop - fragment.start
         self.allocated = 0
+        self.peak = 0
         self._spare: Part | None = None
         self._missing: dict[int, int] = {}
         self._digests: dict[int, bytes] = {}
@@ -99,12 +101,12 @@ class ShardSnapshotter:
         part, self._spare = self._spare, None
         if part is None:
             part = Part(self._plan.size, self._plan.block_size, self._runs)
-            self.allocated += part.nbytes
+            self._count(part.nbytes)
         return part
 
     def new_buffer(self, size: int) -> memoryview:
         """Memory for an outbox or a parcel."""
-        self.allocated += size
+        self._count(size)
         return memoryview(mmap.mmap(-1, size)) if size else memoryview(bytearray())
 
     def recycle(self, memory: memoryview | Part) -> None:
@@ -127,6 +129,10 @@ class ShardSnapshotter:
             self.allocated -= self._spare.nbytes
             self._spare.release()
             self._spare = None
+
+    def _count(self, size: int) -> None:
+        self.allocated += size
+        self.peak = max(self.peak, self.allocated)
 
     def _copy(self, start: int, data: memoryview, part: Part, outbox: memoryview) -> None:
         """Cut at blocks; each piece goes to the part or into the outbox."""

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from astraflow_core.protocols.algorithm import Algorithm
-from astraflow_core.protocols.trainer import Trainer
+from astraflow_core.protocols.trainer import ExportsShards, Trainer
 from astraflow_core.testing.conformance.subject import installed
 from astraflow_core.types import Batch, ComponentContext, Ranks, RunInfo
 
@@ -156,6 +156,12 @@ def weights(trainer: Trainer) -> dict[str, np.ndarray]:
     }
 
 
+def shards(trainer: Trainer) -> list[tuple[str, tuple[int, ...], int, bytes]]:
+    """What this rank would publish: name, shape of the whole, first element, bits."""
+    slices = cast(ExportsShards, trainer).export_shards()
+    return [(part.name, part.shape, part.start, bytes(part.data)) for part in slices]
+
+
 def digest(trainer: Trainer) -> int:
     """Of the bits of all weights."""
     return zlib.crc32(b"".join(value.tobytes() for value in weights(trainer).values()))
@@ -182,6 +188,8 @@ def run_scenario(rank: Rank, use: str, name: str, **more: Any) -> dict[str, Any]
         "weights": weights(trainer),
         "logprobs": trainer.logprobs(make_batch(99), "current"),
     }
+    if use == "fsdp" and getattr(trainer, "weights_kind", "full") == "full":
+        found["shards"] = shards(trainer)
     trainer.close()
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,12 @@ from fsdp_cases import (
 )
 
 from astraflow_core.errors import NonFiniteLoss, UserError
-from astraflow_core.types import Ranks
+from astraflow_core.types import Announcement, Ranks
+from astraflow_core.weights.receiver import HttpReceiver
+from astraflow_core.weights.shard_publisher import HttpShardPublisher
+from astraflow_core.weights.snapshot import Snapshotter
+
+BLOCK = 512
 
 
 def main(directory: Path) -> None:
@@ -50,6 +56,8 @@ def main(directory: Path) -> None:
         held += parameter.to_local().numel()
         sharded += parameter.numel()
     found["held"], found["all"] = held, sharded
+
+    found["published"] = publish_together(first, rank.ranks)
 
     # A checkpoint, and the steps after it with and without reading it.
     folder = directory / "two-ranks"
@@ -91,6 +99,34 @@ def main(directory: Path) -> None:
     for trainer in (other, again, first):
         trainer.close()
     (directory / f"found-{number}.pickle").write_bytes(pickle.dumps(found))
+
+
+def publish_together(trainer: Any, ranks: Ranks) -> dict[str, Any]:
+    """Publish by the half of this rank, and on rank 0 what is gathered there; fetch it on rank 0."""
+    found: dict[str, Any] = {}
+    held = sum(memoryview(part.data).nbytes for part in trainer.export_shards())
+
+    def share(mine: bytes) -> list[bytes]:
+        said = trainer._joined().tell({"said": mine.hex()})
+        return [bytes.fromhex(each["said"]) for each in said]
+
+    publisher = HttpShardPublisher(
+        "p", "token", ranks, share, host="127.0.0.1", port=0, advertise=None, block_size=BLOCK
+    )
+    gathered = bytes(Snapshotter("p").take(1, trainer.export(), None).data)
+    manifest = publisher.publish(1, trainer.export_shards, None)
+    found["gathered"], found["blocks"] = gathered, manifest.blocks
+    found["held"], found["peak"], found["size"] = held, publisher.peak, manifest.size
+    share(b"")
+    if ranks.rank == 0:
+        with tempfile.TemporaryDirectory() as folder:
+            receiver = HttpReceiver(Path(folder), "token", streams=2)
+            told = Announcement("p", 1, "http", publisher.endpoints, manifest.digest, manifest.size)
+            found["fetched"] = receiver.fetch(told, 30).path.read_bytes()
+            receiver.close()
+    share(b"")
+    publisher.close()
+    return found
 
 
 if __name__ == "__main__":

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import xxhash
 from fsdp_cases import GRPO, SCENARIOS, STEPS, Rank, same_metrics, same_weights, train, weights
+from fsdp_rank import BLOCK
 from transformers import AutoModelForCausalLM
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -54,6 +57,36 @@ def test_a_rank_without_rows_joins_in(one: dict[str, Any], two: list[dict[str, A
     for found in two:
         same_metrics(found["one row"], one["one row"])
         same_weights(found["after one row"], one["after one row"], 1)
+
+
+def test_the_slices_of_all_ranks_are_what_is_gathered(two: list[dict[str, Any]]) -> None:
+    ways = [name for name, found in two[0].items() if isinstance(found, dict) and "shards" in found]
+    assert len(ways) >= len(SCENARIOS) - 1
+    for way in ways:
+        expected = two[0][way]["weights"]
+        got = {name: np.full(value.size, np.nan, np.float32) for name, value in expected.items()}
+        for name, shape, start, bits in itertools.chain(*(found[way]["shards"] for found in two)):
+            values = np.frombuffer(bits, np.float32)
+            assert shape == expected[name].shape
+            assert np.isnan(got[name][start : start + len(values)]).all()  # each element comes once
+            got[name][start : start + len(values)] = values
+        for name, value in expected.items():
+            assert got[name].tobytes() == value.tobytes(), (way, name)
+
+
+def test_ranks_publish_what_is_gathered_and_hold_little_more_than_their_shard(
+    two: list[dict[str, Any]],
+) -> None:
+    found = [rank["published"] for rank in two]
+    whole, size = found[0]["gathered"], found[0]["size"]
+    assert found[0]["fetched"] == whole
+    blocks = [xxhash.xxh3_128_digest(whole[at : at + BLOCK]) for at in range(0, size, BLOCK)]
+    assert list(found[0]["blocks"]) == list(found[1]["blocks"]) == blocks
+    tensors = len(two[0]["after one row"])
+    for each in found:
+        # Each tensor is cut once between two ranks: they share the block of the cut, and those of its ends.
+        assert each["held"] < each["peak"] <= each["held"] + (2 * tensors + 1) * BLOCK
+        assert each["peak"] < 0.8 * size
 
 
 def test_a_rank_holds_its_shard_only(two: list[dict[str, Any]]) -> None:

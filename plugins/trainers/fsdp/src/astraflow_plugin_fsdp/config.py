@@ -32,3 +32,8 @@ class FsdpConfig(TrainingConfig):
         description="Whole copies of the model (HSDP): each is sharded over ranks / replicas neighbouring "
         "ranks.",
     )
+    publish: Literal["auto", "sharded", "gathered"] = Field(
+        "auto",
+        description="Who publishes the weights: each rank what it holds ('sharded'), or rank 0 what it gathers one "
+        "tensor after the other ('gathered'); 'auto': each rank, where the transport allows it.",
+    )

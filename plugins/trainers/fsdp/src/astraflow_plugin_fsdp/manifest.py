@@ -21,6 +21,7 @@ def astraflow_trainers() -> list[Component]:
                 {
                     *("entropy", "reference", "proximal", "values"),
                     *("checkpoint", "async_save", "reshard", "multi_rank"),
+                    "sharded_export",
                 }
             ),
         )

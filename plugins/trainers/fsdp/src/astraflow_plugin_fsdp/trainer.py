@@ -18,9 +18,10 @@ from astraflow_core.errors import NonFiniteLoss, UserError
 from astraflow_core.protocols.algorithm import Algorithm
 from astraflow_core.training.schedule import lr_factor
 from astraflow_core.training.shares import even_micro_batches
-from astraflow_core.types import Batch, ComponentContext, ExportedTensor
+from astraflow_core.types import Batch, ComponentContext, ExportedTensor, TensorSlice
 from astraflow_plugin_fsdp import checkpoint
 from astraflow_plugin_fsdp.config import FsdpConfig
+from astraflow_plugin_fsdp.export_shards import export_shards
 from astraflow_plugin_fsdp.gradient import accumulate
 from astraflow_plugin_fsdp.group import Group, join
 from astraflow_plugin_fsdp.sharding import ShardedLM, full, load_sharded
@@ -182,6 +183,16 @@ class FsdpTrainer:
         """See :class:`astraflow_core.protocols.trainer.Trainer`; each tensor is gathered when it is asked for,
         by all ranks."""
         return export.export(self._model.whole, self._config.publish_dtype, full)
+
+    @property
+    def publish(self) -> Literal["auto", "sharded", "gathered"]:
+        """See :class:`astraflow_core.protocols.trainer.ExportsShards`."""
+        return self._config.publish
+
+    def export_shards(self) -> Iterator[TensorSlice]:
+        """See :class:`astraflow_core.protocols.trainer.ExportsShards`."""
+        group = self._joined()
+        return export_shards(self._model.whole, self._config.publish_dtype, group.rank, group.size)
 
     def save(self, directory: Path) -> None:
         """See :class:`astraflow_core.protocols.trainer.Trainer`: returns when the state is copied; each rank
