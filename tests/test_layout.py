@@ -38,7 +38,7 @@ CORE = ROOT / "core" / "src" / "astraflow_core"
 LOW = {
     "types", "errors", "capabilities", "seeds", "suggestions", "requirements", "docstrings", "disk",
     "file_lock", "provenance", "logprob_gap",
-    "device_turn", "lasting",
+    "device_turn", "lasting", "freed_memory",
 }  # fmt: skip
 SEAMS = LOW | {"protocols", "component", "hookspecs"}
 CHOICE = {"discovery", "catalog", "config", "hooks", "model_folders"}

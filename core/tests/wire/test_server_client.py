@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import pickle
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -240,3 +241,34 @@ def test_the_pieces_of_a_frame_are_its_parts(parts: list[bytes]) -> None:
     pieces = list(_pieces(parts, most=10))
     assert b"".join(pieces) == b"".join(parts)
     assert all(0 < len(piece) <= 10 for piece in pieces)
+
+
+class Listener:
+    """In the place of a socket: keeps what is sent, and answers nothing."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def settimeout(self, seconds: float) -> None:
+        """Nothing waits."""
+
+    def sendall(self, data: bytes) -> None:
+        self.sent.append(bytes(data))
+
+    def makefile(self, mode: str) -> io.BytesIO:
+        return io.BytesIO(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize("size", [0, 100, 1 << 20])
+def test_a_small_request_is_sent_at_once_and_a_large_body_is_not_copied(size):
+    client, body = SyncClient("http://127.0.0.1:9", "secret"), bytes(size)
+    connection = client._connection(1.0)
+    connection.sock = listener = Listener()
+    client._idle.append(connection)
+    assert client._request("POST", "/v1/x", body, 1.0) == (200, b"ok")
+    head, _, sent = b"".join(listener.sent).partition(b"\r\n\r\n")
+    assert head.startswith(b"POST /v1/x HTTP/1.1\r\n") and sent == body
+    assert len(listener.sent) == (2 if size > 1 << 16 else 1)

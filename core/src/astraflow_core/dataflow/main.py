@@ -31,6 +31,7 @@ from astraflow_core.dataflow.steplog import StepLog
 from astraflow_core.dataflow.swapping import PolicyBuilder
 from astraflow_core.dataflow.wakeups import Wakeups
 from astraflow_core.errors import AstraFlowError, PluginError, PromptError, RunFailed
+from astraflow_core.freed_memory import keep_freed_memory
 from astraflow_core.hooks import Hooks
 from astraflow_core.protocols.data_policy import Scale
 from astraflow_core.telemetry import presence
@@ -56,6 +57,7 @@ def serve(config: RunConfig, directory: Path, token: str) -> int:
     """
     configure_logging(ROLE)
     end_with_parent()
+    keep_freed_memory()
     catalog = Catalog.discover(config.plugins.disable, config.plugins.only)
     hooks = Hooks.for_run(catalog, config)
     run = run_info(config, directory)

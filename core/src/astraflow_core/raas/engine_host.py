@@ -26,6 +26,7 @@ from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
 from astraflow_core.config.load import component_context
 from astraflow_core.errors import EngineLost
+from astraflow_core.freed_memory import keep_freed_memory
 from astraflow_core.lasting import made_to_last
 from astraflow_core.protocols.engine import DirectEngine, Engine
 from astraflow_core.raas import host_protocol as protocol
@@ -224,6 +225,7 @@ def main() -> int:
     """The process's entry point."""
     spec = read_spec(Path(sys.argv[1]))
     end_with(spec.parent)
+    keep_freed_memory()
     logging.basicConfig(
         level=logging.INFO,
         format=f"%(asctime)s {spec.raas} engine-{spec.part} %(levelname)s %(message)s",

@@ -18,6 +18,7 @@ from astraflow_core.config.load import component_context, run_info
 from astraflow_core.config.models import RunConfig
 from astraflow_core.device_turn import FOLDER, DeviceTurn
 from astraflow_core.errors import AstraFlowError
+from astraflow_core.freed_memory import keep_freed_memory
 from astraflow_core.hooks import Hooks
 from astraflow_core.protocols.engine import PauseMode
 from astraflow_core.protocols.transport import Transport
@@ -53,6 +54,7 @@ def serve(config: RunConfig, directory: Path, token: str, dataflow_url: str, nam
     """
     configure_logging(name)
     end_with_parent()
+    keep_freed_memory()
     try:
         catalog = Catalog.discover(disable=config.plugins.disable, only=config.plugins.only)
         hooks = Hooks.for_run(catalog, config)

@@ -16,6 +16,7 @@ from astraflow_core.component import Kind
 from astraflow_core.config.load import component_context, run_info
 from astraflow_core.config.models import RunConfig
 from astraflow_core.errors import AstraFlowError, UserError
+from astraflow_core.freed_memory import keep_freed_memory
 from astraflow_core.hooks import Hooks
 from astraflow_core.lasting import made_to_last
 from astraflow_core.telemetry.logs import configure_logging
@@ -46,6 +47,7 @@ def serve(config: RunConfig, directory: Path, token: str, dataflow_url: str, pol
     ranks = ranks_of(os.environ, table.trainer.ranks, name, deadline_s)
     configure_logging(f"{name}.{ranks.rank}" if ranks.rank else name)
     end_with_parent()
+    keep_freed_memory()
     client = SyncClient(dataflow_url, token)
     dataflow = Dataflow(client, policy, config.run.patience_s)
     with _reported(dataflow, ranks), made_to_last():

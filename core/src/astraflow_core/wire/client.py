@@ -13,15 +13,16 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
-
-import aiohttp
 
 from astraflow_core.errors import DeadlineExceeded, Refused
 from astraflow_core.telemetry.presence import present_s
 from astraflow_core.wire.auth import bearer
 from astraflow_core.wire.messages import Message, decode, encode
+
+if TYPE_CHECKING:
+    import aiohttp
 
 T = TypeVar("T")
 
@@ -29,6 +30,8 @@ MSGPACK = "application/msgpack"
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 0.5
 """A service that was started anew is there after a second or two: no caller should sleep much longer."""
+_SENT_AT_ONCE = 1 << 16
+"""Larger bodies are not copied for it (bytes)."""
 
 
 class _Attempts:
@@ -73,6 +76,36 @@ def _reason(body: bytes) -> str:
     return text
 
 
+class _AtOnce(HTTPConnection):
+    """Sends the head of a request together with its body, so that the service wakes once for both."""
+
+    _held: list[Any] | None = None
+
+    def endheaders(self, message_body: Any = None, *, encode_chunked: bool = False) -> None:
+        """Called by :meth:`request` with the whole body."""
+        held: list[Any] = []
+        self._held = held
+        try:
+            super().endheaders(message_body, encode_chunked=encode_chunked)
+        finally:
+            self._held = None
+        if sum(len(data) for data in held) <= _SENT_AT_ONCE:
+            held = [b"".join(held)]
+        for data in held:
+            self.send(data)
+
+    def send(self, data: Any) -> None:
+        """Send, or keep for :meth:`endheaders`."""
+        if self._held is None:
+            super().send(data)
+        else:
+            self._held.append(data)
+
+
+class _AtOnceSecurely(_AtOnce, HTTPSConnection):
+    """The same over TLS."""
+
+
 class SyncClient:
     """Blocking client, for trainers and the launcher: keep-alive connections, one per call under way.
 
@@ -89,7 +122,7 @@ class SyncClient:
         try:
             connection = self._idle.pop()
         except IndexError:
-            kind = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
+            kind = _AtOnceSecurely if self._url.scheme == "https" else _AtOnce
             connection = kind(self._url.hostname or "", self._url.port, timeout=timeout_s)
         connection.timeout = timeout_s
         if connection.sock is not None:
@@ -151,14 +184,17 @@ class Client:
     """The same for asyncio, over aiohttp: a RaaS pushes every group through it."""
 
     def __init__(self, base_url: str, token: str) -> None:
+        import aiohttp  # 0.2 CPU seconds, which launchers and trainers need not spend
+
         self.base_url = base_url
+        self._aiohttp = aiohttp
         self._headers = bearer(token)
         self._session: aiohttp.ClientSession | None = None
 
     def _http(self) -> aiohttp.ClientSession:
         # A session belongs to the loop that it is made in.
         if self._session is None:
-            self._session = aiohttp.ClientSession(self.base_url, headers=self._headers)
+            self._session = self._aiohttp.ClientSession(self.base_url, headers=self._headers)
         return self._session
 
     async def _call(self, method: str, path: str, body: bytes | None, deadline_s: float) -> bytes:
@@ -166,13 +202,13 @@ class Client:
         pauses = attempts.pauses()
         headers = {"content-type": MSGPACK} if body is not None else {}
         for left in attempts:
-            timeout = aiohttp.ClientTimeout(total=left)
+            timeout = self._aiohttp.ClientTimeout(total=left)
             try:
                 async with self._http().request(
                     method, path, data=body, headers=headers, timeout=timeout
                 ) as response:
                     content = await response.read()
-            except (aiohttp.ClientError, TimeoutError) as error:
+            except (self._aiohttp.ClientError, TimeoutError) as error:
                 attempts.trouble = f"{type(error).__name__}: {error}"
             else:
                 if (answer := attempts.answer(response.status, content)) is not None:

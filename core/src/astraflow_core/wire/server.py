@@ -139,9 +139,10 @@ class FrameResponse(Response):
                 "headers": self.raw_headers,
             }
         )
+        left = sum(map(len, self._parts))
         for piece in _pieces(self._parts, PIECE_BYTES):
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
+            left -= len(piece)
+            await send({"type": "http.response.body", "body": piece, "more_body": left > 0})
 
 
 def _pieces(parts: Iterable[bytes | memoryview], most: int) -> Iterator[bytes | memoryview]:
