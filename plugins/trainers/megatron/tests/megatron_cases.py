@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -17,6 +20,8 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 from astraflow_core.catalog import Catalog
@@ -43,12 +48,16 @@ KEYS: dict[str, Any] = {
     "micro_batch_tokens": 60,
 }
 ALONE = Ranks()
-GRPO: dict[str, Any] = {"kl_coef": 0.01, "entropy_coef": 0.01, "proximal": "recompute"}
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "grpo": {"kl_coef": 0.01, "entropy_coef": 0.01, "proximal": "recompute"},
+    "ppo": {"kl_coef": 0.01, "entropy_coef": 0.01, "proximal": "recompute"},
+}
 
 
 def write_model(folder: Path, kind: str, shard_size: str = "1GB") -> Path:
     """Two layers; norms away from 1 and biases from 0, so that one in the wrong place shows. ``qwen3`` is
-    tied, ``llama`` and ``qwen2`` are not; ``llama`` scales its rotary positions."""
+    tied, the others are not; ``llama`` scales its rotary positions; ``qwen3_moe`` routes a token to two of four
+    experts."""
     sizes: dict[str, Any] = {
         "vocab_size": VOCABULARY,
         "hidden_size": 32,
@@ -65,6 +74,9 @@ def write_model(folder: Path, kind: str, shard_size: str = "1GB") -> Path:
     model: Any
     if kind == "qwen3":
         model = Qwen3ForCausalLM(Qwen3Config(**sizes))
+    elif kind == "qwen3_moe":
+        experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+        model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes, **experts, norm_topk_prob=True))
     elif kind == "qwen2":
         del sizes["head_dim"]
         model = Qwen2ForCausalLM(Qwen2Config(**sizes))
@@ -119,6 +131,29 @@ def make_batch(seed: int, groups: int = 3, each: int = 4) -> Batch:
     return batch.take(np.array([1])) if seed == LONELY else batch
 
 
+def as_of_two_replicas(checkpoint: Path, lost: int = 0) -> None:
+    """Cut what one rank saved into what two replicas would have, somewhere within each parameter; the second
+    without ``lost`` of its first elements."""
+    whole = checkpoint / "rank00000.safetensors"
+    with safe_open(whole, "pt") as file:
+        starts = file.metadata()
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    first, second, later = {}, {}, {}
+    for name, tensor in tensors.items():
+        parameter = name.rpartition("/")[0]
+        if parameter not in starts:
+            continue
+        cut = tensor.numel() // 3
+        first[name], second[name] = tensor[:cut].clone(), tensor[cut + lost :].clone()
+        later[parameter] = str(cut + lost)
+    generators = {name: tensors[name] for name in tensors.keys() - first.keys()}
+    save_file(first | generators, whole, metadata=starts)
+    save_file(second, checkpoint / "rank00001.safetensors", metadata=later)
+    facts = json.loads((checkpoint / "trainer.json").read_text())
+    facts["layout"]["data"] = 2
+    (checkpoint / "trainer.json").write_text(json.dumps(facts))
+
+
 def component(kind: Kind, use: str, keys: dict[str, Any], folder: Path, ranks: Ranks) -> Any:
     """Chosen, validated and built as a run would."""
     run = RunInfo("parity", 0, STEPS, 0, ("solver",), folder)
@@ -128,13 +163,20 @@ def component(kind: Kind, use: str, keys: dict[str, Any], folder: Path, ranks: R
 
 
 class Course:
-    """A trainer of ``use`` on ``model``, and GRPO steps with it."""
+    """A trainer of ``use`` on ``model``, and steps with it."""
 
     def __init__(
-        self, use: str, keys: dict[str, Any], model: Path, folder: Path, ranks: Ranks = ALONE
+        self,
+        use: str,
+        keys: dict[str, Any],
+        model: Path,
+        folder: Path,
+        ranks: Ranks = ALONE,
+        algorithm: str = "grpo",
     ) -> None:
+        self.folder = folder
         self.trainer = component(Kind.TRAINER, use, {**KEYS, **keys}, folder, ranks)
-        self.algorithm = component(Kind.ALGORITHM, "grpo", GRPO, folder, ranks)
+        self.algorithm = component(Kind.ALGORITHM, algorithm, ALGORITHMS[algorithm], folder, ranks)
         self.trainer.setup(model, STEPS, self.algorithm.needs)
 
     def sampled(self, seed: int) -> Batch:
@@ -150,9 +192,17 @@ class Course:
             batch,
             reference=self.trainer.logprobs(batch, "reference"),
             proximal=self.trainer.logprobs(batch, "current"),
+            values=self.values(batch),
         )
         batch = replace(batch, advantages=self.algorithm.advantages(batch))
         return replace(batch, weights=self.algorithm.weights(batch))
+
+    def values(self, batch: Batch) -> npt.NDArray[np.float32] | None:
+        """Of the states before the tokens, if the algorithm has a critic."""
+        if "values" not in self.algorithm.needs:
+            return None
+        found: npt.NDArray[np.float32] = self.trainer.values(batch)
+        return found
 
     def step(self, batch: Batch, number: int) -> dict[str, float]:
         """One update."""

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +20,81 @@ import torch.distributed as dist
 from megatron_cases import LR, STEPS, Course, make_batch, write_model
 from transformers import AutoModelForCausalLM
 
-MODELS = ("qwen3", "llama")
 DEADLINE_S = 500.0
-LAYOUTS: dict[str, tuple[int, dict[str, int]]] = {
-    "tensor": (2, {"tensor_parallel": 2}),
-    "pipeline": (2, {"pipeline_parallel": 2}),
-    "data": (2, {}),
-    "tensor and data": (4, {"tensor_parallel": 2}),
+Keys = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, and what it is trained with."""
+
+    model: str
+    algorithm: str = "grpo"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Of a launch: its ranks, and for each case the keys it runs with and those it is resharded to."""
+
+    ranks: int
+    cases: dict[str, tuple[Keys, Keys]]
+
+
+CASES = {
+    "qwen3": Case("qwen3"),
+    "llama": Case("llama"),
+    "critic": Case("qwen3", "ppo"),
+    "experts": Case("qwen3_moe"),
 }
+ALONE: Keys = {}
+TENSOR: Keys = {"tensor_parallel": 2}
+PIPELINE: Keys = {"pipeline_parallel": 2}
+EXPERT: Keys = {"expert_parallel": 2}
+LAYOUTS = {
+    "tensor": Layout(
+        2,
+        {
+            "qwen3": (TENSOR, PIPELINE),
+            "llama": (TENSOR, ALONE),
+            "critic": (TENSOR, PIPELINE),
+        },
+    ),
+    "pipeline": Layout(
+        2,
+        {
+            "qwen3": (PIPELINE, ALONE),
+            "llama": (PIPELINE, TENSOR),
+            "critic": (PIPELINE, TENSOR),
+            "experts": (PIPELINE, EXPERT),
+        },
+    ),
+    "data": Layout(
+        2, {"qwen3": (ALONE, TENSOR), "llama": (ALONE, PIPELINE), "experts": (EXPERT, ALONE)}
+    ),
+    "tensor and data": Layout(
+        4,
+        {
+            "qwen3": (TENSOR, PIPELINE),
+            "llama": (TENSOR, TENSOR | PIPELINE),
+            "experts": (EXPERT | PIPELINE, EXPERT),
+        },
+    ),
+}
+
+
+SAME = (
+    ("twice", "a resume"),
+    ("unchanged", "a refused step"),
+    ("back", "two changes of the ranks' layout"),
+)
 
 
 def write_reference(folder: Path) -> Path:
     """For each model: its folder, the batches, and what ``torch`` makes of them."""
-    for kind in MODELS:
+    for kind, case in CASES.items():
         (folder / kind).mkdir()
-        model = write_model(folder / kind / "model", kind)
-        course = Course("torch", {}, model, folder)
+        model = write_model(folder / kind / "model", case.model)
+        course = Course("torch", {}, model, folder, algorithm=case.algorithm)
         batches = [course.sampled(n) for n in range(STEPS)]
         behaviour: dict[str, Any] = {str(n): b.logprobs for n, b in enumerate(batches)}
         np.savez(folder / kind / "behaviour.npz", **behaviour)
@@ -42,6 +102,8 @@ def write_reference(folder: Path) -> Path:
         norms, losses = [], []
         for number, batch in enumerate(batches):
             found[f"logprobs/{number}"] = course.trainer.logprobs(batch, "current")
+            if (values := course.values(batch)) is not None:
+                found[f"values/{number}"] = values
             metrics = course.step(batch, number)
             norms.append(metrics["grad_norm"])
             losses.append(metrics["loss"])
@@ -55,14 +117,14 @@ def write_reference(folder: Path) -> Path:
 
 def same_steps_as_one(layout: str, reference: Path, folder: Path) -> None:
     """Launch the ranks of ``layout`` in ``folder`` and hold them to the ``reference``."""
-    ranks, keys = LAYOUTS[layout]
     shutil.copytree(reference, folder)
-    launch(folder, ranks, keys)
-    for kind in MODELS:
+    launch(folder, LAYOUTS[layout])
+    for kind in LAYOUTS[layout].cases:
         expected = np.load(folder / kind / "expected.npz")
         found = np.load(folder / kind / "found.npz")
         compare(kind, expected, found)
         as_transformers_says(folder / kind, found["final"])
+        read_by_one_rank(kind, folder / kind, found)
 
 
 def compare(kind: str, expected: Any, found: Any) -> None:
@@ -73,14 +135,32 @@ def compare(kind: str, expected: Any, found: Any) -> None:
         apart = np.abs(expected[name] - found[name]).max()
         assert apart <= 0.05 * LR * STEPS, f"{kind}: {name} is {apart:.2e} apart"
         bare = name.removeprefix("after/")
-        for other, what in (("twice", "a resume"), ("unchanged", "a refused step")):
+        for other, what in SAME:
             assert np.array_equal(found[f"{other}/{bare}"], found[name]), f"{kind}: {bare}, {what}"
+        assert np.array_equal(found[f"read/{bare}"], found[f"saved/{bare}"]), (
+            f"{kind}: {bare}, read"
+        )
+        apart = np.abs(expected[name] - found[f"elsewhere/{bare}"]).max()
+        assert apart <= 0.05 * LR * STEPS, f"{kind}: {name} is {apart:.2e} apart once resharded"
+    again = expected["norms"][-len(found["resharded norms"]) :]
+    np.testing.assert_allclose(found["resharded norms"], again, rtol=1e-4, err_msg=kind)
     np.testing.assert_allclose(found["norms"], expected["norms"], rtol=1e-4, err_msg=kind)
     np.testing.assert_allclose(found["losses"], expected["losses"], rtol=1e-4, atol=1e-6)
-    for number in range(STEPS):
-        name = f"logprobs/{number}"
+    told = [name for name in expected if name.startswith(("logprobs/", "values/"))]
+    assert len(told) >= STEPS and set(told) <= set(found)
+    for name in told:
         apart = np.abs(expected[name] - found[name]).max()
-        assert apart <= 1e-5, f"{kind}: log-probs before step {number} are {apart:.2e} apart"
+        assert apart <= 1e-5, f"{kind}: {name} before that step are {apart:.2e} apart"
+
+
+def read_by_one_rank(kind: str, folder: Path, found: Any) -> None:
+    """What several ranks saved, a trainer of one rank reads."""
+    algorithm = CASES[kind].algorithm
+    course = Course("megatron", {}, folder / "model", folder, algorithm=algorithm)
+    course.trainer.load(folder / "checkpoint")
+    for name, value in course.weights().items():
+        assert np.array_equal(value, found[f"saved/{name}"]), f"{kind}: {name}, read by one rank"
+    course.trainer.close()
 
 
 def as_transformers_says(folder: Path, final: Any) -> None:
@@ -95,9 +175,14 @@ def as_transformers_says(folder: Path, final: Any) -> None:
         np.testing.assert_allclose(final[start + 1 : end], logprobs, atol=1e-5)
 
 
-def launch(folder: Path, ranks: int, keys: dict[str, Any]) -> None:
+def launch(folder: Path, layout: Layout) -> None:
     """Run the ranks; they meet at a store of this process, as at torchrun's. Fails with their logs."""
-    given = {"models": MODELS, "keys": keys, "deadline_s": DEADLINE_S}
+    ranks = layout.ranks
+    cases = {
+        name: {"keys": keys, "elsewhere": elsewhere, "algorithm": CASES[name].algorithm}
+        for name, (keys, elsewhere) in layout.cases.items()
+    }
+    given = {"cases": cases, "deadline_s": DEADLINE_S}
     (folder / "given.json").write_text(json.dumps(given))
     store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
     environment = {

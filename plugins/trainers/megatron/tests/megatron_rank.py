@@ -1,11 +1,14 @@
-"""One rank of the parity tests: GRPO steps on given batches; rank 0 leaves what it found in a folder."""
+"""One rank of the parity tests: steps on given batches; rank 0 leaves what it found in a folder."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,86 +19,123 @@ sys.path.insert(0, str(Path(__file__).parent))  # for megatron_cases
 
 from megatron_cases import STEPS, Course, make_batch
 
-from astraflow_core.errors import NonFiniteLoss, UserError
-from astraflow_core.types import Ranks
+from astraflow_core.errors import NonFiniteLoss
+from astraflow_core.types import Batch, Ranks
 
 RESUMED_AT = 3
 
 
 def main(folder: Path) -> None:
-    """Everything that one launch is to show, for each model in ``folder``."""
+    """Everything that one launch is to show, for each case in ``folder``."""
     given = json.loads((folder / "given.json").read_text())
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     ranks = Ranks(rank, size, int(os.environ["LOCAL_RANK"]), deadline_s=given["deadline_s"])
-    for kind in given["models"]:  # after the first they part, and meet again
-        found = follow(folder / kind, given["keys"], ranks)
+    for name, case in given["cases"].items():
+        found = Shown(folder / name, case, ranks).found()
         if rank == 0:
-            np.savez(folder / kind / "found.npz", **found)
+            np.savez(folder / name / "found.npz", **found)
 
 
-def follow(folder: Path, keys: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
-    """Five steps, the last two twice: with and without a checkpoint between."""
-    behaviour = np.load(folder / "behaviour.npz")
-    batches = [replace(make_batch(n), logprobs=behaviour[str(n)]) for n in range(STEPS)]
-    model, state = folder / "model", folder / "checkpoint"
-    course = Course("megatron", keys, model, folder, ranks)
-    logprobs, norms, losses = [], [], []
-    for number, batch in enumerate(batches):
-        if number == RESUMED_AT:
-            if ranks.rank == 0:
-                state.mkdir()
-            course.trainer.logprobs(batch, "current")  # every rank is past the folder's making
-            course.trainer.save(state)
-        logprobs.append(course.trainer.logprobs(batch, "current"))
-        metrics = course.step(batch, number)
-        norms.append(metrics["grad_norm"])
-        losses.append(metrics["loss"])
-    after = course.weights()
-    if ranks.rank == 0:
-        (folder / "left").mkdir()
-    course.trainer.save_model(folder / "left")
-    final = course.trainer.logprobs(batches[0], "current")
+class Shown:
+    """The steps of one case, and its checkpoints."""
 
-    resumed = Course("megatron", keys, model, folder, ranks)
-    resumed.trainer.load(state)
-    again = [resumed.step(batches[n], n)["grad_norm"] for n in range(RESUMED_AT, STEPS)]
-    twice = resumed.weights()
-    assert again == norms[RESUMED_AT:], f"rank {ranks.rank}: {again} after a resume, {norms}"
+    def __init__(self, folder: Path, case: dict[str, Any], ranks: Ranks) -> None:
+        self.folder, self.case, self.ranks = folder, case, ranks
+        behaviour = np.load(folder / "behaviour.npz")
+        self.batches = [replace(make_batch(n), logprobs=behaviour[str(n)]) for n in range(STEPS)]
 
-    poisoned = resumed.prepared(batches[0])
-    assert poisoned.advantages is not None
-    poisoned.advantages[np.flatnonzero(poisoned.loss_mask)[5]] = math.nan
-    refused = 0
-    try:
-        resumed.trainer.step(poisoned, resumed.algorithm, 9)
-    except NonFiniteLoss:
-        refused = 1
-    assert refused, f"rank {ranks.rank} stepped on a loss that is not finite"
-    unchanged = resumed.weights()
+    @contextmanager
+    def course(self, keys: str = "keys") -> Iterator[Course]:
+        """A trainer with these keys of the case; ranks part after the last, and meet again."""
+        course = Course(
+            "megatron",
+            self.case[keys],
+            self.folder / "model",
+            self.folder,
+            self.ranks,
+            self.case["algorithm"],
+        )
+        yield course
+        course.trainer.close()
 
-    facts = json.loads((state / "trainer.json").read_text())
-    facts["layout"] = "7 tensor × 1 data × 1 pipeline parallel"
-    resumed.trainer.logprobs(batches[0], "current")  # every rank has read
-    if ranks.rank == 0:
-        (state / "trainer.json").write_text(json.dumps(facts))
-    resumed.trainer.logprobs(batches[0], "current")  # rank 0 has written
-    try:
-        resumed.trainer.load(state)
-    except UserError as error:
-        assert "7 tensor" in str(error), error
-    else:
-        raise AssertionError("a checkpoint of another layout was loaded")
-    for left in (course, resumed):
-        left.trainer.close()
-    return {
-        "norms": norms,
-        "losses": losses,
-        "final": final,
-        **{f"logprobs/{number}": value for number, value in enumerate(logprobs)},
-        **{f"after/{name}": value for name, value in after.items()},
-        **{f"twice/{name}": value for name, value in twice.items()},
-        **{f"unchanged/{name}": value for name, value in unchanged.items()},
-    }
+    def found(self) -> dict[str, Any]:
+        """Of the steps with one layout, resumed, with another layout, and back."""
+        with self.course() as course:
+            found = self.steps(course)
+            with self.course() as resumed:
+                found |= self.resumed(resumed, found["norms"])
+        with self.course("elsewhere") as elsewhere:
+            elsewhere.trainer.load(self.folder / "checkpoint")
+            found |= named("read", elsewhere)
+            self.save(elsewhere, "resharded")
+            found["resharded norms"] = self.last_steps(elsewhere)
+            found |= named("elsewhere", elsewhere)
+        with self.course() as back:
+            back.trainer.load(self.folder / "resharded")
+            norms = self.last_steps(back)
+            assert norms == found["norms"][RESUMED_AT:], f"{norms} once back, {found['norms']}"
+            found |= named("back", back)
+        return found
+
+    def steps(self, course: Course) -> dict[str, Any]:
+        """Five of them, a checkpoint before the fourth, and the model that is left."""
+        found: dict[str, Any] = {"norms": [], "losses": []}
+        for number, batch in enumerate(self.batches):
+            if number == RESUMED_AT:
+                self.save(course, "checkpoint")
+                found |= named("saved", course)
+            found[f"logprobs/{number}"] = course.trainer.logprobs(batch, "current")
+            if (values := course.values(batch)) is not None:
+                found[f"values/{number}"] = values
+            metrics = course.step(batch, number)
+            found["norms"].append(metrics["grad_norm"])
+            found["losses"].append(metrics["loss"])
+        found |= named("after", course)
+        self.make("left", course)
+        course.trainer.save_model(self.folder / "left")
+        found["final"] = course.trainer.logprobs(self.batches[0], "current")
+        return found
+
+    def resumed(self, course: Course, norms: list[float]) -> dict[str, Any]:
+        """The last steps again, then one that has to be refused."""
+        course.trainer.load(self.folder / "checkpoint")
+        again = self.last_steps(course)
+        assert again == norms[RESUMED_AT:], f"{again} after a resume, {norms}"
+        found = named("twice", course)
+        poisoned = course.prepared(self.batches[0])
+        assert poisoned.advantages is not None
+        poisoned.advantages[np.flatnonzero(poisoned.loss_mask)[5]] = math.nan
+        self.refused(course, poisoned)
+        return found | named("unchanged", course)
+
+    def refused(self, course: Course, poisoned: Batch) -> None:
+        """Every rank has to say no, or the others would wait for it."""
+        try:
+            course.trainer.step(poisoned, course.algorithm, 9)
+        except NonFiniteLoss:
+            return
+        raise AssertionError(f"rank {self.ranks.rank} stepped on a loss that is not finite")
+
+    def last_steps(self, course: Course) -> list[float]:
+        """Their norms."""
+        return [course.step(self.batches[n], n)["grad_norm"] for n in range(RESUMED_AT, STEPS)]
+
+    def save(self, course: Course, name: str) -> None:
+        """Into a folder of this name."""
+        self.make(name, course)
+        course.trainer.save(self.folder / name)
+
+    def make(self, name: str, course: Course) -> None:
+        """A folder of this name, made once every rank goes on."""
+        if self.ranks.rank == 0:
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+            (self.folder / name).mkdir()
+        course.trainer.logprobs(self.batches[0], "current")
+
+
+def named(name: str, course: Course) -> dict[str, Any]:
+    """The weights, under a common name."""
+    return {f"{name}/{tensor}": value for tensor, value in course.weights().items()}
 
 
 if __name__ == "__main__":

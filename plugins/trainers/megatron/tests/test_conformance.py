@@ -25,7 +25,10 @@ CUTS: tuple[dict[str, Any], ...] = (
 
 
 class TestMegatronTrainer(TrainerConformance):
-    own_tests: ClassVar = {"multi_rank": "test_two_ranks_make_the_steps_of_one"}
+    own_tests: ClassVar = {
+        "multi_rank": "test_two_ranks_make_the_steps_of_one",
+        "reshard": "test_two_ranks_make_the_steps_of_one",
+    }
 
     @pytest.fixture
     def component(self) -> Subject:

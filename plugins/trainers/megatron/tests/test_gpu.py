@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
-from megatron_cases import LR, STEPS, Course, write_model
+from megatron_cases import LR, STEPS, Course, as_of_two_replicas, write_model
 
 from astraflow_core.testing.conformance.trainer import Subject, TrainerConformance, installed
 
@@ -18,7 +19,10 @@ pytestmark = [
 
 
 class TestMegatronTrainerOnCuda(TrainerConformance):
-    own_tests = {"multi_rank": "test_the_group_is_of_nccl"}  # noqa: RUF012
+    own_tests: ClassVar = {
+        "multi_rank": "test_the_group_is_of_nccl",
+        "reshard": "test_what_two_replicas_saved_is_read",
+    }
 
     @pytest.fixture
     def component(self) -> Subject:
@@ -31,8 +35,22 @@ class TestMegatronTrainerOnCuda(TrainerConformance):
         assert torch.distributed.get_backend() == "nccl"
         course.trainer.close()
 
+    def test_what_two_replicas_saved_is_read(self, tmp_path: Path) -> None:
+        model = write_model(tmp_path / "model", "qwen3")
+        course = Course("megatron", {"device": "cuda"}, model, tmp_path)
+        course.step(course.sampled(0), 0)
+        (tmp_path / "saved").mkdir()
+        course.trainer.save(tmp_path / "saved")
+        expected = course.weights()
+        as_of_two_replicas(tmp_path / "saved")
+        course.step(course.sampled(1), 1)
+        course.trainer.load(tmp_path / "saved")
+        for name, value in course.weights().items():
+            assert np.array_equal(value, expected[name])
+        course.trainer.close()
 
-@pytest.mark.parametrize("kind", ["qwen3", "llama"])
+
+@pytest.mark.parametrize("kind", ["qwen3", "llama", "qwen3_moe"])
 def test_five_steps_are_those_on_cpu(kind: str, tmp_path: Path) -> None:
     model = write_model(tmp_path / "model", kind)
     expected = Course("torch", {}, model, tmp_path)

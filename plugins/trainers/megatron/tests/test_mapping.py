@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from astraflow_plugin_megatron.architecture import Architecture
+from astraflow_plugin_megatron.architecture import Architecture, Experts
 from astraflow_plugin_megatron.mapping import entries, pack, unpack
 
 ARCH = Architecture(
@@ -55,3 +57,17 @@ def test_stages_hold_neighbouring_layers_and_number_them_from_zero() -> None:
     assert len({(entry.stage, entry.names[0]) for entry in plan}) == len(plan)
     assert any("layers.1.self_attn" in e.sources[0][0] and "layers.1." in e.names[0] for e in plan)
     assert any("layers.3.self_attn" in e.sources[0][0] and "layers.1." in e.names[0] for e in plan)
+
+
+def test_parts_hold_neighbouring_experts_and_number_them_from_zero() -> None:
+    arch = replace(ARCH, experts=Experts(number=4, routed=2, ffn=6, normalised=True))
+    plan = list(entries(arch, 1, 2))
+    third = [e for e in plan if "model.layers.0.mlp.experts.2." in e.sources[0][0]]
+    assert [(e.names[0], e.part) for e in third] == [
+        ("decoder.layers.0.mlp.experts.local_experts.0.linear_fc1.weight", 1),
+        ("decoder.layers.0.mlp.experts.local_experts.0.linear_fc2.weight", 1),
+    ]
+    assert all((e.part is not None) == (".experts." in e.sources[0][0]) for e in plan)
+    assert len({(e.part, e.names[0]) for e in plan}) == len(plan)
+    assert ("model.layers.3.mlp.gate.weight", (4, 12)) in [e.sources[0] for e in plan]
+    assert not any("mlp.gate_proj" in name for e in plan for name, _ in e.sources)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from megatron_cases import NO_CUDA, component
+from megatron_cases import NO_CUDA, component, write_model
 
 from astraflow_core.component import Kind
 from astraflow_core.errors import ConfigError, UserError
@@ -30,6 +30,7 @@ Change = Callable[[dict[str, Any]], Any]
         ),
         (lambda c: c.update(attention_bias=True), "bias of the attention"),
         (lambda c: c.update(rope_scaling={"rope_type": "linear", "factor": 2.0}), "'linear'"),
+        (lambda c: c.update(model_type="qwen3_moe", mlp_only_layers=[0]), "dense layers among"),
     ],
 )
 def test_models_that_it_does_not_compute(change: Change, words: str, tmp_path: Path) -> None:
@@ -42,18 +43,36 @@ def test_models_that_it_does_not_compute(change: Change, words: str, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("tensor", "pipeline", "words"),
+    ("tensor", "pipeline", "expert", "words"),
     [
-        (4, 1, "tensor_parallel = 4 does not divide the model's 2 key-value heads"),
-        (1, 3, "pipeline_parallel = 3 does not divide the model's 2 layers"),
+        (4, 1, 1, "tensor_parallel = 4 does not divide the model's 2 key-value heads"),
+        (1, 3, 1, "pipeline_parallel = 3 does not divide the model's 2 layers"),
+        (1, 1, 2, "expert_parallel = 2, but the model has no experts"),
     ],
 )
 def test_splits_that_leave_a_remainder(
-    tensor: int, pipeline: int, words: str, tmp_path: Path
+    tensor: int, pipeline: int, expert: int, words: str, tmp_path: Path
 ) -> None:
     arch = read_architecture(write_tiny_model(tmp_path / "model"))
     with pytest.raises(UserError, match=words):
-        check_split(arch, tensor, pipeline)
+        check_split(arch, tensor, pipeline, expert)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "expert", "words"),
+    [
+        (2, 1, "needs sequence parallelism.*share out experts and layers"),
+        (1, 3, "expert_parallel = 3 does not divide the model's 128 experts"),
+    ],
+)
+def test_splits_of_models_with_experts(
+    tensor: int, expert: int, words: str, tmp_path: Path
+) -> None:
+    folder = write_tiny_model(tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "qwen3_moe"}))
+    with pytest.raises(UserError, match=words):
+        check_split(read_architecture(folder), tensor, 1, expert)
 
 
 def test_float32_versions_of_a_bfloat16_model(tmp_path: Path) -> None:
@@ -90,6 +109,16 @@ def test_ranks_that_do_not_fill_a_replica(tmp_path: Path) -> None:
     trainer = component(Kind.TRAINER, "megatron", keys, tmp_path, Ranks(0, 3, 0))
     with pytest.raises(UserError, match="has 3 ranks, but tensor_parallel = 2"):
         trainer.setup(write_tiny_model(tmp_path / "model"), 1, frozenset())
+
+
+@NO_CUDA
+@pytest.mark.backend
+def test_replicas_that_experts_are_not_shared_out_over(tmp_path: Path) -> None:
+    keys = {"device": "cpu", "expert_parallel": 2}
+    trainer = component(Kind.TRAINER, "megatron", keys, tmp_path, Ranks(0, 3, 0))
+    model = write_model(tmp_path / "model", "qwen3_moe")
+    with pytest.raises(UserError, match="has 3 replicas, which expert_parallel = 2 does not"):
+        trainer.setup(model, 1, frozenset())
 
 
 @NO_CUDA

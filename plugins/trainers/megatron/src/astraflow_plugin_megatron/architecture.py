@@ -10,7 +10,7 @@ from transformers import AutoConfig
 
 from astraflow_core.errors import UserError
 
-MODELS = ("llama", "qwen2", "qwen3")
+MODELS = ("llama", "qwen2", "qwen3", "qwen3_moe")
 LLAMA3_ROPE = {
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
@@ -20,8 +20,20 @@ LLAMA3_ROPE = {
 
 
 @dataclass(frozen=True, slots=True)
+class Experts:
+    """Of every layer: how many, how many a token is ``routed`` to, the feed-forward size of one, and whether
+    the weights of those chosen are ``normalised`` to add up to 1."""
+
+    number: int
+    routed: int
+    ffn: int
+    normalised: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Architecture:
-    """A dense decoder with RMS norms, rotary positions, grouped-query attention and gated SiLU.
+    """A decoder with RMS norms, rotary positions, grouped-query attention and gated SiLU, dense or with
+    ``experts``.
 
     Sizes as in the Hugging Face configuration; ``rope_factor`` is that of Llama 3's scaling, ``None``
     without one; ``qkv_bias`` of Qwen2, ``qk_norm`` of Qwen3; ``tied`` if the output layer is the embedding.
@@ -41,6 +53,7 @@ class Architecture:
     qk_norm: bool
     qkv_bias: bool
     tied: bool
+    experts: Experts | None = None
 
     def padded_vocabulary(self, tensor_parallel: int) -> int:
         """Rows of the embedding, the same number on each rank."""
@@ -57,7 +70,7 @@ def read_architecture(folder: Path) -> Architecture:
     kind = config.model_type
     if kind not in MODELS:
         raise UserError(
-            f"trainer 'megatron' trains {', '.join(MODELS)} (dense), not {kind!r} of {folder}; the trainers "
+            f"trainer 'megatron' trains {', '.join(MODELS)}, not {kind!r} of {folder}; the trainers "
             "'torch' and 'fsdp' take any causal LM of transformers"
         )
     rope = dict(config.rope_parameters)
@@ -74,6 +87,8 @@ def read_architecture(folder: Path) -> Architecture:
         f"rope_type {scaling!r}": scaling not in ("default", "llama3")
         or (scaling == "llama3" and not _built_in(rope)),
         "rotary positions on part of a head": rope.get("partial_rotary_factor", 1.0) != 1.0,
+        "dense layers among those with experts": kind == "qwen3_moe"
+        and (config.decoder_sparse_step != 1 or bool(config.mlp_only_layers)),
     }
     if wrong := [what for what, found in refused.items() if found]:
         raise UserError(f"trainer 'megatron' does not compute {', '.join(wrong)} of {folder}")
@@ -89,14 +104,24 @@ def read_architecture(folder: Path) -> Architecture:
         rope_base=rope["rope_theta"],
         rope_factor=rope["factor"] if scaling == "llama3" else None,
         context=config.max_position_embeddings,
-        qk_norm=kind == "qwen3",
+        qk_norm=kind.startswith("qwen3"),
         qkv_bias=kind == "qwen2",
         tied=bool(config.tie_word_embeddings),
+        experts=_experts(config) if kind == "qwen3_moe" else None,
     )
 
 
-def check_split(arch: Architecture, tensor_parallel: int, pipeline_parallel: int) -> None:
-    """Raises :class:`UserError` if heads, feed-forward or layers cannot be shared out evenly."""
+def check_split(
+    arch: Architecture, tensor_parallel: int, pipeline_parallel: int, expert_parallel: int
+) -> None:
+    """Raises :class:`UserError` if heads, feed-forward, layers or experts cannot be shared out evenly."""
+    if arch.experts is None and expert_parallel > 1:
+        raise UserError(f"expert_parallel = {expert_parallel}, but the model has no experts")
+    if arch.experts is not None and tensor_parallel > 1:
+        raise UserError(
+            f"tensor_parallel = {tensor_parallel} of a model with experts needs sequence parallelism, which trainer "
+            "'megatron' lacks; share out experts and layers instead: expert_parallel, pipeline_parallel"
+        )
     for key, ranks, sizes in (
         (
             "tensor_parallel",
@@ -104,10 +129,24 @@ def check_split(arch: Architecture, tensor_parallel: int, pipeline_parallel: int
             {"key-value heads": arch.groups, "heads": arch.heads, "feed-forward size": arch.ffn},
         ),
         ("pipeline_parallel", pipeline_parallel, {"layers": arch.layers}),
+        (
+            "expert_parallel",
+            expert_parallel,
+            {"experts": arch.experts.number if arch.experts else 1},
+        ),
     ):
         for what, size in sizes.items():
             if size % ranks:
                 raise UserError(f"{key} = {ranks} does not divide the model's {size} {what}")
+
+
+def _experts(config: Any) -> Experts:
+    return Experts(
+        number=config.num_experts,
+        routed=config.num_experts_per_tok,
+        ffn=config.moe_intermediate_size,
+        normalised=bool(config.norm_topk_prob),
+    )
 
 
 def _built_in(rope: dict[str, Any]) -> bool:

@@ -1,120 +1,191 @@
 """The whole state of a trainer in a folder that all ranks write to: safetensors and JSON, nothing that runs
-code when read, and each rank its own part."""
+code when read. Each rank writes what its optimizer holds, and reads what it needs, whoever wrote it."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 from astraflow_core.errors import UserError
-from astraflow_plugin_megatron.optimizer import Optimizer
-from astraflow_plugin_megatron.ranks import Mesh
+from astraflow_plugin_megatron.architecture import Architecture
+from astraflow_plugin_megatron.mapping import Entry, entries, pack, unpack, value_head
+from astraflow_plugin_megatron.model import VALUE_HEAD
+from astraflow_plugin_megatron.optimizer import Optimizer, Piece
+from astraflow_plugin_megatron.ranks import Layout, Mesh
+from astraflow_plugin_megatron.weights import name_of
 
 STATE = "trainer.json"
-FORMAT = 1
+FORMAT = 2
+WEIGHTS = "weights"
+MOMENTS = ("exp_avg", "exp_avg_sq")
+RNG = "rng"
 
 
-def save(directory: Path, optimizer: Optimizer, mesh: Mesh, steps: int) -> None:
-    """Write weights, optimizer state and generators of every rank, and ``steps``, the optimizer steps made.
-    Returns when every rank has written."""
-    if mesh.data_rank == 0:
-        weights = {name: tensor.detach() for name, tensor in _weights(optimizer).items()}
-        save_file(weights, directory / _weights_file(mesh))
-    save_file(_optimizer_state(optimizer), directory / _optimizer_file(mesh))
-    if mesh.rank == 0:
-        state = {"format": FORMAT, "steps": steps, "layout": str(mesh.layout)}
-        (directory / STATE).write_text(json.dumps(state) + "\n", encoding="utf-8")
-    mesh.wait_for_all()
+class Checkpoints:
+    """Writes and reads the state of ``optimizer`` and its model, which has the architecture ``arch`` and perhaps a
+    value head (``with_values``)."""
 
+    def __init__(
+        self, optimizer: Optimizer, arch: Architecture, with_values: bool, mesh: Mesh
+    ) -> None:
+        self._optimizer, self._arch, self._mesh = optimizer, arch, mesh
+        self._with_values = with_values
 
-@torch.no_grad()
-def load(directory: Path, optimizer: Optimizer, mesh: Mesh) -> int:
-    """Restore what :func:`save` wrote and return the optimizer steps made. Raises :class:`UserError` if the
-    folder is incomplete, of another layout of ranks or of another model."""
-    try:
-        facts = json.loads((directory / STATE).read_text(encoding="utf-8"))
+    def save(self, directory: Path, steps: int) -> None:
+        """Write float32 weights, moments and generators of every rank, and ``steps``, the optimizer steps made.
+        Returns when every rank has written."""
+        names = {
+            parameter: entry.names[0]
+            for entry, parameter in self._held(self._plan(self._mesh.layout))
+        }
+        tensors, starts = {f"{RNG}/cpu": torch.get_rng_state()}, {}
+        if torch.cuda.is_available():
+            tensors[f"{RNG}/cuda"] = torch.cuda.get_rng_state()
+        for piece in self._optimizer.pieces():
+            name = names[piece.parameter]
+            starts[name] = str(piece.start)
+            # The weights of a float32 model are one buffer, which safetensors would not cut.
+            tensors[f"{name}/{WEIGHTS}"] = piece.main.detach().clone()
+            for moment in MOMENTS if steps else ():
+                tensors[f"{name}/{moment}"] = piece.optimizer.state[piece.main][moment]
+        save_file(tensors, directory / _file(self._mesh.rank), metadata=starts)
+        if self._mesh.rank == 0:
+            state = {**self._facts(), "steps": steps, "layout": asdict(self._mesh.layout)}
+            text = json.dumps(state, indent=1) + "\n"
+            (directory / STATE).write_text(text, encoding="utf-8")
+        self._mesh.wait_for_all()
+
+    @torch.no_grad()
+    def load(self, directory: Path) -> int:
+        """Restore what :meth:`save` wrote, with whatever layout of ranks, and return the optimizer steps made.
+        Raises :class:`UserError` if the folder is incomplete or of another model."""
+        try:
+            facts = json.loads((directory / STATE).read_text(encoding="utf-8"))
+            self._check(directory, facts)
+            steps, saved = int(facts["steps"]), Layout(**facts["layout"])
+            self._restore(_Saved(directory, saved), steps)
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            raise UserError(
+                f"{directory} is not a whole checkpoint of trainer 'megatron': {error}"
+            ) from error
+        return steps
+
+    def _restore(self, saved: _Saved, steps: int) -> None:
+        mesh = self._mesh
+        written = {entry.sources: entry for entry in self._plan(saved.layout) if not entry.copy}
+        pieces = {piece.parameter: piece for piece in self._optimizer.pieces()}
+        for entry, parameter in self._held(self._plan(mesh.layout)):
+            piece = pieces.get(parameter)
+            for kind in (WEIGHTS, *(MOMENTS if piece and steps else ())):
+                whole = self._local(saved, written[entry.sources], kind).view_as(parameter)
+                if kind == WEIGHTS:
+                    parameter.copy_(whole)
+                if piece is not None:
+                    _fill(piece, kind, whole, steps)
+        if saved.layout == mesh.layout:
+            generators = saved.generators(mesh.rank)
+            torch.set_rng_state(generators["cpu"])
+            if "cuda" in generators and torch.cuda.is_available():
+                torch.cuda.set_rng_state(generators["cuda"])
+
+    def _local(self, saved: _Saved, entry: Entry, kind: str) -> torch.Tensor:
+        """What this rank has of a parameter, flat if no rank's share changed."""
+        tensor, ranks = self._mesh.tensor_rank, self._mesh.layout.tensor
+        if saved.layout.tensor == ranks:
+            return saved.read(entry, tensor, kind)
+        shares = []
+        for rank in range(saved.layout.tensor):
+            empty = [torch.empty(shape, device="meta") for _, shape in entry.sources]
+            like = pack(entry.packing, empty, self._arch, rank, saved.layout.tensor)
+            shares.append(saved.read(entry, rank, kind).view(like.shape))
+        full = unpack(entry.packing, shares, self._arch)
+        return pack(entry.packing, full, self._arch, tensor, ranks).contiguous()
+
+    def _plan(self, layout: Layout) -> Iterator[Entry]:
+        yield from entries(self._arch, layout.pipeline, layout.expert)
+        if self._with_values:
+            yield from value_head(self._arch, layout.pipeline)
+
+    def _held(self, plan: Iterator[Entry]) -> Iterator[tuple[Entry, torch.nn.Parameter]]:
+        parameters = dict(self._optimizer.model.module.named_parameters())
+        for entry in plan:
+            if self._mesh.holds(entry.stage, entry.part):
+                yield entry, parameters[name_of(entry, parameters)]
+
+    def _facts(self) -> dict[str, Any]:
+        """What a checkpoint and its reader must have in common."""
+        architecture = {**asdict(self._arch), VALUE_HEAD: self._with_values}
+        return {"format": FORMAT, "architecture": architecture}
+
+    def _check(self, directory: Path, facts: dict[str, Any]) -> None:
         if facts["format"] != FORMAT:
             raise ValueError(f"{STATE} has format {facts['format']}, expected {FORMAT}")
-        steps, layout = int(facts["steps"]), str(facts["layout"])
-        if layout != str(mesh.layout):
-            raise UserError(
-                f"checkpoint {directory} is of {layout} ranks, this trainer has {mesh.layout}: resume with "
-                "the same tensor_parallel, pipeline_parallel and number of ranks, or start from the model "
-                "that the run left"
-            )
-        weights = load_file(directory / _weights_file(mesh))
-        state = load_file(directory / _optimizer_file(mesh))
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise UserError(
-            f"{directory} is not a checkpoint of trainer 'megatron': {error}"
-        ) from error
-    held = _weights(optimizer)
-    for name in held.keys() | weights.keys():
-        here, there = held.get(name), weights.get(name)
-        if here is None or there is None or here.shape != there.shape:
-            raise UserError(
-                f"checkpoint {directory} is of another model: {name} is {_shape(there)} there and "
-                f"{_shape(here)} here"
-            )
-    for name, tensor in held.items():
-        tensor.copy_(weights[name])
-    torch.set_rng_state(state.pop("rng/cpu"))
-    cuda = state.pop("rng/cuda", None)
-    if cuda is not None and torch.cuda.is_available():
-        torch.cuda.set_rng_state(cuda)
-    _restore(optimizer, state)
-    return steps
+        here, there = self._facts()["architecture"], facts["architecture"]
+        for name in here.keys() | there.keys():
+            if here.get(name) != there.get(name):
+                raise UserError(
+                    f"checkpoint {directory} is of another model: {name} is {there.get(name)} there and "
+                    f"{here.get(name)} here"
+                )
 
 
-def _weights(optimizer: Optimizer) -> dict[str, torch.Tensor]:
-    return dict(optimizer.model.module.named_parameters())
+class _Saved:
+    """The files of a checkpoint that ranks of ``layout`` wrote."""
+
+    def __init__(self, directory: Path, layout: Layout) -> None:
+        self.layout = layout
+        self._directory = directory
+        self._files: dict[int, tuple[Any, dict[str, str]]] = {}
+
+    def read(self, entry: Entry, tensor: int, kind: str) -> torch.Tensor:
+        """What tensor parallel rank ``tensor`` had of a parameter, flat, from the pieces of its replicas."""
+        name, pieces = entry.names[0], {}
+        for data in range(self.layout.data):
+            if entry.part not in (None, data % self.layout.expert):
+                continue
+            file, starts = self._open(self.layout.rank(tensor, data, entry.stage))
+            if name in starts:
+                pieces[int(starts[name])] = file.get_tensor(f"{name}/{kind}")
+        end = 0
+        for start, piece in sorted(pieces.items()):
+            if start != end:
+                raise ValueError(f"{name} lacks its elements {end} to {start}")
+            end += piece.numel()
+        return torch.cat([piece for _, piece in sorted(pieces.items())])
+
+    def generators(self, rank: int) -> dict[str, torch.Tensor]:
+        """The states of a rank's generators by device."""
+        file, _ = self._open(rank)
+        found = (name for name in file.keys() if name.startswith(f"{RNG}/"))  # noqa: SIM118
+        return {name.removeprefix(f"{RNG}/"): file.get_tensor(name) for name in found}
+
+    def _open(self, rank: int) -> tuple[Any, dict[str, str]]:
+        if rank not in self._files:
+            file: Any = safe_open(self._directory / _file(rank), "pt")
+            self._files[rank] = file, file.metadata() or {}
+        return self._files[rank]
 
 
-def _optimizer_state(optimizer: Optimizer) -> dict[str, torch.Tensor]:
-    """Numbered as the parameters of the groups, whose order a layout and a model determine."""
-    tensors = {"rng/cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        tensors["rng/cuda"] = torch.cuda.get_rng_state()
-    for number, (group, parameter) in enumerate(_numbered(optimizer)):
-        tensors[f"{number}/weights"] = parameter.detach()
-        if "step" in group:  # of fused optimizers, one for all
-            tensors[f"{number}/group_step"] = torch.tensor(int(group["step"]))
-        for key, value in optimizer.inner.state.get(parameter, {}).items():
-            tensors[f"{number}/{key}"] = value
-    return {name: tensor.clone() for name, tensor in tensors.items()}
+def _fill(piece: Piece, kind: str, whole: torch.Tensor, steps: int) -> None:
+    part = whole.flatten()[piece.start : piece.start + piece.main.numel()]
+    if kind == WEIGHTS:
+        piece.main.copy_(part)
+        return
+    state = piece.optimizer.state[piece.main]
+    state[kind] = torch.empty_like(piece.main).copy_(part)
+    if isinstance(piece.optimizer, torch.optim.Adam):
+        state["step"] = torch.tensor(float(steps))
+    else:  # fused ones count the steps of a group
+        for group in piece.optimizer.param_groups:
+            group["step"] = steps
 
 
-def _restore(optimizer: Optimizer, state: dict[str, torch.Tensor]) -> None:
-    numbered: dict[int, dict[str, torch.Tensor]] = {}
-    for entry, value in state.items():
-        place, key = entry.split("/", 1)
-        numbered.setdefault(int(place), {})[key] = value
-    for number, (group, parameter) in enumerate(_numbered(optimizer)):
-        parameter.copy_(numbered[number].pop("weights"))
-        step = numbered[number].pop("group_step", None)
-        if step is not None:
-            group["step"] = int(step)
-    settings = optimizer.inner.state_dict()["param_groups"]
-    filled = {number: values for number, values in numbered.items() if values}
-    optimizer.inner.load_state_dict({"state": filled, "param_groups": settings})
-
-
-def _numbered(optimizer: Optimizer) -> list[tuple[dict[str, Any], torch.Tensor]]:
-    return [(group, parameter) for group in optimizer.groups for parameter in group["params"]]
-
-
-def _weights_file(mesh: Mesh) -> str:
-    return f"weights-stage{mesh.stage:03d}-tensor{mesh.tensor_rank:03d}.safetensors"
-
-
-def _optimizer_file(mesh: Mesh) -> str:
-    return f"optimizer-rank{mesh.rank:05d}.safetensors"
-
-
-def _shape(tensor: torch.Tensor | None) -> str:
-    return "absent" if tensor is None else str(list(tensor.shape))
+def _file(rank: int) -> str:
+    return f"rank{rank:05d}.safetensors"

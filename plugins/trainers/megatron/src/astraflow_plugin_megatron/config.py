@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -23,6 +23,11 @@ class MegatronConfig(OptimizerKeys):
     )
     pipeline_parallel: PositiveInt = Field(
         1, description="Ranks that share the layers (1F1B schedule); a divisor of their number."
+    )
+    expert_parallel: PositiveInt = Field(
+        1,
+        description="Replicas that share the experts of each layer; a divisor of the number of replicas and of "
+        "that of experts.",
     )
     threads: PositiveInt = Field(1, description="Threads of torch on CPU.")
     compute_dtype: Literal["float32", "bfloat16"] = Field(
@@ -45,6 +50,11 @@ class MegatronConfig(OptimizerKeys):
     )
     gradient_checkpointing: bool = Field(
         False, description="Recompute each layer in the backward pass: less memory, more time."
+    )
+
+    value_lr_scale: Annotated[float, Field(gt=0)] = Field(
+        10.0,
+        description="The learning rate of the value head, for algorithms with a critic, over lr.",
     )
 
     @model_validator(mode="after")

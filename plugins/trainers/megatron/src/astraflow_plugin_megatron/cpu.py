@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import torch
 from megatron.core.tensor_parallel import random as megatron_random
+from megatron.core.transformer.moe import token_dispatcher
 from torch.overrides import TorchFunctionMode
 
 from astraflow_core.errors import UserError
@@ -43,6 +44,13 @@ class _Stream:
     def wait_stream(self, other: object) -> None:
         """Nothing to wait for."""
 
+    def wait_event(self, event: object) -> None:
+        """Nothing to wait for."""
+
+    def record_event(self) -> _Stream:
+        """Which has happened, too."""
+        return self
+
     def synchronize(self) -> None:
         """Nothing to wait for."""
 
@@ -69,6 +77,9 @@ def standing_in() -> Iterator[None]:
     def nothing(*_: Any, **__: Any) -> None:
         return None
 
+    def moved(numbers: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
+        return numbers.numpy() if as_numpy and isinstance(numbers, torch.Tensor) else numbers
+
     replaced: dict[str, Any] = {
         "current_device": lambda: CPU,
         "get_rng_state": get,
@@ -77,11 +88,13 @@ def standing_in() -> Iterator[None]:
         "synchronize": nothing,
         "current_stream": lambda *_: _Stream(),
         "default_stream": lambda *_: _Stream(),
+        "Stream": _Stream,
     }
     with contextlib.ExitStack() as stack:
         stack.enter_context(patch.multiple(torch.cuda, **replaced))
         stack.enter_context(
             patch.multiple(megatron_random, _get_cuda_rng_state=get, _set_cuda_rng_state=put)
         )
+        stack.enter_context(patch.object(token_dispatcher, "maybe_move_tensor_to_cpu", moved))
         stack.enter_context(_CudaIsCpu())
         yield

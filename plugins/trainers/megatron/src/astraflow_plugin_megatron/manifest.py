@@ -16,9 +16,17 @@ def astraflow_trainers() -> list[Component]:
             name="megatron",
             target="astraflow_plugin_megatron.trainer:MegatronTrainer",
             config="astraflow_plugin_megatron.config:MegatronConfig",
-            summary="trains dense Llama and Qwen with Megatron-Core: tensor, pipeline, data parallel",
+            summary="trains Llama and Qwen with Megatron-Core: tensor, pipeline, expert parallel",
             capabilities=frozenset(
-                {"entropy", "reference", "proximal", "checkpoint", "multi_rank"}
+                {
+                    "entropy",
+                    "reference",
+                    "proximal",
+                    "values",
+                    "checkpoint",
+                    "multi_rank",
+                    "reshard",
+                }
             ),
         )
     ]

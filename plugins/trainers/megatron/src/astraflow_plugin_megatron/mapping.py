@@ -23,23 +23,26 @@ Named = tuple[str, tuple[int, ...]]
 class Entry:
     """One parameter. ``names``: its names in the model of pipeline ``stage`` (of a layer by its number
     *within* that stage), with the modules of Megatron-Core alone and with those of TransformerEngine.
-    ``sources``: names and shapes of the Hugging Face tensors. A ``copy`` of another parameter (tied
-    embeddings in two stages) is loaded and not exported."""
+    ``sources``: names and shapes of the Hugging Face tensors. ``part`` is the expert parallel rank that holds it,
+    ``None`` if all do. A ``copy`` of another parameter (tied embeddings in two stages) is loaded and not
+    exported."""
 
     names: tuple[str, ...]
     sources: tuple[Named, ...]
     packing: Packing
     stage: int
+    part: int | None = None
     copy: bool = False
 
 
-def entries(arch: Architecture, stages: int) -> Iterator[Entry]:
-    """All parameters, in the order of the model."""
+def entries(arch: Architecture, stages: int, parts: int = 1) -> Iterator[Entry]:
+    """All parameters of a model shared out over pipeline ``stages``, its experts over ``parts``, in the order of
+    the model."""
     embedding = ("model.embed_tokens.weight", (arch.vocabulary, arch.hidden))
     yield Entry(("embedding.word_embeddings.weight",), (embedding,), "vocabulary", 0)
     each = arch.layers // stages
     for number in range(arch.layers):
-        yield from _layer(arch, number, number % each, number // each)
+        yield from _layer(arch, number, number % each, number // each, parts)
     last, size = stages - 1, (arch.hidden,)
     norm = ("model.norm.weight", size)
     yield Entry(("decoder.final_layernorm.weight",), (norm,), "whole", last)
@@ -50,17 +53,32 @@ def entries(arch: Architecture, stages: int) -> Iterator[Entry]:
         yield Entry(("output_layer.weight",), (embedding,), "vocabulary", last, copy=True)
 
 
-def _layer(arch: Architecture, number: int, local: int, stage: int) -> Iterator[Entry]:
-    hidden, ffn, head = arch.hidden, arch.ffn, arch.head_size
+def value_head(arch: Architecture, stages: int) -> Iterator[Entry]:
+    """The critic's parameters, which are not part of the Hugging Face model."""
+    for name, shape in (("value_head.weight", (1, arch.hidden)), ("value_head.bias", (1,))):
+        yield Entry((name,), ((name, shape),), "whole", stages - 1)
+
+
+def _layer(arch: Architecture, number: int, local: int, stage: int, parts: int) -> Iterator[Entry]:
+    hidden, head = arch.hidden, arch.head_size
     queries, keys = arch.heads * head, arch.groups * head
 
-    def entry(names: Sequence[str], packing: Packing, *sources: Named) -> Entry:
+    def entry(
+        names: Sequence[str], packing: Packing, *sources: Named, part: int | None = None
+    ) -> Entry:
         return Entry(
             tuple(f"decoder.layers.{local}.{name}" for name in names),
             tuple((f"model.layers.{number}.{name}", shape) for name, shape in sources),
             packing,
             stage,
+            part,
         )
+
+    def gated(ours: str, theirs: str, ffn: int, part: int | None = None) -> Iterator[Entry]:
+        gate, up = ((f"{theirs}.{one}_proj.weight", (ffn, hidden)) for one in ("gate", "up"))
+        yield entry((f"{ours}.linear_fc1.weight",), "gated", gate, up, part=part)
+        down = (f"{theirs}.down_proj.weight", (hidden, ffn))
+        yield entry((f"{ours}.linear_fc2.weight",), "columns", down, part=part)
 
     yield entry(
         ("input_layernorm.weight", "self_attention.linear_qkv.layer_norm_weight"),
@@ -93,13 +111,15 @@ def _layer(arch: Architecture, number: int, local: int, stage: int) -> Iterator[
         "whole",
         ("post_attention_layernorm.weight", (hidden,)),
     )
-    yield entry(
-        ("mlp.linear_fc1.weight",),
-        "gated",
-        ("mlp.gate_proj.weight", (ffn, hidden)),
-        ("mlp.up_proj.weight", (ffn, hidden)),
-    )
-    yield entry(("mlp.linear_fc2.weight",), "columns", ("mlp.down_proj.weight", (hidden, ffn)))
+    if arch.experts is None:
+        yield from gated("mlp", "mlp", arch.ffn)
+        return
+    experts = arch.experts
+    yield entry(("mlp.router.weight",), "whole", ("mlp.gate.weight", (experts.number, hidden)))
+    each = experts.number // parts
+    for expert in range(experts.number):
+        ours = f"mlp.experts.local_experts.{expert % each}"
+        yield from gated(ours, f"mlp.experts.{expert}", experts.ffn, expert // each)
 
 
 def pack(

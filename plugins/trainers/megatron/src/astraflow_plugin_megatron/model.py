@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_local_spec,
     get_gpt_layer_with_transformer_engine_spec,
 )
+from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from astraflow_plugin_megatron.architecture import Architecture
@@ -20,7 +22,17 @@ from astraflow_plugin_megatron.logprobs import token_logprobs
 from astraflow_plugin_megatron.ranks import Mesh
 from astraflow_plugin_megatron.weights import load_folder
 
+VALUE_HEAD = "value_head"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is asked of the last stage: rows of its output, in this order."""
+
+    logprobs: bool = True
+    entropy: bool = False
+    values: bool = False
 
 
 class Policy(GPTModel):  # type: ignore[misc]
@@ -36,12 +48,12 @@ class Policy(GPTModel):  # type: ignore[misc]
         targets: torch.Tensor,
         temperature: float,
         vocabulary: int,
-        with_entropy: bool,
+        wanted: Wanted,
     ) -> torch.Tensor:
-        """The next stage's input ``[T, B, H]`` or, of the last stage, what
-        :func:`~astraflow_plugin_megatron.logprobs.token_logprobs` gives for ``targets`` (int64 ``[n]``),
-        predicted by the hidden states ``states`` (int64 ``[n]``, counted over ``B · T``) of ``input_ids``
-        (int64 ``[B, T]``)."""
+        """The next stage's input ``[T, B, H]`` or, of the last stage, a row ``[n]`` in float32 for each that is
+        ``wanted``: what :func:`~astraflow_plugin_megatron.logprobs.token_logprobs` gives for ``targets`` (int64
+        ``[n]``), predicted by the hidden states ``states`` (int64 ``[n]``, counted over ``B · T``) of
+        ``input_ids`` (int64 ``[B, T]``), and the values of these states."""
         embedded = None
         if self.pre_process:
             embedded = self.embedding(input_ids=input_ids, position_ids=None)
@@ -53,12 +65,28 @@ class Policy(GPTModel):  # type: ignore[misc]
         if not self.post_process:
             return cast(torch.Tensor, hidden)
         flat = hidden.transpose(0, 1).flatten(0, 1).index_select(0, states)
+        rows: list[torch.Tensor] = []
+        if wanted.logprobs:
+            rows.extend(self._of_tokens(flat, targets, temperature, vocabulary, wanted.entropy))
+        if wanted.values:
+            head = self.get_submodule(VALUE_HEAD)
+            rows.append(head(flat.float()).squeeze(-1))
+        return torch.stack(rows)
+
+    def _of_tokens(
+        self,
+        hidden: torch.Tensor,
+        targets: torch.Tensor,
+        temperature: float,
+        vocabulary: int,
+        with_entropy: bool,
+    ) -> torch.Tensor:
         weight = None
         if self.share_embeddings_and_output_weights:
             weight = self.shared_embedding_or_output_weight()
         return token_logprobs(
             lambda chosen: self.output_layer(chosen, weight=weight)[0],
-            flat,
+            hidden,
             targets,
             temperature,
             vocabulary,
@@ -74,15 +102,23 @@ def _later(input_ids: torch.Tensor) -> torch.Tensor:
     return square.triu(1)[None, None]
 
 
-def build(folder: Path, arch: Architecture, config: MegatronConfig, mesh: Mesh) -> Policy:
-    """This rank's part of the model in ``folder``, with its weights."""
+def build(
+    folder: Path, arch: Architecture, config: MegatronConfig, mesh: Mesh, with_values: bool = False
+) -> Policy:
+    """This rank's part of the model in ``folder``, with its weights; ``with_values`` with a value head, float32 and
+    0 everywhere at first, on the last stage."""
     on_cpu = mesh.device.type == "cpu"
     spec: Any
     fused = HAVE_TE and not on_cpu
+    experts = None if arch.experts is None else arch.experts.number
     if fused:
-        spec = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=arch.qk_norm)
+        spec = get_gpt_layer_with_transformer_engine_spec(
+            experts, moe_grouped_gemm=False, qk_layernorm=arch.qk_norm
+        )
     else:
-        spec = get_gpt_layer_local_spec(qk_layernorm=arch.qk_norm, normalization="RMSNorm")
+        spec = get_gpt_layer_local_spec(
+            experts, moe_grouped_gemm=False, qk_layernorm=arch.qk_norm, normalization="RMSNorm"
+        )
     scaling = {} if arch.rope_factor is None else {"rope_scaling_factor": arch.rope_factor}
     model = Policy(
         config=_transformer(arch, config, on_cpu),
@@ -101,6 +137,11 @@ def build(folder: Path, arch: Architecture, config: MegatronConfig, mesh: Mesh) 
     model.causal_layers = fused
     model.to(mesh.device)
     load_folder(model, folder, arch, mesh)
+    if with_values and mesh.last_stage:
+        head = torch.nn.Linear(arch.hidden, 1, device=mesh.device, dtype=torch.float32)
+        for parameter in head.parameters():
+            torch.nn.init.zeros_(parameter)
+        model.add_module(VALUE_HEAD, head)
     return model
 
 
@@ -143,10 +184,31 @@ def _transformer(arch: Architecture, config: MegatronConfig, on_cpu: bool) -> Tr
         pipeline_model_parallel_size=config.pipeline_parallel,
         variable_seq_lengths=True,  # micro-batches differ in shape
         moe_token_dispatcher_type="alltoall",  # what that demands, even without experts
+        expert_model_parallel_size=config.expert_parallel,
         params_dtype=dtype,
         pipeline_dtype=dtype,
         bf16=dtype is torch.bfloat16,
         # A loss is a sum of shares fixed for the mini-batch: nothing is averaged over micro-batches or ranks.
         calculate_per_token_loss=True,
         **recompute,
+        **_experts(arch),
     )
+
+
+def _experts(arch: Architecture) -> dict[str, Any]:
+    """Tokens go to the experts of the highest scores, none is dropped, and no loss of balance is added: the
+    log-probs are those of the engine that sampled."""
+    if arch.experts is None:
+        return {}
+    if (
+        not HAVE_TE
+    ):  # Megatron-Core asks whether this is None, having imported it with TransformerEngine only
+        moe_utils.te_general_gemm = None
+    return {
+        "num_moe_experts": arch.experts.number,
+        "moe_ffn_hidden_size": arch.experts.ffn,
+        "moe_router_topk": arch.experts.routed,
+        "moe_router_pre_softmax": not arch.experts.normalised,
+        "moe_router_dtype": "fp32",
+        "moe_router_load_balancing_type": "none",
+    }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,8 +16,19 @@ from megatron.core.optimizer_param_scheduler import ParamGroupOverride
 
 from astraflow_core.errors import NonFiniteLoss
 from astraflow_plugin_megatron.config import MegatronConfig
-from astraflow_plugin_megatron.model import DTYPES, Policy
+from astraflow_plugin_megatron.model import DTYPES, VALUE_HEAD, Policy
 from astraflow_plugin_megatron.passes import sum_gradients
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What this rank holds of a ``parameter`` for the optimizer: its elements from ``start`` on, float32 and flat
+    in ``main``, whose state is ``optimizer.state[main]``."""
+
+    parameter: torch.nn.Parameter
+    start: int
+    main: torch.Tensor
+    optimizer: torch.optim.Optimizer
 
 
 class Optimizer:
@@ -46,11 +59,12 @@ class Optimizer:
             clip_grad=config.max_grad_norm,
         )
         self._whole = get_megatron_optimizer(
-            settings, [self.model], _bare(policy), use_gloo_process_groups=False
+            settings, [self.model], _overrides(policy, config), use_gloo_process_groups=False
         )
-        (self._own,) = self._whole.chained_optimizers
+        self._parts: list[Any] = self._whole.chained_optimizers
         for group in self.groups:
             group["weight_decay"] = config.weight_decay * group["wd_mult"]
+            group["lr_scale"] = 1.0 if group["max_lr"] == config.lr else config.value_lr_scale
 
     @property
     def groups(self) -> list[dict[str, Any]]:
@@ -58,11 +72,14 @@ class Optimizer:
         groups: list[dict[str, Any]] = self._whole.param_groups
         return groups
 
-    @property
-    def inner(self) -> torch.optim.Optimizer:
-        """The AdamW over :attr:`groups`."""
-        optimizer: torch.optim.Optimizer = self._own.optimizer
-        return optimizer
+    def pieces(self) -> Iterator[Piece]:
+        """Of all parameters of which this rank holds one."""
+        for part in self._parts:
+            inner: torch.optim.Optimizer = part.optimizer
+            for parameter, (group, place) in part.model_param_group_index_map.items():
+                main = inner.param_groups[group]["params"][place]
+                held = part._get_model_param_range_map(parameter)["param"]
+                yield Piece(parameter, held.start, main, inner)
 
     def zero(self) -> None:
         """Forget the gradient."""
@@ -80,21 +97,32 @@ class Optimizer:
     def step(self, lr: float, norm: float) -> None:
         """One step after :meth:`norm`, the gradient clipped to ``max_grad_norm``."""
         for group in self.groups:
-            group["lr"] = lr
+            group["lr"] = lr * group["lr_scale"]
         if self._largest:
-            clip_grad_by_total_norm_fp32(self._own.get_parameters(), self._largest, norm)
+            for part in self._parts:
+                clip_grad_by_total_norm_fp32(part.get_parameters(), self._largest, norm)
         self._whole.step_with_ready_grads()
         self.zero()
 
 
-def _bare(policy: Policy) -> dict[ParamKey, ParamGroupOverride]:
-    """No weight decay on norms, biases and the input embedding, nor on an output layer tied to it."""
+def _overrides(policy: Policy, config: MegatronConfig) -> dict[ParamKey, ParamGroupOverride]:
+    """No weight decay on norms, biases, the value head and the input embedding, nor on an output layer tied to it;
+    the value head with a learning rate of its own."""
     embeddings: tuple[str, ...] = ("word_embeddings.weight",)
     if policy.share_embeddings_and_output_weights:
         embeddings += ("output_layer.weight",)
 
     def bare(parameter: torch.Tensor, name: str) -> bool:
-        return parameter.ndim < 2 or name.endswith(embeddings)
+        return parameter.ndim < 2 or name.endswith(embeddings) or valued(parameter, name)
 
-    predicate = ParamWithNamePredicate(name="bare", fn=bare)
-    return {ParamKey(with_name_predicate=predicate): ParamGroupOverride(wd_mult=0.0)}
+    def valued(parameter: torch.Tensor, name: str) -> bool:
+        return f"{VALUE_HEAD}." in name
+
+    found = {}
+    for apart, override in (
+        (bare, ParamGroupOverride(wd_mult=0.0)),
+        (valued, ParamGroupOverride(max_lr=config.lr * config.value_lr_scale)),
+    ):
+        predicate = ParamWithNamePredicate(name=apart.__name__, fn=apart)
+        found[ParamKey(with_name_predicate=predicate)] = override
+    return found

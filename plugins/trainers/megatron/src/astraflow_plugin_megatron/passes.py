@@ -16,6 +16,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from astraflow_core.protocols.algorithm import Algorithm
 from astraflow_core.training.micro_batches import MicroBatch
 from astraflow_core.types import Batch
+from astraflow_plugin_megatron.model import Wanted
 from astraflow_plugin_megatron.ranks import Mesh
 from astraflow_torch_training.gradient import Tally, forward
 from astraflow_torch_training.model import Prediction
@@ -39,7 +40,11 @@ class Predicted:
         with_values: bool,
     ) -> Prediction:
         """See :meth:`astraflow_torch_training.model.CausalLM.predict`."""
-        return Prediction(self.outputs[0], self.outputs[1] if with_entropy else None, None)
+        return Prediction(
+            self.outputs[0],
+            self.outputs[1] if with_entropy else None,
+            self.outputs[-1] if with_values else None,
+        )
 
 
 def sum_gradients(model: list[Any], num_tokens: Any = None, **keywords: Any) -> None:
@@ -48,11 +53,11 @@ def sum_gradients(model: list[Any], num_tokens: Any = None, **keywords: Any) -> 
     finalize_model_grads(model, None, **keywords)
 
 
-def logprobs(
-    model: Any, mesh: Mesh, batch: Batch, cut: list[MicroBatch], vocabulary: int
+def evaluate(
+    model: Any, mesh: Mesh, batch: Batch, cut: list[MicroBatch], vocabulary: int, wanted: Wanted
 ) -> npt.NDArray[np.float32]:
-    """Log-probs of the positions of ``cut`` among the tokens of ``batch``, float32 ``[N]``, on the ranks that
-    speak for their replica; elsewhere 0."""
+    """The one row that is ``wanted`` of the positions of ``cut`` among the tokens of ``batch``, float32 ``[N]``, on
+    the ranks that speak for their replica; elsewhere 0."""
     result = np.zeros(len(batch.tokens), dtype=np.float32)
 
     def keep(micro: MicroBatch, outputs: torch.Tensor) -> torch.Tensor:
@@ -61,7 +66,7 @@ def logprobs(
         return outputs.new_zeros(())
 
     with torch.no_grad():
-        _run(model, mesh, batch, cut, vocabulary, False, keep, forward_only=True)
+        _run(model, mesh, batch, cut, vocabulary, wanted, keep, forward_only=True)
     return result
 
 
@@ -77,6 +82,7 @@ def accumulate(
     """Add the gradient of the loss of all micro-batches of all ranks to the gradients of ``model``; what is
     reported has been added up over this replica, on its speaker."""
     tally = Tally(mesh.device)
+    wanted = Wanted(entropy="entropy" in algorithm.needs, values="values" in algorithm.needs)
 
     def loss(micro: MicroBatch, outputs: torch.Tensor) -> torch.Tensor:
         if micro.rows == 0:
@@ -85,9 +91,8 @@ def accumulate(
         total, _ = forward(predicted, batch, algorithm, step, micro, tally)
         return total if total.requires_grad else outputs.sum() * 0
 
-    entropy = "entropy" in algorithm.needs
     with tally.clock("forward_backward_s"):
-        _run(model, mesh, batch, cut, vocabulary, entropy, loss, forward_only=False)
+        _run(model, mesh, batch, cut, vocabulary, wanted, loss, forward_only=False)
     return tally
 
 
@@ -97,7 +102,7 @@ def _run(
     batch: Batch,
     cut: list[MicroBatch],
     vocabulary: int,
-    with_entropy: bool,
+    wanted: Wanted,
     use: Callable[[MicroBatch, torch.Tensor], torch.Tensor],
     forward_only: bool,
 ) -> None:
@@ -115,7 +120,7 @@ def _run(
             there(batch.tokens[micro.positions].astype(np.int64)),
             batch.temperature,
             vocabulary,
-            with_entropy,
+            wanted,
         )
         return outputs, partial(finish, micro)
 

@@ -19,14 +19,23 @@ from astraflow_plugin_megatron.meeting import meeting_place
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Number of ranks along each dimension; Megatron-Core numbers them tensor first, pipeline last."""
+    """Number of ranks along each dimension; Megatron-Core numbers them tensor first, pipeline last. ``expert``
+    of the ``data`` parallel ranks, neighbours, share experts."""
 
     tensor: int
     data: int
     pipeline: int
+    expert: int = 1
 
     def __str__(self) -> str:
-        return f"{self.tensor} tensor × {self.data} data × {self.pipeline} pipeline parallel"
+        experts = f", {self.expert} expert parallel" if self.expert > 1 else ""
+        return (
+            f"{self.tensor} tensor × {self.data} data × {self.pipeline} pipeline parallel{experts}"
+        )
+
+    def rank(self, tensor: int, data: int, stage: int) -> int:
+        """The rank at this place."""
+        return tensor + self.tensor * (data + self.data * stage)
 
 
 class Mesh:
@@ -46,7 +55,12 @@ class Mesh:
                 f"trainer 'megatron' has {self.size} ranks, but tensor_parallel = {tensor} times "
                 f"pipeline_parallel = {pipeline} takes a multiple of {tensor * pipeline}"
             )
-        self.layout = Layout(tensor, self.size // (tensor * pipeline), pipeline)
+        replicas, experts = self.size // (tensor * pipeline), config.expert_parallel
+        if replicas % experts:
+            raise UserError(
+                f"trainer 'megatron' has {replicas} replicas, which expert_parallel = {experts} does not divide"
+            )
+        self.layout = Layout(tensor, replicas, pipeline, experts)
         self.device = torch.device(config.device)
         if config.device == "cuda":
             self.device = torch.device("cuda", ranks.local)
@@ -63,6 +77,7 @@ class Mesh:
             parallel_state.initialize_model_parallel(
                 tensor,
                 pipeline,
+                expert_model_parallel_size=experts,
                 distributed_timeout_minutes=max(1, round(ranks.deadline_s / 60)),
                 create_gloo_process_groups=False,
             )
@@ -72,6 +87,7 @@ class Mesh:
         self.tensor_group = parallel_state.get_tensor_model_parallel_group()
         self.tensor_rank: int = parallel_state.get_tensor_model_parallel_rank()
         self.data_rank: int = parallel_state.get_data_parallel_rank()
+        self.expert_rank: int = parallel_state.get_expert_model_parallel_rank()
         self.stage: int = parallel_state.get_pipeline_model_parallel_rank()
         self.first_stage = self.stage == 0
         self.last_stage: bool = self.stage == pipeline - 1
@@ -81,9 +97,9 @@ class Mesh:
         """Whether this rank reports what its replica found: the first of those with the last layers."""
         return self.last_stage and self.tensor_rank == 0
 
-    def leader(self, stage: int) -> int:
-        """The rank that speaks for ``stage`` when weights are collected."""
-        return stage * self.layout.tensor * self.layout.data
+    def holds(self, stage: int, part: int | None) -> bool:
+        """Whether a parameter of ``stage`` and, if it is one of an expert, expert parallel ``part`` is here."""
+        return stage == self.stage and part in (None, self.expert_rank)
 
     def add(self, numbers: torch.Tensor) -> None:
         """Add up a tensor on the host over all ranks, in place."""
@@ -103,6 +119,12 @@ class Mesh:
             for name, value in json.loads(one[:size].numpy().tobytes()).items():
                 found[name] = found.get(name, 0.0) + value
         return found
+
+    def largest(self, number: float) -> float:
+        """Of all ranks; the same on all of them."""
+        held = torch.tensor(number, dtype=torch.float64)
+        dist.all_reduce(held, dist.ReduceOp.MAX, group=self.host)
+        return float(held)
 
     def wait_for_all(self) -> None:
         """Return when every rank has come here."""

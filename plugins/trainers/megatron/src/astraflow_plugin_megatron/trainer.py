@@ -17,27 +17,30 @@ from astraflow_core.errors import NonFiniteLoss, UserError
 from astraflow_core.protocols.algorithm import Algorithm
 from astraflow_core.training.micro_batches import MicroBatch, micro_batches
 from astraflow_core.training.schedule import lr_factor
-from astraflow_core.training.shares import Share, idle, share
+from astraflow_core.training.shares import Share, even_micro_batches, idle, share
 from astraflow_core.types import Batch, ComponentContext, ExportedTensor
-from astraflow_plugin_megatron import checkpoint, cpu, passes
-from astraflow_plugin_megatron.architecture import check_split, read_architecture
+from astraflow_plugin_megatron import cpu, passes
+from astraflow_plugin_megatron.architecture import Architecture, check_split, read_architecture
+from astraflow_plugin_megatron.checkpoint import Checkpoints
 from astraflow_plugin_megatron.config import MegatronConfig
-from astraflow_plugin_megatron.model import DTYPES, Policy, build
+from astraflow_plugin_megatron.model import DTYPES, Policy, Wanted, build
 from astraflow_plugin_megatron.optimizer import Optimizer
 from astraflow_plugin_megatron.ranks import Mesh
 from astraflow_plugin_megatron.weights import full_tensors, shapes
 from astraflow_torch_training.export import SAFETENSORS_NAMES, exported_tensor, write_folder
+from astraflow_torch_training.memory import enough_memory, peak_memory_gb
 
 # On CPU activations of a few thousand tokens stay in cache; a GPU wants larger products.
 MICRO_BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
 
 
 class MegatronTrainer:
-    """A dense Llama, Qwen2 or Qwen3 in Megatron-Core (Shoeybi et al. 2019, Narayanan et al. 2021).
+    """A Llama, Qwen2 or Qwen3 in Megatron-Core (Shoeybi et al. 2019, Narayanan et al. 2021).
 
     Every rank makes the same calls with the same whole batch; replicas share its rows by tokens. The
     gradient is the sum over all of them, since shares in a loss are fixed before. Dropout is off, so that the
-    log-probs trained on are those that were sampled from.
+    log-probs trained on are those that were sampled from. For an algorithm that needs values, a linear value
+    head shares the last stage's hidden states; it is in checkpoints and never published.
     """
 
     def __init__(self, config: MegatronConfig, context: ComponentContext) -> None:
@@ -59,15 +62,17 @@ class MegatronTrainer:
         torch.set_num_threads(config.threads)
         torch.manual_seed(self._context.seed)
         self._arch = read_architecture(model)
-        check_split(self._arch, config.tensor_parallel, config.pipeline_parallel)
+        self._check_split(self._arch)
         self._source, self._total_steps = model, total_steps
         self._budget = config.micro_batch_tokens or MICRO_BATCH_TOKENS[config.device]
         with self._runtime():
             self._mesh = Mesh(config, self._context.ranks, self._context.seed)
-            self._policy = build(model, self._arch, config, self._mesh)
+            self._critic = "values" in needs
+            self._policy = build(model, self._arch, config, self._mesh, self._critic)
             if "reference" in needs:
                 self._reference = self._load_reference()
             self._optimizer = Optimizer(self._policy, config)
+            self._checkpoints = Checkpoints(self._optimizer, self._arch, self._critic, self._mesh)
 
     def logprobs(
         self, batch: Batch, model: Literal["current", "reference"]
@@ -76,26 +81,31 @@ class MegatronTrainer:
         chosen = self._policy if model == "current" else self._reference
         if chosen is None:
             raise UserError("no reference model was loaded: setup() was not told that it is needed")
+        return self._evaluate(chosen, batch, Wanted())
+
+    def values(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`: of the state before each token, 0 at the first of a
+        row; complete on every rank."""
+        if not self._critic:
+            raise UserError("no critic was made: setup() was not told that values are needed")
+        return self._evaluate(self._policy, batch, Wanted(logprobs=False, values=True))
+
+    def _evaluate(self, model: Policy, batch: Batch, wanted: Wanted) -> npt.NDArray[np.float32]:
         mesh, result = self._ranks, np.zeros(len(batch.tokens), dtype=np.float32)
         mine, cut = self._cut(batch, np.ones(len(batch.tokens), dtype=np.bool_))
-        with self._runtime():
-            found = passes.logprobs(chosen, mesh, mine.batch, cut, self._arch.vocabulary)
+        vocabulary = self._arch.vocabulary
+        with self._runtime(), self._enough_memory(batch):
+            found = passes.evaluate(model, mesh, mine.batch, cut, vocabulary, wanted)
             result[mine.tokens] = found
             mesh.add(torch.from_numpy(result))
         return result
-
-    def values(self, batch: Batch) -> npt.NDArray[np.float32]:
-        """Refused: this trainer has no critic."""
-        raise UserError(
-            "trainer 'megatron' trains no value model; take the trainer 'torch' for algorithms with a critic"
-        )
 
     def step(self, batch: Batch, algorithm: Algorithm, step: int) -> dict[str, float]:
         """See :class:`astraflow_core.protocols.trainer.Trainer`.
 
         Beside the required metrics: ``trained_tokens``, ``loss_<term>`` (they add up to ``loss``),
         ``padding_fraction`` of the computed tokens, ``forward_backward_s`` with the waits within the pipeline
-        and the reduction of gradients, ``optimizer_s``.
+        and the reduction of gradients, ``optimizer_s``, and ``peak_memory_gb`` of the rank that took most.
         """
         mesh, config = self._ranks, self._config
         mine, cut = self._cut(batch, batch.loss_mask)
@@ -108,15 +118,16 @@ class MegatronTrainer:
         )
         with self._runtime():
             self._optimizer.zero()
-            tally = passes.accumulate(
-                self._optimizer.model,
-                mesh,
-                mine.batch,
-                algorithm,
-                step,
-                cut,
-                self._arch.vocabulary,
-            )
+            with self._enough_memory(batch):
+                tally = passes.accumulate(
+                    self._optimizer.model,
+                    mesh,
+                    mine.batch,
+                    algorithm,
+                    step,
+                    cut,
+                    self._arch.vocabulary,
+                )
             with tally.clock("optimizer_s"):
                 own = {name: float(value) for name, value in tally.sums.items()}
                 counts = {"tokens": float(tally.tokens), "computed": float(tally.computed)}
@@ -134,6 +145,7 @@ class MegatronTrainer:
             "tokens": float(len(batch.tokens)),
             "trained_tokens": float(batch.trained_tokens),
             "padding_fraction": 1 - counted["tokens"] / computed if computed else 0.0,
+            "peak_memory_gb": mesh.largest(peak_memory_gb(mesh.device)),
             **tally.seconds,
         }
 
@@ -149,12 +161,12 @@ class MegatronTrainer:
     def save(self, directory: Path) -> None:
         """See :class:`astraflow_core.protocols.trainer.Trainer`; every rank into the same folder."""
         with self._runtime():
-            checkpoint.save(directory, self._optimizer, self._ranks, self._steps)
+            self._checkpoints.save(directory, self._steps)
 
     def load(self, directory: Path) -> None:
         """See :class:`astraflow_core.protocols.trainer.Trainer`. The reference model stays the initial one."""
         with self._runtime():
-            self._steps = checkpoint.load(directory, self._optimizer, self._ranks)
+            self._steps = self._checkpoints.load(directory)
 
     def save_model(self, directory: Path) -> None:
         """See :class:`astraflow_core.protocols.trainer.Trainer`; in ``publish_dtype``."""
@@ -169,7 +181,7 @@ class MegatronTrainer:
 
     def close(self) -> None:
         """Free model, reference and optimizer, and leave the other ranks."""
-        for name in ("_policy", "_optimizer"):
+        for name in ("_policy", "_optimizer", "_checkpoints"):
             self.__dict__.pop(name, None)
         self._reference = None
         if self._mesh is not None:
@@ -187,16 +199,27 @@ class MegatronTrainer:
         with contextlib.ExitStack() as stack:
             stack.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", module=r"megatron\.core|torch\.distributed")
+            warnings.filterwarnings("ignore", message=r"The \.grad attribute of a Tensor")
             if self._config.device == "cpu":
                 stack.enter_context(cpu.standing_in())
             yield
 
     def _cut(self, batch: Batch, wanted: npt.NDArray[np.bool_]) -> tuple[Share, list[MicroBatch]]:
         """This replica's share and its micro-batches, at least one: the reduction of gradients is a
-        collective."""
-        mine = share(batch, self._ranks.data_rank, self._ranks.layout.data)
+        collective. As many as the other replicas' if they share experts, where each forward pass is one."""
+        layout, place = self._ranks.layout, self._ranks.data_rank
+        if layout.expert > 1:
+            return even_micro_batches(batch, wanted, self._budget, False, place, layout.data)
+        mine = share(batch, place, layout.data)
         cut = list(micro_batches(mine.batch, wanted[mine.tokens], self._budget, packed=False))
         return mine, cut or [idle(batch, packed=False)]
+
+    def _check_split(self, arch: Architecture) -> None:
+        config = self._config
+        check_split(arch, config.tensor_parallel, config.pipeline_parallel, config.expert_parallel)
+
+    def _enough_memory(self, batch: Batch) -> contextlib.AbstractContextManager[None]:
+        return enough_memory(self._budget, int(batch.lengths.max(initial=0)))
 
     def _norm(self, loss: float) -> float:
         """Of the gradient before it is clipped; raises before anything is changed."""
@@ -219,7 +242,7 @@ class MegatronTrainer:
                 f"reference_model {folder} has a vocabulary of {arch.vocabulary}, the trained model one of "
                 f"{self._arch.vocabulary}: their tokens differ"
             )
-        check_split(arch, self._config.tensor_parallel, self._config.pipeline_parallel)
+        self._check_split(arch)
         model = build(source, arch, self._config, self._ranks)
         model.requires_grad_(False).eval()
         return model

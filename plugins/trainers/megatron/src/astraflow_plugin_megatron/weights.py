@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 import torch
@@ -24,7 +24,7 @@ def load_folder(model: torch.nn.Module, folder: Path, arch: Architecture, mesh: 
     """Fill this rank's part of the model. Raises :class:`UserError` if tensors are missing, superfluous or of
     another shape."""
     files = _files(folder)
-    plan = list(entries(arch, mesh.layout.pipeline))
+    plan = list(entries(arch, mesh.layout.pipeline, mesh.layout.expert))
     expected = {name for entry in plan for name, _ in entry.sources}
     superfluous = {
         name
@@ -36,11 +36,11 @@ def load_folder(model: torch.nn.Module, folder: Path, arch: Architecture, mesh: 
             raise UserError(f"{folder} {what} {len(names)} tensors: {', '.join(sorted(names)[:3])}")
     parameters = dict(model.named_parameters())
     for entry in plan:
-        if entry.stage != mesh.stage:
+        if not mesh.holds(entry.stage, entry.part):
             continue
         tensors = [_read(files[name], name, shape) for name, shape in entry.sources]
         share = pack(entry.packing, tensors, arch, mesh.tensor_rank, mesh.layout.tensor)
-        parameters.pop(_name(entry, parameters)).copy_(share)
+        parameters.pop(name_of(entry, parameters)).copy_(share)
     assert not parameters, f"parameters that no tensor fills: {sorted(parameters)}"
 
 
@@ -50,26 +50,25 @@ def full_tensors(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """The weights on rank 0, on the host in ``dtype`` under Hugging Face names, one at a time; nothing on the
     other ranks, which take part while they iterate."""
-    if mesh.data_rank != 0:
-        return
     parameters = dict(model.named_parameters())
-    for entry in entries(arch, mesh.layout.pipeline):
+    for entry in entries(arch, mesh.layout.pipeline, mesh.layout.expert):
         if entry.copy:
             continue
         found: list[torch.Tensor] = []
-        if entry.stage == mesh.stage:
-            shares = _shares(parameters[_name(entry, parameters)].detach(), entry, mesh)
+        replica = entry.part or 0  # of those that hold it, the one that gives it
+        giver = mesh.layout.rank(0, replica, entry.stage)
+        if (mesh.data_rank, mesh.stage) == (replica, entry.stage):
+            shares = _shares(parameters[name_of(entry, parameters)].detach(), entry, mesh)
             if mesh.tensor_rank == 0:
                 full = unpack(entry.packing, shares, arch)
                 found = [tensor.to("cpu", dtype).contiguous() for tensor in full]
-        if entry.stage != 0 and mesh.tensor_rank == 0:
-            if mesh.rank == 0:
-                found = [torch.empty(shape, dtype=dtype) for _, shape in entry.sources]
-                for tensor in found:
-                    dist.recv(tensor, mesh.leader(entry.stage), group=mesh.host)
-            elif entry.stage == mesh.stage:
-                for tensor in found:
-                    dist.send(tensor, 0, group=mesh.host)
+        if mesh.rank == giver != 0:
+            for tensor in found:
+                dist.send(tensor, 0, group=mesh.host)
+        elif mesh.rank == 0 != giver:
+            found = [torch.empty(shape, dtype=dtype) for _, shape in entry.sources]
+            for tensor in found:
+                dist.recv(tensor, giver, group=mesh.host)
         if mesh.rank == 0:
             for (name, _), tensor in zip(entry.sources, found, strict=True):
                 yield name, tensor
@@ -89,7 +88,8 @@ def _shares(tensor: torch.Tensor, entry: Entry, mesh: Mesh) -> list[torch.Tensor
     return shares
 
 
-def _name(entry: Entry, parameters: dict[str, torch.nn.Parameter]) -> str:
+def name_of(entry: Entry, parameters: Container[str]) -> str:
+    """Its name in the model of which these are the ``parameters``."""
     return next(name for name in entry.names if name in parameters)
 
 
