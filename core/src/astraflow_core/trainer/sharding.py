@@ -40,6 +40,7 @@ def sharded(
     else:
         problem = ready.no_shards(one_host=not meeting.host)
     if not problem:
+        log.info("each of %d ranks publishes what it holds", meeting.ranks.size)
         return ready
     if wanted == "sharded":
         raise UserError(

@@ -14,6 +14,7 @@ import pytest
 from astraflow_core.errors import NonFiniteLoss
 from astraflow_core.protocols.trainer import SavesLater
 from astraflow_core.testing.conformance._checks import Claims, assert_whole, capability
+from astraflow_core.testing.conformance._sharded_export_tests import ShardedExportTests
 from astraflow_core.testing.conformance._trainer_checks import close_to, loss_inputs
 from astraflow_core.testing.conformance._trainer_rig import (
     DEMANDS,
@@ -40,7 +41,7 @@ BITWISE = 1e-6
 which a parallel machine adds."""
 
 
-class TrainerConformance(Conformance, Claims):
+class TrainerConformance(Conformance, Claims, ShardedExportTests):
     """Inherit this and give the fixture ``component``::
 
         class TestMyTrainer(TrainerConformance):
