@@ -66,6 +66,7 @@ def test_generated_pages_are_current() -> None:
     assert not names, f"stale: {', '.join(names)}; `make docs` mends that"
 
 
+@pytest.mark.slow
 def test_a_stale_page_is_named_with_what_mends_it_and_mended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,6 +116,7 @@ def test_every_block_of_the_guide_that_is_code_is_included() -> None:
     assert modules and {str(file.relative_to(ROOT)) for file in modules} <= named
 
 
+@pytest.mark.slow
 def test_pages_are_made_alike_in_every_process_and_without_a_backend() -> None:
     script = (
         "import hashlib, sys, docs\n"

@@ -82,9 +82,13 @@ def test_an_empty_or_malformed_data_set_is_named_with_its_line(user: User) -> No
     refused(user, user.run_table("prompts.use='jsonl'", "prompts.path='none.jsonl'"), "none.jsonl")
 
 
-def test_prompt_and_max_tokens_over_the_context_are_named(user: User) -> None:
+def test_max_tokens_over_the_context_are_named(user: User) -> None:
     refused(user, user.run_table("sampling.max_tokens=1000"), "max_tokens", "1000", "128 tokens")
     assert not (user.directory / "runs").exists()
+
+
+@pytest.mark.slow
+def test_a_prompt_and_max_tokens_over_the_context_are_named(user: User) -> None:
     ended = user.run_table("sampling.max_tokens=126", "run.failure_limit=3")
     refused(user, ended, "prompt of 4 tokens + max_tokens 126", "context", exit_code=1)
 
@@ -105,6 +109,7 @@ def test_a_reward_that_raises_ends_the_run_with_its_words(user: User) -> None:
     refused(user, ended, "mine:Reward", "no such unit: furlong", "mine.py", exit_code=1)
 
 
+@pytest.mark.slow
 def test_a_workflow_that_hangs_meets_its_deadline(user: User) -> None:
     write_component(
         user,
@@ -128,6 +133,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_the_batch_and_keeps_the_wei
     assert (batch.id, len(batch)) == ("solver-000003", 32)
 
 
+@pytest.mark.slow
 def test_a_batch_whose_loss_is_not_finite_can_be_left_out(user: User) -> None:
     ended = user.run_table("policies.solver.trainer.nan_at=3", 'run.on_nonfinite="skip"')
     assert ended.exit_code == 0, ended.text
@@ -138,6 +144,7 @@ def test_a_batch_whose_loss_is_not_finite_can_be_left_out(user: User) -> None:
     assert (ended.run_directory / "bad_batches/solver-000003.batch").exists()
 
 
+@pytest.mark.slow
 def test_a_trainer_that_dies_is_named_with_its_last_words(user: User) -> None:
     ended = user.run_table("policies.solver.trainer.crash_at=2")
     refused(user, ended, "trainer-solver", "told to crash", exit_code=1)
@@ -171,6 +178,7 @@ def test_duplicate_names_are_refused_only_when_named(user: User) -> None:
     assert ended.exit_code == 0, ended.text
 
 
+@pytest.mark.slow
 def test_broken_and_incompatible_plugins_do_not_matter_until_named(user: User) -> None:
     fake_plugin(user.directory, "broken", "import a_module_that_is_absent\n")
     fake_plugin(user.directory, "future", MANIFEST.format(api=(9, 0)))

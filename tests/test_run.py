@@ -79,6 +79,7 @@ def test_a_run_leaves_what_it_promises(first_run: tuple[User, Ended]) -> None:
     assert user.left_running() == []
 
 
+@pytest.mark.slow
 def test_the_resolved_config_runs_again(first_run: tuple[User, Ended], user: User) -> None:
     resolved = (first_run[1].run_directory / "config.toml").read_text()
     ended = user.run_table(config=resolved)
@@ -86,6 +87,7 @@ def test_the_resolved_config_runs_again(first_run: tuple[User, Ended], user: Use
     assert ended.summary["steps"] == 8
 
 
+@pytest.mark.slow
 def test_staleness_zero_is_exactly_synchronous(user: User) -> None:
     """Every trained token was sampled by the version that its batch updated."""
     overrides = ["run.max_staleness=0", "run.steps=6", "raas.replicas=2"]
@@ -200,6 +202,7 @@ def sockets(user: User) -> Iterator[Path]:
         user.close()
 
 
+@pytest.mark.slow
 def test_ctrl_c_twice_ends_at_once(user: User, sockets: Path) -> None:
     process = user.start(
         *user.table_arguments("run.steps=100000", "policies.solver.trainer.step_s=1.0")
@@ -231,6 +234,7 @@ class Deaf:
 """
 
 
+@pytest.mark.slow
 def test_a_killed_launcher_leaves_nothing_running(user: User, sockets: Path) -> None:
     """Nor do engine hosts, a reward worker that hears no SIGTERM, and what that has started."""
     user.write("deaf_reward.py", DEAF_REWARD)

@@ -7,7 +7,7 @@ import pytest
 from astraflow_core.testing.runs import TABLE_RUN, User
 from astraflow_core.testing.tiny_model import write_tiny_model
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 
 
 @pytest.mark.parametrize("plain", [False, True])
