@@ -64,6 +64,16 @@ def test_every_version_that_crosses_a_bad_link_is_the_one_that_was_published(
     assert 0 < fields["resent_fraction"] < 0.5
 
 
+def test_a_far_raas_gets_every_version_it_serves_while_the_trainer_goes_on(quick: Quick) -> None:
+    if not possible():
+        pytest.skip("the slow link needs root: it makes network namespaces and TUN devices")
+    fields = quick("far_raas")
+    assert fields["steps"] == 6 and fields["versions_published"] == 7
+    assert 2 <= fields["versions_served"] <= 7 and fields["max_staleness_seen"] <= 2
+    assert fields["refresh_s"] > 0.3 and fields["publish_s"] > 0
+    assert 0 < fields["busy_while_fetching"] <= 1
+
+
 def test_receivers_of_whole_versions_are_measured(quick: Quick) -> None:
     fields = quick("sync_e2e")
     assert fields["full_over_limit"] > 0
