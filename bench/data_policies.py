@@ -1,7 +1,8 @@
 """What data policies cost with a million known prompts: time per decision, memory per prompt, a checkpoint.
 
 A *decision* is all that a policy is asked and told about one prompt: ``admit``, ``on_admitted``, ``accept``
-of its group and ``on_ended``, as far as it has them, for prompts in random order out of those known; of a policy that
+of its group (made beforehand) and ``on_ended``, as far as it has them, for prompts in random order out of those known;
+of a policy that
 draws or arranges, one row of a batch of 256 out of as many fresh rows and a buffer of rows served before; of one
 that orders, one key. *Bytes per prompt* are found by walking all objects that the policy holds, its dict from ids to rows
 excepted. A *checkpoint* is ``state_dict``, encoded as JSON and written to a file.
@@ -103,7 +104,7 @@ class Case:
     def meet(self) -> None:
         """Each prompt has come once; one in ten failed, if the policy follows that."""
         for number, prompt in enumerate(self._known):
-            self._decide(prompt, number)
+            self._decide(prompt, self._group(prompt, number))
             if number % 10 == 0 and hasattr(self.policy, "on_ended"):
                 self._end(prompt, "failed")
         if hasattr(self.policy, "on_version"):
@@ -112,6 +113,7 @@ class Case:
 
     def decision_s(self, prompts: list[Prompt]) -> float:
         """CPU seconds per decision."""
+        groups = [self._group(prompt, number) for number, prompt in enumerate(prompts)]
         gc.collect()
         began = time.process_time()
         if hasattr(self.policy, "draw"):
@@ -128,8 +130,8 @@ class Case:
             for row in self._fresh:
                 self.policy.key(row)
             return (time.process_time() - began) / len(self._fresh)
-        for number, prompt in enumerate(prompts):
-            self._decide(prompt, number)
+        for prompt, group in zip(prompts, groups, strict=True):
+            self._decide(prompt, group)
         return (time.process_time() - began) / len(prompts)
 
     def bytes_held(self) -> int:
@@ -149,14 +151,17 @@ class Case:
         """The state that was written last."""
         return msgspec.json.decode(self._file.read_bytes())
 
-    def _decide(self, prompt: Prompt, number: int) -> None:
+    def _group(self, prompt: Prompt, number: int) -> GroupSummary:
+        return _group(prompt, self._rewards[number % 4])
+
+    def _decide(self, prompt: Prompt, group: GroupSummary) -> None:
         policy = self.policy
         if hasattr(policy, "admit"):
             policy.admit(prompt)
         if hasattr(policy, "on_admitted"):
             policy.on_admitted(prompt)
         if hasattr(policy, "accept"):
-            policy.accept(_group(prompt, self._rewards[number % 4]))
+            policy.accept(group)
         if hasattr(policy, "on_ended"):
             self._end(prompt, "accepted")
 

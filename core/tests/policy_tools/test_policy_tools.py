@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 
@@ -60,6 +61,32 @@ def test_the_first_drawn_follow_their_weights():
         seen.update(chance.sample(weights, 1))
     observed = np.array([seen[i] for i in range(4)]) / 4000
     np.testing.assert_allclose(observed, np.array(weights) / 8, atol=0.03)
+
+
+@pytest.mark.parametrize("highest", [5.0, 50.0, 0.0])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_pick_is_distributed_as_a_sample(count, highest):
+    """Against the chances of all sequences of draws without replacement, summed up."""
+    weights = [1.0, 2.0, 0.0, 5.0]
+    expected: Counter[tuple[int, ...]] = Counter()
+    for order in itertools.permutations([0, 1, 3], count):
+        left, chance = 8.0, 1.0
+        for index in order:
+            chance *= weights[index] / left
+            left -= weights[index]
+        expected[tuple(sorted(order))] += chance
+    chance, seen = Chance(3), Counter()
+    for _ in range(3000):
+        seen[tuple(chance.pick(4, count, weights.__getitem__, highest))] += 1
+    for indexes, share in expected.items():
+        assert seen[indexes] / 3000 == pytest.approx(share, abs=0.03)
+    assert seen.keys() == expected.keys()
+
+
+def test_a_pick_of_more_than_have_a_weight_takes_the_others_too():
+    assert Chance(0).pick(4, 2, [0.0, 0.0, 1.0, 0.0].__getitem__, 1.0) == [2, 3]
+    assert Chance(0).pick(3, 3, [0.0, 0.0, 0.0].__getitem__, 0.0) == [0, 1, 2]
+    assert Chance(0).pick(0, 0, [].__getitem__, 1.0) == []
 
 
 def test_of_weightless_indexes_the_last_are_drawn():

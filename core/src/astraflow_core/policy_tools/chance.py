@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -31,6 +31,25 @@ class Chance:
         # Of equal keys those that come first are taken: the last indexes.
         descending = range(len(keys) - 1, -1, -1)
         return sorted(heapq.nsmallest(count, descending, key=keys.__getitem__))
+
+    def pick(
+        self, size: int, count: int, weight: Callable[[int], float], highest: float
+    ) -> list[int]:
+        """As :meth:`sample` of the weights of ``size`` indexes, looking at few of them if many weights are near the
+        ``highest``: an index drawn evenly is taken with the chance weight / highest. After ``size`` tries the rest
+        is drawn the other way. A weight above ``highest`` counts as that. Needs ``0 <= count <= size``."""
+        uniform, chosen = self._random.random, set[int]()
+        for _ in range(size if highest > 0 else 0):
+            if len(chosen) == count:
+                break
+            index = int(uniform() * size)
+            if uniform() * highest < weight(index):
+                chosen.add(index)
+        if len(chosen) < count:
+            left = [index for index in range(size) if index not in chosen]
+            rest = self.sample([weight(index) for index in left], count - len(chosen))
+            chosen.update(left[index] for index in rest)
+        return sorted(chosen)
 
     def order(self, weights: Sequence[float]) -> list[int]:
         """All indexes in a random order, of which the first ``n`` are distributed as :meth:`sample` draws

@@ -8,8 +8,6 @@ with ``singletons = "drop"`` is AstraFlow 0.1.2's ``filter_zero_adv`` (``allclos
 
 from __future__ import annotations
 
-import numpy as np
-
 from astraflow_core.types import ComponentContext, GroupSummary, Verdict
 from astraflow_plugin_dynamic_sampling.config import DynamicSamplingConfig
 
@@ -37,10 +35,10 @@ class DynamicSampling:
         return {"groups": float(self._groups), "dropped": float(self._dropped)}
 
     def _judge(self, group: GroupSummary) -> Verdict:
-        rewards = group.rewards
-        if rewards.size == 1:
+        rewards = group.rewards.tolist()
+        if len(rewards) == 1:
             return KEEP if self._config.singletons == "keep" else SINGLE
         first = rewards[0]
-        farthest = float(np.abs(rewards - first).max())
-        allowed = self._config.absolute_tolerance + self._config.tolerance * abs(float(first))
+        farthest = max(max(rewards) - first, first - min(rewards))
+        allowed = self._config.absolute_tolerance + self._config.tolerance * abs(first)
         return KEEP if farthest > allowed else EQUAL

@@ -14,12 +14,12 @@ What a step keeps beyond its need stays in the buffer, the repository throws it 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from astraflow_core.policy_tools.chance import Chance
 from astraflow_core.policy_tools.outcomes import watched_policy
 from astraflow_core.policy_tools.states import require_keys
-from astraflow_core.policy_tools.statistics import without_variance
 from astraflow_core.types import ComponentContext, GroupSummary, Prompt, Verdict
 from astraflow_plugin_greso.config import GresoRepositoryConfig
 from astraflow_plugin_greso.rounds import Rounds
@@ -64,20 +64,20 @@ class GresoRepository:
 
     def accept(self, group: GroupSummary) -> Verdict:
         """Learn; every group is kept."""
-        rewards = group.rewards
-        if group.policy != self._policy or rewards.size == 0:
+        rewards = group.rewards.tolist()
+        if group.policy != self._policy or not rewards:
             return KEEP
-        mean = float(rewards.mean())
+        average = math.fsum(rewards) / len(rewards)
         kind: Kind = None
-        if mean >= self._config.easy_mean:
+        if average >= self._config.easy_mean:
             kind = "easy"
-        elif mean <= self._config.hard_mean:
+        elif average <= self._config.hard_mean:
             kind = "hard"
-        flat = rewards.size == 1 or without_variance(rewards)
+        flat = rewards.count(rewards[0]) == len(rewards)
         self._streaks.note(group.prompt.id, kind)
         self._step.count(kind if flat else None)
         if self._rounds is not None:
-            self._rounds.group(int(rewards.size), flat)
+            self._rounds.group(len(rewards), flat)
         return KEEP
 
     def on_admitted(self, prompt: Prompt) -> None:

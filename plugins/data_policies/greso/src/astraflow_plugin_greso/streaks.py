@@ -43,11 +43,13 @@ class Streaks:
         row = self._table.row(prompt_id)
         streak = self._streak[row]
         if kind is None:
-            self._streak[row] = 0
+            streak = 0
         elif kind == "easy":
-            self._streak[row] = min(max(streak, 0) + 1, LONGEST)
+            streak = streak + 1 if streak > 0 else 1
         else:
-            self._streak[row] = max(min(streak, 0) - 1, -LONGEST)
+            streak = streak - 1 if streak < 0 else -1
+        if -LONGEST <= streak <= LONGEST:
+            self._streak[row] = streak
 
     def state_dict(self) -> dict[str, Any]:
         """Streaks and epoch."""

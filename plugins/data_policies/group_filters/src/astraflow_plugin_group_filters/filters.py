@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from astraflow_core.policy_tools.statistics import mean
 from astraflow_core.types import ComponentContext, GroupSummary, Verdict
 from astraflow_plugin_group_filters.config import (
     LengthFilterConfig,
@@ -59,7 +60,7 @@ class OverlongFilter:
 
     def accept(self, group: GroupSummary) -> Verdict:
         """Refuse if too many were cut off."""
-        share = float(group.truncated.mean()) if group.truncated.size else 0.0
+        share = mean(group.truncated) if group.truncated.size else 0.0
         return self._refusal if share > self._most else KEEP
 
 
@@ -91,7 +92,7 @@ def _statistic(values: npt.NDArray[Any], of: str) -> float:
     if of == "std":
         return float(np.std(values, ddof=1)) if values.size > 1 else 0.0
     if of == "mean":
-        return float(values.mean())
+        return mean(values)
     return float(values.min() if of == "min" else values.max())
 
 

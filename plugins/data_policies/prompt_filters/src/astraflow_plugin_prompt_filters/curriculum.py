@@ -17,8 +17,11 @@ from astraflow_core.policy_tools.outcomes import watched_policy
 from astraflow_core.policy_tools.prompt_table import PromptTable
 from astraflow_core.policy_tools.schedule import at
 from astraflow_core.policy_tools.states import require_keys
+from astraflow_core.policy_tools.statistics import mean
 from astraflow_core.types import ComponentContext, GroupSummary, Prompt, Verdict
 from astraflow_plugin_prompt_filters.config import CurriculumConfig
+
+KEEP = Verdict(True)
 
 
 class Curriculum:
@@ -57,10 +60,11 @@ class Curriculum:
             and group.policy == self._policy
             and group.rewards.size
         ):
-            mean, known = float(group.rewards.mean()), group.prompt.id in self._means
+            average, known = mean(group.rewards), group.prompt.id in self._means
             row, memory = self._means.row(group.prompt.id), self._config.memory
-            self._mean[row] = memory * self._mean[row] + (1 - memory) * mean if known else mean
-        return Verdict(True)
+            before = self._mean[row] if known else average
+            self._mean[row] = memory * before + (1 - memory) * average
+        return KEEP
 
     def on_version(self, policy: str, version: int) -> None:
         """The bounds are those of the newest version."""

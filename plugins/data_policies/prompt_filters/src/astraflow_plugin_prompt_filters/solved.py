@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from astraflow_core.policy_tools.chance import Chance
 from astraflow_core.policy_tools.outcomes import watched_policy
 from astraflow_core.policy_tools.prompt_table import PromptTable
 from astraflow_core.policy_tools.states import require_keys
 from astraflow_core.types import ComponentContext, GroupSummary, Prompt, Verdict
 from astraflow_plugin_prompt_filters.config import SolvedFilterConfig
+
+KEEP = Verdict(True)
 
 
 class SolvedFilter:
@@ -48,11 +48,11 @@ class SolvedFilter:
         """Learn; every group is kept."""
         if group.policy == self._policy and group.rewards.size:
             row = self._table.row(group.prompt.id)
-            succeeded = np.count_nonzero(group.rewards > self._config.reward_above)
-            share = succeeded / group.rewards.size
+            rewards, above = group.rewards.tolist(), self._config.reward_above
+            share = sum(reward > above for reward in rewards) / len(rewards)
             memory = self._config.memory
             self._rate[row] = memory * self._rate[row] + (1 - memory) * share
-        return Verdict(True)
+        return KEEP
 
     def metrics(self) -> dict[str, float]:
         """``prompts`` with a success rate, those ``solved`` now, offers ``skipped``."""

@@ -50,6 +50,7 @@ class Replay:
         self._key = "[run] max_staleness" if self._bound == bound else "its max_staleness"
         self._drawn = self._replayed = self._missing = self._at_bound = 0
         self._in_vain = [0, 0, 0]
+        self._highest: float | None = None
 
     def draw(
         self, count: int, fresh: Sequence[BufferedRow], kept: Sequence[BufferedRow], version: int
@@ -66,7 +67,9 @@ class Replay:
         last_time = sum(row.min_version <= version - self._bound for row in fresh[: count - again])
         self._at_bound += last_time
         self._look_for_the_cause(wanted > 0 and again == 0, count, last_time)
-        return [*fresh[: count - again], *self._selected(pool, again)]
+        replayed = self._selected(pool, again, kept)
+        self._note_surprise(fresh[: count - again])
+        return [*fresh[: count - again], *replayed]
 
     def metrics(self) -> dict[str, float]:
         """Share of all rows so far that were ``replayed``; how many rows more were wanted (``missing``); and the
@@ -83,14 +86,15 @@ class Replay:
         return {
             "served": [self._drawn, self._replayed, self._missing, self._at_bound],
             "in_vain": list(self._in_vain),
+            "highest": self._highest,
             "chance": self._chance.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on as the policy that gave ``state`` would."""
-        require_keys(state, "served", "in_vain", "chance")
+        require_keys(state, "served", "in_vain", "highest", "chance")
         self._drawn, self._replayed, self._missing, self._at_bound = state["served"]
-        self._in_vain = list(state["in_vain"])
+        self._in_vain, self._highest = list(state["in_vain"]), state["highest"]
         self._chance.load_state_dict(state["chance"])
 
     def _look_for_the_cause(self, in_vain: bool, rows: int, last_time: int) -> None:
@@ -113,10 +117,24 @@ class Replay:
         pool = [row for row in kept[-self._config.pool_size :] if row.min_version >= oldest]
         return pool if limit is None else [row for row in pool if row.times_served <= limit]
 
-    def _selected(self, pool: list[BufferedRow], count: int) -> list[BufferedRow]:
+    def _selected(
+        self, pool: list[BufferedRow], count: int, kept: Sequence[BufferedRow]
+    ) -> list[BufferedRow]:
         if self._config.selector == "latest":
             return pool[len(pool) - count :]
-        weights = [1.0] * len(pool)
+        size, exponent = len(pool), self._config.exponent
+        if self._config.selector == "uniform":
+            indexes = self._chance.pick(size, count, lambda _: 1.0, 1.0)
+        else:
+            if self._highest is None:
+                self._note_surprise(kept)
+            highest = (self._highest or 0.0) ** exponent
+            indexes = self._chance.pick(
+                size, count, lambda index: surprise(pool[index]) ** exponent, highest
+            )
+        return [pool[index] for index in indexes]
+
+    def _note_surprise(self, rows: Sequence[BufferedRow]) -> None:
+        """Whatever may be drawn again was drawn first, or was there before this policy: the highest is known."""
         if self._config.selector == "prioritised":
-            weights = [surprise(row) ** self._config.exponent for row in pool]
-        return [pool[index] for index in self._chance.sample(weights, count)]
+            self._highest = max([self._highest or 0.0, *map(surprise, rows)])

@@ -44,10 +44,13 @@ class StalenessThrottle:
 
     def accept(self, group: GroupSummary) -> Verdict:
         """Learn how old samples are; every group is kept."""
-        trained = group.min_versions[group.trained > 0]
-        if group.policy == self._policy and trained.size:
+        if group.policy != self._policy:
+            return KEEP
+        tokens, versions = group.trained.tolist(), group.min_versions.tolist()
+        trained = [version for version, count in zip(versions, tokens, strict=True) if count]
+        if trained:
             self._groups += 1
-            self._staleness += group.version - float(trained.mean())
+            self._staleness += group.version - sum(trained) / len(trained)
         return KEEP
 
     def on_version(self, policy: str, version: int) -> None:
