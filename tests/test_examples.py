@@ -22,24 +22,34 @@ def learned(ended: Ended) -> None:
     assert summary["lost"] == summary["duplicated"] == summary["failed"] == 0, summary
 
 
-@pytest.mark.timeout(400)
-def test_the_quickstart_learns(user: User) -> None:
-    ended = user.astraflow("run", EXAMPLES / "quickstart.toml", deadline_s=380)
+@pytest.mark.timeout(300)
+def test_the_quickstart_trains_for_a_few_steps(user: User) -> None:
+    overrides = [
+        "run.steps=3", "policies.solver.batch_sequences=64", "eval.sets.held_out.size=8",
+        "raas.replicas=1",
+    ]  # fmt: skip
+    arguments = [part for override in overrides for part in ("--set", override)]
+    ended = user.astraflow("run", EXAMPLES / "quickstart.toml", *arguments, deadline_s=280)
     assert ended.exit_code == 0, ended.text
-    learned(ended)
+    summary = ended.summary
+    assert summary["steps"] == summary["versions"] == 3 and summary["tokens_trained"] > 0, summary
+    assert summary["lost"] == summary["duplicated"] == summary["failed"] == 0, summary
     assert list(ended.run_directory.glob("*.png"))
+    assert (ended.run_directory / "models" / "solver" / "model.safetensors").exists()
     assert user.left_running() == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("seed", [1, 2])
-def test_the_quickstart_learns_on_other_seeds(user: User, seed: int) -> None:
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_quickstart_learns(user: User, seed: int) -> None:
     ended = user.astraflow(
         "run", EXAMPLES / "quickstart.toml", "--set", f"run.seed={seed}", deadline_s=380
     )
     assert ended.exit_code == 0, ended.text
     learned(ended)
+    assert list(ended.run_directory.glob("*.png"))
+    assert user.left_running() == []
 
 
 @pytest.mark.slow
@@ -69,6 +79,8 @@ def test_two_ranks_train_for_a_few_steps(user: User) -> None:
     (checkpoint,) = (ended.run_directory / "checkpoints" / "solver").iterdir()
     assert {"__0_0.distcp", "__1_0.distcp"} <= {file.name for file in checkpoint.iterdir()}
     assert (ended.run_directory / "models" / "solver" / "model.safetensors").exists()
+    logs = [file.read_text() for file in (ended.run_directory / "logs").glob("trainer-solver*")]
+    assert "each of 2 ranks publishes what it holds" in "".join(logs)
     assert user.left_running() == []
 
 
