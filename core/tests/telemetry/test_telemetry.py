@@ -86,6 +86,18 @@ def test_a_launched_service_ends_with_its_parent_even_if_it_ignores_sigterm(tmp_
         time.sleep(0.05)
 
 
+def test_a_launched_service_whose_parent_is_gone_already_ends(tmp_path: Path) -> None:
+    launcher = subprocess.Popen([sys.executable, "-c", "pass"])
+    orphan = (
+        "import time; from astraflow_core.telemetry.parent import end_with_parent; "
+        "end_with_parent(); time.sleep(30)"
+    )
+    environment = {**os.environ, "ASTRAFLOW_LAUNCHER": str(launcher.pid)}
+    process = subprocess.Popen([sys.executable, "-c", orphan], env=environment)
+    assert process.wait(25) != 0
+    launcher.wait()  # only now its number may be given to another process
+
+
 def test_a_service_started_by_hand_outlives_its_shell(tmp_path: Path) -> None:
     parent, child = family(tmp_path, launched=False)
     parent.kill()

@@ -9,11 +9,15 @@ import sys
 import threading
 import time
 
+from astraflow_core.telemetry.processes import look_at
+
 LAUNCHER = "ASTRAFLOW_LAUNCHER"
 """Set by a launcher whose processes shall not outlive it."""
 
 _PR_SET_PDEATHSIG = 1
 _LOOK_EVERY_S = 0.5
+_NOBODY = 0
+"""Parent of the first process."""
 
 
 def signal_at_parent_death(number: int) -> None:
@@ -25,9 +29,22 @@ def signal_at_parent_death(number: int) -> None:
 
 def end_with_parent() -> None:
     """:func:`end_with` the process that started this one, if that was a launcher whose processes shall
-    not outlive it; a service started by hand outlives its shell."""
-    if os.environ.get(LAUNCHER):
-        end_with(os.getppid())
+    not outlive it; a service started by hand outlives its shell. One that lost its parent before this was called, as
+    a rank whose torchrun was killed while it imported, ends at once."""
+    launcher = os.environ.get(LAUNCHER)
+    if launcher:
+        parent = os.getppid()
+        end_with(parent if _descends(parent, int(launcher)) else _NOBODY)
+
+
+def _descends(pid: int, ancestor: int) -> bool:
+    """Whether a process is ``ancestor`` or stems from it; true where that cannot be seen."""
+    while pid not in (ancestor, _NOBODY):
+        look = look_at(pid)
+        if look is None:
+            return True
+        pid = look.parent
+    return pid == ancestor
 
 
 def end_with(parent: int, grace_s: float = 2.0) -> None:

@@ -14,10 +14,12 @@ _STOPPED = ("T", "t")
 @dataclass(frozen=True, slots=True)
 class Look:
     """``stopped``: it was stopped (SIGSTOP, Ctrl-Z, a debugger) and did not go on yet. ``cpu_s``: CPU
-    seconds that it used so far, children that it waited for included."""
+    seconds that it used so far, children that it waited for included. ``parent``: who started it, or has taken it
+    over."""
 
     stopped: bool
     cpu_s: float
+    parent: int
 
 
 def look_at(pid: int) -> Look | None:
@@ -31,4 +33,4 @@ def look_at(pid: int) -> Look | None:
     # The name, in parentheses, may hold anything; what follows it are fields 3 and up of proc(5).
     fields = text.rpartition(")")[2].split()
     ticks = sum(int(field) for field in fields[11:15])
-    return Look(fields[0] in _STOPPED, ticks / os.sysconf("SC_CLK_TCK"))
+    return Look(fields[0] in _STOPPED, ticks / os.sysconf("SC_CLK_TCK"), int(fields[1]))
