@@ -1,7 +1,7 @@
 """A stand-in for the protocol of an SGLang server, written from the sources of SGLang 0.5.23, not from a
 running one: only a test on a GPU can show that the real server behaves so. It samples from a tiny model.
 
-What it is honest about: bodies with unknown fields are refused; a pause without a mode aborts; an update while
+What it is honest about: bodies with fields that neither the engine nor a router should send are refused; a pause without a mode aborts; an update while
 nothing is paused takes the writer's lock, that is, waits for what runs and holds back what comes; requests that are
 frozen in place keep their blocks, so that a flush fails; retracted ones are computed anew; `ignore_eos` disables
 stop tokens of every sort; each event of a stream repeats all that was sampled."""
@@ -33,6 +33,9 @@ FIELDS = {
         "text", "input_ids", "rid", "sampling_params", "return_logprob", "logprob_start_len",
         "top_logprobs_num", "token_ids_logprob", "return_text_in_logprobs", "return_sampling_mask",
         "stream",
+        # What sglang-router 0.3.2 fills in. By its published schema SGLang passes over what it does not know.
+        "model", "background", "log_metrics", "no_logs", "return_bytes", "return_entropy",
+        "return_hidden_states",
     },
     "/pause_generation": {"mode"},
     "/continue_generation": {"torch_empty_cache"},
@@ -107,6 +110,8 @@ class SGLangStandIn:
         asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(10)
 
     def stop(self) -> None:
+        if not self._thread.is_alive():
+            return
         asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)

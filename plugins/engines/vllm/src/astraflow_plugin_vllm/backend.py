@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import uuid
 from collections.abc import Sequence
@@ -190,9 +191,13 @@ class VllmBackend(ServerBackend):
             self._adapters.rebase("")
 
     async def progress(self) -> float:
-        """As the servers count that may run requests of ours."""
-        found = [await metrics(client) for client in self.routes.servers]
-        return sum(each.get(SAMPLED, 0.0) for each in found)
+        """As the servers count that may run requests of ours. Another replica's that is gone runs none."""
+        own, *others = self.routes.servers
+        sampled = (await metrics(own)).get(SAMPLED, 0.0)
+        for client in others:
+            with contextlib.suppress(AstraFlowError):
+                sampled += (await metrics(client)).get(SAMPLED, 0.0)
+        return sampled
 
     async def sleep(self, level: int) -> None:
         """Give memory back; what runs ends with what it has."""
