@@ -17,6 +17,7 @@ from astraflow_core.errors import (
     NonFiniteLoss,
     RunFailed,
     UserError,
+    WeightsError,
 )
 from astraflow_core.trainer import channel
 from astraflow_core.trainer.channel import Hub, RankLost, Spoke
@@ -24,6 +25,7 @@ from astraflow_core.trainer.follower import Follower
 from astraflow_core.trainer.leader import Leader
 from astraflow_core.trainer.meeting import Meeting, ranks_of
 from astraflow_core.trainer.operations import Operations
+from astraflow_core.trainer.sharding import LedPublisher, sharded
 from astraflow_core.types import Batch, Ranks
 
 pytestmark = pytest.mark.timeout(60)
@@ -73,6 +75,11 @@ class Trainer:
         yield from ("a", "b")
         self.said.append("exported")
 
+    def export_shards(self) -> Iterator[Any]:
+        if self.fails is not None:
+            raise self.fails
+        yield from (f"rows of {self.rank}", f"columns of {self.rank}")
+
     def save(self, folder: Path) -> None:
         self.said.append(("save", str(folder)))
 
@@ -81,6 +88,26 @@ class Trainer:
 
     def close(self) -> None:
         self.said.append("closed")
+
+
+class Shards:
+    """Tells the others what its rank exports."""
+
+    endpoints = ("here",)
+
+    def __init__(self, trainer: Trainer, share: Callable[[bytes], list[bytes]]) -> None:
+        self._trainer, self._share = trainer, share
+
+    def publish(self, version: int, slices: Any, derives_from: int | None) -> Any:
+        heard = [self._share(b"at %d: %s" % (version, part.encode())) for part in slices()]
+        self._trainer.said.append(heard)
+        return heard
+
+    def retain(self, versions: frozenset[int]) -> None:
+        self._trainer.said.append(versions)
+
+    def close(self) -> None:
+        self._trainer.said.append("stopped serving")
 
 
 class Algorithm:
@@ -117,7 +144,9 @@ class Group:
         self.hub = Hub(meeting(0))
         algorithm: Any = Algorithm()
         mine: Any = self.trainer
-        self.leader = Leader(CONFIG, "p", mine, algorithm, self.hub)
+        self.leader = Leader(
+            CONFIG, "p", mine, algorithm, self.hub, shards=Shards(self.trainer, self.hub.exchange)
+        )
         self.errors: dict[int, BaseException] = {}
         self.threads = [
             threading.Thread(target=self._follow, args=(meeting(trainer.rank), trainer))
@@ -128,7 +157,8 @@ class Group:
         spoke = Spoke(meeting)
         algorithm: Any = Algorithm()
         dataflow: Any = self.dataflow
-        operations = Operations(CONFIG, "p", trainer, algorithm, spoke.shared)
+        shards = Shards(trainer, spoke.exchange)
+        operations = Operations(CONFIG, "p", trainer, algorithm, spoke.shared, shards=shards)
         follower = Follower(spoke, operations, dataflow, meeting.ranks)
         try:
             follower.run()
@@ -166,6 +196,7 @@ def test_every_rank_does_the_same_on_the_bytes_of_rank_0(host: str, tmp_path: Pa
         ("save", str(tmp_path / "s")),
         ("save_model", str(tmp_path / "m")),
         "closed",
+        "stopped serving",
     ]
     for trainer in (group.trainer, *group.others):
         assert trainer.said == expected
@@ -299,3 +330,74 @@ def test_each_start_of_a_group_has_a_place_of_its_own() -> None:
     places = [name(), name(TORCHELASTIC_RESTART_COUNT="1"), name("u"), name(MASTER_PORT="2")]
     assert len(set(places)) == 4
     assert name(MASTER_PORT="2") == places[3]
+
+
+@pytest.mark.parametrize("host", ["", "127.0.0.1"])
+def test_ranks_that_publish_together_hear_each_other(host: str) -> None:
+    with Group(Trainer(1), Trainer(2), host=host) as group:
+        group.hub.meet()
+        publisher = LedPublisher(Shards(group.trainer, group.hub.exchange), group.leader)
+        manifest: Any = publisher.publish(3, iter(()), 2)
+        publisher.retain(frozenset({2}))
+        assert publisher.endpoints == ("here",)
+        with pytest.raises(WeightsError, match="'gathered'"):
+            publisher.publish(4, iter(()), base="0" * 32)
+    heard = [
+        [b"at 3: %s of %d" % (what, rank) for rank in range(3)] for what in (b"rows", b"columns")
+    ]
+    assert manifest == heard
+    for trainer in (group.trainer, *group.others):
+        assert trainer.said[:2] == [heard, frozenset({2})]
+
+
+def test_a_rank_that_cannot_publish_is_named_and_frees_the_others() -> None:
+    with Group(Trainer(1), Trainer(2, fails=RuntimeError("no memory"))) as group:
+        group.hub.meet()
+        with pytest.raises(RunFailed, match="rank 2 of trainer-p: RuntimeError: no memory"):
+            group.leader.publish_shards(3, None)
+    assert group.errors.keys() == {2}
+    assert group.others[0].said == ["closed", "stopped serving"]
+
+
+def test_ranks_publish_again_after_rank_0_could_not() -> None:
+    with Group(Trainer(1)) as group:
+        group.hub.meet()
+        group.trainer.fails = WeightsError("disk full")
+        with pytest.raises(WeightsError, match="disk full"):
+            group.leader.publish_shards(3, None)
+        group.trainer.fails = None
+        assert group.leader.publish_shards(4, None)
+    assert not group.errors
+
+
+@pytest.mark.parametrize(
+    ("publish", "ranks", "flags", "problem", "kind", "expected"),
+    [
+        ("auto", 2, "sharded", "", "full", True),
+        ("sharded", 2, "sharded", "", "full", True),
+        ("gathered", 2, "sharded", "", "full", False),
+        ("auto", 1, "sharded", "", "full", False),
+        ("sharded", 1, "", "", "full", False),
+        ("auto", 2, "", "", "full", False),
+        ("auto", 2, "sharded", "one address", "full", False),
+        ("auto", 2, "sharded", "", "adapter", False),
+        ("sharded", 2, "", "", "full", "transport 'mine' takes whole tensors from one process"),
+        ("sharded", 2, "sharded", "one address", "full", "one address"),
+        ("sharded", 2, "sharded", "", "adapter", "an adapter is published whole"),
+    ],
+)
+def test_when_ranks_publish_their_own_blocks(
+    publish: str, ranks: int, flags: str, problem: str, kind: str, expected: bool | str
+) -> None:
+    trainer: Any = SimpleNamespace(publish=publish, weights_kind=kind)
+    transport: Any = SimpleNamespace(no_shards=lambda one_host: problem)
+    table: Any = SimpleNamespace(transport=SimpleNamespace(use="mine"))
+    meeting = Meeting.of("trainer-p", Ranks(0, ranks, 0), "t", {})
+    asked = (table, trainer, frozenset({"sharded_export"}), transport, frozenset({flags}), meeting)
+    if isinstance(expected, str):
+        with pytest.raises(UserError, match=f"publish = 'sharded', and {expected}; take"):
+            sharded(*asked)
+        return
+    assert (sharded(*asked) is not None) == expected
+    without = (table, trainer, frozenset[str](), transport, frozenset({flags}), meeting)
+    assert sharded(*without) is None
