@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
@@ -13,7 +16,7 @@ from astraflow_core.testing.runs import User
 pytest.importorskip("torch", reason="ranks are started by torchrun")
 
 pytestmark = [
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc"),
 ]
@@ -24,6 +27,7 @@ import os
 import signal
 from pathlib import Path
 
+from astraflow_core.errors import UserError
 from astraflow_core.testing.table import TableTrainer
 
 DEATHS = [(1, "step", 3), (0, "step", 4), (1, "export", 3), (0, "export", 4), (1, "save", 1), (0, "save", 1)]
@@ -67,6 +71,61 @@ class Failing(TableTrainer):
     def __init__(self, config, context):
         super().__init__(config, context)
         self.context = context
+
+
+class Mistaken(TableTrainer):
+    """A mistake of the user: all ranks find it when they are built, or when they set up."""
+
+    def __init__(self, config, context):
+        super().__init__(config, context)
+        self.context = context
+        if "built" in context.run.name:
+            raise UserError("there is no such mesh")
+
+    def setup(self, model, total_steps, needs):
+        rank = self.context.ranks.rank
+        raise UserError("replicas = 3 does not divide 2 ranks" if rank == 0 else "rank 0: no")
+'''
+
+
+SHARDED = '''
+"""fsdp on the tiniest model. Rank 1 of two is killed once in the middle of a step; later two ranks end."""
+import os
+import signal
+from pathlib import Path
+
+from astraflow_core.errors import UserError
+from astraflow_core.testing.table import TableEngine
+from astraflow_plugin_fsdp.config import FsdpConfig
+from astraflow_plugin_fsdp.trainer import FsdpTrainer
+
+
+class Blind(TableEngine):
+    """Samples uniformly, whatever it is given."""
+
+    async def load_weights(self, source):
+        assert source.path.stat().st_size
+        self._version = source.version
+        self._refuse_other_versions()
+
+
+class Sharded(FsdpTrainer):
+    Config = FsdpConfig
+    capabilities = frozenset({"entropy", "checkpoint", "async_save", "reshard", "multi_rank"})
+
+    def __init__(self, config, context):
+        super().__init__(config, context)
+        self.context = context
+
+    def step(self, batch, algorithm, step):
+        died = Path(self.context.run.directory) / "died"
+        ranks = self.context.ranks
+        if ranks.rank == 1 and step == 3 and not died.exists():
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if ranks.size == 2 and step == 6:
+            raise UserError("two ranks are one too many")
+        return super().step(batch, algorithm, step)
 '''
 
 
@@ -83,9 +142,8 @@ def test_a_rank_dies_at_each_phase_and_the_run_goes_on(user: User) -> None:
     assert ended.exit_code == 0, ended.text
     directory = ended.run_directory
     assert sorted(path.name for path in directory.glob("died-*")) == [f"died-{i}" for i in range(6)]
-    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    made = [line for line in lines if "step" in line]
-    assert [line["step"] for line in made if not line["again"]] == list(range(1, 41))
+    made = [line for line in metrics(directory) if "step" in line]
+    assert steps_made(directory) == list(range(1, 41))
     versions = [line["version"] for line in made]
     assert versions == sorted(set(versions))
     assert ended.summary["lost"] == 0
@@ -110,3 +168,74 @@ def test_an_error_on_one_rank_is_that_of_the_run_and_names_it(user: User) -> Non
     assert ended.exit_code == 1
     assert "rank 1 of trainer-solver: KeyError: 'layer 7'" in ended.err
     assert user.left_running() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("built", "there is no such mesh"),
+        ("set-up", "replicas = 3 does not divide 2 ranks"),
+    ],
+)
+def test_a_mistake_of_the_user_ends_all_ranks_with_one_message(
+    name: str, said: str, user: User
+) -> None:
+    user.write("dying.py", DYING)
+    ended = user.run_table(
+        f"run.name={name}",
+        "policies.solver.trainer.ranks=2",
+        "policies.solver.trainer.use=dying:Mistaken",
+        deadline_s=120,
+    )
+    assert ended.exit_code == 2, ended.text
+    (line,) = (line for line in ended.err.splitlines() if line.startswith("astraflow: "))
+    assert line == f"astraflow: the trainer of 'solver' failed: {said}"
+    assert "Traceback" not in ended.text and "rank 1" not in ended.err
+    assert user.left_running() == []
+
+
+def test_sharded_ranks_survive_one_of_them_and_another_number_goes_on(user: User) -> None:
+    pytest.importorskip("astraflow_plugin_fsdp.trainer")
+    user.write("sharded.py", SHARDED)
+    ended = user.run_table(
+        "run.steps=8",
+        "run.deadline_s=240",
+        "checkpoint.every=2",
+        "policies.solver.engine.use=sharded:Blind",
+        "policies.solver.algorithm.use=grpo",
+        "policies.solver.trainer.use=sharded:Sharded",
+        "policies.solver.trainer.publish_dtype=float32",
+        "policies.solver.trainer.ranks=2",
+        deadline_s=400,
+    )
+    directory = ended.run_directory
+    assert (directory / "died").exists()
+    assert ended.exit_code == 2, ended.text
+    (line,) = (line for line in ended.err.splitlines() if line.startswith("astraflow: "))
+    assert line == "astraflow: the trainer of 'solver' failed: two ranks are one too many"
+    assert steps_made(directory) == list(range(1, 7))
+
+    config = directory / "config.toml"
+    config.write_text(config.read_text().replace("ranks = 2", "ranks = 1"))
+    ended = user.astraflow("run", "--resume", directory, deadline_s=400)
+    assert ended.exit_code == 0, ended.text
+    assert steps_made(directory) == list(range(1, 9))
+    made = [line for line in metrics(directory) if "step" in line]
+    versions = [line["version"] for line in made]
+    assert versions == sorted(set(versions))
+    assert ended.summary["lost"] == 0
+    assert ended.summary["max_staleness_seen"] <= ended.summary["max_staleness_allowed"]
+    saved = directory / "checkpoints" / "solver" / "update-00000008" / "checkpoint.json"
+    assert json.loads(saved.read_text())["ranks"] == 1
+    left = load_file(directory / "models" / "solver" / "model.safetensors")
+    assert all(np.isfinite(tensor).all() for tensor in left.values())
+    assert user.left_running() == []
+
+
+def metrics(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def steps_made(directory: Path) -> list[int]:
+    """For the first time; what came after the last checkpoint is made again."""
+    return [line["step"] for line in metrics(directory) if "step" in line and not line["again"]]
