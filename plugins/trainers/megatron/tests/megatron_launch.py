@@ -25,7 +25,7 @@ Keys = dict[str, int]
 
 
 @dataclass(frozen=True)
-class Case:
+class Kind:
     """A model, and what it is trained with."""
 
     model: str
@@ -33,55 +33,44 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Of a launch: its ranks, and for each case the keys it runs with and those it is resharded to."""
+class Case:
+    """A :data:`KINDS` trained with ``keys``, and the keys it is resharded to."""
 
-    ranks: int
-    cases: dict[str, tuple[Keys, Keys]]
+    kind: str
+    keys: Keys
+    elsewhere: Keys
 
 
-CASES = {
-    "qwen3": Case("qwen3"),
-    "llama": Case("llama"),
-    "critic": Case("qwen3", "ppo"),
-    "experts": Case("qwen3_moe"),
+KINDS = {
+    "qwen3": Kind("qwen3"),
+    "llama": Kind("llama"),
+    "critic": Kind("qwen3", "ppo"),
+    "experts": Kind("qwen3_moe"),
 }
-ALONE: Keys = {}
+REPLICAS: Keys = {}
 TENSOR: Keys = {"tensor_parallel": 2}
 PIPELINE: Keys = {"pipeline_parallel": 2}
 EXPERT: Keys = {"expert_parallel": 2}
-LAYOUTS = {
-    "tensor": Layout(
-        2,
-        {
-            "qwen3": (TENSOR, PIPELINE),
-            "llama": (TENSOR, ALONE),
-            "critic": (TENSOR, PIPELINE),
-        },
+LAUNCHES: dict[int, tuple[Case, ...]] = {
+    2: (
+        Case("qwen3", TENSOR, PIPELINE),
+        Case("llama", TENSOR, REPLICAS),
+        Case("critic", TENSOR, PIPELINE),
+        Case("qwen3", PIPELINE, REPLICAS),
+        Case("llama", PIPELINE, TENSOR),
+        Case("critic", PIPELINE, TENSOR),
+        Case("experts", PIPELINE, EXPERT),
+        Case("qwen3", REPLICAS, TENSOR),
+        Case("llama", REPLICAS, PIPELINE),
+        Case("experts", EXPERT, REPLICAS),
     ),
-    "pipeline": Layout(
-        2,
-        {
-            "qwen3": (PIPELINE, ALONE),
-            "llama": (PIPELINE, TENSOR),
-            "critic": (PIPELINE, TENSOR),
-            "experts": (PIPELINE, EXPERT),
-        },
-    ),
-    "data": Layout(
-        2, {"qwen3": (ALONE, TENSOR), "llama": (ALONE, PIPELINE), "experts": (EXPERT, ALONE)}
-    ),
-    "tensor and data": Layout(
-        4,
-        {
-            "qwen3": (TENSOR, PIPELINE),
-            "llama": (TENSOR, TENSOR | PIPELINE),
-            "experts": (EXPERT | PIPELINE, EXPERT),
-        },
+    4: (
+        Case("qwen3", TENSOR, PIPELINE),
+        Case("llama", TENSOR, TENSOR | PIPELINE),
+        Case("experts", EXPERT | PIPELINE, EXPERT),
     ),
 }
-
-
+"""By number of ranks, which all cases of a launch share: to import everything takes longer than a case."""
 SAME = (
     ("twice", "a resume"),
     ("unchanged", "a refused step"),
@@ -91,13 +80,13 @@ SAME = (
 
 def write_reference(folder: Path) -> Path:
     """For each model: its folder, the batches, and what ``torch`` makes of them."""
-    for kind, case in CASES.items():
-        (folder / kind).mkdir()
-        model = write_model(folder / kind / "model", case.model)
-        course = Course("torch", {}, model, folder, algorithm=case.algorithm)
+    for name, kind in KINDS.items():
+        (folder / name).mkdir()
+        model = write_model(folder / name / "model", kind.model)
+        course = Course("torch", {}, model, folder, algorithm=kind.algorithm)
         batches = [course.sampled(n) for n in range(STEPS)]
         behaviour: dict[str, Any] = {str(n): b.logprobs for n, b in enumerate(batches)}
-        np.savez(folder / kind / "behaviour.npz", **behaviour)
+        np.savez(folder / name / "behaviour.npz", **behaviour)
         found: dict[str, Any] = {}
         norms, losses = [], []
         for number, batch in enumerate(batches):
@@ -109,22 +98,25 @@ def write_reference(folder: Path) -> Path:
             losses.append(metrics["loss"])
         found |= {"norms": norms, "losses": losses}
         found["final"] = course.trainer.logprobs(batches[0], "current")
-        found |= {f"after/{name}": value for name, value in course.weights().items()}
-        np.savez(folder / kind / "expected.npz", **found)
+        found |= {f"after/{tensor}": value for tensor, value in course.weights().items()}
+        np.savez(folder / name / "expected.npz", **found)
         course.trainer.close()
     return folder
 
 
-def same_steps_as_one(layout: str, reference: Path, folder: Path) -> None:
-    """Launch the ranks of ``layout`` in ``folder`` and hold them to the ``reference``."""
-    shutil.copytree(reference, folder)
-    launch(folder, LAYOUTS[layout])
-    for kind in LAYOUTS[layout].cases:
-        expected = np.load(folder / kind / "expected.npz")
-        found = np.load(folder / kind / "found.npz")
-        compare(kind, expected, found)
-        as_transformers_says(folder / kind, found["final"])
-        read_by_one_rank(kind, folder / kind, found)
+def same_steps_as_one(ranks: int, reference: Path, folder: Path) -> None:
+    """Launch so many ranks in ``folder`` and hold them to the ``reference``, case by case."""
+    cases = {f"{number}-{case.kind}": case for number, case in enumerate(LAUNCHES[ranks])}
+    for name, case in cases.items():
+        shutil.copytree(reference / case.kind, folder / name)
+    launch(folder, ranks, cases)
+    for name, case in cases.items():
+        expected = np.load(folder / name / "expected.npz")
+        found = np.load(folder / name / "found.npz")
+        shown = f"{case.kind} with {case.keys}"
+        compare(shown, expected, found)
+        as_transformers_says(folder / name, found["final"])
+        read_by_one_rank(shown, case, folder / name, found)
 
 
 def compare(kind: str, expected: Any, found: Any) -> None:
@@ -153,9 +145,9 @@ def compare(kind: str, expected: Any, found: Any) -> None:
         assert apart <= 1e-5, f"{kind}: {name} before that step are {apart:.2e} apart"
 
 
-def read_by_one_rank(kind: str, folder: Path, found: Any) -> None:
+def read_by_one_rank(kind: str, case: Case, folder: Path, found: Any) -> None:
     """What several ranks saved, a trainer of one rank reads."""
-    algorithm = CASES[kind].algorithm
+    algorithm = KINDS[case.kind].algorithm
     course = Course("megatron", {}, folder / "model", folder, algorithm=algorithm)
     course.trainer.load(folder / "checkpoint")
     for name, value in course.weights().items():
@@ -175,14 +167,17 @@ def as_transformers_says(folder: Path, final: Any) -> None:
         np.testing.assert_allclose(final[start + 1 : end], logprobs, atol=1e-5)
 
 
-def launch(folder: Path, layout: Layout) -> None:
+def launch(folder: Path, ranks: int, cases: dict[str, Case]) -> None:
     """Run the ranks; they meet at a store of this process, as at torchrun's. Fails with their logs."""
-    ranks = layout.ranks
-    cases = {
-        name: {"keys": keys, "elsewhere": elsewhere, "algorithm": CASES[name].algorithm}
-        for name, (keys, elsewhere) in layout.cases.items()
+    told = {
+        name: {
+            "keys": case.keys,
+            "elsewhere": case.elsewhere,
+            "algorithm": KINDS[case.kind].algorithm,
+        }
+        for name, case in cases.items()
     }
-    given = {"cases": cases, "deadline_s": DEADLINE_S}
+    given = {"cases": told, "deadline_s": DEADLINE_S}
     (folder / "given.json").write_text(json.dumps(given))
     store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
     environment = {

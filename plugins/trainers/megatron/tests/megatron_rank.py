@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parent))  # for megatron_cases
 
@@ -91,10 +92,35 @@ class Shown:
             found["norms"].append(metrics["grad_norm"])
             found["losses"].append(metrics["loss"])
         found |= named("after", course)
+        self.sharded(course)
         self.make("left", course)
         course.trainer.save_model(self.folder / "left")
         found["final"] = course.trainer.logprobs(self.batches[0], "current")
         return found
+
+    def sharded(self, course: Course) -> None:
+        """The slices that ranks would publish are what is gathered on rank 0, each element once."""
+        mine = [
+            (part.name, part.dtype, part.shape, part.start, bytes(part.data))
+            for part in course.trainer.export_shards()  # type: ignore[attr-defined]
+        ]
+        slices: list[Any] = [None] * self.ranks.size
+        dist.all_gather_object(slices, mine)
+        whole = {t.name: (t.dtype, t.shape, bytes(t.data)) for t in course.trainer.export()}
+        if self.ranks.rank:
+            return
+        for name, (dtype, shape, data) in whole.items():
+            parts = sorted(p[1:] for rank in slices for p in rank if p[0] == name and p[4])
+            assert {part[:2] for part in parts} == {(dtype, shape)}
+            assert b"".join(part[3] for part in parts) == data, name
+            width, end = len(data) // math.prod(shape), 0
+            for _, _, start, bits in parts:
+                assert start == end, f"{name}: {start} after {end}"
+                end = start + len(bits) // width
+        sizes = [sum(len(part[4]) for part in rank) for rank in slices]
+        assert sum(sizes) == sum(len(data) for _, _, data in whole.values())
+        # Stages and experts differ in size; nobody has all.
+        assert max(sizes) < 0.8 * sum(sizes), sizes
 
     def resumed(self, course: Course, norms: list[float]) -> dict[str, Any]:
         """The last steps again, then one that has to be refused."""

@@ -37,4 +37,4 @@ class TestMegatronTrainer(TrainerConformance):
     @pytest.mark.slow
     @pytest.mark.timeout(600)
     def test_two_ranks_make_the_steps_of_one(self, torch_alone: Path, tmp_path: Path) -> None:
-        same_steps_as_one("tensor", torch_alone, tmp_path / "ranks")
+        same_steps_as_one(2, torch_alone, tmp_path / "ranks")

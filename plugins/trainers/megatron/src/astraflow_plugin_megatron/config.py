@@ -38,6 +38,11 @@ class MegatronConfig(OptimizerKeys):
     publish_dtype: Literal["float32", "bfloat16"] = Field(
         "bfloat16", description="Of published versions and of the model left at the end."
     )
+    publish: Literal["auto", "sharded", "gathered"] = Field(
+        "auto",
+        description="Who publishes the weights: each rank what it holds ('sharded'), or rank 0 what it gathers one "
+        "tensor after the other ('gathered'); 'auto': each rank, where the transport allows it.",
+    )
     reference_model: str | None = Field(
         None,
         description="Hugging Face folder of the reference model, of the same vocabulary: a teacher. Default: "

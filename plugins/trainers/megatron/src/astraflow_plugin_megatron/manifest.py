@@ -26,6 +26,7 @@ def astraflow_trainers() -> list[Component]:
                     "checkpoint",
                     "multi_rank",
                     "reshard",
+                    "sharded_export",
                 }
             ),
         )

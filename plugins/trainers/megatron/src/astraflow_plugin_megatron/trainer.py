@@ -18,11 +18,12 @@ from astraflow_core.protocols.algorithm import Algorithm
 from astraflow_core.training.micro_batches import MicroBatch, micro_batches
 from astraflow_core.training.schedule import lr_factor
 from astraflow_core.training.shares import Share, even_micro_batches, idle, share
-from astraflow_core.types import Batch, ComponentContext, ExportedTensor
+from astraflow_core.types import Batch, ComponentContext, ExportedTensor, TensorSlice
 from astraflow_plugin_megatron import cpu, passes
 from astraflow_plugin_megatron.architecture import Architecture, check_split, read_architecture
 from astraflow_plugin_megatron.checkpoint import Checkpoints
 from astraflow_plugin_megatron.config import MegatronConfig
+from astraflow_plugin_megatron.export_shards import export_shards
 from astraflow_plugin_megatron.model import DTYPES, Policy, Wanted, build
 from astraflow_plugin_megatron.optimizer import Optimizer
 from astraflow_plugin_megatron.ranks import Mesh
@@ -157,6 +158,16 @@ class MegatronTrainer:
         )
         for name, tensor in tensors:
             yield exported_tensor(name, tensor)
+
+    @property
+    def publish(self) -> Literal["auto", "sharded", "gathered"]:
+        """See :class:`astraflow_core.protocols.trainer.ExportsShards`."""
+        return self._config.publish
+
+    def export_shards(self) -> Iterator[TensorSlice]:
+        """See :class:`astraflow_core.protocols.trainer.ExportsShards`."""
+        dtype = DTYPES[self._config.publish_dtype]
+        return export_shards(self._policy, self._arch, self._ranks, dtype)
 
     def save(self, directory: Path) -> None:
         """See :class:`astraflow_core.protocols.trainer.Trainer`; every rank into the same folder."""
