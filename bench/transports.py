@@ -1,8 +1,8 @@
 """One version from a publisher to a verified file in another process, by each transport: MB/s and CPU seconds.
 
 Loopback, one receiver, steady state (buffers touched before), the transports in turn. ``NAME_mb_s`` is the size
-over the wall time from the announcement to the verified file (publishing is on neither side, but for ``disk``,
-which writes its store when it publishes: ``disk_publish_mb_s``), ``NAME_cpu_s_per_gb`` the CPU seconds of both
+over the wall time from the announcement to the verified file (publishing is on neither side: the snapshot,
+``NAME_publish_mb_s``, and what ``disk`` writes after it, ``disk_write_mb_s``), ``NAME_cpu_s_per_gb`` the CPU seconds of both
 processes, ``NAME_over_http`` and ``NAME_cpu_over_http`` the medians of the ratios of interleaved pairs.
 """
 
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from astraflow_core.types import Announcement, ExportedTensor
+from astraflow_plugin_disk.publisher import DiskPublisher
 from bench.co_located import POLICY, Mapper, transport
 from bench.support.timing import cpu_of, interleaved, ratio
 
@@ -38,6 +39,8 @@ def measure(quick: bool) -> dict[str, float]:
         fields[f"{name}_mb_s"] = data.nbytes / 1e6 / statistics.median(wall)
         fields[f"{name}_cpu_s_per_gb"] = statistics.median(cpu) / (data.nbytes / 1e9)
         fields[f"{name}_publish_mb_s"] = data.nbytes / 1e6 / statistics.median(side.published)
+        if side.written:
+            fields[f"{name}_write_mb_s"] = data.nbytes / 1e6 / statistics.median(side.written)
         if name != "http":
             fields[f"{name}_over_http"] = ratio(walls[0], wall)
             fields[f"{name}_cpu_over_http"] = ratio(cpu, sides["http"].cpu[-len(wall) :])
@@ -46,7 +49,7 @@ def measure(quick: bool) -> dict[str, float]:
 
 class Side:
     """A publisher here and a receiver in another process. ``cpu`` seconds of both while a version is fetched,
-    ``published`` wall seconds of each publish."""
+    ``published`` wall seconds of each publish, ``written`` until a store had it, for a transport that has one."""
 
     def __init__(self, stack: ExitStack, name: str, folder: Path, data: Any) -> None:
         keys = {"url": str(folder / "store")} if name == "disk" else {}
@@ -58,9 +61,11 @@ class Side:
         self._name, self._version = name, 0
         self.cpu: list[float] = []
         self.published: list[float] = []
+        self.written: list[float] = []
         for _ in range(2):
             self.run()
         self.published.clear()
+        self.written.clear()
 
     def run(self) -> float:
         """Publish, and the wall seconds of the fetch."""
@@ -69,6 +74,9 @@ class Side:
         manifest = self._publisher.publish(self._version, [self._tensor])
         self._publisher.retain(frozenset())
         self.published.append(time.perf_counter() - began)
+        if isinstance(self._publisher, DiskPublisher):
+            self._publisher.finish()
+            self.written.append(time.perf_counter() - began)
         told = Announcement(
             POLICY,
             self._version,

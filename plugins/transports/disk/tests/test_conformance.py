@@ -17,6 +17,7 @@ from astraflow_core.testing.conformance import _tensors as tensors
 from astraflow_core.testing.conformance._transport_checks import arrives
 from astraflow_core.testing.conformance._transport_rig import Rig
 from astraflow_core.testing.conformance.transport import Link, TransportConformance
+from astraflow_plugin_disk.publisher import DiskPublisher
 
 _NUMBERS = itertools.count()
 
@@ -31,6 +32,8 @@ class MirrorLink:
     holds = True
 
     def __init__(self, publisher: Publisher) -> None:
+        assert isinstance(publisher, DiskPublisher)
+        publisher.finish()
         self._real = Path(publisher.endpoints[0])
         self._mirror = self._real.with_name(f"mirror-{next(_NUMBERS)}")
         self._stop = threading.Event()
@@ -109,5 +112,6 @@ class TestDisk(TransportConformance):
 
     def test_a_version_outlives_its_publisher(self, rig: Rig) -> None:
         peer, told = rig.publishing_peer()
+        arrives(rig.receiver("raas-early"), told, tensors.model(1))
         peer.kill()
         arrives(rig.receiver("raas-late"), told, tensors.model(1))

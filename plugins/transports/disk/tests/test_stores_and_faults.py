@@ -7,6 +7,7 @@ import resource
 import select
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -30,6 +31,7 @@ from astraflow_core.types import (
 from astraflow_core.weights.landing import BlockReceiver
 from astraflow_plugin_disk import source as source_module
 from astraflow_plugin_disk import sweeper as sweeper_module
+from astraflow_plugin_disk import writer as writer_module
 from astraflow_plugin_disk.config import DiskConfig
 from astraflow_plugin_disk.places import sign
 from astraflow_plugin_disk.publisher import DiskPublisher
@@ -63,6 +65,7 @@ def stuck(self, name, data):
     write(self, name, data)
 store.Store.write = stuck
 publisher.publish(1, [whole])
+publisher.finish()
 """
 
 
@@ -84,6 +87,13 @@ def told(manifest: Manifest, publisher: DiskPublisher) -> Announcement:
     return Announcement(
         "solver", manifest.version, "disk", publisher.endpoints, manifest.digest, manifest.size
     )
+
+
+def written(publisher: DiskPublisher, version: int) -> Manifest:
+    """Publish ``model(version)``, and wait until it is in the store."""
+    manifest = publisher.publish(version, model(version))
+    publisher.finish()
+    return manifest
 
 
 def until(what: Callable[[], object]) -> None:
@@ -151,7 +161,7 @@ def changed(data: bytes, at: int) -> bytes:
 )
 def test_a_bad_object_is_named(rig: Rig, harm: Callable[[bytes], bytes], words: str) -> None:
     publisher, receiver = rig.publisher(), rig.receiver()
-    manifest = publisher.publish(1, model(1))
+    manifest = written(publisher, 1)
     part = Path(publisher.endpoints[0]) / "v1" / "data-00001"
     honest = part.read_bytes()
     part.write_bytes(harm(honest))
@@ -163,7 +173,7 @@ def test_a_bad_object_is_named(rig: Rig, harm: Callable[[bytes], bytes], words: 
 
 def test_an_object_that_appears_late_is_waited_for(rig: Rig) -> None:
     publisher, receiver = rig.publisher(), rig.receiver()
-    manifest = publisher.publish(1, model(1))
+    manifest = written(publisher, 1)
     part = Path(publisher.endpoints[0]) / "v1" / "data-00002"
     away = part.rename(part.with_name("away"))
     with pytest.raises(WeightsError, match="deadline passed, 2 blocks"):
@@ -184,7 +194,7 @@ def test_an_object_that_appears_late_is_waited_for(rig: Rig) -> None:
 
 def test_no_manifest_no_version(rig: Rig) -> None:
     publisher, receiver = rig.publisher(), rig.receiver()
-    manifest = publisher.publish(1, model(1))
+    manifest = written(publisher, 1)
     place = Path(publisher.endpoints[0]) / "v1" / "manifest"
     honest = place.read_bytes()
     for harm, words in (
@@ -220,12 +230,15 @@ def test_addresses_outside_of_the_store_are_refused(rig: Rig, tmp_path: Path) ->
 
 def test_a_full_disk_is_an_error_on_either_side_and_what_was_stays(rig: Rig) -> None:
     publisher, receiver = rig.publisher(), rig.receiver()
-    manifest = publisher.publish(1, model(1))
+    manifest = written(publisher, 1)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
     try:
-        with pytest.raises(WeightsError, match=r"version 2 .* cannot be published: .*too large"):
-            publisher.publish(2, model(2))
+        lost = publisher.publish(2, model(2))
+        with pytest.raises(WeightsError, match=r"publisher could not write it: .*too large"):
+            receiver.fetch(told(lost, publisher), DEADLINE_S)
+        with pytest.raises(WeightsError, match=r"version 2 .* could not be written: .*too large"):
+            publisher.publish(3, model(3))
         with pytest.raises(WeightsError, match=r"cannot be stored|refused a block"):
             receiver.fetch(told(manifest, publisher), DEADLINE_S)
     finally:
@@ -233,8 +246,8 @@ def test_a_full_disk_is_an_error_on_either_side_and_what_was_stays(rig: Rig) -> 
     root = Path(publisher.endpoints[0])
     until(lambda: not any(path.is_file() for path in root.glob("v2/*")))
     assert content(receiver.fetch(told(manifest, publisher), DEADLINE_S).path) == raw(1)
-    again = publisher.publish(2, model(2))
-    assert content(receiver.fetch(told(again, publisher), DEADLINE_S).path) == raw(2)
+    again = publisher.publish(3, model(3))
+    assert content(receiver.fetch(told(again, publisher), DEADLINE_S).path) == raw(3)
     assert not list(receiver.folder.path.glob("*.part"))
 
 
@@ -252,7 +265,7 @@ def test_a_lease_lasts_until_it_stands_still(rig: Rig, monkeypatch: pytest.Monke
     (root / "readers").mkdir(parents=True)
     lease = root / "readers" / "slow"
     for version in range(1, 21):
-        publisher.publish(version, model(version))
+        written(publisher, version)
         if version == 1:
             lease.write_text('{"version": 1, "until": "1970-01-01T00:00:00Z", "beat": 1}')
         publisher.retain(frozenset())
@@ -274,24 +287,93 @@ def test_malformed_leases_hold_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sweeper_module, "EVERY_S", 0.02)
     publisher = rig.publisher()
     root = Path(publisher.endpoints[0])
-    publisher.publish(1, model(1))
+    written(publisher, 1)
     (root / "readers").mkdir()
     for name, body in (("a", "{"), ("b", "[]"), ("c", '{"version": "x"}'), ("d", "")):
         (root / "readers" / name).write_text(body)
-    publisher.publish(2, model(2))
+    written(publisher, 2)
     publisher.retain(frozenset())
     until(lambda: not (root / "v1").exists())
 
 
-def test_a_publisher_killed_before_the_manifest_offers_nothing(rig: Rig, tmp_path: Path) -> None:
+def test_a_publisher_killed_before_the_manifest_offers_nothing(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ExitStack() as stack:
         process, endpoint = started(stack, STUCK, str(tmp_path / "store"))
         process.kill()
         process.wait(20)
     assert (Path(endpoint) / "v1" / "data-00000").exists()
     wanted = Announcement("solver", 1, "disk", (endpoint,), "0" * 32, 100)
+    monkeypatch.setattr(source_module, "STILL_S", 0.3)
     with pytest.raises(WeightsError, match="its publish never ended"):
         rig.receiver().fetch(wanted, DEADLINE_S)
+
+
+class Gate:
+    """Holds every part that is written until it is opened; ``order``: the parts that came, by version."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.open, self.order = threading.Event(), list[str]()
+        write = Store.write
+
+        def held(store: Store, name: str, data: bytes) -> None:
+            if "data" in name:
+                self.order.append(name.partition("/")[0])
+                assert self.open.wait(DEADLINE_S)
+            write(store, name, data)
+
+        patch.setattr(Store, "write", held)
+
+
+def test_a_trainer_does_not_wait_for_the_store_and_the_newest_goes_before_older(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch)
+    publisher, receiver = rig.publisher(streams=1), rig.receiver()
+    made = []
+    for version in range(1, 6):
+        made.append(publisher.publish(version, model(version)))
+        publisher.retain(frozenset())
+        until(lambda: gate.order)  # the first is being written
+    with pytest.raises(WeightsError, match="deadline passed"):  # it waits for what is coming
+        receiver.fetch(told(made[4], publisher), 0.5)
+    gate.open.set()
+    assert content(receiver.fetch(told(made[4], publisher), DEADLINE_S).path) == raw(5)
+    assert gate.order == ["v1"] * 3 + ["v5"] * 3
+    with pytest.raises(WeightsError, match="it was dropped"):
+        receiver.fetch(told(made[2], publisher), DEADLINE_S)
+
+
+def test_a_version_that_must_stay_is_written_before_the_next_is_taken(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch)
+    publisher, receiver = rig.publisher(streams=1), rig.receiver()
+    made = [publisher.publish(version, model(version)) for version in (1, 2)]
+    publisher.retain(frozenset({2}))
+    third = threading.Thread(target=lambda: made.append(publisher.publish(3, model(3))))
+    third.start()
+    until(lambda: gate.order)
+    gate.open.set()
+    third.join(DEADLINE_S)
+    publisher.finish()
+    for version in (2, 3):
+        fetched = receiver.fetch(told(made[version - 1], publisher), DEADLINE_S)
+        assert content(fetched.path) == raw(version)
+
+
+def test_a_store_that_takes_nothing_is_named_in_time(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch)
+    publisher = rig.publisher()
+    for version in (1, 2):
+        publisher.publish(version, model(version))
+    monkeypatch.setattr(writer_module, "STILL_S", 0.2)
+    with pytest.raises(WeightsError, match="has taken no object for"):
+        publisher.publish(3, model(3))
+    gate.open.set()
 
 
 def test_what_is_kept_can_be_carried_on(rig: Rig) -> None:
@@ -347,7 +429,8 @@ def test_a_server_that_speaks_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
         def held() -> set[str]:
             bucket.invalidate_cache()
-            return {path.removeprefix(root).split("/")[1] for path in bucket.find(root)}
+            found = {path.removeprefix(root).split("/")[1] for path in bucket.find(root)}
+            return found - {"progress"}
 
         until(lambda: held() == {"v3"})
         part = f"{root}/v3/data-00001"

@@ -26,7 +26,8 @@ class DiskConfig(ConfigModel):
         32, description="Size of an object in MiB, rounded down to blocks of 2 MiB."
     )
     patience_s: Annotated[float, Field(ge=0)] = Field(
-        5.0, description="How long an announced manifest may take to appear (caches of NFS)."
+        5.0,
+        description="How long a manifest may take to appear that nobody is writing (caches of NFS).",
     )
     keep: bool = Field(
         False, description="Leave the versions held at the end, for whoever carries them on."

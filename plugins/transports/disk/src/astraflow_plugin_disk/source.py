@@ -21,11 +21,15 @@ from astraflow_plugin_disk.places import (
     part_name,
     verify,
 )
+from astraflow_plugin_disk.progress import read_progress
 from astraflow_plugin_disk.store import Store, StoreError
 
 FAILURES = 5
 """Failed reads of one part in a row after which the store is given up."""
 POLL_S = 0.05
+SLOWEST_POLL_S = 1.0
+STILL_S = 60.0
+"""How long a publisher that is writing a version may say nothing new, by the receiver's clock."""
 
 
 class StoreSource:
@@ -41,6 +45,7 @@ class StoreSource:
         self._store = Store(endpoint, config.options)
         self._lease = f"{READERS}/{uuid4().hex}"
         self._beats = 0
+        self._renewed = 0.0
         self._part_mb = 0
         self._condition = threading.Condition()
         self._error: BaseException | None = None
@@ -48,22 +53,43 @@ class StoreSource:
         self._working = 0
 
     def manifest(self, landing: Landing) -> bytes:
-        """The manifest, signed by a trainer of this run."""
-        patience = time.monotonic() + self._config.patience_s
-        while True:
-            self._renew()
-            try:
-                data = self._store.read(manifest_name(self._version))
-            except StoreError as error:
-                raise PublisherFailed(str(error)) from error
+        """The manifest, signed by a trainer of this run, once the publisher has written the version."""
+        self._renew()
+        said: tuple[tuple[int, ...], int] | None = None
+        pause, patience = POLL_S, self._config.patience_s
+        until = time.monotonic() + patience
+        data = self._manifest()
+        while data is None:
+            progress = read_progress(self._store)
+            data = (
+                self._manifest()
+            )  # again: it comes before the progress that leaves its version out
             if data is not None:
-                body, self._part_mb = verify(data, self._token)
-                return body
-            if time.monotonic() > patience:
+                break
+            if problem := progress.failed.get(self._version):
+                raise PublisherFailed(f"its publisher could not write it: {problem}")
+            coming = self._version in progress.coming
+            news = (progress.coming, progress.objects) if coming else None
+            if news != said:
+                said, patience = news, STILL_S if coming else self._config.patience_s
+                until = time.monotonic() + patience
+            if time.monotonic() > until:
+                still = f" (it was being written, and nothing new came for {patience:.0f} s)"
                 raise PublisherFailed(
-                    f"version {self._version} has no manifest there: it was dropped, or its publish never ended"
+                    f"version {self._version} has no manifest there: it was dropped, or its publish never "
+                    f"ended{still if coming else ''}"
                 )
-            time.sleep(min(POLL_S, landing.left()))
+            self._renew_in_time()
+            time.sleep(min(pause, landing.left()))
+            pause = min(pause * 1.2, SLOWEST_POLL_S)
+        body, self._part_mb = verify(data, self._token)
+        return body
+
+    def _manifest(self) -> bytes | None:
+        try:
+            return self._store.read(manifest_name(self._version))
+        except StoreError as error:
+            raise PublisherFailed(str(error)) from error
 
     def deliver(self, manifest: Manifest, landing: Landing) -> None:
         """Read what is missing, part by part."""
@@ -75,15 +101,12 @@ class StoreSource:
             threading.Thread(
                 target=self._work, args=(manifest, per_part, landing), name="disk-read", daemon=True
             ).start()
-        renewed = time.monotonic()
         while True:
             with self._condition:
                 if self._condition.wait_for(lambda: not self._working or self._error, POLL_S):
                     break
             landing.left()
-            if time.monotonic() - renewed > LEASE_S / 4:
-                self._renew()
-                renewed = time.monotonic()
+            self._renew_in_time()
         if self._error is not None:
             raise self._error
 
@@ -94,8 +117,13 @@ class StoreSource:
         with contextlib.suppress(StoreError):
             self._store.remove(self._lease)
 
+    def _renew_in_time(self) -> None:
+        if time.monotonic() - self._renewed > LEASE_S / 4:
+            self._renew()
+
     def _renew(self) -> None:
         self._beats += 1
+        self._renewed = time.monotonic()
         until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + LEASE_S))
         lease = {"version": self._version, "until": until, "beat": self._beats}
         try:

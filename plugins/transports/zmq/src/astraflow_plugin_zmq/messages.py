@@ -14,7 +14,7 @@ from __future__ import annotations
 
 MAX_CREDIT = 32
 """Blocks that the publisher has under way to one receiver at most; what is asked beyond is not answered."""
-PIECE = 128 << 10
+PIECE = 256 << 10
 """Bytes of a piece of a block: one that fits the nearest caches is copied and encrypted there, and its memory is
 used again at once."""
 MAX_REQUEST = 1024

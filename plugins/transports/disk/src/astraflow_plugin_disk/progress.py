@@ -1,0 +1,67 @@
+"""What a publisher is at, in an object that its readers poll while a version is not there yet."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from astraflow_plugin_disk.store import Store, StoreError
+
+NAME = "progress"
+EVERY_S = 1.0
+_log = logging.getLogger(__name__)
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """``coming``: versions that are being written or wait; ``failed``: the last that could not be written, with
+    the reason; ``objects`` written so far."""
+
+    coming: tuple[int, ...] = ()
+    failed: dict[int, str] = {}
+    objects: int = 0
+
+
+def read_progress(store: Store) -> Progress:
+    """What the publisher says; nothing if it says nothing that can be read."""
+    try:
+        data = store.read(NAME)
+        return msgspec.json.decode(data, type=Progress) if data else Progress()
+    except (StoreError, msgspec.DecodeError) as error:
+        _log.debug("no progress: %s", error)
+        return Progress()
+
+
+class Board:
+    """The object, kept up to date from any thread with what ``now()`` gives; at most once per :data:`EVERY_S` for
+    objects alone."""
+
+    def __init__(self, store: Store, now: Callable[[], Progress]) -> None:
+        self._store, self._now = store, now
+        self._lock = threading.Lock()
+        self._told = Progress()
+        self._since = 0.0
+
+    def show(self) -> None:
+        """Write it. Raises :class:`StoreError`."""
+        with self._lock:  # what is written later was true later
+            self._write(self._now())
+
+    def update(self) -> None:
+        """Write it if it is worth it; a store that fails at this may still take the version."""
+        with self._lock:
+            progress, told = self._now(), self._told
+            same = (progress.coming, progress.failed) == (told.coming, told.failed)
+            if same and time.monotonic() - self._since < EVERY_S:
+                return
+            try:
+                self._write(progress)
+            except StoreError as error:
+                _log.warning("readers are not told what is being written: %s", error)
+
+    def _write(self, progress: Progress) -> None:
+        self._store.write(NAME, msgspec.json.encode(progress))
+        self._told, self._since = progress, time.monotonic()
