@@ -10,17 +10,16 @@ swap through the engine host of each. `logprob_gap`: between vLLM's log-probs of
 engine `torch` gives the same tokens with the same weights. Medians of interleaved rounds. Fields of the tiny model
 begin with `tiny_`; a quick run has no others.
 
-``python -m bench.engines`` prints what was recorded as a table.
+``python -m bench.support.engine_tables`` puts what was recorded into the READMEs of the engines.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import numpy as np
@@ -225,24 +224,3 @@ async def _interleaved(
             if round_:
                 values.append(time.perf_counter() - began)
     return measured
-
-
-def table(found: Mapping[str, float]) -> str:
-    """Engine by engine, for the READMEs."""
-    lines = [
-        "| engine | SmolLM2-135M tokens/s | swap s | tiny tokens/s | swap s |",
-        "|---|---|---|---|---|",
-    ]
-    for name in ("torch", "hf", "vllm"):
-        cells = (
-            f"{found[f'{model}{name}_{what}']:.{digits}f}"
-            for model in ("", "tiny_")
-            for what, digits in (("tokens_s", 0), ("swap_s", 3))
-        )
-        lines.append(f"| `{name}` | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    recorded = Path(__file__).parent / "results" / "engines.json"
-    sys.stdout.write(table(json.loads(recorded.read_text())) + "\n")
