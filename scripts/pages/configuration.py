@@ -36,7 +36,7 @@ of yours (lower-case letters, digits and underscores, a letter first), `N` for a
   ([astraflow_choose_transport](hooks.md)).
 - `extends = "base.toml"` at the top of a file starts from another file, found from the folder of the one
   that names it. Tables are merged key by key; a table that names another component replaces the one
-  before.
+  before, one that names the same component keeps its other keys, and the head of the run says which.
 - `--set run.steps=10` overrides one value, `--set policies.solver.data.0.use=…` one inside a list.
 - Relative paths start from the folder of the file that sets them, those of `--set` from where you are.
 - `astraflow config explain KEY` says here what a key means, `astraflow config show FILE` where each value

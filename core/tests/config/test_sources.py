@@ -36,6 +36,18 @@ def test_base_files_are_merged_key_by_key(tmp_path: Path) -> None:
     }
 
 
+def test_what_a_table_takes_over_that_names_its_component_again(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("[t]\nuse = 'x'\na = 1\nb.c = 1\n[u]\nuse = 'x'\na = 1\n")
+    (tmp_path / "b.toml").write_text("extends = 'a.toml'\n[t]\nuse = 'x'\nd = 2\n[u]\nb = 2\n")
+    (tmp_path / "c.toml").write_text("extends = 'a.toml'\n[t]\nuse = 'y'\nd = 2\n")
+    again = read_file(tmp_path / "b.toml")
+    assert again.taken_over("t") == dict.fromkeys(["a", "b.c"], str(tmp_path / "a.toml"))
+    assert again.taken_over("u") == {}  # it says only what is to change
+    assert apply_overrides(again, ["t.a=3"]) == []
+    assert list(again.taken_over("t")) == ["b.c"]
+    assert read_file(tmp_path / "c.toml").taken_over("t") == {}
+
+
 def test_files_that_extend_each_other_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('extends = "b.toml"\n')
     (tmp_path / "b.toml").write_text('extends = "a.toml"\n')

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,8 @@ from astraflow_core.types import ComponentContext, RunInfo
 class LoadedConfig:
     """A validated run. ``origins`` maps the dotted path of each value that was set to its file or
     ``"--set"`` (what is absent has its default); ``components`` maps the path of each component table to
-    what it selected and its validated keys. ``notes``: what was chosen in the user's place, and why."""
+    what it selected and its validated keys. ``notes``: what was chosen in the user's place, and why, and what
+    comes from a base file where that is easily overlooked."""
 
     config: RunConfig
     origins: dict[str, str]
@@ -84,7 +85,17 @@ def load_config(
     if problems:
         raise ConfigError(problems, label)
     origins = {path: origin.label for path, origin in layers.origins.items()}
+    notes += tuple(_taken_over(layers, components))
     return LoadedConfig(config, origins, catalog, components, notes)
+
+
+def _taken_over(layers: Layers, components: Iterable[str]) -> Iterator[str]:
+    """Keys that somebody may think are not set."""
+    for path in components:
+        keys = layers.taken_over(path)
+        files = " and ".join(dict.fromkeys(Path(file).name for file in keys.values()))
+        if keys:
+            yield f"{path}: {', '.join(keys)} as in {files}, which has the same component there"
 
 
 def dump_toml(config: RunConfig) -> str:

@@ -26,10 +26,12 @@ class Origin:
 
 @dataclass
 class Layers:
-    """Raw tables merged in order; ``origins`` maps the dotted path of each leaf to who set it."""
+    """Raw tables merged in order; ``origins`` maps the dotted path of each leaf to who set it; ``files``: labels of
+    those that extend each other, the base first."""
 
     raw: Raw = field(default_factory=dict)
     origins: dict[str, Origin] = field(default_factory=dict)
+    files: list[str] = field(default_factory=list)
 
     def add(self, table: Mapping[str, Any], origin: Origin) -> None:
         """Merge a table over those before: tables key by key, anything else replaced.
@@ -73,6 +75,19 @@ class Layers:
                 return self.origins[path]
             path = path.rpartition(".")[0]
         return None
+
+    def taken_over(self, table: str) -> dict[str, str]:
+        """Key → file, of the keys that a component's table has from a file that is extended by the one that
+        names the component: it names the same one again, perhaps as if nothing else were set."""
+        named = self.origins.get(f"{table}.use")
+        if named is None or named.label not in self.files:
+            return {}
+        bases = self.files[: self.files.index(named.label)]
+        return {
+            key.removeprefix(f"{table}."): origin.label
+            for key, origin in self.origins.items()
+            if key.startswith(f"{table}.") and origin.label in bases
+        }
 
     def _merge(self, into: Raw, table: Mapping[str, Any], path: str, origin: Origin) -> None:
         if "use" in table and "use" in into and table["use"] != into["use"]:
@@ -132,6 +147,7 @@ def read_file(path: Path) -> Layers:
         following = None if base is None else following.parent / base
     layers = Layers()
     for file, table in reversed(chain):
+        layers.files.append(str(file))
         layers.add(table, Origin(str(file), file.parent))
     return layers
 
