@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from astraflow_core.errors import NonFiniteLoss, PreflightError
-from astraflow_core.trainer.update import check_needs, mini_batches, prepare, update
+from astraflow_core.trainer.update import (
+    check_needs,
+    mini_batch_rows,
+    mini_batches,
+    prepare,
+    update,
+)
 from astraflow_core.types import Batch
 
 
@@ -75,7 +81,7 @@ def test_take_keeps_rows_whole() -> None:
 @pytest.mark.parametrize("count", [1, 2, 3, 6, 9])
 def test_mini_batches_hold_every_row_once(count: int) -> None:
     batch = make_batch()
-    parts = list(mini_batches(batch, count, seed=0))
+    parts = list(mini_batches(batch, mini_batch_rows(batch, count, seed=0)))
     assert sorted(r for part in parts for r in part.rewards.tolist()) == batch.rewards.tolist()
     assert len(parts) == min(count, 6)
 
@@ -83,7 +89,8 @@ def test_mini_batches_hold_every_row_once(count: int) -> None:
 def test_mini_batches_depend_on_the_seed_and_the_batch_only() -> None:
     def order(seed: int, identifier: str) -> list[float]:
         batch = make_batch(40, identifier)
-        return [r for part in mini_batches(batch, 4, seed) for r in part.rewards.tolist()]
+        parts = mini_batches(batch, mini_batch_rows(batch, 4, seed))
+        return [r for part in parts for r in part.rewards.tolist()]
 
     assert order(0, "a") == order(0, "a")
     assert order(0, "a") != order(1, "a")
@@ -107,6 +114,34 @@ def test_needs_are_met_with_as_few_passes_as_possible() -> None:
     update(make_batch(), trainer, algorithm, parts=2, seed=0, step=0)  # type: ignore[arg-type]
     assert trainer.passes == [("reference", 6), ("current", 6), ("current", 3)]
     assert all(part.proximal is not None and part.current is not None for part in trainer.parts)
+
+
+@pytest.mark.parametrize(
+    ("parts", "passes"), [(1, []), (2, [("current", 3)]), (3, [("current", 4)])]
+)
+def test_a_first_mini_batch_takes_proximal_log_probs_from_its_own_pass(
+    parts: int, passes: list[tuple[str, int]]
+) -> None:
+    trainer, algorithm = Trainer(), Algorithm("proximal")
+    trainer.proximal_in_step = algorithm.proximal_in_loss = True  # type: ignore[attr-defined]
+    update(make_batch(), trainer, algorithm, parts=parts, seed=0, step=0)  # type: ignore[arg-type]
+    assert trainer.passes == passes
+    first, *others = trainer.parts
+    assert first.proximal is None
+    for part in others:
+        assert part.proximal is not None
+        assert part.proximal.tolist() == [-2.0] * len(part.tokens)
+
+
+@pytest.mark.parametrize("missing", ["trainer", "algorithm", "current"])
+def test_proximal_log_probs_are_computed_before_if_anything_reads_them_before(missing: str) -> None:
+    needs = ("proximal", "current") if missing == "current" else ("proximal",)
+    trainer, algorithm = Trainer(), Algorithm(*needs)
+    trainer.proximal_in_step = missing != "trainer"  # type: ignore[attr-defined]
+    algorithm.proximal_in_loss = missing != "algorithm"  # type: ignore[attr-defined]
+    update(make_batch(), trainer, algorithm, parts=1, seed=0, step=0)  # type: ignore[arg-type]
+    assert trainer.passes == [("current", 6)]
+    assert trainer.parts[0].proximal is not None
 
 
 def test_advantages_that_are_not_finite_stop_the_update_with_the_batch_id() -> None:

@@ -18,7 +18,8 @@ class Algorithm(Protocol):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Subset of :data:`NEEDS`, depending on the configured keys."""
+        """Subset of :data:`NEEDS`, depending on the configured keys. An algorithm that has an attribute
+        ``proximal_in_loss`` which is true reads proximal log-probs in :meth:`loss` only, which can save a pass."""
 
     def advantages(self, batch: Batch) -> npt.NDArray[np.float32]:
         """Advantage of each token, float32 ``[N]``, once per batch before it is cut; reads the stamped

@@ -40,6 +40,9 @@ class Trainer(Protocol):
         """One optimizer step on a mini-batch whose ``advantages`` and ``weights`` are set.
 
         The gradient is that of the whole mini-batch however it is cut into micro-batches or ranks.
+        A trainer with an attribute ``proximal_in_step`` that is true gives the loss of an algorithm that needs
+        proximal log-probs its own current ones, without gradient, where ``batch.proximal`` is ``None``: it then is
+        not asked for them before the first mini-batch of an update, if the algorithm reads them in its loss only.
         ``step`` counts the updates of the run (for the algorithm's schedules). Returns metrics, at least
         ``loss``, ``grad_norm`` (before clipping), ``lr``, ``tokens`` and the algorithm's. Raises
         :class:`astraflow_core.errors.NonFiniteLoss` before the optimizer changes anything.

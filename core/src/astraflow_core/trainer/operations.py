@@ -113,6 +113,7 @@ class _Agreed:
 
     def __init__(self, trainer: Trainer, agree: Callable[[Floats], Floats]) -> None:
         self._trainer, self._agree = trainer, agree
+        self.proximal_in_step = bool(getattr(trainer, "proximal_in_step", False))
 
     def logprobs(self, batch: Batch, model: Literal["current", "reference"]) -> Floats:
         return self._agree(self._trainer.logprobs(batch, model))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, Protocol
 
@@ -35,6 +35,9 @@ def check_needs(
         )
 
 
+Rows = npt.NDArray[np.int64]
+
+
 class Computing(Protocol):
     """What an update asks of a :class:`astraflow_core.protocols.trainer.Trainer`."""
 
@@ -50,13 +53,14 @@ class Computing(Protocol):
         """One optimizer step."""
 
 
-def prepare(batch: Batch, trainer: Computing, algorithm: Algorithm) -> Batch:
-    """The batch with reference and proximal log-probs and values, as needed, and its advantages."""
+def prepare(batch: Batch, trainer: Computing, algorithm: Algorithm, proximal: bool = True) -> Batch:
+    """The batch with reference and proximal log-probs and values, as needed, and its advantages. Without
+    ``proximal`` these log-probs are left to :func:`spared_proximal`."""
     check_batch(batch)
     given = {}
     if "reference" in algorithm.needs:
         given["reference"] = trainer.logprobs(batch, "reference")
-    if "proximal" in algorithm.needs:
+    if "proximal" in algorithm.needs and proximal:
         given["proximal"] = trainer.logprobs(batch, "current")
     if "values" in algorithm.needs:
         given["values"] = trainer.values(batch)
@@ -67,17 +71,46 @@ def prepare(batch: Batch, trainer: Computing, algorithm: Algorithm) -> Batch:
     return replace(batch, advantages=advantages)
 
 
-def mini_batches(batch: Batch, count: int, seed: int) -> Iterator[Batch]:
-    """Cut a batch into ``count`` parts of nearly equal numbers of rows, shuffled by ``seed``."""
+def spares_proximal(trainer: Computing, algorithm: Algorithm) -> bool:
+    """Whether the loss of the first mini-batch, whose weights are those at the start of the update, can take its
+    proximal log-probs from its own pass."""
+    early = "current" in algorithm.needs or not getattr(algorithm, "proximal_in_loss", False)
+    return (
+        "proximal" in algorithm.needs
+        and not early
+        and bool(getattr(trainer, "proximal_in_step", False))
+    )
+
+
+def spared_proximal(batch: Batch, trainer: Computing, cuts: Sequence[Rows]) -> Batch:
+    """The batch with proximal log-probs of all mini-batches but the first, 0 there."""
+    if len(cuts) < 2:
+        return batch
+    rows = np.sort(np.concatenate(cuts[1:]))
+    found = trainer.logprobs(batch.take(rows), "current")
+    check_given(batch.take(rows), "the trainer", {"proximal": found})
+    proximal = np.zeros(len(batch.tokens), np.float32)
+    proximal[np.isin(batch.row_of_token, rows)] = found
+    return replace(batch, proximal=proximal)
+
+
+def mini_batch_rows(batch: Batch, count: int, seed: int) -> list[Rows]:
+    """The rows of ``count`` parts of a batch, ascending, nearly equal in number, shuffled by ``seed``."""
     if count == 1:
-        yield batch
-        return
+        return [np.arange(len(batch))]
     order = np.random.default_rng(derive_seed(seed, "mini-batches", batch.id)).permutation(
         len(batch)
     )
-    for rows in np.array_split(order, count):
-        if len(rows):
-            yield batch.take(np.sort(rows))
+    return [np.sort(rows) for rows in np.array_split(order, count) if len(rows)]
+
+
+def mini_batches(batch: Batch, cuts: Sequence[Rows]) -> Iterator[Batch]:
+    """The parts of a batch, cut by :func:`mini_batch_rows`."""
+    if len(cuts) == 1:
+        yield batch
+        return
+    for rows in cuts:
+        yield batch.take(rows)
 
 
 def effective_sizes(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -97,10 +130,16 @@ def update(
 ) -> dict[str, float]:
     """Train on one batch; the metrics are means over its mini-batches, the seconds their sums."""
     started = time.monotonic()
-    batch = prepare(batch, trainer, algorithm)
+    spares = spares_proximal(trainer, algorithm)
+    batch = prepare(batch, trainer, algorithm, proximal=not spares)
+    cuts = mini_batch_rows(batch, parts, seed)
+    if spares:
+        batch = spared_proximal(batch, trainer, cuts)
     prepared = time.monotonic()
     collected: dict[str, list[float]] = {}
-    for index, part in enumerate(mini_batches(batch, parts, seed)):
+    for index, part in enumerate(mini_batches(batch, cuts)):
+        if spares and index == 0:
+            part = replace(part, proximal=None)
         if "current" in algorithm.needs:
             fresh = index == 0 and part.proximal is not None
             current = part.proximal if fresh else trainer.logprobs(part, "current")

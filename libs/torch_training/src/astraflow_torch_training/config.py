@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from astraflow_core.config.models import ConfigModel, PositiveInt
 
+LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 NotNegative = Annotated[float, Field(ge=0)]
@@ -84,6 +85,18 @@ class TrainingConfig(OptimizerKeys):
     )
     value_lr_scale: Annotated[float, Field(gt=0)] = Field(
         10.0, description="The critic's learning rate over lr."
+    )
+
+    lora_rank: Annotated[int, Field(ge=0)] = Field(
+        0,
+        description="Rank of adapters that are trained in the place of the weights; 0: none. What is published is "
+        "the adapter.",
+    )
+    lora_alpha: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Scale of the adapters times lora_rank. Default: twice lora_rank."
+    )
+    lora_targets: tuple[str, ...] = Field(
+        LAYERS, description="Last names of the linear layers that get an adapter."
     )
 
     @model_validator(mode="after")

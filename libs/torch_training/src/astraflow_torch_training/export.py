@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from astraflow_core.types import ExportedTensor
 from astraflow_core.wire.tensor_file import lay_out
 from astraflow_torch_training.critic import NOT_PUBLISHED
+from astraflow_torch_training.lora import Full, adapted
 
 PublishDtype = Literal["float32", "bfloat16"]
 SAFETENSORS_NAMES = {
@@ -23,6 +24,7 @@ SAFETENSORS_NAMES = {
 }  # fmt: skip
 ADAPTERS = (".lora_A", ".lora_B")
 """Endings of the names of what :mod:`astraflow_torch_training.lora` adds to a model."""
+PEFT_PREFIX = "base_model.model."
 COPIED = frozenset({".json", ".txt", ".model", ".jinja", ".tiktoken"})
 
 
@@ -31,27 +33,40 @@ def _as_held(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def named_tensors(
-    whole: Any, full: Callable[[torch.Tensor], torch.Tensor] = _as_held
+    whole: Any, dtype: PublishDtype, full: Full = _as_held
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters and persistent buffers as a checkpoint of the model names and cuts them; of tied ones
-    only the first, and no critic or adapters. Transformers may hold them otherwise (experts of a layer stacked
-    into one). ``full`` makes a whole tensor of one that is held in another way, as by several ranks."""
+    """Parameters and persistent buffers as a checkpoint of the model names and cuts them, floats cast to ``dtype``;
+    of tied ones only the first, no critic, and adapters merged. Transformers may hold them otherwise (experts
+    of a layer stacked into one). ``full`` makes a whole tensor of one that is held in another way, as by several
+    ranks."""
+    layers = {f"{name}.weight": layer for name, layer in adapted(whole)}
     held = whole.state_dict(keep_vars=True)
     seen: set[int] = set()
     for name, tensor in held.items():
         apart = name.startswith(NOT_PUBLISHED) or name.endswith(ADAPTERS)
         if id(tensor) not in seen and not apart:
             seen.add(id(tensor))
-            yield from revert_weight_conversion(whole, {name: full(tensor.detach())}).items()
+            if name in layers:
+                found = _cast(layers[name].merged(full), dtype)
+            else:
+                found = full(_cast(tensor.detach(), dtype))
+            yield from revert_weight_conversion(whole, {name: found}).items()
 
 
-def export(
-    whole: Any, dtype: PublishDtype, full: Callable[[torch.Tensor], torch.Tensor] = _as_held
-) -> Iterator[ExportedTensor]:
-    """Each tensor in the dtype to publish, floats only being cast; ``full`` as for :func:`named_tensors`,
-    called after the cast."""
-    for name, tensor in named_tensors(whole, lambda held: full(held.to(_published(held, dtype)))):
+def export(whole: Any, dtype: PublishDtype, full: Full = _as_held) -> Iterator[ExportedTensor]:
+    """Each tensor of :func:`named_tensors`."""
+    for name, tensor in named_tensors(whole, dtype, full):
         yield exported_tensor(name, tensor)
+
+
+def export_adapters(
+    whole: Any, dtype: PublishDtype, full: Full = _as_held
+) -> Iterator[ExportedTensor]:
+    """The adapters under PEFT's names, one matrix at a time, the scale folded into B."""
+    for name, layer in adapted(whole):
+        for part, tensor in (("lora_A", layer.lora_A), ("lora_B", layer.lora_B * layer.scale)):
+            given = full(_cast(tensor.detach(), dtype))
+            yield exported_tensor(f"{PEFT_PREFIX}{name}.{part}.weight", given)
 
 
 def exported_tensor(name: str, tensor: torch.Tensor) -> ExportedTensor:
@@ -66,14 +81,13 @@ def write_model(
     dtype: PublishDtype,
     source: Path,
     directory: Path,
-    full: Callable[[torch.Tensor], torch.Tensor] = _as_held,
+    full: Full = _as_held,
 ) -> None:
     """Write ``directory`` as a Hugging Face folder: the weights, and the configuration and tokenizer of
-    ``source`` with ``dtype`` entered. ``full`` is called once for each tensor, in the order of
-    :func:`export`."""
+    ``source`` with ``dtype`` entered. ``full`` is called as by :func:`export`."""
     shapes = (
-        (name, SAFETENSORS_NAMES[_published(tensor, dtype)], tuple(tensor.shape))
-        for name, tensor in named_tensors(whole, _empty)
+        (name, SAFETENSORS_NAMES[tensor.dtype], tuple(tensor.shape))
+        for name, tensor in named_tensors(whole, dtype, _empty)
     )
     write_folder(source, directory, dtype, shapes, export(whole, dtype, full))
 
@@ -109,6 +123,6 @@ def _empty(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
 
-def _published(tensor: torch.Tensor, dtype: PublishDtype) -> torch.dtype:
+def _cast(tensor: torch.Tensor, dtype: PublishDtype) -> torch.Tensor:
     floats = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-    return floats[dtype] if tensor.is_floating_point() else tensor.dtype
+    return tensor.to(floats[dtype]) if tensor.is_floating_point() else tensor

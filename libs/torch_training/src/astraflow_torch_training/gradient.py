@@ -124,6 +124,7 @@ def _inputs(
     predicted = model.predict(
         micro, targets, batch.temperature, "entropy" in needs, "values" in needs
     )
+    own = "proximal" in needs and batch.proximal is None  # see Trainer.step
     inputs = LossInputs(
         logprobs=predicted.logprobs,
         behaviour=there(batch.logprobs),
@@ -134,7 +135,7 @@ def _inputs(
         weights={term: there(share) for term, share in batch.weights.items()},
         step=step,
         entropy=predicted.entropy,
-        proximal=there_if(batch.proximal),
+        proximal=predicted.logprobs.detach() if own else there_if(batch.proximal),
         reference=there_if(batch.reference),
         values=there_if(batch.values),
         current=there_if(batch.current),

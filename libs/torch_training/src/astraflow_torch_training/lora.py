@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from astraflow_core.errors import UserError
-from astraflow_core.types import ExportedTensor
-from astraflow_torch_training.export import PublishDtype, exported_tensor
+from astraflow_torch_training.config import TrainingConfig
 
-A, B = "lora_A", "lora_B"
-PEFT_PREFIX = "base_model.model."
+Full = Callable[[torch.Tensor], torch.Tensor]
 
 
 class LoraLinear(torch.nn.Linear):
@@ -38,14 +36,17 @@ class LoraLinear(torch.nn.Linear):
         low = torch.nn.functional.linear(input, self.lora_A)
         return output + self.scale * torch.nn.functional.linear(low, self.lora_B)
 
-    def merged(self) -> torch.Tensor:
-        """``W + s B A``."""
-        return torch.addmm(self.weight.detach(), self.lora_B, self.lora_A, alpha=self.scale)
+    def merged(self, full: Full) -> torch.Tensor:
+        """``W + s B A``, whole; ``full`` as for :func:`astraflow_torch_training.export.named_tensors`."""
+        weight, low, high = (full(t.detach()) for t in (self.weight, self.lora_A, self.lora_B))
+        return torch.addmm(weight, high, low, alpha=self.scale)
 
 
-def with_adapters(whole: Any, rank: int, alpha: float, targets: Sequence[str]) -> None:
-    """Freeze a transformers model and put an adapter of scale ``alpha / rank`` on every linear layer whose last
-    name is among ``targets``; :class:`UserError` if one of these names no such layer."""
+def with_adapters(whole: Any, config: TrainingConfig) -> None:
+    """Freeze a transformers model and put an adapter of scale ``lora_alpha / lora_rank`` on every linear layer whose
+    last name is among ``lora_targets``; :class:`UserError` if one of these names no such layer."""
+    rank, targets = config.lora_rank, config.lora_targets
+    scale = (config.lora_alpha or 2.0 * rank) / rank
     whole.requires_grad_(False)
     found = {
         name: module
@@ -66,7 +67,7 @@ def with_adapters(whole: Any, rank: int, alpha: float, targets: Sequence[str]) -
         )
     for name, module in found.items():
         parent, _, last = name.rpartition(".")
-        setattr(whole.get_submodule(parent), last, LoraLinear(module, rank, alpha / rank))
+        setattr(whole.get_submodule(parent), last, LoraLinear(module, rank, scale))
 
 
 @contextlib.contextmanager
@@ -87,26 +88,3 @@ def adapted(whole: Any) -> Iterator[tuple[str, LoraLinear]]:
     for name, module in whole.named_modules():
         if isinstance(module, LoraLinear):
             yield name, module
-
-
-def export_adapters(whole: Any, dtype: PublishDtype) -> Iterator[ExportedTensor]:
-    """The adapters under PEFT's names, one matrix at a time, the scale folded into B."""
-    kind = {"float32": torch.float32, "bfloat16": torch.bfloat16}[dtype]
-    for name, layer in adapted(whole):
-        for part, tensor in ((A, layer.lora_A), (B, layer.lora_B * layer.scale)):
-            yield exported_tensor(f"{PEFT_PREFIX}{name}.{part}.weight", tensor.detach().to(kind))
-
-
-@contextlib.contextmanager
-@torch.no_grad()
-def merged(whole: Any) -> Iterator[None]:
-    """Within, the weights are those of the model with its adapters merged in; afterwards bitwise what they
-    were.."""
-    before = {name: layer.weight.data for name, layer in adapted(whole)}
-    try:
-        for _, layer in adapted(whole):
-            layer.weight.data = layer.merged()
-        yield
-    finally:
-        for name, layer in adapted(whole):
-            layer.weight.data = before[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -49,9 +50,9 @@ def _groups(model: CausalLM, config: TrainingConfig) -> list[dict[str, Any]]:
     bare = {model.whole.get_input_embeddings().weight}
     if model.critic is not None:
         bare.add(model.critic.backbone.get_input_embeddings().weight)
-    groups: dict[tuple[float, float], list[torch.nn.Parameter]] = {
-        (config.weight_decay, 1.0): [],
-        (0.0, 1.0): [],
+    groups: dict[tuple[float, float, Any], list[torch.nn.Parameter]] = {
+        (config.weight_decay, 1.0, None): [],
+        (0.0, 1.0, None): [],
     }
     for name, parameter in model.whole.named_parameters():
         if not parameter.requires_grad:
@@ -59,11 +60,15 @@ def _groups(model: CausalLM, config: TrainingConfig) -> list[dict[str, Any]]:
         valued = name.startswith(NOT_PUBLISHED)
         backbone = not valued or name.startswith(f"{CRITIC}.backbone.")
         decayed = backbone and parameter.ndim >= 2 and parameter not in bare
-        key = (config.weight_decay * decayed, config.value_lr_scale if valued else 1.0)
+        key = (
+            config.weight_decay * decayed,
+            config.value_lr_scale if valued else 1.0,
+            _mesh(parameter),
+        )
         groups.setdefault(key, []).append(parameter)
     return [
         {"params": parameters, "weight_decay": decay, "lr_scale": scale}
-        for (decay, scale), parameters in groups.items()
+        for (decay, scale, _), parameters in groups.items()
         if parameters
     ]
 
@@ -76,18 +81,36 @@ def clip_gradients(model: CausalLM, largest: float) -> dict[str, float]:
     parts = {"grad_norm": [p for p in model.whole.parameters() if p not in apart]}
     if critic:
         parts["critic_grad_norm"] = critic
-    norms = {
-        name: torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-        for name, parameters in parts.items()
-    }
-    found = {name: float(_full(norm)) for name, norm in norms.items()}
+    found = {name: _norm(parameters) for name, parameters in parts.items()}
     for name, norm in found.items():
         if not math.isfinite(norm):
             raise NonFiniteLoss(f"{name} is {norm}")
     if largest:
         for name, parameters in parts.items():
-            torch.nn.utils.clip_grads_with_norm_(parameters, largest, norms[name])
+            for alike in _by_mesh(parameters):
+                torch.nn.utils.clip_grads_with_norm_(alike, largest, torch.tensor(found[name]))
     return found
+
+
+def _norm(parameters: Iterable[torch.nn.Parameter]) -> float:
+    parts = [
+        torch.nn.utils.get_total_norm([p.grad for p in alike if p.grad is not None])
+        for alike in _by_mesh(parameters)
+    ]
+    return math.hypot(*(float(_full(part)) for part in parts))
+
+
+def _by_mesh(parameters: Iterable[torch.nn.Parameter]) -> list[list[torch.nn.Parameter]]:
+    """Parameters that are held by the same ranks, apart from others: no operation takes both."""
+    found: dict[Any, list[torch.nn.Parameter]] = {}
+    for parameter in parameters:
+        found.setdefault(_mesh(parameter), []).append(parameter)
+    return list(found.values())
+
+
+def _mesh(parameter: torch.nn.Parameter) -> Any:
+    """The ranks that hold it; ``None``: one process."""
+    return getattr(parameter, "device_mesh", None)
 
 
 def _full(norm: torch.Tensor) -> torch.Tensor:

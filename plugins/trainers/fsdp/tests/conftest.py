@@ -44,6 +44,13 @@ def one(directory: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
+def four(directory: Path, one: dict[str, Any]) -> list[dict[str, Any]]:
+    """What each of four ranks found, in meshes of two dimensions and three."""
+    start_ranks(Path(__file__).parent / "fsdp_mesh.py", directory, ranks_count=4)
+    return [pickle.loads((directory / f"mesh-{n}.pickle").read_bytes()) for n in range(4)]
+
+
+@pytest.fixture(scope="session")
 def two(directory: Path, one: dict[str, Any]) -> list[dict[str, Any]]:
     """What each of two ranks found."""
     start_ranks(Path(__file__).parent / "fsdp_rank.py", directory)

@@ -173,8 +173,15 @@ SCENARIOS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "llama": ("llama", "grpo", PENALISED, {}),
     "critic": ("llama", "ppo", {}, {"weight_decay": 0.0}),
     "critic-model": ("qwen3", "ppo", {}, {"critic": "model"}),
+    "lora": ("qwen3", "grpo", PENALISED, {"lora_rank": 3}),
 }
 STEPS = 5
+MESHES: list[dict[str, Any]] = [
+    {"replicas": 2},
+    {"tensor_parallel": 2},
+    {"replicas": 2, "tensor_parallel": 2},
+]
+"""Of four ranks."""
 
 
 def run_scenario(rank: Rank, use: str, name: str, **more: Any) -> dict[str, Any]:

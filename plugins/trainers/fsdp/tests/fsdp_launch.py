@@ -12,8 +12,10 @@ import torch.distributed as dist
 RANKS = 2
 
 
-def start_ranks(script: Path, directory: Path, *arguments: str) -> list[str]:
-    """Run ``script directory arguments`` on two ranks to its end; what each of them wrote, which is also the
+def start_ranks(
+    script: Path, directory: Path, *arguments: str, ranks_count: int = RANKS
+) -> list[str]:
+    """Run ``script directory arguments`` on several ranks to its end; what each of them wrote, which is also the
     error if one fails."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     environment = {
@@ -21,10 +23,10 @@ def start_ranks(script: Path, directory: Path, *arguments: str) -> list[str]:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(store.port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "WORLD_SIZE": str(RANKS),
+        "WORLD_SIZE": str(ranks_count),
         "OMP_NUM_THREADS": "1",
     }
-    logs = [directory / f"{script.stem}-{number}.log" for number in range(RANKS)]
+    logs = [directory / f"{script.stem}-{number}.log" for number in range(ranks_count)]
     ranks = []
     for number, log in enumerate(logs):
         with log.open("wb") as out:

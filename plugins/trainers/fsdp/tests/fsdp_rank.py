@@ -44,6 +44,8 @@ def main(directory: Path) -> None:
     for keys in (
         {"reduce": "each"},
         {"replicas": 2},
+        {"tensor_parallel": 2},
+        {"cpu_offload": True},
         {"gradient_checkpointing": True, "layout": "packed"},
         {"compute_dtype": "bfloat16"},
     ):

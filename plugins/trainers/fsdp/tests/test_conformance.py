@@ -3,16 +3,20 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from fsdp_cases import STEPS, same_metrics, same_weights
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from safetensors.numpy import load_file
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 
 from astraflow_core.errors import AstraFlowError, RunFailed, UserError
 from astraflow_core.testing.conformance._trainer_rig import Rig, exported, ragged_batch, train
 from astraflow_core.testing.conformance.trainer import Subject, TrainerConformance, installed
+from astraflow_core.types import ExportedTensor
 from astraflow_plugin_fsdp.sharding import ShardedLM
 
 KEYS: dict[str, Any] = {
@@ -30,10 +34,15 @@ CUTS: tuple[dict[str, Any], ...] = (
 )
 
 
+def floats(tensor: ExportedTensor) -> Any:
+    return np.frombuffer(bytes(tensor.data), np.float32).reshape(tensor.shape)
+
+
 class TestFsdpTrainer(TrainerConformance):
     own_tests: ClassVar = {
         "multi_rank": "test_two_ranks_make_the_step_of_one",
         "reshard": "test_two_ranks_read_the_checkpoint_of_one",
+        "lora": "test_adapters",
     }
 
     @pytest.fixture
@@ -58,6 +67,40 @@ class TestFsdpTrainer(TrainerConformance):
             assert found["resharded"].keys() == one["saved"].keys()
             for name, value in one["saved"].items():
                 assert found["resharded"][name].tobytes() == value.tobytes()
+
+    def test_adapters(self, model: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+        rig = Rig(installed("trainer", "fsdp", {**KEYS, "lora_rank": 2}), model, tmp_path)
+        request.addfinalizer(lambda: [trainer.close() for trainer in rig.built])
+        trainer = rig.build(needs=frozenset({"reference"}))
+        assert trainer.weights_kind == "adapter"  # type: ignore[attr-defined]
+        first = trainer.logprobs(ragged_batch(), "current")
+        train(trainer, range(2))
+        adapter = exported(trainer)
+        assert all(name.endswith((".lora_A.weight", ".lora_B.weight")) for name in adapter)
+        assert (trainer.logprobs(ragged_batch(), "reference") == first).all()
+        assert np.abs(trainer.logprobs(ragged_batch(), "current") - first).max() > 1e-3
+
+        folder = rig.folder("adapters")
+        trainer.save(folder)
+        assert trainer.finish_save(wait=True)  # type: ignore[attr-defined]
+        held = FileSystemReader(folder).read_metadata().state_dict_metadata
+        assert all(".lora_" in name for name in held if name.startswith("weights/"))
+        again = rig.build()
+        again.load(folder)
+        for name, tensor in exported(again).items():
+            assert bytes(tensor.data) == bytes(adapter[name].data)
+
+        trainer.save_model(tmp_path / "left")
+        before, after = (load_file(f / "model.safetensors") for f in (model, tmp_path / "left"))
+        assert before.keys() == after.keys()
+        changed = 0
+        for name, weight in before.items():
+            module = "base_model.model." + name.removesuffix(".weight")
+            if (low := adapter.get(f"{module}.lora_A.weight")) is not None:
+                high, low = (floats(m) for m in (adapter[f"{module}.lora_B.weight"], low))
+                weight, changed = weight + high.astype(np.float64) @ low, changed + 1
+            np.testing.assert_allclose(after[name], weight, atol=1e-6, err_msg=name)
+        assert changed == len(adapter) / 2
 
     def test_training_goes_on_while_a_checkpoint_is_written(
         self, rig: Rig, monkeypatch: pytest.MonkeyPatch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,24 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    LlamaConfig,
+    Olmo2Config,
+    Qwen3Config,
+)
 
 from astraflow_core.errors import DeadlineExceeded, UserError
-from astraflow_plugin_fsdp import group
+from astraflow_plugin_fsdp import group, tensor_parallel
+from astraflow_plugin_fsdp.config import FsdpConfig
 from astraflow_plugin_fsdp.group import join
+from astraflow_plugin_fsdp.sharding import _layers
 
+SIZES: dict[str, Any] = {
+    "vocab_size": 11, "hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 1,
+    "num_attention_heads": 4, "num_key_value_heads": 2,
+}  # fmt: skip
 ENOUGH_S = 3.0
 """For a loaded machine to reach the meeting place, where nobody else will come."""
 
@@ -59,6 +73,44 @@ def test_a_rank_without_a_meeting_place_names_rank_0(
 def test_replicas_that_do_not_divide_the_ranks_are_refused() -> None:
     with pytest.raises(UserError, match="does not divide 3 ranks"):
         join(0, 3, 0, "cpu", 2, 1.0)
+
+
+def test_a_mesh_that_does_not_divide_the_ranks_is_refused() -> None:
+    with pytest.raises(UserError, match="replicas = 2 x tensor_parallel = 2 does not divide 6"):
+        join(0, 6, 0, "cpu", 2, 1.0, tensor_parallel=2)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"context_parallel": 2}, "attention kernels of CUDA alone"),
+        ({"tensor_parallel": 2, "lora_rank": 4}, "set tensor_parallel = 1"),
+    ],
+    ids=["context", "adapters"],
+)
+def test_parallel_ways_that_do_not_fit_are_refused(keys: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        FsdpConfig(**keys)
+
+
+@pytest.mark.parametrize(
+    ("config", "ranks", "said"),
+    [
+        (Qwen3Config(**SIZES), 4, "does not divide num_key_value_heads = 2 of Qwen3ForCausalLM"),
+        (Olmo2Config(**SIZES), 2, "Olmo2ForCausalLM differ in .*k_norm.*: set tensor_parallel = 1"),
+        (GPT2Config(n_layer=1, n_embd=8, n_head=2), 2, "GPT2LMHeadModel differ in .*mlp.c_fc"),
+        (Qwen3Config(**SIZES), 2, None),
+        (LlamaConfig(**SIZES), 2, None),
+    ],
+    ids=["heads", "olmo2", "gpt2", "qwen3", "llama"],
+)
+def test_what_tensor_parallelism_cannot_cut_is_refused(
+    config: Any, ranks: int, said: str | None
+) -> None:
+    with torch.device("meta"):
+        whole = AutoModelForCausalLM.from_config(config)
+    with pytest.raises(UserError, match=said) if said else contextlib.nullcontext():
+        tensor_parallel.check(whole, _layers(whole), ranks)
 
 
 def test_a_rank_without_a_device_of_its_own_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import xxhash
-from fsdp_cases import GRPO, SCENARIOS, STEPS, Rank, same_metrics, same_weights, train, weights
+from fsdp_cases import (
+    GRPO,
+    MESHES,
+    SCENARIOS,
+    STEPS,
+    Rank,
+    same_metrics,
+    same_weights,
+    train,
+    weights,
+)
 from fsdp_rank import BLOCK
 from transformers import AutoModelForCausalLM
 
@@ -32,6 +42,8 @@ def test_five_steps_are_those_of_one_rank(
     [
         {"reduce": "each"},
         {"replicas": 2},
+        {"tensor_parallel": 2},
+        {"cpu_offload": True},
         {"gradient_checkpointing": True, "layout": "packed"},
     ],
     ids=str,
@@ -42,6 +54,29 @@ def test_other_ways_to_the_same_steps(
     for found in two:
         same_metrics(found[str(keys)]["metrics"], one["qwen3"]["metrics"])
         same_weights(found[str(keys)]["weights"], one["qwen3"]["weights"], STEPS)
+
+
+@pytest.mark.parametrize("keys", MESHES, ids=str)
+def test_four_ranks_in_a_mesh_make_the_same_steps(
+    keys: dict[str, Any], one: dict[str, Any], four: list[dict[str, Any]]
+) -> None:
+    for found in four:
+        same_metrics(found[str(keys)]["metrics"], one["qwen3"]["metrics"])
+        same_weights(found[str(keys)]["weights"], one["qwen3"]["weights"], STEPS)
+        np.testing.assert_allclose(
+            found[str(keys)]["logprobs"], one["qwen3"]["logprobs"], rtol=0, atol=1e-5
+        )
+
+
+def test_checkpoints_go_between_a_mesh_and_one_rank(
+    directory: Path, one: dict[str, Any], four: list[dict[str, Any]]
+) -> None:
+    for found in four:
+        assert bits(found["resharded"]) == bits(one["saved"])
+    trainer = Rank(directory).trainer("fsdp", "qwen3")
+    trainer.load(directory / "four-ranks")
+    assert bits(weights(trainer)) == bits(four[0]["saved"])
+    trainer.close()
 
 
 def test_bfloat16_is_near(one: dict[str, Any], two: list[dict[str, Any]]) -> None:

@@ -75,6 +75,11 @@ class M2po(ClippedLoss[M2poConfig], GroupLoss[M2poConfig]):
         if config.variant != "mask_areal" and config.scope == "mini_batch":
             self._needs |= {"current"}
 
+    @property
+    def proximal_in_loss(self) -> bool:
+        """No: masks over the mini-batch are made of them."""
+        return False
+
     def weights(self, batch: Batch) -> dict[str, npt.NDArray[np.float32]]:
         """As of the base; with a clip range over the mini-batch ``clip_low`` and ``clip_high`` at trained
         tokens too."""

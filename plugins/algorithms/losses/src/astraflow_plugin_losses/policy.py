@@ -49,6 +49,11 @@ class PolicyLoss(ABC, Generic[C]):
         ``proximal`` where it is computed again."""
         return self._needs
 
+    @property
+    def proximal_in_loss(self) -> bool:
+        """Whether nothing but the loss reads proximal log-probs; a penalty in the rewards does."""
+        return not self._config.kl_coef or self._config.kl_in == "loss"
+
     def advantages(self, batch: Batch) -> npt.NDArray[np.float32]:
         """The advantage of each trained token, 0 elsewhere: float32 ``[N]``."""
         return np.where(batch.loss_mask, self._advantages(batch), 0.0).astype(np.float32)

@@ -70,9 +70,11 @@ def load(directory: Path, whole: Any, optimizer: torch.optim.Optimizer, group: G
 
 
 def _weights(whole: Any) -> dict[str, torch.Tensor]:
-    """Names as transformers holds them, tied tensors once."""
+    """Names as transformers holds them, tied tensors once, without those that are frozen."""
     unique = {
-        id(tensor): name for name, tensor in reversed(whole.state_dict(keep_vars=True).items())
+        id(tensor): name
+        for name, tensor in reversed(whole.state_dict(keep_vars=True).items())
+        if tensor.requires_grad or not isinstance(tensor, torch.nn.Parameter)
     }
     held = whole.state_dict()
     return {f"{WEIGHTS}/{name}": held[name] for name in unique.values()}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from astraflow_core.config.models import PositiveInt
 from astraflow_torch_training.config import TrainingConfig
@@ -37,3 +37,30 @@ class FsdpConfig(TrainingConfig):
         description="Who publishes the weights: each rank what it holds ('sharded'), or rank 0 what it gathers one "
         "tensor after the other ('gathered'); 'auto': each rank, where the transport allows it.",
     )
+    tensor_parallel: PositiveInt = Field(
+        1,
+        description="Neighbouring ranks that share the matrices of each layer and compute the same rows; for "
+        "layers as those of Qwen3 and Llama.",
+    )
+    context_parallel: PositiveInt = Field(
+        1, description="1: PyTorch's context parallelism replaces attention kernels of CUDA alone."
+    )
+    cpu_offload: bool = Field(
+        False,
+        description="Keep shards, gradients and optimizer in host memory, where the optimizer runs; the device "
+        "holds the layer that it computes. For CUDA.",
+    )
+
+    @model_validator(mode="after")
+    def _parallel_ways_that_fit(self) -> Self:
+        if self.context_parallel > 1:
+            raise ValueError(
+                "context_parallel: PyTorch's (experimental) replaces attention kernels of CUDA alone, so it could "
+                "not be shown to make the step of one rank; leave it 1, and use tensor_parallel and "
+                "gradient_checkpointing for long rows"
+            )
+        if self.tensor_parallel > 1 and self.lora_rank:
+            raise ValueError(
+                "lora_rank: adapters are not split by tensor_parallel; set tensor_parallel = 1"
+            )
+        return self

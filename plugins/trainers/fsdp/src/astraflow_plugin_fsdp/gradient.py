@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 
 from astraflow_core.protocols.algorithm import Algorithm
 from astraflow_core.training.micro_batches import MicroBatch
 from astraflow_core.types import Batch
+from astraflow_plugin_fsdp import tensor_parallel
 from astraflow_plugin_fsdp.sharding import ShardedLM
 from astraflow_torch_training.gradient import Tally, forward
 from astraflow_torch_training.model import Prediction
@@ -73,11 +75,13 @@ def accumulate(
     parts: Sequence[MicroBatch],
     tally: Tally,
     reduce_each: bool,
+    tensor: DeviceMesh | None,
 ) -> Boundary:
     """Leave in the parameters' ``grad`` this rank's part of the sum of all ranks' gradients.
 
     ``batch`` is the share of this rank, ``parts`` as many micro-batches as every rank has. ``tally`` as for
-    :func:`astraflow_torch_training.gradient.accumulate`, of this rank alone.
+    :func:`astraflow_torch_training.gradient.accumulate`, of this rank alone. ``tensor``: the ranks that share the
+    layers.
     """
     boundary = Boundary(model)
     for number, micro in enumerate(parts, 1):
@@ -94,4 +98,6 @@ def accumulate(
                 )
         with tally.clock("backward_s"):
             boundary.backward(total)
+    if tensor is not None:
+        tensor_parallel.add_up(model.whole, tensor)
     return boundary

@@ -28,18 +28,30 @@ _users = 0
 class Group:
     """``size`` ranks that make the same calls in the same order.
 
-    ``mesh`` is ``[replicas, size / replicas]``, or ``[size]`` with one replica, on ``device``. What is said
-    by the methods goes over CPU, through a group of its own.
+    ``mesh`` is ``[replicas, shards]``, or ``[shards]`` with one replica, on ``device``; ``tensor`` is ``[T]``, the
+    neighbouring ranks that compute the same rows with a part of each layer, or ``None`` where every rank has rows of
+    its own. What is said by the methods goes over CPU, through a group of its own.
     """
 
     rank: int
     size: int
     device: torch.device
     mesh: DeviceMesh
+    tensor: DeviceMesh | None
     control: Any
     files: Any
     """Process group of asynchronous checkpoints: their collectives run beside those of training, and two
     streams of collectives in one gloo group corrupt each other."""
+
+    @property
+    def alike(self) -> int:
+        """How many ranks compute the same rows."""
+        return 1 if self.tensor is None else self.tensor.size()
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """Which share of the rows is this rank's, and of how many."""
+        return self.rank // self.alike, self.size // self.alike
 
     def tell(self, facts: dict[str, Any]) -> list[dict[str, Any]]:
         """What every rank tells the others, in the order of ranks; JSON."""
@@ -56,7 +68,9 @@ class Group:
         ]
 
     def total(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """The sum over ranks, on every rank; in place."""
+        """The sum over the shares of rows, on every rank; in place."""
+        if self.rank % self.alike:
+            values[:] = 0
         dist.all_reduce(torch.from_numpy(values), group=self.control)
         return values
 
@@ -75,22 +89,33 @@ class Group:
             dist.destroy_process_group()
 
 
-def join(rank: int, size: int, local: int, device: str, replicas: int, deadline_s: float) -> Group:
+def join(
+    rank: int,
+    size: int,
+    local: int,
+    device: str,
+    replicas: int,
+    deadline_s: float,
+    tensor_parallel: int = 1,
+    cpu_offload: bool = False,
+) -> Group:
     """Meet the other ranks at ``MASTER_ADDR``:``MASTER_PORT``, or nobody if there is one rank.
 
     Raises :class:`DeadlineExceeded` that names who is missing after ``deadline_s``, which is also the time
     that a collective may take.
     """
     global _users
-    if size % replicas:
+    if size % (replicas * tensor_parallel):
+        named = {"replicas": replicas, "tensor_parallel": tensor_parallel}
+        product = " x ".join(f"{name} = {n}" for name, n in named.items() if n > 1)
         raise UserError(
-            f"replicas = {replicas} does not divide {size} ranks: each replica needs as many as the others"
+            f"{product} does not divide {size} ranks: each part of the model needs as many as the others"
         )
     chosen = _device(device, local)
     if not dist.is_initialized():
         store = HashStore() if size == 1 else _meet(rank, size, deadline_s)
         dist.init_process_group(
-            "nccl" if chosen.type == "cuda" else "gloo",
+            _backend(chosen, cpu_offload),
             store=store,
             rank=rank,
             world_size=size,
@@ -98,18 +123,38 @@ def join(rank: int, size: int, local: int, device: str, replicas: int, deadline_
             device_id=chosen if chosen.type == "cuda" else None,
         )
     _users += 1
-    shape, names = ((replicas, size // replicas), ("replica", "shard"))
-    if replicas == 1:
-        shape, names = (size,), ("shard",)  # type: ignore[assignment]
     timeout = timedelta(seconds=deadline_s)
+    whole, data = _meshes(chosen, size, replicas, tensor_parallel)
     return Group(
         rank=rank,
         size=size,
         device=chosen,
-        mesh=init_device_mesh(chosen.type, shape, mesh_dim_names=names),
+        mesh=whole[data],
+        tensor=whole["tensor"] if tensor_parallel > 1 else None,
         control=dist.new_group(backend="gloo", timeout=timeout),
         files=dist.new_group(backend="gloo", timeout=timeout),
     )
+
+
+def _meshes(
+    device: torch.device, size: int, replicas: int, tensor_parallel: int
+) -> tuple[DeviceMesh, tuple[str, ...]]:
+    """All ranks as ``[replica, shard, tensor]``, dimensions of one left out but ``shard``, and the names of those
+    that rows are shared over."""
+    sizes = {
+        "replica": replicas,
+        "shard": size // replicas // tensor_parallel,
+        "tensor": tensor_parallel,
+    }
+    kept = {name: n for name, n in sizes.items() if n > 1 or name == "shard"}
+    whole = init_device_mesh(device.type, tuple(kept.values()), mesh_dim_names=tuple(kept))
+    return whole, tuple(name for name in kept if name != "tensor")
+
+
+def _backend(device: torch.device, cpu_offload: bool) -> str:
+    if device.type == "cpu":
+        return "gloo"
+    return "cpu:gloo,cuda:nccl" if cpu_offload else "nccl"
 
 
 def _meet(rank: int, size: int, deadline_s: float) -> Any:

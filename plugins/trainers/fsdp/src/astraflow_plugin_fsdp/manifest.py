@@ -20,7 +20,7 @@ def astraflow_trainers() -> list[Component]:
             capabilities=frozenset(
                 {
                     *("entropy", "reference", "proximal", "values"),
-                    *("checkpoint", "async_save", "reshard", "multi_rank"),
+                    *("checkpoint", "async_save", "reshard", "multi_rank", "lora"),
                     "sharded_export",
                 }
             ),

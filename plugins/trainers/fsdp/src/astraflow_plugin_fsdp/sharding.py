@@ -12,17 +12,21 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
     FSDPModule,
     MixedPrecisionPolicy,
     fully_shard,
     register_fsdp_forward_method,
 )
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from astraflow_core.errors import UserError
 from astraflow_core.training.micro_batches import MicroBatch
+from astraflow_plugin_fsdp import tensor_parallel
+from astraflow_plugin_fsdp.config import FsdpConfig
 from astraflow_plugin_fsdp.group import Group
 from astraflow_torch_training.critic import with_critic, with_value_head
+from astraflow_torch_training.lora import with_adapters
 from astraflow_torch_training.model import (
     VALUE_HEAD,
     CausalLM,
@@ -71,62 +75,77 @@ def _owned(tensor: torch.Tensor | None) -> torch.Tensor | None:
     return None if tensor is None else tensor.clone()
 
 
-def load_sharded(
-    folder: Path,
-    group: Group,
-    attention: str,
-    gradient_checkpointing: bool,
-    bfloat16: bool,
-    critic: Path | Literal["head"] | None = None,
-) -> ShardedLM:
-    """The model in ``folder``, with a value head on it or beside a critic from a folder of its own.
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What is made of a folder, beside shards: see the keys of the same names. With ``adapted`` there are adapters,
+    with ``critic`` a value head on the model or beside a critic from a folder of its own."""
+
+    config: FsdpConfig
+    attention: str
+    gradient_checkpointing: bool = False
+    adapted: bool = False
+    critic: Path | Literal["head"] | None = None
+
+    def made(self, load: Callable[[Path], CausalLM], folder: Path) -> CausalLM:
+        """The model in ``folder`` with what it is to have."""
+        model = load(folder)
+        if self.adapted:
+            with_adapters(model.whole, self.config)
+        if self.critic == "head":
+            return with_value_head(model)
+        return model if self.critic is None else with_critic(model, load(self.critic))
+
+
+def load_sharded(folder: Path, group: Group, recipe: Recipe) -> ShardedLM:
+    """The model in ``folder`` in shards.
 
     Rank 0 loads and checks it on CPU and the others receive their shards. Raises :class:`UserError` on every
     rank if it cannot be loaded; see :func:`astraflow_torch_training.model.load_model`.
     """
     loaded = outlined = problem = None
     try:
-        outlined = _with(critic, lambda f: outline(f, attention, gradient_checkpointing), folder)
+        outlined = recipe.made(
+            lambda f: outline(f, recipe.attention, recipe.gradient_checkpointing), folder
+        )
+        if group.tensor is not None:
+            tensor_parallel.check(outlined.whole, _layers(outlined.whole), group.tensor.size())
         if group.rank == 0:
             # Kernels for the device may not run here, where only the weights matter.
-            loaded = _with(
-                critic, lambda f: load_model(f, torch.device("cpu"), "sdpa", False, None), folder
+            loaded = recipe.made(
+                lambda f: load_model(f, torch.device("cpu"), "sdpa", False, None), folder
             )
     except UserError as error:
         problem = str(error)
     group.agree(problem)
     assert outlined is not None
-    return shard(outlined, loaded, group, bfloat16)
+    return shard(outlined, loaded, group, recipe.config)
 
 
-def _with(
-    critic: Path | Literal["head"] | None, load: Callable[[Path], CausalLM], folder: Path
-) -> CausalLM:
-    model = load(folder)
-    if critic == "head":
-        return with_value_head(model)
-    return model if critic is None else with_critic(model, load(critic))
-
-
-def shard(outline: CausalLM, loaded: CausalLM | None, group: Group, bfloat16: bool) -> ShardedLM:
+def shard(
+    outline: CausalLM, loaded: CausalLM | None, group: Group, config: FsdpConfig
+) -> ShardedLM:
     """``outline`` (on ``meta``) in shards, with the weights of ``loaded``, which rank 0 has and the others
     have not.
 
-    With ``bfloat16`` the gathered weights and the activations are in that dtype, sums of gradients float32; a
+    In bfloat16 the gathered weights and the activations are in that dtype, sums of gradients float32; a
     value head always computes in float32.
     """
-    policy = MixedPrecisionPolicy(
-        param_dtype=torch.bfloat16 if bfloat16 else None, reduce_dtype=torch.float32
-    )
+    bfloat16 = torch.bfloat16 if config.compute_dtype == "bfloat16" else None
+    policy = MixedPrecisionPolicy(param_dtype=bfloat16, reduce_dtype=torch.float32)
+    held: dict[str, Any] = {"mesh": group.mesh}
+    if config.cpu_offload:
+        held["offload_policy"] = CPUOffloadPolicy(pin_memory=group.device.type == "cuda")
     whole, critic = outline.whole, outline.critic
+    if group.tensor is not None:
+        tensor_parallel.split(_layers(whole), group.tensor)
     for layer in _layers(whole):
-        fully_shard(layer, mesh=group.mesh, mp_policy=policy)
+        fully_shard(layer, mp_policy=policy, **held)
     if critic is not None:
-        fully_shard(critic.backbone, mesh=group.mesh, mp_policy=policy)
+        fully_shard(critic.backbone, mp_policy=policy, **held)
     for name, module in list(whole.named_modules()):
         if name.split(".")[-1] == VALUE_HEAD:
-            fully_shard(module, mesh=group.mesh)
-    fully_shard(whole, mesh=group.mesh, mp_policy=policy)
+            fully_shard(module, **held)
+    fully_shard(whole, mp_policy=policy, **held)
     whole.compute = MethodType(lambda _, compute: compute(), whole)
     register_fsdp_forward_method(whole, "compute")
     for module in whole.modules():
@@ -134,7 +153,8 @@ def shard(outline: CausalLM, loaded: CausalLM | None, group: Group, bfloat16: bo
             # The loss is a sum over the rows of all ranks, not a mean over ranks.
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
-    _materialise(whole, group.device)
+    _materialise(whole, torch.device("cpu") if config.cpu_offload else group.device)
+    _to_device(whole, group.device)
     _fill(whole, None if loaded is None else loaded.whole, group)
     if critic is not None:
         critic = replace(critic, device=group.device)
@@ -167,6 +187,13 @@ def _materialise(whole: Any, device: torch.device) -> None:
             other.register_parameter(its_name, getattr(module, name))
 
 
+def _to_device(whole: Any, device: torch.device) -> None:
+    """Buffers are where the layers compute, even if parameters are not."""
+    for module in whole.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, buffer.to(device))
+
+
 @torch.no_grad()
 def _fill(whole: Any, source: Any | None, group: Group) -> None:
     given: dict[str, torch.Tensor] = {}
@@ -176,9 +203,18 @@ def _fill(whole: Any, source: Any | None, group: Group) -> None:
         here = torch.empty(parameter.shape, dtype=parameter.dtype, device=group.device)
         if given:
             here.copy_(given[name])
-        parts = distribute_tensor(here, parameter.device_mesh, parameter.placements)
-        parameter.to_local().copy_(parts.to_local())
+        parameter.to_local().copy_(_part(here, parameter, group))
     for name, buffer in whole.named_buffers():
         if given:
             buffer.copy_(given[name])
         dist.broadcast(buffer, 0)
+
+
+def _part(here: torch.Tensor, parameter: DTensor, group: Group) -> torch.Tensor:
+    """This rank's part of what rank 0 has ``here``: first of the layer's matrix, then of that for FSDP."""
+    if group.tensor is not None:
+        split = parameter.device_mesh.ndim > group.mesh.ndim
+        place = parameter.placements[-1] if split else Replicate()
+        here = distribute_tensor(here, group.tensor, [place]).to_local()
+    data = [*[Replicate()] * (group.mesh.ndim - 1), Shard(0)]
+    return distribute_tensor(here.contiguous(), group.mesh, data).to_local()

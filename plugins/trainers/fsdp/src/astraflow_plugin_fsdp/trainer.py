@@ -24,8 +24,8 @@ from astraflow_plugin_fsdp.config import FsdpConfig
 from astraflow_plugin_fsdp.export_shards import export_shards
 from astraflow_plugin_fsdp.gradient import accumulate
 from astraflow_plugin_fsdp.group import Group, join
-from astraflow_plugin_fsdp.sharding import ShardedLM, full, load_sharded
-from astraflow_torch_training import export
+from astraflow_plugin_fsdp.sharding import Recipe, ShardedLM, full, load_sharded
+from astraflow_torch_training import export, lora
 from astraflow_torch_training.critic import NOT_PUBLISHED
 from astraflow_torch_training.gradient import Tally
 from astraflow_torch_training.memory import enough_memory, peak_memory_gb
@@ -44,6 +44,8 @@ class FsdpTrainer:
     computes a share of the rows; the step is that of one rank with all of them.
     """
 
+    proximal_in_step = True
+
     def __init__(self, config: FsdpConfig, context: ComponentContext) -> None:
         self._config, self._seed, self._ranks = config, context.seed, context.ranks
         self._steps = 0
@@ -51,6 +53,7 @@ class FsdpTrainer:
         self._group: Group | None = None
         self._reference: ShardedLM | None = None
         self._critic = False
+        self.weights_kind = "adapter" if config.lora_rank else "full"
         self._saving: tuple[concurrent.futures.Future[Any], Path] | None = None
 
     def setup(self, model: Path, total_steps: int, needs: frozenset[str]) -> None:
@@ -59,7 +62,14 @@ class FsdpTrainer:
         torch.set_num_threads(config.threads)
         torch.manual_seed(self._seed)
         self._group = group = join(
-            ranks.rank, ranks.size, ranks.local, config.device, config.replicas, ranks.deadline_s
+            ranks.rank,
+            ranks.size,
+            ranks.local,
+            config.device,
+            config.replicas,
+            ranks.deadline_s,
+            config.tensor_parallel,
+            config.cpu_offload,
         )
         attention = self._attention(group.device)
         layout = config.layout
@@ -71,12 +81,15 @@ class FsdpTrainer:
         if self._critic:
             own = config.critic == "model"
             beside = Path(config.critic_model or model) if own else "head"
-        bfloat16 = config.compute_dtype == "bfloat16"
-        checkpointing = config.gradient_checkpointing
-        self._model = load_sharded(model, group, attention, checkpointing, bfloat16, beside)
-        if "reference" in needs:
+        adapted = config.lora_rank > 0
+        recipe = Recipe(config, attention, config.gradient_checkpointing, adapted, beside)
+        self._model = load_sharded(model, group, recipe)
+        self._bare_is_reference = (
+            "reference" in needs and config.reference_model is None and adapted
+        )
+        if "reference" in needs and not self._bare_is_reference:
             folder = Path(config.reference_model or model)
-            self._reference = load_sharded(folder, group, attention, False, bfloat16)
+            self._reference = load_sharded(folder, group, Recipe(config, attention))
             self._reference.whole.requires_grad_(False).eval()
             self._same_vocabulary("reference_model", folder, self._reference)
         if self._model.critic is not None:
@@ -87,6 +100,9 @@ class FsdpTrainer:
         self, batch: Batch, model: Literal["current", "reference"]
     ) -> npt.NDArray[np.float32]:
         """See :class:`astraflow_core.protocols.trainer.Trainer`; complete on every rank."""
+        if model == "reference" and self._bare_is_reference:
+            with lora.adapters_off(self._model.whole):
+                return self.logprobs(batch, "current")
         chosen = self._model if model == "current" else self._reference
         if chosen is None:
             raise UserError("no reference model was loaded: setup() was not told that it is needed")
@@ -129,7 +145,7 @@ class FsdpTrainer:
         reduce_each = self._config.reduce == "each"
         with self._enough_memory(batch):
             boundary = accumulate(
-                self._model, share.batch, algorithm, step, parts, tally, reduce_each
+                self._model, share.batch, algorithm, step, parts, tally, reduce_each, group.tensor
             )
         ranks = group.tell(
             {
@@ -145,8 +161,9 @@ class FsdpTrainer:
         self._drop_unreached(
             any(rank["policy"] for rank in ranks), any(rank["critic"] for rank in ranks)
         )
-        sums = _added(rank["sums"] for rank in ranks)
-        computed = sum(rank["computed"] for rank in ranks)
+        shares = ranks[:: group.alike]
+        sums = _added(rank["sums"] for rank in shares)
+        computed = sum(rank["computed"] for rank in shares)
         lr = self._config.lr * lr_factor(
             self._steps,
             self._total_steps,
@@ -171,7 +188,7 @@ class FsdpTrainer:
             "lr": lr,
             "tokens": float(len(batch.tokens)),
             "trained_tokens": float(batch.trained_tokens),
-            "padding_fraction": 1 - sum(rank["tokens"] for rank in ranks) / max(1, computed)
+            "padding_fraction": 1 - sum(rank["tokens"] for rank in shares) / max(1, computed)
             if computed
             else 0.0,
             **tally.seconds,
@@ -182,6 +199,8 @@ class FsdpTrainer:
     def export(self) -> Iterator[ExportedTensor]:
         """See :class:`astraflow_core.protocols.trainer.Trainer`; each tensor is gathered when it is asked for,
         by all ranks."""
+        if self._config.lora_rank:
+            return export.export_adapters(self._model.whole, self._config.publish_dtype, full)
         return export.export(self._model.whole, self._config.publish_dtype, full)
 
     @property
@@ -220,14 +239,14 @@ class FsdpTrainer:
         self._steps = checkpoint.load(directory, self._model.whole, self._optimizer, self._joined())
 
     def save_model(self, directory: Path) -> None:
-        """See :class:`astraflow_core.protocols.trainer.Trainer`; in ``publish_dtype``, written by rank 0."""
+        """See :class:`astraflow_core.protocols.trainer.Trainer`; in ``publish_dtype``, adapters merged, written by
+        rank 0."""
+        whole, dtype = self._model.whole, self._config.publish_dtype
         if self._joined().rank:
-            for _ in self.export():
+            for _ in export.named_tensors(whole, dtype, full):
                 pass
             return
-        export.write_model(
-            self._model.whole, self._config.publish_dtype, self._source, directory, full
-        )
+        export.write_model(whole, dtype, self._source, directory, full)
 
     def close(self) -> None:
         """Free model, reference and optimizer, and leave the group when no rank writes any more."""
@@ -248,8 +267,8 @@ class FsdpTrainer:
         return self._group
 
     def _cut(self, batch: Batch, wanted: npt.NDArray[np.bool_]) -> Any:
-        ranks = self._ranks
-        return even_micro_batches(batch, wanted, self._budget, self._packed, ranks.rank, ranks.size)
+        which, shares = self._joined().share
+        return even_micro_batches(batch, wanted, self._budget, self._packed, which, shares)
 
     def _enough_memory(self, batch: Batch) -> contextlib.AbstractContextManager[None]:
         return enough_memory(self._budget, int(batch.lengths.max(initial=0)))

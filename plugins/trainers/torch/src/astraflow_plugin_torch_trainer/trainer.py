@@ -43,6 +43,8 @@ class TorchTrainer:
     With ``lora_rank`` adapters are trained and published, and the reference model is the model without them.
     """
 
+    proximal_in_step = True
+
     def __init__(self, config: TorchTrainerConfig, context: ComponentContext) -> None:
         self._config, self._seed = config, context.seed
         self._autocast = torch.bfloat16 if config.compute_dtype == "bfloat16" else None
@@ -69,9 +71,8 @@ class TorchTrainer:
         self._bare_is_reference = "reference" in needs and own and self._config.lora_rank > 0
         if "reference" in needs and not self._bare_is_reference:
             self._reference = self._load_reference(attention)
-        if rank := self._config.lora_rank:
-            alpha = self._config.lora_alpha or 2.0 * rank
-            lora.with_adapters(self._model.whole, rank, alpha, self._config.lora_targets)
+        if self._config.lora_rank:
+            lora.with_adapters(self._model.whole, self._config)
         self._critic = "values" in needs
         if self._critic and self._config.critic == "head":
             self._model = with_value_head(self._model)
@@ -114,7 +115,7 @@ class TorchTrainer:
             raise UserError("no critic was made: setup() was not told that values are needed")
         result = np.zeros(len(batch.tokens), dtype=np.float32)
         for micro in self._cut(batch, np.ones(len(batch.tokens), dtype=np.bool_)):
-            with torch.no_grad():
+            with torch.no_grad(), self._enough_memory(batch):
                 result[micro.positions] = self._model.values(micro).cpu().numpy()
         return result
 
@@ -161,7 +162,7 @@ class TorchTrainer:
     def export(self) -> Iterator[ExportedTensor]:
         """See :class:`astraflow_core.protocols.trainer.Trainer`."""
         if self._config.lora_rank:
-            return lora.export_adapters(self._model.whole, self._config.publish_dtype)
+            return export.export_adapters(self._model.whole, self._config.publish_dtype)
         return export.export(self._model.whole, self._config.publish_dtype)
 
     def save(self, directory: Path) -> None:
@@ -175,10 +176,7 @@ class TorchTrainer:
     def save_model(self, directory: Path) -> None:
         """See :class:`astraflow_core.protocols.trainer.Trainer`; in ``publish_dtype``, adapters
         merged."""
-        with lora.merged(self._model.whole):
-            export.write_model(
-                self._model.whole, self._config.publish_dtype, self._source, directory
-            )
+        export.write_model(self._model.whole, self._config.publish_dtype, self._source, directory)
 
     def close(self) -> None:
         """Free model, reference and optimizer."""

@@ -1,0 +1,40 @@
+"""One of four ranks: the same steps in meshes of more than one dimension, and checkpoints between them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+from fsdp_cases import GRPO, MESHES, Rank, run_scenario, train, weights
+
+from astraflow_core.types import Ranks
+
+
+def main(directory: Path) -> None:
+    number, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank = Rank(directory, Ranks(number, size, number, deadline_s=60.0))
+    # Keeps the group of processes alive from one trainer to the next.
+    first = rank.trainer("fsdp", "qwen3", tensor_parallel=2)
+    found: dict[str, Any] = {
+        str(keys): run_scenario(rank, "fsdp", "qwen3", **keys) for keys in MESHES
+    }
+    folder = directory / "four-ranks"
+    if number == 0:
+        folder.mkdir()
+    train(first, rank.algorithm("grpo", GRPO), [5], rows=1)
+    found["saved"] = weights(first)
+    first._joined().tell({})  # type: ignore[attr-defined]
+    first.save(folder)
+    assert first.finish_save(wait=True)  # type: ignore[attr-defined]
+    first.load(directory / "one-rank")
+    found["resharded"] = weights(first)
+    first.close()
+    (directory / f"mesh-{number}.pickle").write_bytes(pickle.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
