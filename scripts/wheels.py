@@ -55,9 +55,14 @@ def clean_environment(folder: Path, wheels: Path, *requirements: str) -> Path:
     """A new environment with `requirements` from `wheels` and, for others, pip's ordinary index."""
     venv.create(folder, with_pip=False, symlinks=True)
     python = folder / "bin" / "python"
+    install(python, wheels, *requirements)
+    return python
+
+
+def install(python: Path, wheels: Path, *requirements: str) -> None:
+    """The same into an environment that there is."""
     execute(
         *(sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"),
         *("--no-compile", "--no-input", "--disable-pip-version-check"),
         *("-c", str(dev.CONSTRAINTS), "--find-links", str(wheels), *requirements),
     )
-    return python

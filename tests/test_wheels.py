@@ -12,7 +12,7 @@ from typing import Any
 
 import dev
 import pytest
-from wheels import build, clean_environment, execute
+from wheels import build, clean_environment, execute, install
 from workspace import declared, metadata_of, normal
 
 ADVANTAGES = """
@@ -126,8 +126,8 @@ def test_every_distribution_builds_whole(wheelhouse: dict[str, tuple[Path, Path]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_plugin_from_a_folder_brings_the_core_and_works(
+@pytest.mark.timeout(600)
+def test_a_plugin_from_a_folder_brings_the_core_and_its_extra_what_the_loss_needs(
     wheelhouse: dict[str, tuple[Path, Path]], tmp_path: Path
 ) -> None:
     wheels = wheelhouse["astraflow-core"][1].parent
@@ -138,12 +138,5 @@ def test_a_plugin_from_a_folder_brings_the_core_and_works(
     assert not any(r.get("problem") for r in records(json.loads(printed))), printed
     execute(str(python), "-c", NO_TORCH + ADVANTAGES)
 
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_the_runtime_extra_brings_what_the_loss_needs(
-    wheelhouse: dict[str, tuple[Path, Path]], tmp_path: Path
-) -> None:
-    wheels = wheelhouse["astraflow-core"][1].parent
-    python = clean_environment(tmp_path / "venv", wheels, "astraflow-plugin-losses[runtime]")
+    install(python, wheels, "astraflow-plugin-losses[runtime]")
     execute(str(python), "-c", ADVANTAGES + LOSS)

@@ -92,6 +92,7 @@ def play(service, body, kill_before, steps=12):
     return batches, facts(service.look("status")), calls
 
 
+@pytest.mark.slow
 def test_a_killed_dataflow_goes_on_bit_by_bit(config, body, tmp_path):
     model = settings_of(config, run__steps=20, run__max_staleness=2, checkpoint__every=3)
     results = []
