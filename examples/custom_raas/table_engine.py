@@ -66,16 +66,24 @@ class TableEngine:
         """The logits of an announced version by the transport `http`, verified by the announced digest; blocks
         its thread. OSError or ValueError if there is no such version, whole and verified."""
 
-        def get(what: str) -> bytes:
-            url = f"{entry.endpoints[0]}/v1/weights/{entry.policy}/{entry.version}/{what}"
-            request = urllib.request.Request(url, headers=auth.bearer(token))  # noqa: S310
+        def get(url: str, what: str, ranged: dict[str, str]) -> bytes:
+            url = f"{url}/v1/weights/{entry.policy}/{entry.version}/{what}"
+            headers = {**auth.bearer(token), **ranged}
+            request = urllib.request.Request(url, headers=headers)  # noqa: S310
             with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310
                 return bytes(response.read())
 
-        manifest, data = msgspec.msgpack.decode(get("manifest")), get("data")
-        size = manifest["block_size"]
+        publisher = entry.endpoints[0]
+        manifest = msgspec.msgpack.decode(get(publisher, "manifest", {}))
+        size, data = manifest["block_size"], bytearray(manifest["size"])
+        alone = [{"url": publisher, "runs": [[0, len(manifest["blocks"])]]}]
+        for source in manifest.get("sources") or alone:
+            for first, last in source["runs"]:
+                start, stop = first * size, min(last * size, len(data))
+                ranged = {"Range": f"bytes={start}-{stop - 1}"}
+                data[start:stop] = get(source["url"], "data", ranged)
         cut = [data[at : at + size] for at in range(0, len(data), size)]
         digest = xxhash.xxh3_128_hexdigest(b"".join(map(xxhash.xxh3_128_digest, cut)))
         if digest != entry.digest:
             raise ValueError(f"version {entry.version} has digest {digest}, not {entry.digest}")
-        return np.asarray(load(data)["logits"], np.float64)
+        return np.asarray(load(bytes(data))["logits"], np.float64)

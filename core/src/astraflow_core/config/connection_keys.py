@@ -46,6 +46,6 @@ class HttpKeys(ListeningKeys, FetchingKeys):
 
     advertise: str | None = Field(
         None,
-        description="How receivers reach the publisher: a host name, or a URL of a proxy before it; "
-        "default: host.",
+        description="How receivers reach the publisher: a host name ('{host}' stands for that of the host it runs "
+        "on), or a URL of a proxy before it; default: host.",
     )
