@@ -6,7 +6,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 from bench.baselines import whole_buffer_delta
 from bench.baselines.raw_streams import RawStreams
 from bench.support.processes import started
-from bench.support.timing import interleaved, ratio, seconds, spread
+from bench.support.timing import interleaved, seconds, spread
 from bench.support.updates import uniform
 from bench.support.weight_peer import Peer
 
@@ -28,17 +28,19 @@ RECEIVERS, QUICK_RECEIVERS = (1, 2, 4, 8), (1, 8)
 MEMORY = Path("/dev/shm")
 WARM = 5
 """Versions until a receiver of deltas patches files that it has patched before."""
+CYCLE = 8
+"""Versions in which each kind of merged delta is made as often as ever; CPU seconds of deltas are means over them."""
 
 
 def measure(quick: bool) -> dict[str, float]:
     """``full_over_limit`` is the time of plain sockets that hash, over that of one receiver of a full version."""
     megabytes, for_many = (QUICK_MEGABYTES,) * 2 if quick else (MEGABYTES, FOR_MANY)
-    receivers, rounds = (QUICK_RECEIVERS, 2) if quick else (RECEIVERS, 5)
+    receivers, rounds, cycle = (QUICK_RECEIVERS, 2, 2) if quick else (RECEIVERS, 5, CYCLE)
     return (
         full_beside_sockets(megabytes, rounds)
         | full_by_receivers(for_many, rounds, receivers)
-        | delta_beside_reference(megabytes, rounds)
-        | delta_by_receivers(for_many, rounds, receivers)
+        | delta_beside_reference(megabytes, cycle)
+        | delta_by_receivers(for_many, cycle, receivers)
     )
 
 
@@ -68,14 +70,11 @@ def full_beside_sockets(megabytes: float, pairs: int) -> dict[str, float]:
 def full_by_receivers(megabytes: float, rounds: int, receivers: Sequence[int]) -> dict[str, float]:
     """CPU seconds of the publisher, and wall seconds until the last has verified, by receivers."""
     result: dict[str, float] = {}
-    for count in receivers:
-        with Flow({"use": "http", "streams": STREAMS}, megabytes, count) as flow:
-            flow.next_version()
-            seen = [flow.next_version() for _ in range(rounds)]
-        result[f"full_publisher_cpu_s_{count}"] = statistics.median(
-            s["publisher_cpu"] for s in seen
-        )
-        result[f"full_wall_s_{count}"] = statistics.median(s["wall_s"] for s in seen)
+    with Flow({"use": "http", "streams": STREAMS}, megabytes, max(receivers)) as flow:
+        for count, seen in by_receivers(flow, rounds, receivers):
+            cpu = statistics.median(each["publisher_cpu"] for each in seen)
+            result[f"full_publisher_cpu_s_{count}"] = cpu
+            result[f"full_wall_s_{count}"] = statistics.median(each["wall_s"] for each in seen)
     result["full_publisher_cpu_8_over_1"] = (
         result["full_publisher_cpu_s_8"] / result["full_publisher_cpu_s_1"]
     )
@@ -109,10 +108,10 @@ def delta_beside_reference(megabytes: float, pairs: int) -> dict[str, float]:
 
             mine, reference_cpu = interleaved(pairs, ours, reference)
     return {
-        "delta_vs_reference": ratio(reference_cpu, mine),
+        "delta_vs_reference": sum(reference_cpu) / sum(mine),
         "delta_spread": spread(reference_cpu, mine),
-        "delta_cpu_s": statistics.median(mine),
-        "delta_reference_cpu_s": statistics.median(reference_cpu),
+        "delta_cpu_s": statistics.mean(mine),
+        "delta_reference_cpu_s": statistics.mean(reference_cpu),
         "delta_publish_s": statistics.median(s["publish_s"] for s in seen),
         "delta_wall_s": statistics.median(s["wall_s"] for s in seen),
         "delta_bytes_over_full": statistics.median(s["bytes"] for s in seen) / (megabytes * 1e6),
@@ -122,18 +121,25 @@ def delta_beside_reference(megabytes: float, pairs: int) -> dict[str, float]:
 def delta_by_receivers(megabytes: float, rounds: int, receivers: Sequence[int]) -> dict[str, float]:
     """CPU seconds of all processes for one version by deltas, by receivers."""
     result: dict[str, float] = {}
-    for count in receivers:
-        with delta_flow(megabytes, count) as flow:
-            seen = [flow.next_version() for _ in range(rounds)]
-        result[f"delta_cpu_s_{count}"] = statistics.median(s["cpu"] for s in seen)
-        result[f"delta_publisher_cpu_s_{count}"] = statistics.median(
-            s["publisher_cpu"] for s in seen
-        )
+    with delta_flow(megabytes, max(receivers)) as flow:
+        for count, seen in by_receivers(flow, rounds, receivers):
+            result[f"delta_cpu_s_{count}"] = statistics.mean(each["cpu"] for each in seen)
+            cpu = statistics.mean(each["publisher_cpu"] for each in seen)
+            result[f"delta_publisher_cpu_s_{count}"] = cpu
     result["cpu_8_over_1"] = result["delta_cpu_s_8"] / result["delta_cpu_s_1"]
     result["delta_publisher_cpu_8_over_1"] = (
         result["delta_publisher_cpu_s_8"] / result["delta_publisher_cpu_s_1"]
     )
     return result
+
+
+def by_receivers(
+    flow: Flow, rounds: int, receivers: Sequence[int]
+) -> Iterator[tuple[int, list[dict[str, float]]]]:
+    """Versions for so many of the flow's receivers, from all of them down: those left out stay as they are."""
+    for count in sorted(receivers, reverse=True):
+        flow.next_version(count)
+        yield count, [flow.next_version(count) for _ in range(rounds)]
 
 
 def delta_flow(megabytes: float, receivers: int) -> Flow:
@@ -177,15 +183,17 @@ class Flow:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def next_version(self) -> dict[str, float]:
-        """Publish and fetch one version. ``wall_s`` runs from the publish to the last verified byte;
+    def next_version(self, receivers: int | None = None) -> dict[str, float]:
+        """Publish one version, which all or the first so many ``receivers`` fetch. ``wall_s`` runs from the publish to
+        the last verified byte;
         ``publisher_cpu`` covers the snapshot and the serving, ``fetch_s`` and ``bytes`` are of the slowest."""
         self.version += 1
         told = self._publisher.ask(publish=self.version)
         self.announcement = told["announcement"]
-        for receiver in self._receivers:
+        fetching = self._receivers[:receivers]
+        for receiver in fetching:
             receiver.order(fetch=self.announcement)
-        came = [receiver.answer() for receiver in self._receivers]
+        came = [receiver.answer() for receiver in fetching]
         cpu = self._publisher.ask()["cpu"]
         spent = cpu - (told["cpu"] - told["publish_cpu"])
         self.fetch_cpu += [each["fetch_cpu"] for each in came]
