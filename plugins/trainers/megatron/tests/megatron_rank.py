@@ -147,9 +147,11 @@ class Shown:
         return [course.step(self.batches[n], n)["grad_norm"] for n in range(RESUMED_AT, STEPS)]
 
     def save(self, course: Course, name: str) -> None:
-        """Into a folder of this name."""
+        """Into a folder of this name, whole once every rank goes on."""
         self.make(name, course)
         course.trainer.save(self.folder / name)
+        course.trainer.finish_save(wait=True)
+        course.trainer.logprobs(self.batches[0], "current")
 
     def make(self, name: str, course: Course) -> None:
         """A folder of this name, made once every rank goes on."""

@@ -1,4 +1,5 @@
-"""Checkpoints in one process: what is refused, and pieces of several replicas."""
+"""In one process: checkpoints that are refused or of several replicas, gradients that are not finite, and
+memory that does not suffice."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ import pytest
 import torch
 from megatron_cases import NO_CUDA, Course, as_of_two_replicas, write_model
 
-from astraflow_core.errors import RunFailed, UserError
+from astraflow_core.errors import NonFiniteLoss, RunFailed, UserError
+from astraflow_core.types import Loss, LossInputs
 
 pytestmark = [pytest.mark.backend, NO_CUDA]
 
@@ -25,6 +27,7 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Course]:
     course.step(course.sampled(0), 0)
     (folder / "saved").mkdir()
     course.trainer.save(folder / "saved")
+    course.trainer.finish_save(wait=True)
     yield course
     course.trainer.close()
 
@@ -100,6 +103,24 @@ def test_pieces_that_leave_a_hole_are_refused(course: Course, saved: Path) -> No
     as_of_two_replicas(saved, lost=1)
     with pytest.raises(UserError, match="lacks its elements"):
         course.trainer.load(saved)
+
+
+class Steep:
+    """A loss of 0 whose gradient is not finite."""
+
+    needs: frozenset[str] = frozenset()
+
+    def loss(self, inputs: LossInputs) -> Loss:
+        return Loss({"steep": (1.0, (inputs.logprobs - inputs.logprobs.detach()).sqrt().sum())})
+
+
+def test_a_gradient_that_is_not_finite_is_refused(course: Course) -> None:
+    batch, before = course.prepared(course.sampled(3)), course.weights()
+    with pytest.raises(NonFiniteLoss, match=r"grad_norm is (nan|inf) .loss 0.0.; no step was made"):
+        course.trainer.step(batch, Steep(), 1)
+    for name, value in course.weights().items():
+        assert np.array_equal(value, before[name])
+    assert np.isfinite(course.step(batch, 1)["grad_norm"])
 
 
 def test_memory_that_does_not_suffice_is_advised_about(

@@ -41,6 +41,7 @@ class TestMegatronTrainerOnCuda(TrainerConformance):
         course.step(course.sampled(0), 0)
         (tmp_path / "saved").mkdir()
         course.trainer.save(tmp_path / "saved")
+        course.trainer.finish_save(wait=True)
         expected = course.weights()
         as_of_two_replicas(tmp_path / "saved")
         course.step(course.sampled(1), 1)

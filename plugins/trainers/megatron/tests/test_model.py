@@ -97,19 +97,24 @@ def test_a_softmax_in_chunks_is_an_ordinary_one(tmp_path: Path) -> None:
         torch.testing.assert_close(gradient.double(), exact.grad, rtol=1e-4, atol=1e-5)
 
 
-def test_a_bfloat16_model_learns_with_float32_weights_behind_it(tmp_path: Path) -> None:
-    folder = write_model(tmp_path / "model", "qwen3")
+@pytest.mark.parametrize(("kind", "algorithm"), [("qwen3", "grpo"), ("qwen3_moe", "ppo")])
+def test_a_bfloat16_model_learns_with_float32_weights_behind_it(
+    kind: str, algorithm: str, tmp_path: Path
+) -> None:
+    folder = write_model(tmp_path / "model", kind)
     keys = {"compute_dtype": "bfloat16", "publish_dtype": "bfloat16", "lr": 1e-5}
-    course = Course("megatron", keys, folder, tmp_path)
+    course = Course("megatron", keys, folder, tmp_path, algorithm=algorithm)
     try:
         before = {t.name: bytes(t.data) for t in course.trainer.export()}
         for number in range(4):
             course.step(course.sampled(number), number)
         masters = [p for g in course.trainer._optimizer.groups for p in g["params"]]
         after = {t.name: bytes(t.data) for t in course.trainer.export()}
+        values = course.values(make_batch(0))
     finally:
         course.trainer.close()
     assert all(master.dtype == torch.float32 for master in masters)
     # Steps this small are below a digit of bfloat16 for most weights: only the float32 ones hold them.
     changed = np.mean([before[n] != after[n] for n in before])
     assert any(torch.any(m != m.bfloat16().float()) for m in masters) and changed > 0
+    assert values is None if algorithm == "grpo" else values.any()

@@ -81,6 +81,11 @@ def test_float32_versions_of_a_bfloat16_model(tmp_path: Path) -> None:
         component(Kind.TRAINER, "megatron", keys, tmp_path, Ranks())
 
 
+def test_adapters(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"lora_rank: .*no adapters; the trainers 'torch' and"):
+        component(Kind.TRAINER, "megatron", {"lora_rank": 8}, tmp_path, Ranks())
+
+
 @NO_CUDA
 @pytest.mark.backend
 def test_cuda_where_there_is_none(tmp_path: Path) -> None:

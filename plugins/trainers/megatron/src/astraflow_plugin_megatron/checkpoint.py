@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,10 +38,13 @@ class Checkpoints:
     ) -> None:
         self._optimizer, self._arch, self._mesh = optimizer, arch, mesh
         self._with_values = with_values
+        self._writer = ThreadPoolExecutor(1, "checkpoint")
+        self._writing: Future[None] | None = None
 
     def save(self, directory: Path, steps: int) -> None:
-        """Write float32 weights, moments and generators of every rank, and ``steps``, the optimizer steps made.
-        Returns when every rank has written."""
+        """Begin to write float32 weights, moments and generators of this rank, and ``steps``, the optimizer steps
+        made: all as they are now, for which a copy is made on the host."""
+        self._end_of_the_last()
         names = {
             parameter: entry.names[0]
             for entry, parameter in self._held(self._plan(self._mesh.layout))
@@ -51,21 +55,52 @@ class Checkpoints:
         for piece in self._optimizer.pieces():
             name = names[piece.parameter]
             starts[name] = str(piece.start)
-            # The weights of a float32 model are one buffer, which safetensors would not cut.
-            tensors[f"{name}/{WEIGHTS}"] = piece.main.detach().clone()
+            held = {WEIGHTS: piece.main.detach()}
             for moment in MOMENTS if steps else ():
-                tensors[f"{name}/{moment}"] = piece.optimizer.state[piece.main][moment]
+                held[moment] = piece.optimizer.state[piece.main][moment]
+            for kind, tensor in held.items():
+                tensors[f"{name}/{kind}"] = tensor.to("cpu", copy=True)
+        facts = {**self._facts(), "steps": steps, "layout": asdict(self._mesh.layout)}
+        self._writing = self._writer.submit(self._write, directory, tensors, starts, facts)
+
+    def _write(
+        self,
+        directory: Path,
+        tensors: dict[str, torch.Tensor],
+        starts: dict[str, str],
+        facts: dict[str, Any],
+    ) -> None:
         save_file(tensors, directory / _file(self._mesh.rank), metadata=starts)
         if self._mesh.rank == 0:
-            state = {**self._facts(), "steps": steps, "layout": asdict(self._mesh.layout)}
-            text = json.dumps(state, indent=1) + "\n"
+            text = json.dumps(facts, indent=1) + "\n"
             (directory / STATE).write_text(text, encoding="utf-8")
-        self._mesh.wait_for_all()
+
+    def finish(self, now: bool) -> bool:
+        """Whether what this rank had to write is written; ``now`` waits for it. Raises what went wrong."""
+        writing = self._writing
+        if writing is None:
+            return True
+        if not now and not writing.done():
+            return False
+        self._writing = None
+        writing.result()
+        return True
+
+    def _end_of_the_last(self) -> None:
+        """One that nobody finished was given up: how it ended does not matter, but that it has."""
+        if self._writing is not None:
+            wait([self._writing])
+            self._writing = None
+
+    def close(self) -> None:
+        """Wait for what is being written."""
+        self._writer.shutdown()
 
     @torch.no_grad()
     def load(self, directory: Path) -> int:
         """Restore what :meth:`save` wrote, with whatever layout of ranks, and return the optimizer steps made.
         Raises :class:`UserError` if the folder is incomplete or of another model."""
+        self._end_of_the_last()
         try:
             facts = json.loads((directory / STATE).read_text(encoding="utf-8"))
             self._check(directory, facts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -61,6 +61,16 @@ class MegatronConfig(OptimizerKeys):
         10.0,
         description="The learning rate of the value head, for algorithms with a critic, over lr.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_adapters(cls, given: Any) -> Any:
+        if isinstance(given, dict) and (keys := [k for k in given if str(k).startswith("lora_")]):
+            raise ValueError(
+                f"{', '.join(sorted(keys))}: trainer 'megatron' trains whole models, no adapters; the trainers "
+                "'torch' and 'fsdp' do"
+            )
+        return given
 
     @model_validator(mode="after")
     def _publishes_what_it_computes_with(self) -> Self:

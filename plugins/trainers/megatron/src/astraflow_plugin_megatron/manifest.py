@@ -24,6 +24,7 @@ def astraflow_trainers() -> list[Component]:
                     "proximal",
                     "values",
                     "checkpoint",
+                    "async_save",
                     "multi_rank",
                     "reshard",
                     "sharded_export",

@@ -170,9 +170,14 @@ class MegatronTrainer:
         return export_shards(self._policy, self._arch, self._ranks, dtype)
 
     def save(self, directory: Path) -> None:
-        """See :class:`astraflow_core.protocols.trainer.Trainer`; every rank into the same folder."""
+        """See :class:`astraflow_core.protocols.trainer.Trainer`; every rank into the same folder, and while training
+        goes on: see :meth:`finish_save`."""
         with self._runtime():
             self._checkpoints.save(directory, self._steps)
+
+    def finish_save(self, wait: bool) -> bool:
+        """See :class:`astraflow_core.protocols.trainer.SavesLater`."""
+        return self._checkpoints.finish(wait)
 
     def load(self, directory: Path) -> None:
         """See :class:`astraflow_core.protocols.trainer.Trainer`. The reference model stays the initial one."""
@@ -192,6 +197,8 @@ class MegatronTrainer:
 
     def close(self) -> None:
         """Free model, reference and optimizer, and leave the other ranks."""
+        if checkpoints := self.__dict__.get("_checkpoints"):
+            checkpoints.close()
         for name in ("_policy", "_optimizer", "_checkpoints"):
             self.__dict__.pop(name, None)
         self._reference = None
