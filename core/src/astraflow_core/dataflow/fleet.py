@@ -167,16 +167,18 @@ class Fleet:
 
     def refresh(self, policy: str) -> dict[str, float]:
         """Swaps of a policy's weights that the RaaS present have made, and the mean seconds of a pull
-        (``pull_s``) and of putting a version into place (``swap_s``)."""
+        (``pull_s``), megabytes that it received (``pull_mb``) and seconds of putting a version into place
+        (``swap_s``)."""
         figures: dict[str, float] = defaultdict(float)
         for record in self.present():
-            for name in ("swaps", "pull_s", "pause_s", "load_s", "resume_s"):
+            for name in ("swaps", "pull_s", "bytes_received", "pause_s", "load_s", "resume_s"):
                 figures[name] += record.metrics.get(f"{policy}/{name}", 0.0)
         swaps = figures["swaps"]
         placed = figures["pause_s"] + figures["load_s"] + figures["resume_s"]
         return {
             "swaps": swaps,
             "pull_s": figures["pull_s"] / swaps if swaps else 0.0,
+            "pull_mb": figures["bytes_received"] / swaps / 1e6 if swaps else 0.0,
             "swap_s": placed / swaps if swaps else 0.0,
         }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from astraflow_core.errors import PluginError
 from astraflow_core.testing.runs import TABLE_RUN
 from astraflow_core.types import TransportChoice, TransportEnds
 from astraflow_plugin_auto.choice import FAST_MB_S, LEAST_SHARED, Facts, choose
+from astraflow_plugin_auto.earlier import Measured, measured
 from astraflow_plugin_auto.surroundings import BANDWIDTH
 
 ALL = {
@@ -63,8 +66,8 @@ PATH = frozenset({"weights.path"})
         ({"gpus": False, "transports": without("shm")}, "http"),
         ({"gpus": False, "transports": without("shm", "http")}, "zmq"),
         (AWAY, "delta"),
-        ({**AWAY, "bandwidth_mb_s": FAST_MB_S - 1}, "delta"),
-        ({**AWAY, "bandwidth_mb_s": FAST_MB_S}, "http"),
+        ({**AWAY, "bandwidth": Measured(FAST_MB_S - 1, "so")}, "delta"),
+        ({**AWAY, "bandwidth": Measured(FAST_MB_S, "so")}, "http"),
         ({**AWAY, "transports": without("delta")}, "http"),
         ({**AWAY, "trainer": frozenset({"lora"})}, "http"),
         ({**AWAY, "transports": without("delta", "http")}, "zmq"),
@@ -130,6 +133,53 @@ def test_a_dataflow_that_others_reach_makes_the_publisher_reachable(
         monkeypatch.setenv(BANDWIDTH, wrong)
         with pytest.raises(PluginError, match="expected MB/s"):
             load_config(file)
+
+
+def earlier_run(folder: Path, name: str, at: int, host: str, pull_mb: float, pull_s: float) -> None:
+    """What a run leaves that auto reads, last changed at ``at``."""
+    run = folder / name
+    run.mkdir(parents=True)
+    transport = f'{{ use = "http", host = "0.0.0.0", advertise = "{host}" }}'
+    (run / "config.toml").write_text(f"[policies.solver]\ntransport = {transport}\n")
+    lines = [
+        {"policy": "solver", "refresh": {"swaps": 3, "pull_mb": pull_mb, "pull_s": 2 * pull_s}},
+        {"policy": "solver", "refresh": {"swaps": 5, "pull_mb": pull_mb, "pull_s": pull_s}},
+        {"policy": "other", "refresh": {"swaps": 9, "pull_mb": 1e6, "pull_s": 1.0}},
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (run / "metrics.jsonl").write_text(text + '{"policy": "sol')
+    os.utime(run / "metrics.jsonl", (at, at))
+
+
+def test_the_rate_of_earlier_fetches_is_used_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(BANDWIDTH, raising=False)
+    file, runs = tmp_path / "run.toml", tmp_path / "runs"
+    file.write_text(AUTO_RUN)
+    away = ['dataflow.host="10.1.2.3"', f'run.directory="{runs}"']
+
+    def chosen() -> tuple[str, str]:
+        loaded = load_config(file, away)
+        return loaded.config.policies["solver"].transport.use, loaded.notes[0]
+
+    assert measured(runs, "10.1.2.3") is None
+    assert "of unknown bandwidth" in chosen()[1]
+    earlier_run(runs, "elsewhere", 900, "10.9.9.9", 100.0, 0.1)
+    earlier_run(runs, "small", 800, "10.1.2.3", 1.0, 0.001)
+    assert "of unknown bandwidth" in chosen()[1]
+    earlier_run(runs, "slow", 500, "10.1.2.3", 80.0, 2.0)
+    use, note = chosen()
+    assert use == "delta" and "of 40 MB/s (5 fetches of 80 MB in run 'slow')" in note
+    earlier_run(runs, "fast", 600, "10.1.2.3", 900.0, 1.0)
+    use, note = chosen()
+    assert use == "http" and "of 900 MB/s (5 fetches of 900 MB in run 'fast')" in note
+    monkeypatch.setenv(BANDWIDTH, "30")
+    assert f"of 30 MB/s (as {BANDWIDTH} says)" in chosen()[1]
+    for name in ("slow", "fast"):
+        (runs / name / "metrics.jsonl").write_bytes(b"\xff\n[]\n{}\n")
+    monkeypatch.delenv(BANDWIDTH)
+    assert "of unknown bandwidth" in chosen()[1]
 
 
 def test_without_the_plugin_auto_is_an_error(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from astraflow_core.types import TransportChoice, TransportEnds
+from astraflow_plugin_auto.earlier import Measured
 
 LEAST_SHARED = 1 << 30
 """Free bytes of shared memory below which it is not used; a container has 64 MiB unless told otherwise."""
@@ -15,7 +16,7 @@ FAST_MB_S = 500.0
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a choice depends on. ``shared_bytes`` are free in /dev/shm, ``bandwidth_mb_s`` was measured by
+    """What a choice depends on. ``shared_bytes`` are free in /dev/shm, ``bandwidth`` was measured by
     somebody, or is ``None``."""
 
     engine: str
@@ -23,7 +24,7 @@ class Facts:
     ends: TransportEnds
     gpus: bool = False
     shared_bytes: int = 0
-    bandwidth_mb_s: float | None = None
+    bandwidth: Measured | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +80,11 @@ def _rules(facts: Facts) -> Iterator[Rule]:
         "trainer and RaaS are on this host, where a delta costs more than it saves",
     )
     away = "" if not ends.same_host else "nothing leaves this host"
-    speed = facts.bandwidth_mb_s
-    fast = speed is not None and speed >= FAST_MB_S
-    known = "of unknown bandwidth" if speed is None else f"of {speed:.0f} MB/s"
+    speed = facts.bandwidth
+    fast = speed is not None and speed.mb_s >= FAST_MB_S
+    known = "of unknown bandwidth"
+    if speed is not None:
+        known = f"of {speed.mb_s:.0f} MB/s ({speed.how})"
     yield Rule(
         "delta",
         away or path or (f"{known} is enough for whole versions" if fast else ""),

@@ -9,6 +9,6 @@ ASTRAFLOW_API = (1, 0)
 
 
 @hookimpl
-def astraflow_choose_transport(engine: str, trainer: str, ends: object) -> object:
-    """Choose by location, capabilities, what is installed, and bandwidth where known."""
-    return load_attribute("astraflow_plugin_auto.surroundings:answer")(engine, trainer, ends)
+def astraflow_choose_transport(run: object, engine: str, trainer: str, ends: object) -> object:
+    """Choose by location, capabilities, what is installed, and the bandwidth that was measured."""
+    return load_attribute("astraflow_plugin_auto.surroundings:answer")(run, engine, trainer, ends)
