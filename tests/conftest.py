@@ -11,7 +11,8 @@ import pytest
 from refusals import Refusals
 from workspace import ROOT
 
-from astraflow_core.testing.runs import User
+from astraflow_core.cli import main
+from astraflow_core.testing.runs import TABLE_RUN, Ended, User
 
 
 @pytest.fixture
@@ -20,6 +21,21 @@ def user(tmp_path: Path) -> Iterator[User]:
     someone = User(tmp_path)
     yield someone
     someone.close()
+
+
+@pytest.fixture
+def run_here(
+    user: User, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., Ended]:
+    """``user.run_table`` in this process, for runs that are refused before anything is started."""
+
+    def run(*overrides: str, config: str = TABLE_RUN) -> Ended:
+        monkeypatch.chdir(user.directory)
+        monkeypatch.setenv("XDG_CACHE_HOME", user.environment["XDG_CACHE_HOME"])
+        exit_code = main(user.table_arguments(*overrides, config=config))
+        return Ended(exit_code, *capfd.readouterr(), user.directory)
+
+    return run
 
 
 @pytest.fixture

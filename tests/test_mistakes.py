@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from astraflow_core.cli import main
 from astraflow_core.testing.runs import TABLE_RUN, Ended, User
 from astraflow_core.types import Batch
 from astraflow_core.wire.batches import decode_batch
@@ -39,18 +39,9 @@ def refused(user: User, ended: Ended, *expected: str, exit_code: int = 2) -> Non
     ],
 )
 def test_a_wrong_value_is_named_with_what_was_expected(
-    user: User,
-    override: str,
-    expected: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    user: User, run_here: Callable[..., Ended], override: str, expected: list[str]
 ) -> None:
-    arguments = user.table_arguments(override)
-    monkeypatch.chdir(user.directory)
-    monkeypatch.setenv("XDG_CACHE_HOME", user.environment["XDG_CACHE_HOME"])
-    # In this process: nothing is started before all is checked.
-    exit_code = main(arguments)
-    refused(user, Ended(exit_code, *capfd.readouterr(), user.directory), *expected)
+    refused(user, run_here(override), *expected)
     assert not (user.directory / "runs").exists()
 
 

@@ -292,17 +292,20 @@ class DataPolicyConformance(Conformance, StarvationTests):
         self, component: Subject, build: Any, prompts: list[Prompt]
     ) -> None:
         """The flag ``random`` says whether the seed has an influence."""
+        random = "random" in component.capabilities
         varies = dict.fromkeys(component.variants, False)
         histories = {name: World(prompts).advance(p, STEPS) for name, p in build(0)}
         for seed in SEEDS:
+            if random and any(varies.values()):
+                return
             for name, policy in build(seed):
                 varies[name] |= World(prompts).advance(policy, STEPS) != histories[name]
-        if "random" in component.capabilities and not any(varies.values()):
+        if random and not any(varies.values()):
             _violated(
                 f"declares 'random', but {len(SEEDS) + 1} seeds make the same choices",
                 "a generator made from context.seed",
             )
-        if "random" not in component.capabilities and any(varies.values()):
+        if not random and any(varies.values()):
             moved = ", ".join(name for name, differs in varies.items() if differs)
             _violated(f"{moved}: the seed has an influence", "the capability 'random'")
 
