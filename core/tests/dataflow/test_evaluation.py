@@ -161,3 +161,33 @@ def test_the_best_version_is_remembered_and_retained(bench, config):
     assert b.flow.status()["best_version"] == {"version": 1, "versions": {"solver": 1}, "avg": 1.0}
     answer = b.next_batch(3)
     assert (answer.ended, answer.best_version) == (True, 1)
+
+
+def test_when_the_best_went_with_its_trainer_the_best_of_the_others_is_kept(
+    bench, config, tmp_path
+):
+    b = bench(
+        config(run__steps=5, run__max_staleness=0, eval__every=1),
+        evals={"x": 2},
+        journal=tmp_path,
+    ).begin()
+    for version, rewards in enumerate([(0.0,), (1.0,)]):
+        roll(b, serving=version, rewards=rewards)
+        update(b, version)
+    assert b.state.evaluations.needed_versions("solver", b.state.versions.available) == [2, 1]
+    b.flow.training.register(RegisterTrainer(policy="solver", pid=5, host="h", updates=(2,)))
+    b.announce(3)
+    solved = iter([1.0, 0.0])  # one of two prompts at version 3, none later
+    for version in (3, 4, 5):
+        while tasks := b.lease(serving=version)[0]:
+            for task in tasks:
+                rewards = (next(solved, 0.0),) if task.eval_set else (0.0, 1.0)
+                b.push(task, version=version, rewards=rewards)
+        update(b, version)
+    retained = b.announce(6)
+    assert 3 in retained and not {1, 2} & set(retained)
+    b.restart()
+    roll(b, serving=6, rewards=(0.0,))
+    assert b.flow.status()["best_version"]["version"] == 1  # as the report has it
+    answer = b.next_batch(6)
+    assert (answer.ended, answer.best_version) == (True, 3)

@@ -53,7 +53,6 @@ class Evaluations:
         self.pending: deque[Evaluation] = deque()
         self.active: Evaluation | None = None
         self.history: list[dict[str, Any]] = []
-        self.best: dict[str, Any] | None = None
 
     @property
     def idle(self) -> bool:
@@ -162,13 +161,31 @@ class Evaluations:
             "seconds": now - (active.started_at or now),
         }
         self.history.append(entry)
-        averages = [result["avg"] for result in sets.values() if isinstance(result["avg"], float)]
-        if averages:
-            mean = sum(averages) / len(averages)
-            if self.best is None or mean > self.best["avg"]:
-                self.best = {"version": active.version, "versions": active.versions, "avg": mean}
         self.active = None
         return entry
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """``version``, ``versions`` and mean ``avg`` of the best evaluation, the first one of equals."""
+        return self._best(lambda versions: True)
+
+    def _best(self, eligible: Callable[[Mapping[str, int]], bool]) -> dict[str, Any] | None:
+        found = None
+        for entry in self.history:
+            averages = [one["avg"] for one in entry["sets"].values() if one["avg"] is not None]
+            if not averages or not eligible(entry["versions"]):
+                continue
+            mean = sum(averages) / len(averages)
+            if found is None or mean > found["avg"]:
+                found = {"version": entry["version"], "versions": entry["versions"], "avg": mean}
+        return found
+
+    def best_there(
+        self, available: Callable[[Mapping[str, int]], bool]
+    ) -> Mapping[str, int] | None:
+        """Versions of the best evaluation of weights that did not go with the trainer that published them."""
+        best = self._best(available)
+        return None if best is None else best["versions"]
 
     def give_up(self, reason: str) -> None:
         """Fail the queued tasks of the running evaluation."""
@@ -176,11 +193,13 @@ class Evaluations:
             self.tasks.end(task, "failed")
             self.fail(task, reason)
 
-    def needed_versions(self, policy: str) -> list[int]:
-        """Versions of a policy that waiting or running evaluations need, and the best one."""
+    def needed_versions(
+        self, policy: str, available: Callable[[Mapping[str, int]], bool]
+    ) -> list[int]:
+        """Versions of a policy that waiting or running evaluations need, and the best one that is ``available``."""
         versions = [evaluation.versions[policy] for evaluation in self.all_waiting]
-        if self.best is not None:
-            versions.append(self.best["versions"][policy])
+        if (best := self.best_there(available)) is not None:
+            versions.append(best[policy])
         return versions
 
     def _queue(self, evaluation: Evaluation) -> None:

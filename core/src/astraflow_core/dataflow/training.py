@@ -93,9 +93,8 @@ class Training:
         if state.progress.ending:
             trainer.told_end = True
             state.settle()
-            best = state.evaluations.best
-            kept = best is not None and state.versions.available(best["versions"])
-            best_version = best["versions"][message.policy] if best and kept else -1
+            best = state.evaluations.best_there(state.versions.available)
+            best_version = best[message.policy] if best is not None else -1
             return [encode_no_batch(True, state.progress.reason, best_version)]
         newest = state.versions.newest[message.policy]
         batch = stream.outstanding
@@ -245,7 +244,7 @@ class Training:
 
     def _retained(self, policy: str) -> list[int]:
         state = self._state
-        needed = state.evaluations.needed_versions(policy)
+        needed = state.evaluations.needed_versions(policy, state.versions.available)
         needed += [r.serving[policy] for r in state.fleet.present() if policy in r.serving]
         return state.versions.retain(policy, needed)
 
