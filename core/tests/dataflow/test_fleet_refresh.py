@@ -1,0 +1,22 @@
+"""What fetching a version costs, over all RaaS."""
+
+from __future__ import annotations
+
+from astraflow_core.dataflow.fleet import Fleet
+from astraflow_core.wire.messages import RegisterRaas
+
+
+def test_a_fetch_is_the_mean_over_every_raas() -> None:
+    fleet = Fleet(10.0, 100.0)
+    for name, swaps in (("near", 3.0), ("far", 1.0)):
+        record = fleet.register(RegisterRaas(name, 1, "host", ["solver"], 4), {}, 0.0)
+        record.metrics = {
+            "solver/swaps": swaps,
+            "solver/pull_s": 2.0,
+            "solver/bytes_received": 6e6,
+            "solver/load_s": 1.0,
+            "other/bytes_received": 1e9,
+        }
+    expected = {"swaps": 4.0, "pull_s": 1.0, "pull_mb": 3.0, "swap_s": 0.5}
+    assert fleet.refresh("solver") == expected
+    assert fleet.refresh("third") == {"swaps": 0.0, "pull_s": 0.0, "pull_mb": 0.0, "swap_s": 0.0}
