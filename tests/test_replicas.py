@@ -229,6 +229,9 @@ def awake():
     return [path for path in found if Path(f"/proc/{path.name[6:]}").exists()]
 
 
+AWAKE = HERE / "trainer-awake"
+
+
 class Engine(TableEngine):
     def _mark(self):
         return HERE / f"awake-{os.getpid()}"
@@ -252,18 +255,35 @@ class Engine(TableEngine):
 
     async def wake(self):
         assert not TRAINING.exists(), "an engine wakes while a trainer works"
+        assert not AWAKE.exists(), "an engine wakes while a trainer has the devices' memory"
         self._mark().touch()
         await super().wake()
 
 
 class Trainer(TableTrainer):
+    capabilities = TableTrainer.capabilities | {"sleep"}
+
     def setup(self, model, total_steps, needs):
         assert not awake(), "an engine is awake while the trainer loads its model"
+        AWAKE.touch()
         super().setup(model, total_steps, needs)
+
+    def sleep(self):
+        AWAKE.unlink()
+
+    def wake(self):
+        assert not awake(), "an engine is awake while the trainer wakes"
+        assert not AWAKE.exists(), "the trainer never slept"
+        AWAKE.touch()
+
+    def export(self):
+        assert AWAKE.exists(), "weights are exported by a trainer that sleeps"
+        return super().export()
 
     def step(self, batch, algorithm, step):
         assert not awake(), "an engine is awake while the trainer works"
         assert set(batch.versions[batch.loss_mask].tolist()) == {batch.version}
+        assert AWAKE.exists(), "a step of a trainer that sleeps"
         TRAINING.touch()
         try:
             return super().step(batch, algorithm, step)
@@ -292,6 +312,7 @@ def test_trainer_and_engines_take_turns_on_the_devices(user: User) -> None:
     ended = user.astraflow(*colocated(user, "run.steps=6", *more), deadline_s=120)
     assert ended.exit_code == 0, ended.text
     assert ended.summary["steps"] == 6 and ended.summary["failed"] == 0
+    assert not (user.directory / "trainer-awake").exists()
 
 
 def restarted(run: Path, deaths: int) -> bool:

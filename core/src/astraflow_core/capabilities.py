@@ -28,6 +28,7 @@ CAPABILITIES: dict[str, dict[str, str]] = {
         "async_save": "goes on while a checkpoint is written",
         "reshard": "reads a checkpoint of another number of ranks",
         "multi_rank": "runs as several ranks",
+        "sleep": "keeps its state in host memory while engines have the devices that they share",
         "sharded_export": "each rank gives the rows of tensors that it holds",
         "lora": "trains adapters",
     },

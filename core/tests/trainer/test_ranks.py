@@ -86,6 +86,12 @@ class Trainer:
     def save_model(self, folder: Path) -> None:
         self.said.append(("save_model", str(folder)))
 
+    def sleep(self) -> None:
+        self.said.append("asleep")
+
+    def wake(self) -> None:
+        self.said.append("awake")
+
     def close(self) -> None:
         self.said.append("closed")
 
@@ -131,7 +137,10 @@ class Dataflow:
 class Group:
     """Rank 0 in this thread, the others each in one of their own."""
 
-    def __init__(self, *others: Trainer, deadline_s: float = 30.0, host: str = "") -> None:
+    def __init__(
+        self, *others: Trainer, deadline_s: float = 30.0, host: str = "", sleeps: bool = False
+    ) -> None:
+        self.sleeps = sleeps
         size = len(others) + 1
         environment = {"TORCHELASTIC_RUN_ID": f"{id(self)}", "MASTER_ADDR": "127.0.0.1"}
         if host:
@@ -145,8 +154,9 @@ class Group:
         algorithm: Any = Algorithm()
         mine: Any = self.trainer
         self.leader = Leader(
-            CONFIG, "p", mine, algorithm, self.hub, shards=Shards(self.trainer, self.hub.exchange)
-        )
+            CONFIG, "p", mine, algorithm, self.hub,
+            shards=Shards(self.trainer, self.hub.exchange), sleeps=sleeps,
+        )  # fmt: skip
         self.errors: dict[int, BaseException] = {}
         self.threads = [
             threading.Thread(target=self._follow, args=(meeting(trainer.rank), trainer))
@@ -158,7 +168,9 @@ class Group:
         algorithm: Any = Algorithm()
         dataflow: Any = self.dataflow
         shards = Shards(trainer, spoke.exchange)
-        operations = Operations(CONFIG, "p", trainer, algorithm, spoke.shared, shards=shards)
+        operations = Operations(
+            CONFIG, "p", trainer, algorithm, spoke.shared, shards=shards, sleeps=self.sleeps
+        )
         follower = Follower(spoke, operations, dataflow, meeting.ranks)
         try:
             follower.run()
@@ -177,6 +189,17 @@ class Group:
         for thread in self.threads:
             thread.join(30)
             assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("sleeps", [False, True])
+def test_every_rank_leaves_the_devices_and_takes_them_again(sleeps: bool) -> None:
+    with Group(Trainer(1), Trainer(2), sleeps=sleeps) as group:
+        group.leader.set_up(None)
+        for ours in (True, False, False, True, True, False, True):
+            group.leader.take_devices(ours)
+    expected = ["asleep", "awake", "asleep", "awake"] if sleeps else []
+    for trainer in (group.trainer, *group.others):
+        assert trainer.said[1:-2] == expected and trainer.said[-2] == "closed"
 
 
 @pytest.mark.parametrize("host", ["", "127.0.0.1"])

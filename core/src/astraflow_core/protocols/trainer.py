@@ -91,3 +91,15 @@ class SavesLater(Protocol):
     def finish_save(self, wait: bool) -> bool:
         """Whether all that this rank wrote for the last :meth:`Trainer.save` is in its files; with ``wait`` return
         only then. Raises what went wrong. Training steps may come between."""
+
+
+class Sleeps(Protocol):
+    """What a :class:`Trainer` with capability ``sleep`` offers beside, for turns on devices that it shares with engines.
+    It makes the same steps as one that never sleeps, to the bit. While it sleeps nothing is called but
+    :meth:`Trainer.save`, :meth:`Trainer.save_model`, :meth:`SavesLater.finish_save` and :meth:`Trainer.close`."""
+
+    def sleep(self) -> None:
+        """Move what it has on the devices to host memory."""
+
+    def wake(self) -> None:
+        """Move it back."""

@@ -21,6 +21,7 @@ from astraflow_core.trainer.orders import (
     Save,
     SaveModel,
     SetUp,
+    TakeDevices,
     Update,
 )
 from astraflow_core.trainer.upstream import Dataflow
@@ -93,6 +94,8 @@ class Follower:
                 return self._operations.finish_save(wait)
             case SaveModel(folder):
                 self._operations.save_model(Path(folder))
+            case TakeDevices(ours):
+                self._operations.take_devices(ours)
         return True
 
     def _fail(self, error: Exception) -> None:

@@ -22,6 +22,7 @@ from astraflow_core.trainer.orders import (
     Save,
     SaveModel,
     SetUp,
+    TakeDevices,
     Update,
 )
 from astraflow_core.types import Batch, ExportedTensor, Manifest
@@ -41,8 +42,9 @@ class Leader(Operations):
         hub: Hub,
         saves_later: bool = False,
         shards: ShardPublisher | None = None,
+        sleeps: bool = False,
     ) -> None:
-        super().__init__(config, policy, trainer, algorithm, hub.share, saves_later, shards)
+        super().__init__(config, policy, trainer, algorithm, hub.share, saves_later, shards, sleeps)
         self._hub = hub
         self._all_hold = True
 
@@ -95,6 +97,12 @@ class Leader(Operations):
         """See :class:`Operations`."""
         with self._on_all(SaveModel(str(folder))):
             super().save_model(folder)
+
+    def take_devices(self, ours: bool) -> None:
+        """See :class:`Operations`: on all ranks."""
+        if self._sleeper is not None:
+            with self._on_all(TakeDevices(ours)):
+                super().take_devices(ours)
 
     def close(self) -> None:
         """See :class:`Operations`."""

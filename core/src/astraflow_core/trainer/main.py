@@ -64,21 +64,23 @@ def serve(config: RunConfig, directory: Path, token: str, dataflow_url: str, pol
         can_send = catalog.flags(Kind.TRANSPORT, table.transport.use)
         meeting = Meeting.of(name, ranks, token, os.environ)
         together = sharded(table, trainer, flags, transport, can_send, meeting)
-    saves_later = "async_save" in flags
+    saves_later, sleeps = "async_save" in flags, "sleep" in flags
     if ranks.rank:
         spoke = Spoke(meeting)
         shards = together.shard_publisher(spoke.exchange) if together else None
         operations = Operations(
-            config, policy, trainer, algorithm, spoke.shared, saves_later, shards
+            config, policy, trainer, algorithm, spoke.shared, saves_later, shards, sleeps
         )
         return _follow(Follower(spoke, operations, dataflow, ranks))
     publisher = None
     if ranks.size == 1:
-        operations = Operations(config, policy, trainer, algorithm, saves_later=saves_later)
+        operations = Operations(
+            config, policy, trainer, algorithm, saves_later=saves_later, sleeps=sleeps
+        )
     else:
         hub = Hub(meeting)
         shards = together.shard_publisher(hub.exchange) if together else None
-        operations = Leader(config, policy, trainer, algorithm, hub, saves_later, shards)
+        operations = Leader(config, policy, trainer, algorithm, hub, saves_later, shards, sleeps)
         publisher = LedPublisher(shards, operations) if shards else None
     hooks.run_started(run)
     no_adapters = partial(adapter_problem, catalog, table.transport.use, table.engine.use)

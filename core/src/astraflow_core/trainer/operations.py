@@ -12,7 +12,7 @@ import numpy.typing as npt
 from astraflow_core.config.models import RunConfig
 from astraflow_core.lasting import made_to_last
 from astraflow_core.protocols.algorithm import Algorithm
-from astraflow_core.protocols.trainer import ExportsShards, SavesLater, Trainer
+from astraflow_core.protocols.trainer import ExportsShards, SavesLater, Sleeps, Trainer
 from astraflow_core.protocols.transport import ShardPublisher
 from astraflow_core.trainer.probe import probe
 from astraflow_core.trainer.update import update
@@ -25,7 +25,8 @@ Floats = npt.NDArray[np.float32]
 class Operations:
     """The operations on one process. ``agree`` makes the per-token results of all ranks those of rank 0, so
     that each goes on with the same bytes; on one rank there is nothing to agree on. ``saves_later``: the
-    trainer has the capability ``async_save``. ``shards``: where this rank publishes its own blocks, if it does."""
+    trainer has the capability ``async_save``. ``shards``: where this rank publishes its own blocks, if it does.
+    ``sleeps``: the trainer has the capability ``sleep``."""
 
     def __init__(
         self,
@@ -36,11 +37,14 @@ class Operations:
         agree: Callable[[Floats], Floats] = lambda given: given,
         saves_later: bool = False,
         shards: ShardPublisher | None = None,
+        sleeps: bool = False,
     ) -> None:
         self._run, self._table = config.run, config.policies[policy]
         self._trainer, self._algorithm = trainer, algorithm
         self._saves_later = cast(SavesLater, trainer) if saves_later else None
         self._shards = shards
+        self._sleeper = cast(Sleeps, trainer) if sleeps else None
+        self._asleep = False
         self._agreed = _Agreed(trainer, agree)
 
     @property
@@ -100,6 +104,16 @@ class Operations:
     def save_model(self, folder: Path) -> None:
         """Write a Hugging Face folder."""
         self._trainer.save_model(folder)
+
+    def take_devices(self, ours: bool) -> None:
+        """Take the devices, or leave them to the engines; nothing for a trainer that cannot sleep."""
+        if self._sleeper is None or ours != self._asleep:
+            return
+        if ours:
+            self._sleeper.wake()
+        else:
+            self._sleeper.sleep()
+        self._asleep = not ours
 
     def close(self) -> None:
         """Free everything."""

@@ -56,6 +56,12 @@ class SaveModel(msgspec.Struct, frozen=True, tag="save_model"):
     folder: str
 
 
+class TakeDevices(msgspec.Struct, frozen=True, tag="take_devices"):
+    """Take the devices that are shared, or leave them to the engines."""
+
+    ours: bool
+
+
 class End(msgspec.Struct, frozen=True, tag="end"):
     """There is nothing more to do."""
 
@@ -82,6 +88,7 @@ Order = (
     | Save
     | FinishSave
     | SaveModel
+    | TakeDevices
     | End
 )
 ToRank = Order | Result | Abandon | Ping

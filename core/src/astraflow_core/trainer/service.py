@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from astraflow_core.config.models import PolicyTable, RunConfig
@@ -103,13 +104,18 @@ class TrainerService:
                 self._report(error, None)
             raise
 
-    def _devices(self) -> contextlib.AbstractContextManager[None]:
-        """The devices, which engines let go of if they share them."""
+    @contextlib.contextmanager
+    def _devices(self) -> Iterator[None]:
+        """The devices, which engines let go of if they share them; so does the trainer afterwards, if it can."""
         run = self._config.run
         if not run.colocated:
-            return contextlib.nullcontext()
+            yield
+            return
         turn = DeviceTurn(self._run.directory / "state" / FOLDER, f"trainer-{self._policy}")
-        return turn.alone(max(run.patience_s, run.start_deadline_s + run.episode_deadline_s))
+        with turn.alone(max(run.patience_s, run.start_deadline_s + run.episode_deadline_s)):
+            self._operations.take_devices(True)
+            yield
+            self._operations.take_devices(False)
 
     def _set_up(self, checkpoint: Path | None) -> None:
         self._operations.set_up(checkpoint)

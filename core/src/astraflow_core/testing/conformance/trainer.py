@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from astraflow_core.errors import NonFiniteLoss
-from astraflow_core.protocols.trainer import SavesLater
+from astraflow_core.protocols.trainer import SavesLater, Sleeps
 from astraflow_core.testing.conformance._checks import Claims, assert_whole, capability
 from astraflow_core.testing.conformance._sharded_export_tests import ShardedExportTests
 from astraflow_core.testing.conformance._trainer_checks import close_to, loss_inputs
@@ -346,6 +346,28 @@ class TrainerConformance(Conformance, Claims, ShardedExportTests):
                 f"{words} with and without load() into {name}",
                 "the next step is the same as without the interruption (optimizer, schedule, RNG)",
             )
+
+    @capability("sleep")
+    def test_sleep_between_steps_changes_nothing(self, component: Subject, rig: Rig) -> None:
+        awake, sleeper = rig.build(), rig.build()
+        before = exported(awake)
+        metrics = train(awake, range(3))
+        slept = []
+        for step in range(3):
+            slept += train(sleeper, range(step, step + 1))
+            cast(Sleeps, sleeper).sleep()
+            sleeper.save_model(rig.folder(f"asleep-{step}"))
+            cast(Sleeps, sleeper).wake()
+        same, words = same_update(before, exported(awake), exported(sleeper), BITWISE)
+        DEMANDS.that(
+            same
+            and all(
+                math.isclose(a["loss"], b["loss"], rel_tol=1e-6)
+                for a, b in zip(metrics, slept, strict=True)
+            ),
+            f"{words} in a trainer that sleeps between its steps",
+            "what waits in host memory comes back to the bit",
+        )
 
     @capability("async_save")
     def test_a_checkpoint_is_of_the_moment_it_was_begun(self, component: Subject, rig: Rig) -> None:

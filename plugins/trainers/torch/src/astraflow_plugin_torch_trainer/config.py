@@ -21,3 +21,8 @@ class TorchTrainerConfig(TrainingConfig):
         False,
         description="Compile the model (torch.compile): a slow start, then faster on CUDA.",
     )
+    offload_weights: bool = Field(
+        False,
+        description="With [run] colocated: in the engines' turns keep the weights in host memory too, not only what the "
+        "optimizer remembers.",
+    )

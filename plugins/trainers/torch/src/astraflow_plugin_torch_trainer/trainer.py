@@ -24,6 +24,7 @@ from astraflow_plugin_torch_trainer.config import TorchTrainerConfig
 from astraflow_torch_training import export, lora
 from astraflow_torch_training.critic import with_critic, with_value_head
 from astraflow_torch_training.gradient import Tally, accumulate
+from astraflow_torch_training.host_memory import Waiting
 from astraflow_torch_training.memory import enough_memory, peak_memory_gb
 from astraflow_torch_training.model import CausalLM, load_model
 from astraflow_torch_training.optimizer import adamw, clip_gradients, muon
@@ -178,9 +179,19 @@ class TorchTrainer:
         merged."""
         export.write_model(self._model.whole, self._config.publish_dtype, self._source, directory)
 
+    def sleep(self) -> None:
+        """See :class:`astraflow_core.protocols.trainer.Sleeps`: what the optimizer remembers, and with
+        ``offload_weights`` the models. There are no gradients between two steps."""
+        models = [self._model, self._reference] if self._config.offload_weights else []
+        self._waiting = Waiting(self._optimizers, [model for model in models if model is not None])
+
+    def wake(self) -> None:
+        """See :class:`astraflow_core.protocols.trainer.Sleeps`."""
+        self._waiting.end()
+
     def close(self) -> None:
         """Free model, reference and optimizer."""
-        for name in ("_model", "_optimizers"):
+        for name in ("_model", "_optimizers", "_waiting"):
             self.__dict__.pop(name, None)
         self._reference = None
         if torch.cuda.is_available():
