@@ -82,6 +82,16 @@ def test_replayed_rows_save_rollouts_and_filters_cost_some() -> None:
     assert refused > 0 and 0 <= left < 16
 
 
+def test_a_run_whose_policies_keep_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bench.studies import loop
+
+    monkeypatch.setattr(loop, "MOST_ROLLOUTS", 200)
+    nothing = 'policies.solver.data=[{ use = "reward_filter", low = 2.0 }]'
+    run = made("run.max_staleness=0", nothing)
+    assert [point["update"] for point in run["points"]] == [0, 0]
+    assert 200 <= run["points"][-1]["rollouts"] < 200 + 16 + loop.CHUNK * 4
+
+
 def test_prompts_are_asked_of_the_policies_before_rollout() -> None:
     run = made(
         "run.max_staleness=0",

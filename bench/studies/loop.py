@@ -42,6 +42,9 @@ from bench.studies.rollouts import POLICY, Rollouts
 QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart.toml"
 CHUNK = 8
 """Groups that are begun at once when a batch lacks rows and nothing is on its way."""
+MOST_ROLLOUTS = 200_000
+"""A run ends after so many, with what it has: where nearly all prompts are solved and what is solved is dropped, the
+next batch may never be full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +162,9 @@ class _Loop:
         metrics: list[dict[str, float]] = []
         for number in range(1, steps + 1):
             batch = await self._next_batch()
+            if batch is None:
+                points.append(await self._point(ages, metrics))
+                break
             ages.append(self._mean_age(batch))
             parts = self._config.policies[POLICY].mini_batches
             metrics.append(
@@ -178,8 +184,8 @@ class _Loop:
                 ages, metrics = [], []
         return points
 
-    async def _next_batch(self) -> Batch:
-        while True:
+    async def _next_batch(self) -> Batch | None:
+        while self._rollouts.sequences < MOST_ROLLOUTS:
             await self._begin(self._setting.under_way)
             self._land()
             served = self.stream.cut(self._version)
@@ -190,6 +196,7 @@ class _Loop:
             if not self._flying:  # the data policies want more than is begun ahead
                 await self._begin(len(self.stream.buffer) + CHUNK * self._config.run.group_size)
             self._now += 1
+        return None
 
     async def _begin(self, sequences: int) -> None:
         """Begin groups until so many sequences are on their way or buffered."""

@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 Decisions = Counter[tuple[str, str, str]]
-"""(name of a data policy, point, what it decided) → how often. Points are ``admit``, ``accept``, ``arrange`` and
-``draw``, of shadows ``shadow_admit`` …; what was decided is the reason of a refusal, or ``admitted``, ``accepted``,
-``arranged``, ``held back``, ``drawn``, ``waited``."""
+"""(name of a data policy, point, what it decided) → how often. Points are ``admit``, ``accept``, ``arrange``,
+``draw`` and ``borrow``, of shadows ``shadow_admit`` …; what was decided is the reason of a refusal, or ``admitted``,
+``accepted``, ``arranged``, ``held back``, ``drawn``, ``waited``, ``borrowed``, ``too few lent``."""
 
 
 @dataclass(frozen=True, slots=True)
