@@ -131,4 +131,7 @@ def test_a_frame_of_absurd_sizes_is_refused_before_anything_is_allocated() -> No
 def test_pieces_of_a_buffer_are_written_as_one() -> None:
     whole, mask = np.arange(100, dtype=np.int32), np.arange(7) % 2 == 0
     pieces = [whole[:3], whole[3:3], whole[3:60], whole[60:]]
-    assert encode_frame({"a": 1}, [pieces, mask]) == encode_frame({"a": 1}, [whole, mask])
+    expected = encode_frame({"a": 1}, [whole, mask])
+    assert encode_frame({"a": 1}, [pieces, mask]) == expected
+    as_bytes = whole.view(np.uint8).data
+    assert encode_frame({"a": 1}, [[as_bytes[:10], as_bytes[10:]], mask]) == expected

@@ -33,13 +33,13 @@ class RowBuffer:
         """Put a row in its place."""
         insort(self._fresh, (self._key(row.item), row.item.arrival, row))
 
-    def drop(self, unwanted: Callable[[Row], bool]) -> list[Row]:
-        """Drop fresh and kept rows; returns the fresh ones of them."""
-        dropped = [row for _, _, row in self._fresh if unwanted(row)]
+    def drop_stale(self, oldest: int) -> list[Row]:
+        """Drop fresh and kept rows with a version below ``oldest``; returns the fresh ones of them."""
+        dropped = [row for _, _, row in self._fresh if row.item.min_version < oldest]
         if dropped:
             gone = {row.item.arrival for row in dropped}
             self._fresh = [entry for entry in self._fresh if entry[1] not in gone]
-        self.kept = [row for row in self.kept if not unwanted(row)]
+        self.kept = [row for row in self.kept if row.item.min_version >= oldest]
         return dropped
 
     def take_first(self, count: int) -> list[Row]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
-import numpy.typing as npt
 
-from astraflow_core.dataflow.rows import GroupRewards, Row
+from astraflow_core.dataflow.rows import Row
 from astraflow_core.types import Units, units_of
-from astraflow_core.wire.batches import TOKEN_COLUMNS, BatchHeader, batch_parts
+from astraflow_core.wire.batches import ROW_COLUMNS, TOKEN_COLUMNS, BatchHeader, batch_parts
 from astraflow_core.wire.groups import ReceivedGroup
 
 
@@ -32,25 +32,20 @@ def _runs(rows: Sequence[Row]) -> list[tuple[ReceivedGroup, int, int]]:
 
 def _units(rows: Sequence[Row]) -> Units:
     """Of the rows, out of all that the policy has in their groups."""
-    number: dict[int, int] = {}
-    siblings: list[GroupRewards] = []
-    own: list[int] = []
-    for row in rows:
-        nth = number.setdefault(id(row.siblings), len(siblings))
-        if nth == len(siblings):
-            siblings.append(row.siblings)
-        own.append(nth)
-    sizes = np.array([len(group.rewards) for group in siblings])
-    trajectories = np.array([group.trajectories for group in siblings])
-    before = np.cumsum(trajectories) - trajectories
+    siblings = list({id(row.siblings): row.siblings for row in rows}.values())
+    sizes = [len(group.rewards) for group in siblings]
+    trajectories = [0, *accumulate(group.trajectories for group in siblings)]
     whole = units_of(
         np.repeat(np.arange(len(siblings)), sizes),
-        np.concatenate([group.trajectory for group in siblings]) + np.repeat(before, sizes),
+        np.concatenate([group.trajectory for group in siblings])
+        + np.repeat(trajectories[:-1], sizes),
         np.concatenate([group.rewards for group in siblings]),
         np.concatenate([group.trained for group in siblings]),
     )
-    firsts = np.cumsum(sizes) - sizes
-    return whole.take(firsts[own] + [row.place for row in rows])
+    firsts = dict(zip(map(id, siblings), accumulate(sizes, initial=0), strict=False))
+    places = [firsts[id(row.siblings)] + row.place for row in rows]
+    every = places == list(range(sum(sizes)))
+    return whole if every else whole.take(np.array(places))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +58,8 @@ class Loan:
 
 
 NOTHING_LENT = Loan()
+_TOKEN_BYTES = {name: np.dtype(dtype).itemsize for name, dtype in TOKEN_COLUMNS}
+"""A pushed group has the columns of a batch, in their order."""
 
 
 def pack(
@@ -77,7 +74,6 @@ def pack(
     trajectories of the latter have numbers below zero: to this policy they are others than those in which it
     has rows itself."""
     rows = [*own, *loan.rows]
-    lent = np.arange(len(rows)) >= len(own)
     runs, items = _runs(rows), [row.item for row in rows]
     header = BatchHeader(
         id=batch_id,
@@ -89,24 +85,20 @@ def pack(
         units=True,
         source=loan.source,
     )
-    per_row = {
-        "lengths": np.array([item.length for item in items]),
-        "rewards": np.array([item.reward for item in items]),
-        "group": _numbers([row.group for row in rows], lent),
-        "trajectory": _numbers([row.trajectory for row in rows], lent),
-        "group_size": np.array([item.group_size for item in items]),
-        "group_mean": np.array([item.group_mean for item in items]),
-        "group_std": np.array([item.group_std for item in items]),
+    values: dict[str, list[int] | list[float]] = {
+        "lengths": [item.length for item in items],
+        "rewards": [item.reward for item in items],
+        "group": [row.group for row in own] + [-1 - row.group for row in loan.rows],
+        "trajectory": [row.trajectory for row in own] + [-1 - row.trajectory for row in loan.rows],
+        "group_size": [item.group_size for item in items],
+        "group_mean": [item.group_mean for item in items],
+        "group_std": [item.group_std for item in items],
     }
-    per_token = {
-        name: [getattr(received, name)[start:end] for received, start, end in runs]
-        for name, _ in TOKEN_COLUMNS
-    }
+    per_row = {name: np.array(values[name], dtype) for name, dtype in ROW_COLUMNS}
     if loan.source:
-        per_row["counted_from"] = np.where(lent, loan.version, version)
+        per_row["counted_from"] = np.repeat([version, loan.version], [len(own), len(loan.rows)])
+    per_token = {
+        name: [received.columns[column][start * size : end * size] for received, start, end in runs]
+        for column, (name, size) in enumerate(_TOKEN_BYTES.items())
+    }
     return batch_parts(header, per_row, per_token, _units(rows))
-
-
-def _numbers(given: list[int], lent: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    numbers = np.array(given, dtype=np.int64)
-    return np.where(lent, -1 - numbers, numbers)

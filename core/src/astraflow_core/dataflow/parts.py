@@ -41,5 +41,4 @@ def joined(parts: Sequence[ReceivedGroup]) -> bytes:
         rejected=sum(part.header.rejected for part in parts),
         late=last.late,
     )
-    columns = ("tokens", "loss_mask", "logprobs", "versions")
-    return encode_frame(header, [[getattr(part, name) for part in parts] for name in columns])
+    return encode_frame(header, list(zip(*(part.columns for part in parts), strict=True)))

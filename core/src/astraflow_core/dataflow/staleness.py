@@ -18,7 +18,11 @@ class StalenessBound:
 
     def too_stale(self, min_version: int, updated: int) -> bool:
         """Whether a row may not be in a batch that updates version ``updated``; version 0 counts."""
-        return updated - min_version > self.limit
+        return min_version < self.oldest(updated)
+
+    def oldest(self, updated: int) -> int:
+        """The oldest version that a batch which updates version ``updated`` may hold."""
+        return updated - self.limit
 
     def record(self, ages: Iterable[int]) -> None:
         """Rows that are so many versions old were served."""

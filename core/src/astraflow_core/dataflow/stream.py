@@ -277,7 +277,7 @@ class PolicyStream:
             return self.outstanding
         if self.done:
             return None
-        stale = self.buffer.drop(lambda row: self.staleness.too_stale(row.min_version, version))
+        stale = self.buffer.drop_stale(self.staleness.oldest(version))
         self.rows.stale += len(stale)
         self.dropped = [row.item.arrival for row in stale]
         oldest = source_version - min(self.chain.max_age, self.staleness.limit)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow_core.types import Batch, Units
-from astraflow_core.wire.frames import Frame, decode_header, encode_frame, frame_parts
+from astraflow_core.wire.frames import Buffer, Frame, decode_header, encode_frame, frame_parts
 
 
 class BatchHeader(msgspec.Struct, frozen=True, tag="batch", kw_only=True):
@@ -79,18 +79,18 @@ def encode_batch(batch: Batch) -> bytes:
         source=batch.source,
     )
     rows = {name: getattr(batch, name) for name, _ in (*ROW_COLUMNS, COUNTED_FROM)}
-    tokens = {name: [getattr(batch, name)] for name, _ in TOKEN_COLUMNS}
+    tokens = {name: getattr(batch, name) for name, _ in TOKEN_COLUMNS}
     return b"".join(batch_parts(header, rows, tokens, batch.units))
 
 
 def batch_parts(
     header: BatchHeader,
     rows: Mapping[str, npt.NDArray[Any]],
-    tokens: Mapping[str, Sequence[npt.NDArray[Any]]],
+    tokens: Mapping[str, Buffer],
     units: Units | None = None,
 ) -> list[bytes | memoryview]:
     """The parts of the frame of a batch, from the columns of its rows and, for each of those of its tokens,
-    contiguous pieces in order; no token is copied. The loss mask may be uint8. ``header.units`` says
+    an array or its bytes in pieces; no token is copied. The loss mask may be uint8. ``header.units`` says
     whether there are ``units``."""
     given = () if units is None else UNIT_COLUMNS
     last, dtype_of_last = COUNTED_FROM

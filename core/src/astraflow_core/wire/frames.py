@@ -22,6 +22,9 @@ MAGIC = b"AF1\n"
 MAX_BUFFERS = 4096
 MAX_HEADER_BYTES = 64 << 20
 _PREFIX = struct.Struct("<4sII")
+_SMALL_BYTES = 4096
+Buffer = npt.NDArray[Any] | Sequence[npt.NDArray[Any] | memoryview]
+"""An array, or contiguous arrays or bytes that are written one after the other without being joined first."""
 _encoder = msgspec.msgpack.Encoder()
 T = TypeVar("T")
 
@@ -30,23 +33,18 @@ def _padded(size: int) -> int:
     return (size + 7) & ~7
 
 
-def encode_frame(
-    header: Any, buffers: Sequence[npt.NDArray[Any] | Sequence[npt.NDArray[Any]]]
-) -> bytes:
-    """One frame as bytes. ``header`` is a msgspec struct or JSON-like. A buffer is an array, or a list of
-    contiguous arrays that are written one after the other without being joined first."""
+def encode_frame(header: Any, buffers: Sequence[Buffer]) -> bytes:
+    """One frame as bytes. ``header`` is a msgspec struct or JSON-like."""
     return b"".join(frame_parts(header, buffers))
 
 
-def frame_parts(
-    header: Any, buffers: Sequence[npt.NDArray[Any] | Sequence[npt.NDArray[Any]]]
-) -> list[bytes | memoryview]:
+def frame_parts(header: Any, buffers: Sequence[Buffer]) -> list[bytes | memoryview]:
     """The same as bytes and views of bytes that follow each other; nothing large is copied."""
     head = _encoder.encode(header)
     views = [
-        [np.ascontiguousarray(buffer).reshape(-1).view(np.uint8).data]
+        [_bytes_of(buffer)]
         if isinstance(buffer, np.ndarray)
-        else [piece.view(np.uint8).data for piece in buffer]
+        else [_bytes_of(p) if isinstance(p, np.ndarray) else p for p in buffer]
         for buffer in buffers
     ]
     sizes = [sum(map(len, pieces)) for pieces in views]
@@ -59,8 +57,15 @@ def frame_parts(
     ]
     for pieces, size in zip(views, sizes, strict=True):
         parts.extend(pieces)
-        parts.append(bytes(_padded(size) - size))
+        if missing := _padded(size) - size:
+            parts.append(bytes(missing))
     return parts
+
+
+def _bytes_of(array: npt.NDArray[Any]) -> bytes | memoryview:
+    if array.nbytes <= _SMALL_BYTES:
+        return array.tobytes()
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 class Frame:

@@ -55,9 +55,12 @@ class GroupHeader(msgspec.Struct, frozen=True, tag="group", kw_only=True):
 
 
 class ReceivedGroup:
-    """A group as it lies in the received bytes: header and read-only column views over all tokens."""
+    """A group as it lies in the received bytes: header, read-only column views over all tokens, and the bytes of
+    these ``columns`` in their order."""
 
-    __slots__ = ("body", "header", "logprobs", "loss_mask", "offsets", "tokens", "versions")
+    __slots__ = (
+        "body", "columns", "header", "logprobs", "loss_mask", "offsets", "tokens", "versions",
+    )  # fmt: skip
 
     def __init__(self, body: bytes | memoryview) -> None:
         frame = Frame(body)
@@ -78,6 +81,7 @@ class ReceivedGroup:
         self.loss_mask = frame.array(1, np.uint8, total)
         self.logprobs = frame.array(2, np.float32, total)
         self.versions = frame.array(3, np.int32, total)
+        self.columns = frame.buffers[:4]
         self._check()
 
     def _check(self) -> None:
