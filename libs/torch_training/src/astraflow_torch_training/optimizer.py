@@ -21,6 +21,23 @@ def adamw(model: CausalLM, config: TrainingConfig) -> torch.optim.AdamW:
     return torch.optim.AdamW(given, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
 
 
+def adamw8bit(model: CausalLM, config: TrainingConfig) -> torch.optim.Optimizer:
+    """:func:`adamw` with moments in 8 bits, each block of 256 with a scale (Dettmers et al. 2021, arXiv:2110.02861), as
+    torchao has it: 2 bytes per parameter instead of 8, tensors of less than 4096 numbers left in float32. Its step
+    is compiled."""
+    try:
+        from torchao.optim import AdamW8bit
+    except ImportError as error:
+        raise UserError(
+            f"optimizer = 'adamw8bit' needs torchao, which cannot be imported ({error}): "
+            "pip install 'astraflow-plugin-torch-trainer[adamw8bit]'"
+        ) from error
+    found: torch.optim.Optimizer = AdamW8bit(
+        _groups(model, config), lr=config.lr, betas=config.betas, eps=config.eps
+    )
+    return found
+
+
 def muon(model: CausalLM, config: TrainingConfig) -> list[torch.optim.Optimizer]:
     """Muon (Jordan et al. 2024) on the matrices of the policy's layers, its step scaled to the size of AdamW's so that
     ``lr`` means the same (Liu et al. 2025, arXiv:2502.16982), and AdamW on embeddings, output layer, vectors
@@ -44,6 +61,16 @@ def muon(model: CausalLM, config: TrainingConfig) -> list[torch.optim.Optimizer]
         options: Any = {"lr": config.lr, "betas": config.betas, "eps": config.eps}
         found.append(torch.optim.AdamW(rest, fused=True, **options))
     return found
+
+
+def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Give each group ``lr`` times its ``lr_scale``; where it is a tensor, which compiled steps have, in place."""
+    for group in optimizer.param_groups:
+        given = lr * group["lr_scale"]
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(given)
+        else:
+            group["lr"] = given
 
 
 def _groups(model: CausalLM, config: TrainingConfig) -> list[dict[str, Any]]:

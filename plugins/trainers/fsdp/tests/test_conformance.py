@@ -15,7 +15,9 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 
 from astraflow_core.errors import AstraFlowError, RunFailed, UserError
 from astraflow_core.testing.conformance._trainer_rig import Rig, exported, ragged_batch, train
+from astraflow_core.testing.conformance.subject import context
 from astraflow_core.testing.conformance.trainer import Subject, TrainerConformance, installed
+from astraflow_core.trainer.update import update
 from astraflow_core.types import ExportedTensor
 from astraflow_plugin_fsdp.sharding import ShardedLM
 
@@ -101,6 +103,22 @@ class TestFsdpTrainer(TrainerConformance):
                 weight, changed = weight + high.astype(np.float64) @ low, changed + 1
             np.testing.assert_allclose(after[name], weight, atol=1e-6, err_msg=name)
         assert changed == len(adapter) / 2
+
+    @pytest.mark.parametrize(("parts", "passes"), [(1, 1), (2, 3)])
+    def test_the_first_loss_computes_proximal_log_probs(
+        self, parts: int, passes: int, rig: Rig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        (factory,) = installed("algorithm", "decoupled_ppo").variants.values()
+        algorithm = factory(context("trainer", tmp_path))
+        trainer, made, predict = rig.build(needs=algorithm.needs), [], ShardedLM.predict
+
+        def counted(*arguments: Any) -> Any:
+            made.append(arguments)
+            return predict(*arguments)
+
+        monkeypatch.setattr(ShardedLM, "predict", counted)
+        update(ragged_batch(), trainer, algorithm, parts=parts, seed=0, step=0)
+        assert len(made) == passes
 
     def test_training_goes_on_while_a_checkpoint_is_written(
         self, rig: Rig, monkeypatch: pytest.MonkeyPatch

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from astraflow_core.errors import UserError
+from astraflow_plugin_torch_trainer.eight_bits import plain, whole
 
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "trainer.json"
 FORMAT = 1
@@ -30,6 +31,7 @@ def save(directory: Path, whole: Any, optimizers: Optimizers, steps: int) -> Non
         for name, parameter in parameters.items()
         for optimizer in optimizers
         for key, value in optimizer.state.get(parameter, {}).items()
+        for key, value in plain(key, value)
     }
     tensors["rng/cpu"] = torch.get_rng_state()
     if torch.cuda.is_available():
@@ -80,7 +82,7 @@ def _load_optimizer(
     for entry, value in state.items():
         name, key = entry.rsplit("/", 1)
         by_name.setdefault(name, {})[key] = value
-    numbered = {i: by_name[name] for i, name in enumerate(ordered) if name in by_name}
+    numbered = {i: whole(by_name[name]) for i, name in enumerate(ordered) if name in by_name}
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": numbered, "param_groups": groups})
 

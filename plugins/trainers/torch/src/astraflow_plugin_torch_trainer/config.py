@@ -12,10 +12,10 @@ from astraflow_torch_training.config import TrainingConfig
 class TorchTrainerConfig(TrainingConfig):
     """``trainer = { use = "torch", … }``"""
 
-    optimizer: Literal["adamw", "muon"] = Field(
+    optimizer: Literal["adamw", "muon", "adamw8bit"] = Field(
         "adamw",
         description="'muon': on the matrices of the layers, its steps as large as AdamW's at the same lr; AdamW on the "
-        "rest.",
+        "rest. 'adamw8bit': moments in 8 bits, with torchao.",
     )
     compile: bool = Field(
         False,

@@ -20,6 +20,7 @@ from astraflow_core.training.micro_batches import MicroBatch, micro_batches
 from astraflow_core.training.schedule import lr_factor
 from astraflow_core.types import Batch, ComponentContext, ExportedTensor
 from astraflow_plugin_torch_trainer import checkpoint
+from astraflow_plugin_torch_trainer.compiler import check_compiler
 from astraflow_plugin_torch_trainer.config import TorchTrainerConfig
 from astraflow_torch_training import export, lora
 from astraflow_torch_training.critic import with_critic, with_value_head
@@ -27,7 +28,13 @@ from astraflow_torch_training.gradient import Tally, accumulate
 from astraflow_torch_training.host_memory import Waiting
 from astraflow_torch_training.memory import enough_memory, peak_memory_gb
 from astraflow_torch_training.model import CausalLM, load_model
-from astraflow_torch_training.optimizer import adamw, clip_gradients, muon
+from astraflow_torch_training.optimizer import (
+    adamw,
+    adamw8bit,
+    clip_gradients,
+    muon,
+    set_lr,
+)
 
 # On CPU activations of a few thousand tokens stay in cache; a GPU wants larger products.
 MICRO_BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
@@ -83,12 +90,10 @@ class TorchTrainer:
                 self._model, self._load_beside("critic_model", folder or str(model), attention)
             )
         if self._config.compile:
+            check_compiler("compile = true", self._model.device)
             compiled = torch.compile(self._model.backbone, dynamic=True)
             self._model = replace(self._model, backbone=compiled)
-        adam = self._config.optimizer == "adamw"
-        self._optimizers: list[torch.optim.Optimizer] = (
-            [adamw(self._model, self._config)] if adam else muon(self._model, self._config)
-        )
+        self._optimizers = self._make_optimizers()
 
     def logprobs(
         self, batch: Batch, model: Literal["current", "reference"]
@@ -143,8 +148,7 @@ class TorchTrainer:
             sums = _floats(tally.sums)
             norms = self._clip(sums.get("loss", 0.0))
             for optimizer in self._optimizers:
-                for group in optimizer.param_groups:
-                    group["lr"] = lr * group["lr_scale"]
+                set_lr(optimizer, lr)
                 optimizer.step()
             self._zero_grad()
         self._steps += 1
@@ -199,6 +203,16 @@ class TorchTrainer:
 
     def _cut(self, batch: Batch, wanted: npt.NDArray[np.bool_]) -> Iterator[MicroBatch]:
         return micro_batches(batch, wanted, self._budget, self._packed)
+
+    def _make_optimizers(self) -> list[torch.optim.Optimizer]:
+        match self._config.optimizer:
+            case "adamw":
+                return [adamw(self._model, self._config)]
+            case "muon":
+                return muon(self._model, self._config)
+            case "adamw8bit":
+                check_compiler("optimizer = 'adamw8bit'", self._model.device)
+                return [adamw8bit(self._model, self._config)]
 
     def _zero_grad(self) -> None:
         for optimizer in self._optimizers:
