@@ -70,7 +70,14 @@ def test_five_steps_are_those_on_cpu(name: str, directory: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "keys", [{"layout": "packed"}, {"gradient_checkpointing": True}, {"reduce": "each"}], ids=str
+    "keys",
+    [
+        {"layout": "packed"},
+        {"gradient_checkpointing": True},
+        {"reduce": "each"},
+        {"cpu_offload": True},
+    ],
+    ids=str,
 )
 def test_bfloat16_learns(keys: dict[str, Any], directory: Path) -> None:
     rank = Rank(directory)
