@@ -18,7 +18,7 @@ from astraflow_core.errors import NonFiniteLoss
 from astraflow_core.protocols.algorithm import Algorithm
 from astraflow_core.testing.conformance._trainer_rig import Rig
 from astraflow_core.testing.conformance.trainer import Subject, TrainerConformance
-from astraflow_core.types import Batch, ExportedTensor, Loss, LossInputs
+from astraflow_core.types import Batch, ExportedTensor, Loss, LossInputs, TensorSlice
 from astraflow_plugin_torch_trainer import manifest
 from astraflow_plugin_torch_trainer.config import TorchTrainerConfig
 from astraflow_plugin_torch_trainer.trainer import TorchTrainer
@@ -302,3 +302,21 @@ class TestEntropyUnexamined(Examination):
     wrong = "claims the entropy, whose test it has switched off by calls_loss"
     caught_by = "test_the_loss_is_given_the_entropy"
     calls_loss = False
+
+
+class CountsRows(TorchTrainer):
+    publish = "auto"
+
+    def export_shards(self) -> Iterator[TensorSlice]:
+        for tensor in self.export():
+            data, rows = bytes(tensor.data), tensor.shape[0]
+            half = rows // 2 * (len(data) // rows)
+            for start, part in ((0, data[:half]), (rows // 2, data[half:])):
+                yield TensorSlice(tensor.name, tensor.dtype, tensor.shape, start, part)
+
+
+class TestCountsRows(Examination):
+    wrong = "slices of matrices begin at the number of their row, not of their element"
+    caught_by = "test_the_slices_make_up_the_export"
+    more = frozenset({"sharded_export"})
+    trainer = CountsRows

@@ -6,7 +6,7 @@ import itertools
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from astraflow_core.types import (
 )
 from astraflow_core.weights.publisher import HttpPublisher
 from astraflow_core.weights.receiver import HttpReceiver
+from astraflow_core.weights.shard_publisher import HttpShardPublisher
 from astraflow_plugin_http.config import HttpConfig
 from astraflow_plugin_http.transport import HttpTransport
 
@@ -332,3 +333,21 @@ class TestSkippedClaim(Suite):
 
     def test_a_receiver_relays(self) -> None:
         pytest.skip("one host only")
+
+
+class Rearranging(Wrapped):
+    capabilities = frozenset({"full", "cross_host", "sharded"})
+
+    def shard_publisher(self, share: Callable[[bytes], list[bytes]]) -> HttpShardPublisher:
+        context = self._context
+        return HttpShardPublisher(
+            context.policy, context.token, context.ranks, share,
+            host="127.0.0.1", port=0, advertise=None, block_size=1 << 20,
+        )  # fmt: skip
+
+
+class TestRearranging(Suite):
+    __test__ = True
+    wrong = "a version has another digest if several ranks publish it"
+    caught_by = "test_ranks_publish_what_one_publisher_would"
+    transport = Rearranging
