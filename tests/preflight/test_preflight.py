@@ -104,6 +104,26 @@ def test_a_model_that_shows_nothing_is_said_to(doctor: Doctor) -> None:
     assert "equally likely" in found["log-probs"]["text"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("use", ["SeveralRanks", "LateRank"])
+def test_a_trainer_of_several_ranks_is_asked_on_all_of_them(
+    doctor: Doctor, trained: Path, use: str
+) -> None:
+    pytest.importorskip("torch", reason="ranks are started by torchrun")
+    found = doctor.ask(
+        0 if use == "SeveralRanks" else 2,
+        f"policies.solver.model={trained}",
+        "policies.solver.trainer.ranks=2",
+        f"policies.solver.trainer.use=wrong_engines:{use}",
+    )
+    if use == "SeveralRanks":
+        assert {finding["level"] for finding in found.values()} == {"ok"}
+        assert found["weights"]["figures"] == {"tensors": 1, "different": 0}
+    else:
+        assert problems(found) == {"start"}
+        assert "trainer solver, rank 1: MemoryError: no room on this one" in found["start"]["text"]
+
+
 def test_static_starts_nothing(doctor: Doctor) -> None:
     found = doctor.ask(0, "policies.solver.engine.use=wrong_engines:Shifted", more=("--static",))
     assert set(found) == {"model"}

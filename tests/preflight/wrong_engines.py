@@ -11,6 +11,7 @@ import numpy as np
 from astraflow_core.testing.table import POSITIONS, TableEngine, TableTrainer
 from astraflow_core.types import (
     Batch,
+    ComponentContext,
     ExportedTensor,
     GenerateRequest,
     GenerateResult,
@@ -129,3 +130,26 @@ class LossyExport(TableTrainer):
 class LateTrainer(TableTrainer):
     def setup(self, model: object, total_steps: int, needs: frozenset[str]) -> None:
         raise MemoryError("no room for the model")
+
+
+class SeveralRanks(TableTrainer):
+    """Nothing is wrong with it: what its second rank computes does not count."""
+
+    def __init__(self, config: object, context: ComponentContext) -> None:
+        super().__init__(config, context)  # type: ignore[arg-type]
+        self.place = context.ranks
+
+    def logprobs(self, batch: Batch, model: Literal["current", "reference"]) -> np.ndarray:
+        found = super().logprobs(batch, model)
+        return found if self.place.rank == 0 else found - 1  # the first counts
+
+    def export(self) -> Iterator[ExportedTensor]:
+        assert self.place.size == 2
+        return super().export()
+
+
+class LateRank(SeveralRanks):
+    def setup(self, model: object, total_steps: int, needs: frozenset[str]) -> None:
+        if self.place.rank:
+            raise MemoryError("no room on this one")
+        super().setup(model, total_steps, needs)  # type: ignore[arg-type]

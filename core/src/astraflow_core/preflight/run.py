@@ -77,15 +77,6 @@ def _of_policy(
     yield from texts.check_tokenizer(subject, tokenizer, model, own)
     yield from texts.check_stops(subject, tokenizer, config.sampling.stop)
     yield texts.check_template(subject, tokenizer)
-    ranks = config.policies[policy].trainer.ranks
-    if ranks > 1:
-        yield Finding(
-            "warning",
-            f"{subject} log-probs",
-            f"not measured: the trainer has {ranks} ranks, and the doctor starts one process",
-            f"check once with --set {subject}.trainer.ranks=1",
-        )
-        return
     prompts = texts.probe_prompts(tokenizer, own, texts.vocabulary_of(model), PROMPTS)
     fix = f"mend what the last line says; --set {subject}.engine.KEY=VALUE tries another value"
     if config.run.colocated:

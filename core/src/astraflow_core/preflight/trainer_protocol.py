@@ -8,6 +8,11 @@ from astraflow_core.raas.host_protocol import Failure
 from astraflow_core.wire.frames import Frame
 
 
+def address_of(base: str, rank: int) -> str:
+    """Where the doctor listens for a rank of the trainer."""
+    return f"{base}-{rank}"
+
+
 class TensorDigest(msgspec.Struct, frozen=True):
     """A tensor of a version: ``dtype`` by its safetensors name, xxh3-128 ``digest`` of its bytes."""
 
@@ -37,7 +42,7 @@ class AskClose(msgspec.Struct, frozen=True, tag="close"):
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The trainer is set up."""
+    """The trainer is set up, or a rank but the first has done what was asked."""
 
 
 class Logprobs(msgspec.Struct, frozen=True, tag="logprobs"):

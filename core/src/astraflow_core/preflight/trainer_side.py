@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import numpy as np
@@ -27,18 +27,18 @@ FAILED_S = 2.0
 
 
 class TrainerSide:
-    """A trainer that is set up; every answer has a deadline."""
+    """A trainer that is set up, with a socket for each of its ranks; every answer has a deadline."""
 
     def __init__(
         self,
         policy: str,
         transport: str,
         child: Child,
-        socket: zmq.asyncio.Socket,
+        sockets: Sequence[zmq.asyncio.Socket],
         deadline_s: float,
     ) -> None:
         self._policy, self._transport, self._child = policy, transport, child
-        self._socket, self._deadline_s = socket, deadline_s
+        self._sockets, self._deadline_s = sockets, deadline_s
 
     async def logprobs(self, rows: Sequence[Row], temperature: float) -> list[Floats]:
         """Log-probs of the sampled tokens of each row at ``temperature``, float32 ``[T]``."""
@@ -75,34 +75,52 @@ class TrainerSide:
     async def _ask(
         self, frame: bytes, what: str, deadline_s: float
     ) -> tuple[protocol.FromTrainer, Frame]:
-        await self._socket.send(frame)
+        await self.tell(frame)
         return await self.hear(what, deadline_s)
 
+    async def tell(self, frame: bytes) -> None:
+        """Send to every rank."""
+        for socket in self._sockets:
+            await socket.send(frame)
+
     async def hear(self, what: str, deadline_s: float) -> tuple[protocol.FromTrainer, Frame]:
-        """The next message; raises what the trainer raised, and if it ends or says nothing."""
-        word = asyncio.ensure_future(self._socket.recv())
+        """The next message of every rank, of which that of the first is returned; raises what the trainer raised, and
+        if it ends or says nothing."""
+        words = [asyncio.ensure_future(socket.recv()) for socket in self._sockets]
         end = asyncio.ensure_future(self._child.ended())
+        until = asyncio.get_running_loop().time() + deadline_s
         try:
-            both = {word, end}
-            await asyncio.wait(both, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
-            if end.done() and not word.done():
-                # What it said last may still be on its way.
-                await asyncio.wait({word}, timeout=0.5)
-            if not word.done() and end.done():
-                raise RunFailed(f"trainer {self._policy} {end.result()} before it gave {what}")
-            if not word.done():
-                raise DeadlineExceeded(f"trainer {self._policy}", what, deadline_s)
-            frame = Frame(word.result())
+            while silent := {word for word in words if not word.done()}:
+                left = until - asyncio.get_running_loop().time()
+                await asyncio.wait(
+                    {*silent, end}, timeout=max(left, 0), return_when=asyncio.FIRST_COMPLETED
+                )
+                if end.done():
+                    # What it said last may still be on its way.
+                    await asyncio.wait(silent, timeout=0.5)
+                self._raise_failure(words)
+                if all(word.done() for word in words):
+                    break
+                if end.done():
+                    raise RunFailed(f"trainer {self._policy} {end.result()} before it gave {what}")
+                if left <= 0:
+                    raise DeadlineExceeded(f"trainer {self._policy}", what, deadline_s)
+            self._raise_failure(words)
+            frame = Frame(words[0].result())
         finally:
-            word.cancel()
-            end.cancel()
-            await asyncio.gather(word, end, return_exceptions=True)
-        message = protocol.decode_from_trainer(frame)
-        if isinstance(message, protocol.Failed):
-            failure = message.failure
-            at = f" ({failure.where})" if failure.where else ""
-            raise RunFailed(f"trainer {self._policy}: {failure.kind}: {failure.message}{at}")
-        return message, frame
+            for waiting in (*words, end):
+                waiting.cancel()
+            await asyncio.gather(*words, end, return_exceptions=True)
+        return protocol.decode_from_trainer(frame), frame
+
+    def _raise_failure(self, words: Sequence[asyncio.Future[bytes]]) -> None:
+        for rank, word in enumerate(words):
+            message = protocol.decode_from_trainer(Frame(word.result())) if word.done() else None
+            if isinstance(message, protocol.Failed):
+                failure = message.failure
+                who = f"trainer {self._policy}" + (f", rank {rank}" if len(words) > 1 else "")
+                at = f" ({failure.where})" if failure.where else ""
+                raise RunFailed(f"{who}: {failure.kind}: {failure.message}{at}")
 
 
 @asynccontextmanager
@@ -122,21 +140,22 @@ async def trainer_side(
     path = directory / "state" / f"trainer-{policy}.json"
     write_spec(path, spec)
     table = config.policies[policy]
-    with zmq.asyncio.Context.instance().socket(zmq.PAIR) as socket:
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.bind(address)
+    async with AsyncExitStack() as stack:
+        ends = [stack.enter_context(_bound(address, rank)) for rank in range(table.trainer.ranks)]
         try:
-            child = await Child.start(MODULE, path, token, table.trainer.python)
+            child = await Child.start(
+                MODULE, path, token, table.trainer.python, through=_torchrun(table.trainer.ranks)
+            )
         except OSError as error:
             raise PreflightError(
                 f"cannot start the interpreter {table.trainer.python!r} of "
                 f"[policies.{policy}.trainer] python: {error.strerror}"
             ) from error
-        side = TrainerSide(policy, table.transport.use, child, socket, config.run.deadline_s)
+        side = TrainerSide(policy, table.transport.use, child, ends, config.run.deadline_s)
         try:
             await side.hear("its set-up", config.run.start_deadline_s)
             yield side
-            await socket.send(encode_frame(protocol.AskClose(), []))
+            await side.tell(encode_frame(protocol.AskClose(), []))
             await child.stop(CLOSE_S)
         except BaseException:
             # One that has failed is about to end, and says why until then.
@@ -144,3 +163,16 @@ async def trainer_side(
             raise
         finally:
             await asyncio.shield(child.ended())
+
+
+def _bound(address: str, rank: int) -> zmq.asyncio.Socket:
+    socket = zmq.asyncio.Context.instance().socket(zmq.PAIR)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.bind(protocol.address_of(address, rank))
+    return socket
+
+
+def _torchrun(ranks: int) -> tuple[str, ...]:
+    if ranks == 1:
+        return ()
+    return "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)

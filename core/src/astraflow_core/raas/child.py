@@ -35,11 +35,14 @@ class Child:
         python: str | None = None,
         fds: tuple[int, ...] = (),
         environment: Mapping[str, str] = MappingProxyType({}),
+        through: tuple[str, ...] = (),
     ) -> Child:
-        """Start ``python -m module spec``; raises :class:`OSError` if the interpreter is not there."""
+        """Start ``python -m module spec``, or ``python THROUGH -m module spec`` by a program that starts it; raises
+        :class:`OSError` if the interpreter is not there."""
         return cls(
             await asyncio.create_subprocess_exec(
                 python or sys.executable,
+                *through,
                 "-m",
                 module,
                 str(spec),
