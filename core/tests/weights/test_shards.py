@@ -22,6 +22,7 @@ from astraflow_core.errors import WeightsError
 from astraflow_core.testing.conformance._shard_tests import Sharing
 from astraflow_core.types import Announcement, Manifest, Ranks, Source, TensorSlice
 from astraflow_core.types.weights import DTYPE_BYTES
+from astraflow_core.weights import shards
 from astraflow_core.weights.announced import decode_manifest
 from astraflow_core.weights.failures import PublisherFailed
 from astraflow_core.weights.receiver import HttpReceiver
@@ -111,6 +112,19 @@ def test_what_is_missing_or_comes_twice_is_refused(cut: Cut) -> None:
         other = msgspec.structs.replace(place, dtype="F16")
         with pytest.raises(WeightsError, match=r"on rank \d and .* on rank \d"):
             make_plan("policy 'p'", [*said, [other]], BLOCK)
+
+
+def test_what_is_given_away_comes_in_parcels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "MAX_PARCEL", 2 * BLOCK)
+    said: list[list[Place]] = [[], []]
+    for element in range(2000):  # the ranks take turns, so each gives away half of all blocks
+        said[element % 2].append(Place("t", "U8", (2000,), element, element + 1))
+    plan = make_plan("policy 'p'", said, BLOCK)
+    for giver in (0, 1):
+        parcels = plan.parcels(giver)
+        assert len(parcels) > 2 and all(0 < parcel.size <= 2 * BLOCK for parcel in parcels)
+        given = sum(f.stop - f.start for f in plan.fragments if f.giver == giver != f.taker)
+        assert sum(parcel.size for parcel in parcels) == given
 
 
 def test_rows_that_many_ranks_hold_are_served_by_all_of_them_alike() -> None:

@@ -11,7 +11,7 @@ from astraflow_core.weights.client import VersionClient
 from astraflow_core.weights.download import Blocks, download
 from astraflow_core.weights.failures import PublisherFailed
 
-MOST_AT_ONCE = 16
+MOST_AT_ONCE = 64
 """Sources that one receiver fetches from at the same time."""
 
 

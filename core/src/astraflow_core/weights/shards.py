@@ -7,7 +7,7 @@ pieces of the file; a block that pieces of several ranks reach into is served wh
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -88,19 +88,24 @@ class Plan:
         parcels: list[Parcel] = []
         offset = 0
         for taker, fragments in groupby(given, lambda fragment: fragment.taker):
-            inside: list[Fragment] = []
-            for fragment in fragments:
-                if inside and _bytes(inside) + fragment.stop - fragment.start > MAX_PARCEL:
-                    parcels.append(Parcel(giver, taker, tuple(inside), offset, _bytes(inside)))
-                    offset, inside = offset + _bytes(inside), []
-                inside.append(fragment)
-            parcels.append(Parcel(giver, taker, tuple(inside), offset, _bytes(inside)))
-            offset += _bytes(inside)
+            for together in _gathered(fragments):
+                size = sum(fragment.stop - fragment.start for fragment in together)
+                parcels.append(Parcel(giver, taker, tuple(together), offset, size))
+                offset += size
         return tuple(parcels)
 
 
-def _bytes(fragments: Sequence[Fragment]) -> int:
-    return sum(fragment.stop - fragment.start for fragment in fragments)
+def _gathered(fragments: Iterable[Fragment]) -> Iterator[list[Fragment]]:
+    """Runs of at most :data:`MAX_PARCEL` bytes."""
+    inside: list[Fragment] = []
+    size = 0
+    for fragment in fragments:
+        if inside and size + fragment.stop - fragment.start > MAX_PARCEL:
+            yield inside
+            inside, size = [], 0
+        inside.append(fragment)
+        size += fragment.stop - fragment.start
+    yield inside
 
 
 def make_plan(who: str, said: Sequence[Sequence[Place]], block_size: int) -> Plan:

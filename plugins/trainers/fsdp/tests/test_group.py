@@ -18,7 +18,8 @@ from transformers import (
     Qwen3Config,
 )
 
-from astraflow_core.errors import DeadlineExceeded, UserError
+from astraflow_core.config.load import load_config
+from astraflow_core.errors import ConfigError, DeadlineExceeded, UserError
 from astraflow_plugin_fsdp import group, tensor_parallel
 from astraflow_plugin_fsdp.config import FsdpConfig
 from astraflow_plugin_fsdp.group import join
@@ -125,3 +126,13 @@ def test_one_rank_needs_nobody(tmp_path: Path) -> None:
     assert other.tell({"here": 1}) == [{"here": 1}]
     other.leave()
     assert not dist.is_initialized()
+
+
+def test_shards_need_a_transport_that_takes_them() -> None:
+    file = Path(__file__).parents[4] / "examples" / "fsdp.toml"
+    sharded = "policies.solver.trainer.publish=sharded"
+    load_config(file, [sharded, "policies.solver.transport.use=http"])
+    with pytest.raises(
+        ConfigError, match="'sharded' needs transport capability sharded; 'shm' lacks it"
+    ):
+        load_config(file, [sharded, "policies.solver.transport.use=shm"])
