@@ -40,7 +40,7 @@ def start_ranks(
             )
     try:
         for rank in ranks:
-            rank.wait(timeout=240)
+            rank.wait(timeout=480)
     finally:
         for rank in ranks:
             rank.kill()

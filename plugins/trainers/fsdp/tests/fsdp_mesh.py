@@ -16,7 +16,7 @@ from astraflow_core.types import Ranks
 
 def main(directory: Path) -> None:
     number, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    rank = Rank(directory, Ranks(number, size, number, deadline_s=60.0))
+    rank = Rank(directory, Ranks(number, size, number, deadline_s=180.0))
     # Keeps the group of processes alive from one trainer to the next.
     first = rank.trainer("fsdp", "qwen3", tensor_parallel=2)
     found: dict[str, Any] = {

@@ -36,7 +36,7 @@ BLOCK = 512
 
 def main(directory: Path) -> None:
     number, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    rank = Rank(directory, Ranks(number, size, number, deadline_s=60.0))
+    rank = Rank(directory, Ranks(number, size, number, deadline_s=180.0))
     grpo = rank.algorithm("grpo", GRPO)
     # Keeps the group of processes alive from one trainer to the next.
     first = rank.trainer("fsdp", "qwen3")

@@ -52,7 +52,7 @@ class TestFsdpTrainer(TrainerConformance):
         return installed("trainer", "fsdp", KEYS, *({**KEYS, **cut} for cut in CUTS))
 
     @pytest.mark.slow
-    @pytest.mark.timeout(300)
+    @pytest.mark.timeout(600)
     def test_two_ranks_make_the_step_of_one(self, request: pytest.FixtureRequest) -> None:
         # Fixtures of this class are set up by light tests too.
         one, two = request.getfixturevalue("one"), request.getfixturevalue("two")
@@ -61,7 +61,7 @@ class TestFsdpTrainer(TrainerConformance):
             same_weights(found["qwen3"]["weights"], one["qwen3"]["weights"], STEPS)
 
     @pytest.mark.slow
-    @pytest.mark.timeout(300)
+    @pytest.mark.timeout(600)
     def test_two_ranks_read_the_checkpoint_of_one(self, request: pytest.FixtureRequest) -> None:
         # Fixtures of this class are set up by light tests too.
         one, two = request.getfixturevalue("one"), request.getfixturevalue("two")

@@ -23,7 +23,7 @@ from fsdp_cases import (
 from fsdp_rank import BLOCK
 from transformers import AutoModelForCausalLM
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

@@ -235,7 +235,7 @@ def test_generated_code_computes_the_same(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_compiled_model_computes_the_same(
     build: Build, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
