@@ -30,7 +30,8 @@ class Publisher(Protocol):
         *,
         base: str | None = None,
     ) -> Manifest:
-        """Take a snapshot and offer it as immutable ``version``; returns once it can be fetched. Reusing
+        """Take a snapshot and offer it as immutable ``version``; returns once fetches of it succeed, though they
+        may wait for what is still written in the background; if that fails, the next publish says so. Reusing
         a number is an error. With ``base``, the digest of a model
         (:func:`astraflow_core.weights.base.digest_of_model`), the tensors are an adapter for it; only
         transports with capability ``adapter`` are given one."""
