@@ -119,6 +119,17 @@ async def twice(engines, prompt):
     return Trajectory((engine.sequence(second, again),), (engine.completion(again),))
 
 
+async def with_a_tool(engines, prompt):
+    """Reads a call in the text of what was sampled, and appends the tool's answer as tokens."""
+    engine = engines["solver"]
+    first = engine.render([{"role": "user", "content": "12"}])
+    call = await engine.generate(first)
+    answer = engine.render(f"{engine.completion(call).text}=")
+    second = np.concatenate([first, call.tokens, answer])
+    result = await engine.generate(second)
+    return Trajectory((engine.sequence(second, result),), (engine.completion(result),))
+
+
 def test_tokens_of_a_group_are_those_that_were_sampled(roll_out):
     group, _, texts = roll_out(once, ([*UNLIKE_ITS_TEXT, 5], "stop"))
     assert texts == ["12$"]
@@ -146,6 +157,14 @@ def test_a_second_turn_keeps_the_tokens_of_the_first(roll_out):
     group, requests, _ = roll_out(twice, (UNLIKE_ITS_TEXT, "length"), ([6, 5], "stop"))
     assert requests[1].prompt.tolist() == [0, 3, 4, *UNLIKE_ITS_TEXT, 0, 6, 4]
     assert group.tokens.tolist() == [0, 3, 4, *UNLIKE_ITS_TEXT, 0, 6, 4, 6, 5]
+
+
+def test_a_call_is_read_in_the_text_and_kept_as_its_tokens(roll_out):
+    group, requests, _ = roll_out(with_a_tool, (UNLIKE_ITS_TEXT, "length"), ([6, 5], "stop"))
+    # The tool answers with the text of the call, whose tokens are others than those that were sampled.
+    assert requests[1].prompt.tolist() == [0, 3, 4, *UNLIKE_ITS_TEXT, 3, 4]
+    assert group.tokens.tolist() == [0, 3, 4, *UNLIKE_ITS_TEXT, 3, 4, 6, 5]
+    assert group.loss_mask.tolist() == [0] * 7 + [1, 1]
 
 
 def test_what_does_not_fit_is_refused_before_the_engine_hears_of_it(roll_out):
