@@ -240,7 +240,7 @@ def test_every_call_of_a_service_is_to_a_described_endpoint() -> None:
     described = set(re.findall(r"^\| POST `(\S+)` \|", section, re.MULTILINE))
     called = {
         str(node.args[0].value)
-        for part in ("raas", "trainer", "launch", "cli")
+        for part in ("raas", "trainer", "launch", "cli", "wire")
         for file in (CORE / part).glob("*.py")
         for node in ast.walk(tree_of(file))
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".post", ".post_bytes", ".post_for_bytes"))
