@@ -42,7 +42,7 @@ from bench.studies.rollouts import POLICY, Rollouts
 QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart.toml"
 CHUNK = 8
 """Groups that are begun at once when a batch lacks rows and nothing is on its way."""
-MOST_ROLLOUTS = 200_000
+MOST_ROLLOUTS = 500_000
 """A run ends after so many, with what it has: where nearly all prompts are solved and what is solved is dropped, the
 next batch may never be full."""
 
