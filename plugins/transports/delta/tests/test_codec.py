@@ -169,3 +169,22 @@ def test_widths_are_those_of_the_narrowest_tensor_in_a_block() -> None:
     )
     assert block_widths(tensors, 7681, 2048) == [4, 4, 2, 1]
     assert block_widths(tensors[:1], 4607, 2048) == [4, 4, 1]
+
+
+def test_after_a_rehearsal_nothing_is_left_to_compile() -> None:
+    codec = numba()
+    from astraflow_plugin_delta import kernel_numba
+
+    compiled = [value for value in vars(kernel_numba).values() if hasattr(value, "signatures")]
+    codec.rehearse()
+    before = [list(function.signatures) for function in compiled]
+    for width in UNSIGNED:
+        for size in ("one", "small", "any"):
+            old, new = states(width, 1000, 0.1, size)
+            codec.apply(
+                memoryview(codec.encode(codec.diff(view(old), view(new), width), view(new), 3)),
+                view(old), 3,
+            )  # fmt: skip
+            assert np.array_equal(old, new)
+    assert len(compiled) >= 8
+    assert [list(function.signatures) for function in compiled] == before

@@ -23,9 +23,10 @@ from astraflow_core.protocols.transport import Publisher, Receiver
 from astraflow_core.testing.conformance import _tensors as tensors
 from astraflow_core.testing.conformance._adapter_tests import AdapterTests
 from astraflow_core.testing.conformance._checks import assert_not_skipped
-from astraflow_core.testing.conformance._footprint import Footprint, memory_in_use
+from astraflow_core.testing.conformance._footprint import memory_in_use
 from astraflow_core.testing.conformance._link import Link, TcpLink
 from astraflow_core.testing.conformance._shard_tests import ShardTests
+from astraflow_core.testing.conformance._source_tests import SourceTests
 from astraflow_core.testing.conformance._transport_checks import (
     DEADLINE_S,
     GRACE_S,
@@ -50,7 +51,7 @@ HELD_AT = 1 << 16
 """Bytes after which a slow fetch stands still: the manifest is there, most of the data is not."""
 
 
-class TransportConformance(Conformance, AdapterTests, ShardTests):
+class TransportConformance(Conformance, SourceTests, AdapterTests, ShardTests):
     """Inherit it and return from the fixture ``table`` the table that a run would have for your
     transport::
 
@@ -389,53 +390,6 @@ class TransportConformance(Conformance, AdapterTests, ShardTests):
         for token in ("another", ""):
             with refused(WeightsError, f"a receiver with the token {token!r} was served"):
                 rig.receiver(f"stranger{token}", token).fetch(told, DEADLINE_S)
-
-    # --- sources and the end -------------------------------------------------------------------
-
-    def test_a_source_stays_as_it_is_until_it_is_released(self, rig: Rig) -> None:
-        publisher, receiver = rig.publisher(), rig.receiver()
-        published = {version: tensors.model(version, 1) for version in (1, 2)}
-        first_told = publish(publisher, 1, published[1])
-        first, twin = fetch(receiver, first_told), fetch(receiver, first_told)
-        told = publish(publisher, 2, published[2])
-        second = fetch(receiver, told)
-        receiver.release(twin)
-        publisher.close()
-        compare(first, first_told, published[1])
-        compare(second, told, published[2])
-        receiver.release(second)
-        compare(first, first_told, published[1])
-
-    def test_release_and_close_leave_nothing_behind(self, rig: Rig) -> None:
-        def cycle() -> None:
-            with ExitStack() as stack:
-                one = Rig(rig.table, rig.folder, stack)
-                publisher, receiver = one.publisher(), one.receiver()
-                for version in (1, 2):
-                    source = fetch(receiver, publish(publisher, version, tensors.model(version, 1)))
-                    if version == 1:
-                        receiver.release(source)
-                receiver.close()
-                publisher.close()
-
-        cycle()  # what libraries keep open from their first use on is not the transport's
-        left: list[str] = []
-        for _ in range(2):  # once may be another process of this user, in shared memory
-            before = Footprint(rig.folder)
-            cycle()
-            if not (left := before.left_over()):
-                return
-        demand(False, f"left behind: {'; '.join(left)}", "that close removes everything")
-
-    def test_after_close_nothing_is_handed_out(self, rig: Rig) -> None:
-        publisher, receiver, other = rig.publisher(), rig.receiver(), rig.receiver("raas-other")
-        told = publish(publisher, 1, tensors.model(1, 1))
-        receiver.close()
-        with refused(WeightsError, "a closed receiver fetched"):
-            receiver.fetch(told, DEADLINE_S)
-        publisher.close()
-        with refused(WeightsError, "a closed publisher served", within_s=1.0):
-            other.fetch(told, 1.0)
 
     # --- flags ---------------------------------------------------------------------------------
 

@@ -181,6 +181,16 @@ class Codec:
         else:
             self.kernel.add(values, changes.positions, changes.steps)
 
+    def rehearse(self) -> None:
+        """Code and apply a small change of every width: a kernel that is compiled at its first use is compiled
+        now, not while a trainer publishes."""
+        for width, kind in SIGNED.items():
+            old = np.zeros(_SAMPLE, kind)
+            new = old.copy()
+            new[::8], new[::64] = 1, 5
+            before, after = memoryview(old).cast("B"), memoryview(new).cast("B")
+            self.apply(memoryview(self.encode(self.diff(before, after, width), None, 0)), before, 0)
+
 
 def rice_parameter(count: int, span: int) -> int:
     """The Rice parameter k for ``count`` values spread evenly below ``span``: the one with the fewest bits

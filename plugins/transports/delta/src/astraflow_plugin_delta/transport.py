@@ -15,11 +15,18 @@ from astraflow_plugin_delta.kernels import load_kernel
 from astraflow_plugin_delta.receiver import DeltaReceiver
 
 
+def companion(config: DeltaConfig) -> DeltaCompanion:
+    """What finds the deltas of a publisher, compiled."""
+    codec = Codec(load_kernel(config.kernel))
+    codec.rehearse()
+    return DeltaCompanion(codec, config.history)
+
+
 class DeltaPublisher(HttpPublisher):
     """Offers whole versions, and deltas as their side objects."""
 
     def __init__(self, policy: str, token: str, config: DeltaConfig) -> None:
-        self._deltas = DeltaCompanion(Codec(load_kernel(config.kernel)), config.history)
+        self._deltas = companion(config)
         super().__init__(
             policy,
             token,
@@ -41,7 +48,7 @@ class DeltaShardPublisher(HttpShardPublisher):
     def __init__(
         self, context: ComponentContext, share: Callable[[bytes], list[bytes]], config: DeltaConfig
     ) -> None:
-        self._deltas = DeltaCompanion(Codec(load_kernel(config.kernel)), config.history)
+        self._deltas = companion(config)
         super().__init__(
             context.policy,
             context.token,
