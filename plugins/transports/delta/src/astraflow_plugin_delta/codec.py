@@ -188,7 +188,7 @@ class Codec:
             old = np.zeros(_SAMPLE, kind)
             new = old.copy()
             new[::8], new[::64] = 1, 5
-            before, after = memoryview(old).cast("B"), memoryview(new).cast("B")
+            before, after = old.data.cast("B"), new.data.cast("B")
             self.apply(memoryview(self.encode(self.diff(before, after, width), None, 0)), before, 0)
 
 
