@@ -241,7 +241,8 @@ class _Loop:
 
     async def _point(self, ages: Sequence[float], metrics: Sequence[Mapping[str, float]]) -> Point:
         rewards, self._rewards = self._rewards, []
-        kept = [name for name in (metrics[0] if metrics else ()) if not name.endswith("_s")]
+        known = metrics[0] if metrics else ()
+        kept = [name for name in known if not name.endswith(("_s", "_gb"))]
         return Point(
             self._version,
             self._rollouts.sequences,

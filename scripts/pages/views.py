@@ -79,6 +79,7 @@ DATAFLOW: dict[str, View] = {
         "state": "as in health",
         "reason": "why it is in that state",
         "held_back": "why no new task is given out, such as a full disk; empty if nothing holds them back",
+        "users_mistake": "whether the run failed by a mistake that its user can mend: the launcher then ends with 2",
         "seed": "`run.seed`",
         "steps": "updates acknowledged by the slowest policy",
         "steps_total": "`run.steps`",
