@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ class Footprint:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.files = {str(path) for path in folder.rglob("*") if not path.is_dir()}
+        self.files = {str(path) for path in _files(folder)}
         shared = Path("/dev/shm")  # noqa: S108 (looked at, not written)
         self.shared = (
             {str(p) for p in shared.iterdir() if _is_ours(p)} if shared.is_dir() else set()
@@ -46,8 +47,20 @@ def memory_in_use(folder: Path) -> int:
         pytest.skip("this system does not say how much memory a process has")
     lines = rollup.read_text(encoding="ascii").splitlines()
     resident = next(int(line.split()[1]) << 10 for line in lines if line.startswith("Rss:"))
-    places = [path for path in folder.rglob("*") if path.is_file()]
-    return resident + sum(path.stat().st_size for path in places)
+    return resident + sum(_size(path) for path in _files(folder))
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Those below ``folder``; others may come and go meanwhile."""
+    for place, _, names in os.walk(folder):
+        yield from (Path(place, name) for name in names)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _is_ours(path: Path) -> bool:
