@@ -93,7 +93,7 @@ class Overwriting(Wrapped):
         ) -> Manifest:
             store = self.real._store
             if version in store.versions():
-                store.newest = version - 1
+                store.newest = self.real._snapshotter.newest = version - 1
             return super().publish(version, tensors, derives_from)
 
 
