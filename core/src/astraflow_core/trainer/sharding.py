@@ -44,8 +44,8 @@ def sharded(
         return ready
     if wanted == "sharded":
         raise UserError(
-            f"{meeting.who} has publish = 'sharded', and {problem}; take transport 'http' or 'delta' with fitting keys, "
-            "or publish = 'gathered'"
+            f"{meeting.who} has publish = 'sharded', and {problem}; take a transport that declares 'sharded' "
+            "(`astraflow plugins`) with fitting keys, or publish = 'gathered'"
         )
     log.info("rank 0 publishes the weights of all ranks: %s", problem)
     return None
