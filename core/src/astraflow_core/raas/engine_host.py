@@ -68,6 +68,7 @@ class EngineHost:
         self._finished: list[GenerateResult] = []
         self._failed: dict[str, protocol.Failure] = {}
         self._flush_planned = False
+        self._closed = False  # asked to close: every request ends with the engine
         self.closing = asyncio.Event()
         self.lost = asyncio.Event()
 
@@ -83,8 +84,10 @@ class EngineHost:
                 for request in protocol.decode_requests(message, buffers[0]):
                     self._spawn(self._generate(request))
             case protocol.Abort():
-                self._spawn(self._abort(message.ids))
+                if not self._closed:
+                    self._spawn(self._abort(message.ids))
             case _:
+                self._closed = self._closed or isinstance(message, protocol.Close)
                 self._spawn(self._answer(message, buffers))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
