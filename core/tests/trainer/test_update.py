@@ -133,6 +133,24 @@ def test_a_first_mini_batch_takes_proximal_log_probs_from_its_own_pass(
         assert part.proximal.tolist() == [-2.0] * len(part.tokens)
 
 
+@pytest.mark.parametrize("spared", [True, False])
+@pytest.mark.parametrize("needs", [("reference", "proximal"), ("proximal",)])
+def test_where_reference_and_current_model_are_one_it_is_asked_once(
+    needs: tuple[str, ...], spared: bool
+) -> None:
+    trainer, algorithm = Trainer(), Algorithm(*needs)
+    trainer.reference_is_current = True  # type: ignore[attr-defined]
+    trainer.proximal_in_step = algorithm.proximal_in_loss = spared  # type: ignore[attr-defined]
+    update(make_batch(), trainer, algorithm, parts=2, seed=0, step=0)  # type: ignore[arg-type]
+    current = [("current", 3 if spared else 6)]
+    assert trainer.passes == ([("reference", 6)] if "reference" in needs else current)
+    first, second = trainer.parts
+    assert (first.proximal is None) == spared
+    assert second.proximal is not None
+    asked = second.reference if "reference" in needs else np.full(len(second.tokens), -2.0)
+    assert second.proximal.tolist() == asked.tolist()  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("missing", ["trainer", "algorithm", "current"])
 def test_proximal_log_probs_are_computed_before_if_anything_reads_them_before(missing: str) -> None:
     needs = ("proximal", "current") if missing == "current" else ("proximal",)

@@ -30,7 +30,10 @@ class Trainer(Protocol):
         self, batch: Batch, model: Literal["current", "reference"]
     ) -> npt.NDArray[np.float32]:
         """Log-probs of every token given those before it in its row, logits divided by
-        ``batch.temperature``: float32 ``[N]``, 0 at the first token of a row. No gradient."""
+        ``batch.temperature``: float32 ``[N]``, 0 at the first token of a row. No gradient.
+
+        While an attribute ``reference_is_current`` is true the two models are the same, as they are before the first
+        step if the reference model is the initial one: then an update asks for one of them only."""
 
     def values(self, batch: Batch) -> npt.NDArray[np.float32]:
         """The value of the state before each token, float32 ``[N]``; only with capability ``values``. A loss

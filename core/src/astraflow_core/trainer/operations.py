@@ -129,6 +129,10 @@ class _Agreed:
         self._trainer, self._agree = trainer, agree
         self.proximal_in_step = bool(getattr(trainer, "proximal_in_step", False))
 
+    @property
+    def reference_is_current(self) -> bool:
+        return bool(getattr(self._trainer, "reference_is_current", False))
+
     def logprobs(self, batch: Batch, model: Literal["current", "reference"]) -> Floats:
         return self._agree(self._trainer.logprobs(batch, model))
 

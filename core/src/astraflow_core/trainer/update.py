@@ -61,7 +61,8 @@ def prepare(batch: Batch, trainer: Computing, algorithm: Algorithm, proximal: bo
     if "reference" in algorithm.needs:
         given["reference"] = trainer.logprobs(batch, "reference")
     if "proximal" in algorithm.needs and proximal:
-        given["proximal"] = trainer.logprobs(batch, "current")
+        alike = _reference_is_current(trainer, algorithm)
+        given["proximal"] = given["reference"] if alike else trainer.logprobs(batch, "current")
     if "values" in algorithm.needs:
         given["values"] = trainer.values(batch)
     check_given(batch, "the trainer", given)
@@ -82,10 +83,20 @@ def spares_proximal(trainer: Computing, algorithm: Algorithm) -> bool:
     )
 
 
-def spared_proximal(batch: Batch, trainer: Computing, cuts: Sequence[Rows]) -> Batch:
-    """The batch with proximal log-probs of all mini-batches but the first, 0 there."""
+def _reference_is_current(trainer: Computing, algorithm: Algorithm) -> bool:
+    """Whether reference log-probs, which are computed anyway, are those of the current weights."""
+    alike = bool(getattr(trainer, "reference_is_current", False))
+    return alike and "reference" in algorithm.needs
+
+
+def spared_proximal(
+    batch: Batch, trainer: Computing, algorithm: Algorithm, cuts: Sequence[Rows]
+) -> Batch:
+    """The batch with proximal log-probs of all mini-batches but the first, which does without."""
     if len(cuts) < 2:
         return batch
+    if _reference_is_current(trainer, algorithm):
+        return replace(batch, proximal=batch.reference)
     rows = np.sort(np.concatenate(cuts[1:]))
     found = trainer.logprobs(batch.take(rows), "current")
     check_given(batch.take(rows), "the trainer", {"proximal": found})

@@ -395,7 +395,15 @@ class TrainerConformance(Conformance, Claims, ShardedExportTests):
     ) -> None:
         trainer, batch = rig.build(needs=frozenset({"reference"})), ragged_batch(5)
         expected = token_logprobs(reference(model / "model.safetensors", batch), batch)
+        if getattr(trainer, "reference_is_current", False):
+            both = (trainer.logprobs(batch, which) for which in ("current", "reference"))
+            close_to(*both, self.tolerance, "logprobs(…, 'current'), as reference_is_current says,")
         train(trainer, range(2))
+        DEMANDS.that(
+            not getattr(trainer, "reference_is_current", False),
+            "reference_is_current after two steps",
+            "true only while the two models are the same",
+        )
         got = trainer.logprobs(batch, "reference")
         close_to(got, expected, self.tolerance, "logprobs(…, 'reference') after two steps")
 

@@ -96,6 +96,11 @@ class FsdpTrainer:
             self._same_vocabulary("critic_model", beside, self._model.critic)
         self._optimizer = adamw(self._model, config)
 
+    @property
+    def reference_is_current(self) -> bool:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`."""
+        return self._steps == 0 and self._config.reference_model is None
+
     def logprobs(
         self, batch: Batch, model: Literal["current", "reference"]
     ) -> npt.NDArray[np.float32]:

@@ -44,6 +44,8 @@ class MegatronTrainer:
     head shares the last stage's hidden states; it is in checkpoints and never published.
     """
 
+    proximal_in_step = True
+
     def __init__(self, config: MegatronConfig, context: ComponentContext) -> None:
         self._config, self._context = config, context
         self._steps = 0
@@ -74,6 +76,11 @@ class MegatronTrainer:
                 self._reference = self._load_reference()
             self._optimizer = Optimizer(self._policy, config)
             self._checkpoints = Checkpoints(self._optimizer, self._arch, self._critic, self._mesh)
+
+    @property
+    def reference_is_current(self) -> bool:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`."""
+        return self._steps == 0 and self._config.reference_model is None
 
     def logprobs(
         self, batch: Batch, model: Literal["current", "reference"]

@@ -95,6 +95,11 @@ class TorchTrainer:
             self._model = replace(self._model, backbone=compiled)
         self._optimizers = self._make_optimizers()
 
+    @property
+    def reference_is_current(self) -> bool:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`."""
+        return self._steps == 0 and self._config.reference_model is None
+
     def logprobs(
         self, batch: Batch, model: Literal["current", "reference"]
     ) -> npt.NDArray[np.float32]:
