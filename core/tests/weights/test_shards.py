@@ -264,6 +264,8 @@ def test_a_rank_that_fails_leaves_what_was(tmp_path: Path) -> None:
         together = Together(rows(2), stack)
         data = contents(ROWS, 1)
         manifest = together.publish(1, data)[0]
+        with pytest.raises(WeightsError, match="version 1 cannot follow version 1"):
+            together.publish(1, data)
         with pytest.raises(WeightsError, match="every version must have the same slices"):
             together.publish(2, dict.fromkeys(data, b""))
         receiver = stack.enter_context(closing(HttpReceiver(tmp_path, TOKEN, streams=1)))

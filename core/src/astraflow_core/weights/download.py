@@ -13,7 +13,7 @@ from astraflow_core.errors import WeightsError
 from astraflow_core.types import Manifest
 from astraflow_core.weights.client import VersionClient
 from astraflow_core.weights.connection import Connection
-from astraflow_core.weights.failures import PublisherFailed
+from astraflow_core.weights.failures import PublisherFailed, without
 from astraflow_core.weights.transfer import LARGEST_PIECE, Piece, Transfer
 
 
@@ -37,7 +37,11 @@ def download(client: VersionClient, manifest: Manifest, file: int, done: Blocks)
     cannot be written.
     """
     sink = _BlockSink(client, manifest, file, done)
-    Transfer(client, "data", sink).run(sink.missing((0, manifest.size)))
+    try:
+        Transfer(client, "data", sink).run(sink.missing((0, manifest.size)))
+    except PublisherFailed as error:
+        missing = [block for block in range(len(manifest.blocks)) if block not in done]
+        raise without(error, missing) from error
 
 
 class _BlockSink:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -23,3 +24,12 @@ class Failures:
 
     count: int = 0
     progress: int = -1
+
+
+def without(error: PublisherFailed, missing: Sequence[int]) -> PublisherFailed:
+    """The error of a publisher that did not deliver the blocks ``missing``, in order, which says so."""
+    if not missing:
+        return error
+    return PublisherFailed(
+        f"{error}; blocks missing: {len(missing)}, the first is block {missing[0]}"
+    )

@@ -21,7 +21,7 @@ import xxhash
 from astraflow_core.errors import WeightsError, WireError
 from astraflow_core.types import Announcement, Manifest, WeightSource
 from astraflow_core.weights.announced import decode_manifest
-from astraflow_core.weights.failures import PublisherFailed
+from astraflow_core.weights.failures import PublisherFailed, without
 from astraflow_core.wire.private_folder import PrivateFolder
 from astraflow_core.wire.tensor_file import read_specs
 
@@ -191,7 +191,10 @@ class BlockReceiver:
                 try:
                     manifest = decode_manifest(source.manifest(landing), told)
                     landing.begin(manifest)
-                    source.deliver(manifest, landing)
+                    try:
+                        source.deliver(manifest, landing)
+                    except PublisherFailed as error:
+                        raise without(error, landing.missing()) from error
                 finally:
                     source.close()
                 with (

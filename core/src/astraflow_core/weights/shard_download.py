@@ -41,11 +41,7 @@ def download_from(client: VersionClient, manifest: Manifest, file: int, done: Bl
         try:
             download(source, manifest, file, _Among(done, wanted))
         except PublisherFailed as error:
-            missing = sorted(block for block in wanted if block not in done)
-            return (
-                f"source {named.url} failed with {len(missing)} of its {len(wanted)} blocks missing"
-                f"{f', the first is block {missing[0]}' if missing else ''}: {error}"
-            )
+            return f"source {named.url} failed: {error}"
         return ""
 
     if problems := [each for each in from_each(fetch, client.sources, client.named) if each]:

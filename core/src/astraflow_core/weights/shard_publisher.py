@@ -18,7 +18,7 @@ from astraflow_core.weights.publisher import Companion
 from astraflow_core.weights.server import WeightServer
 from astraflow_core.weights.shard_snapshot import ShardSnapshotter, places_of
 from astraflow_core.weights.shards import Parcel, Place, Plan, Run, make_plan
-from astraflow_core.weights.snapshot import BLOCK_SIZE, Snapshot
+from astraflow_core.weights.snapshot import BLOCK_SIZE, Snapshot, check_follows
 from astraflow_core.weights.sources import encode
 from astraflow_core.weights.store import Store
 from astraflow_core.weights.transfer import BufferSink, Transfer
@@ -103,11 +103,7 @@ class HttpShardPublisher:
         self, version: int, slices: Callable[[], Iterable[TensorSlice]], derives_from: int | None
     ) -> Manifest:
         """See :class:`astraflow_core.protocols.transport.ShardPublisher`."""
-        if version <= self._store.newest:
-            raise WeightsError(
-                f"policy {self._policy!r}: version {version} cannot follow version "
-                f"{self._store.newest}; numbers are never used again"
-            )
+        check_follows(self._policy, version, self._store.newest)
         taking = self._snapshotter or self._meet(slices())
         if self._companion is not None:
             self._companion.begin(self._store.latest())

@@ -20,6 +20,15 @@ BLOCK_SIZE = 2 << 20
 """Bytes of a block; the last one of a version may be shorter."""
 
 
+def check_follows(policy: str, version: int, newest: int) -> None:
+    """Raises :class:`WeightsError` unless ``version`` is above ``newest``, the last that was published."""
+    if version <= newest:
+        raise WeightsError(
+            f"policy {policy!r}: version {version} cannot follow version {newest}; "
+            "numbers are never used again"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A version as it is served: ``data`` the bytes of its safetensors file (a memoryview, or a
@@ -57,11 +66,7 @@ class Snapshotter:
         """Copy ``tensors``, in any order, into a buffer; with the digest of a ``base`` they are an adapter.
         Raises :class:`WeightsError` if they are not those of the earlier versions, or ``version`` is not
         above all before it; nothing is kept then."""
-        if version <= self.newest:
-            raise WeightsError(
-                f"policy {self._policy!r}: version {version} cannot follow version {self.newest}; "
-                "numbers are never used again"
-            )
+        check_follows(self._policy, version, self.newest)
         if self._layout is None:
             tensors = self._learn_layout(tensors)
         assert self._layout is not None

@@ -1,0 +1,18 @@
+"""Transport ``delta`` between processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astraflow_core.testing.weight_faults import WeightFaults
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+class TestDelta(WeightFaults):
+    @classmethod
+    def table(cls, folder: Path) -> dict[str, Any]:
+        return {"use": "delta", "kernel": "numpy"}

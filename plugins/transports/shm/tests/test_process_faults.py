@@ -1,0 +1,49 @@
+"""Transport ``shm`` between processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astraflow_core.testing.conformance.transport import Link
+from astraflow_core.testing.weight_faults import WeightFaults, World
+from astraflow_core.types import Announcement
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+class NoLink:
+    """Both sides map the same memory: nothing stands between them."""
+
+    holds = False
+
+    def __init__(self, endpoints: tuple[str, ...]) -> None:
+        self.endpoints = endpoints
+
+    def release(self) -> None:
+        """Nothing was held."""
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
+class TestShm(WeightFaults):
+    wired = guarded = False
+    stored_by = ("publisher",)
+
+    @classmethod
+    def table(cls, folder: Path) -> dict[str, Any]:
+        return {"use": "shm", "directory": str(folder)}
+
+    def link(self, told: Announcement) -> Link:
+        return NoLink(told.endpoints)  # type: ignore[return-value]
+
+    def rot(self, world: World, told: Announcement, at: int) -> None:
+        (path,) = world.folder.rglob(f"astraflow-weights-*/*-{told.version}.safetensors")
+        with path.open("r+b") as file:
+            file.seek(at)
+            byte = file.read(1)[0]
+            file.seek(at)
+            file.write(bytes([byte ^ 16]))
