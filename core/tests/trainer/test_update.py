@@ -65,7 +65,9 @@ class Trainer:
 
     def step(self, batch: Batch, algorithm: Any, step: int) -> dict[str, float]:
         self.parts.append(batch)
-        return {"loss": float(len(self.parts)), "tokens": batch.trained_tokens, "forward_s": 0.5}
+        count = float(len(self.parts))
+        tokens = batch.trained_tokens
+        return {"loss": count, "tokens": tokens, "forward_s": 0.5, "peak_memory_gb": count}
 
 
 def test_take_keeps_rows_whole() -> None:
@@ -106,6 +108,7 @@ def test_an_update_makes_one_step_a_mini_batch_with_weights_of_that_mini_batch()
     assert metrics["loss"] == 2.0
     assert metrics["tokens"] == make_batch().trained_tokens
     assert metrics["forward_s"] == 1.5
+    assert metrics["peak_memory_gb"] == 3.0
 
 
 def test_needs_are_met_with_as_few_passes_as_possible() -> None:

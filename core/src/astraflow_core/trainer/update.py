@@ -139,7 +139,8 @@ def effective_sizes(metrics: Mapping[str, float]) -> dict[str, float]:
 def update(
     batch: Batch, trainer: Computing, algorithm: Algorithm, *, parts: int, seed: int, step: int
 ) -> dict[str, float]:
-    """Train on one batch; the metrics are means over its mini-batches, the seconds their sums."""
+    """Train on one batch; the metrics are means over its mini-batches, seconds and tokens their sums, peaks the
+    highest."""
     started = time.monotonic()
     spares = spares_proximal(trainer, algorithm)
     batch = prepare(batch, trainer, algorithm, proximal=not spares)
@@ -162,10 +163,13 @@ def update(
         part = replace(part, weights=weights)
         for name, value in effective_sizes(trainer.step(part, algorithm, step)).items():
             collected.setdefault(name, []).append(value)
-    metrics = {
-        name: sum(values) if name.endswith(("_s", "tokens")) else sum(values) / len(values)
-        for name, values in collected.items()
-    }
+    metrics = {name: _of_all(name, values) for name, values in collected.items()}
     metrics["prepare_s"] = prepared - started
     metrics["update_s"] = time.monotonic() - started
     return metrics
+
+
+def _of_all(name: str, values: Sequence[float]) -> float:
+    if name.startswith("peak_"):
+        return max(values)
+    return sum(values) if name.endswith(("_s", "tokens")) else sum(values) / len(values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,6 +16,9 @@ from astraflow_core.protocols.algorithm import Algorithm
 from astraflow_core.training.micro_batches import MicroBatch
 from astraflow_core.types import Batch, LossInputs
 from astraflow_torch_training.model import CausalLM, Prediction
+
+_SURPRISE = "surprise"
+"""Among the sums: minus the log-probs of the trained tokens."""
 
 
 class Predictor(Protocol):
@@ -65,6 +68,18 @@ class Tally:
         return time.perf_counter()
 
 
+def step_metrics(sums: Mapping[str, float], batch: Batch) -> dict[str, float]:
+    """The sums of a tally, those of all ranks added up, as metrics of the whole mini-batch ``batch``.
+
+    ``entropy_estimate``: minus the mean log-prob of the trained tokens, in nats; its expectation over tokens that the
+    current policy samples is the policy's entropy, and it costs nothing.
+    """
+    found = dict(sums)
+    if (surprise := found.pop(_SURPRISE, None)) is not None:
+        found["entropy_estimate"] = surprise / batch.trained_tokens
+    return found
+
+
 def accumulate(
     model: CausalLM,
     batch: Batch,
@@ -76,7 +91,8 @@ def accumulate(
     """Add the gradient of the loss of every part to the parameters' ``grad``.
 
     The loss is a sum of shares that were fixed for the whole mini-batch, so the gradient does not depend
-    on the cut. ``tally`` receives ``loss``, ``loss_<term>`` and the algorithm's metrics.
+    on the cut. ``tally`` receives the sums that :func:`step_metrics` is for: ``loss``, ``loss_<term>``, the
+    algorithm's metrics.
     """
     for micro in parts:
         with tally.clock("forward_s"):
@@ -104,6 +120,7 @@ def forward(
             total = total + coefficient * value
     for name, value in loss.metrics.items():
         tally.add(name, value)
+    tally.add(_SURPRISE, -predicted.logprobs.detach().sum())
     tally.add("loss", total)
     tally.tokens += micro.tokens
     tally.computed += micro.computed

@@ -10,23 +10,47 @@ import torch
 
 from astraflow_core.errors import RunFailed
 
+_OTHER_WORDS = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""Of the allocator on CPU, and of a library that allocates by itself, in errors of no class of their own."""
+
 
 @contextlib.contextmanager
-def enough_memory(budget: int, longest: int) -> Iterator[None]:
+def enough_memory(budget: int, longest: int, ranks: int = 1) -> Iterator[None]:
     """Turn a device that is out of memory into a :class:`RunFailed` that says which ``micro_batch_tokens`` to try
-    instead of ``budget``; ``longest`` is the longest row in tokens."""
+    instead of ``budget``; ``longest`` is the longest row in tokens, of which each of ``ranks`` has a part."""
+    smaller = budget // 2
+    if smaller * ranks >= longest:
+        advice = f"set micro_batch_tokens = {smaller} (it is {budget})"
+    else:
+        advice = (
+            f"the longest row has {longest} tokens and goes alone below that: set gradient_checkpointing "
+            "= true, let rows be shorter, or share the model among ranks"
+        )
+    with _advised("out of memory", advice):
+        yield
+
+
+@contextlib.contextmanager
+def enough_memory_for_state(what: str) -> Iterator[None]:
+    """The same where nothing depends on the size of a micro-batch: ``what`` is being held all the time."""
+    advice = (
+        "this does not depend on micro_batch_tokens: share the model among more ranks, train adapters (lora_rank), or "
+        "take an optimizer that remembers less"
+    )
+    with _advised(f"out of memory for {what}", advice):
+        yield
+
+
+@contextlib.contextmanager
+def _advised(what: str, advice: str) -> Iterator[None]:
     try:
         yield
-    except torch.OutOfMemoryError as error:
-        smaller = budget // 2
-        if smaller >= longest:
-            advice = f"set micro_batch_tokens = {smaller} (it is {budget})"
-        else:
-            advice = (
-                f"the longest row has {longest} tokens and goes alone below that: set gradient_checkpointing "
-                "= true, let rows be shorter, or share the model among ranks"
-            )
-        raise RunFailed(f"out of memory: {advice}. {error}") from error
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and not any(
+            words in str(error) for words in _OTHER_WORDS
+        ):
+            raise
+        raise RunFailed(f"{what}: {advice}. {error}") from error
 
 
 def peak_memory_gb(device: torch.device) -> float:

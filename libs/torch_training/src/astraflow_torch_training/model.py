@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from astraflow_core.errors import UserError
 from astraflow_core.training.micro_batches import MicroBatch
 from astraflow_torch_training.logprobs import token_logprobs
+from astraflow_torch_training.memory import enough_memory_for_state
 
 VALUE_HEAD = "value_head"
 """Name of the critic's head among the modules of the transformers model, which is never published."""
@@ -110,30 +112,32 @@ def load_model(
 ) -> CausalLM:
     """Load a Hugging Face folder in float32 with dropout off.
 
-    Raises :class:`UserError` if it cannot be loaded, if weights are missing, or if the model does more
+    Raises :class:`UserError` if it cannot be loaded, if weights are missing or pickled, or if the model does more
     than a linear head on its last hidden states (a soft cap or a scale on the logits).
     """
     transformers_logging.disable_progress_bar()  # this is a service with a log, not a terminal
     try:
         config = _config(folder)
+        _refuse_pickles(folder)
         whole, info = AutoModelForCausalLM.from_pretrained(
             folder,
             config=config,
             dtype=torch.float32,
             attn_implementation=attention,
             local_files_only=True,
+            use_safetensors=True,
             output_loading_info=True,
         )
-    except (OSError, ValueError, ImportError, KeyError, RuntimeError) as error:
-        raise UserError(
-            f"trainer 'torch' cannot load {folder} as a Hugging Face causal LM: {error}"
-        ) from error
+    except (OSError, ValueError, ImportError, KeyError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"cannot load {folder} as a Hugging Face causal LM: {error}") from error
     if missing := sorted(info["missing_keys"]):
         raise UserError(
             f"{folder} lacks {len(missing)} weights of {type(whole).__name__}, among them "
             f"{', '.join(missing[:3])}: they would start at random"
         )
-    model = _of(whole.to(device), device, gradient_checkpointing, autocast)
+    with enough_memory_for_state("the weights"):
+        whole = whole.to(device)
+    model = _of(whole, device, gradient_checkpointing, autocast)
     _check_head(model, folder)
     return model
 
@@ -166,6 +170,15 @@ def _config(folder: Path) -> Any:
     return config
 
 
+def _refuse_pickles(folder: Path) -> None:
+    """To read a pickle is to run what is in it."""
+    if not any(folder.glob("*.safetensors")) and any(folder.glob("*.bin")):
+        raise UserError(
+            f"{folder} has its weights in *.bin, which are pickles and not read; if you trust them, write them anew "
+            "as safetensors: AutoModelForCausalLM.from_pretrained(…).save_pretrained(…) of transformers"
+        )
+
+
 def _switch_off_dropout(config: Any) -> None:
     for name, value in list(vars(config).items()):
         if isinstance(value, float) and ("dropout" in name or name.endswith("_pdrop")):
@@ -180,7 +193,6 @@ def _check_head(model: CausalLM, folder: Path) -> None:
         got = model.head(model.backbone(input_ids=ids, use_cache=False).last_hidden_state)
     if got.shape != expected.shape or not torch.allclose(got, expected, rtol=1e-4, atol=1e-4):
         raise UserError(
-            f"trainer 'torch' cannot train {type(model.whole).__name__} of {folder}: its logits are not "
-            "a linear function of its last hidden states (final_logit_softcapping, logit_scale, "
-            "logits_scaling?)"
+            f"cannot train {type(model.whole).__name__} of {folder}: its logits are not a linear function of its "
+            "last hidden states (final_logit_softcapping, logit_scale, logits_scaling?)"
         )

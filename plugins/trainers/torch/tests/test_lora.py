@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 from astraflow_core.errors import RunFailed, UserError
 from astraflow_core.testing.tiny_model import write_tiny_model
 from astraflow_plugin_torch_trainer.trainer import TorchTrainer
+from astraflow_torch_training.memory import enough_memory_for_state
 
 Build = Callable[..., TorchTrainer]
 KEYS = {"lora_rank": 3, "lora_alpha": 5.0, "lr": 1e-2, "publish_dtype": "float32"}
@@ -167,6 +168,20 @@ def test_out_of_memory_says_what_to_try(
     monkeypatch.setattr(type(trainer._model.whole.model), "forward", fail)
     with pytest.raises(RunFailed, match=rf"out of memory: .*{said}"):
         trainer.step(batch, algorithm, 0)
+
+
+def test_memory_that_no_micro_batch_would_save_is_advised_about(
+    build: Build, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The moments are made in the first step; the allocator on CPU has no error of its own."""
+    trainer, algorithm = build(folder), Surrogate()
+    batch = prepared(make_batch(0), algorithm, trainer)
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "zeros_like", lambda *_, **__: torch.empty(1 << 58))
+        with pytest.raises(RunFailed, match=r"optimizer's state: .*more ranks"):
+            trainer.step(batch, algorithm, 0)
+    with pytest.raises(RuntimeError, match="negative dimension"), enough_memory_for_state("it"):
+        torch.empty(-1)
 
 
 def test_moments_in_eight_bits(build: Build, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -125,6 +127,10 @@ def test_metrics_of_a_step(build: Build, folder: Path) -> None:
         (i.weights["policy"] * (i.logprobs - i.behaviour).exp()).sum() for i in algorithm.seen
     )
     assert metrics["ratio_mean"] == pytest.approx(weight.item(), rel=1e-5)
+    surprise = -sum(i.logprobs.sum() for i in algorithm.seen)
+    assert metrics["entropy_estimate"] == pytest.approx(
+        surprise.item() / batch.trained_tokens, rel=1e-5
+    )
     assert all(metrics[f"{part}_s"] > 0 for part in ("forward", "backward", "optimizer"))
 
 
@@ -302,9 +308,35 @@ def test_checkpoints_that_do_not_fit_are_refused(
         trainer.load(tmp_path / "state")
 
 
-def test_folders_that_are_no_model_are_refused(build: Build, tmp_path: Path) -> None:
+@pytest.mark.parametrize("tie", [True, False])
+def test_a_folder_of_several_files_is_trained_and_saved_whole(
+    build: Build, folder: Path, tmp_path: Path, tie: bool
+) -> None:
+    config = AutoConfig.from_pretrained(folder, tie_word_embeddings=tie)
+    shutil.copytree(folder, tmp_path / "parts", ignore=shutil.ignore_patterns("*.safetensors"))
+    given = AutoModelForCausalLM.from_config(config)
+    given.save_pretrained(tmp_path / "parts", max_shard_size="20KB")
+    assert len(list((tmp_path / "parts").glob("*.safetensors"))) > 2
+    trainer = build(tmp_path / "parts", publish_dtype="float32")
+    trainer.save_model(tmp_path / "left")
+    left, info = AutoModelForCausalLM.from_pretrained(tmp_path / "left", output_loading_info=True)
+    assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert [p.name for p in (tmp_path / "left").glob("*.safetensors*")] == ["model.safetensors"]
+    assert (left.lm_head.weight is left.model.embed_tokens.weight) == tie
+    for name, tensor in given.state_dict().items():
+        assert torch.equal(left.state_dict()[name], tensor), name
+
+
+def test_folders_that_are_no_model_are_refused(build: Build, folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot load"):
         build(tmp_path / "absent")
+    shutil.copytree(folder, tmp_path / "half")
+    os.truncate(tmp_path / "half" / "model.safetensors", 4000)
+    with pytest.raises(UserError, match=r"cannot load .*half"):
+        build(tmp_path / "half")
+    (tmp_path / "half" / "model.safetensors").rename(tmp_path / "half" / "pytorch_model.bin")
+    with pytest.raises(UserError, match=r"\*\.bin, which are pickles"):
+        build(tmp_path / "half")
     broken = write_tiny_model(tmp_path / "broken", layers=1)
     config = json.loads((broken / "config.json").read_text())
     config["num_hidden_layers"] = 2

@@ -27,6 +27,7 @@ from astraflow_plugin_fsdp.config import FsdpConfig
 from astraflow_plugin_fsdp.group import Group
 from astraflow_torch_training.critic import with_critic, with_value_head
 from astraflow_torch_training.lora import with_adapters
+from astraflow_torch_training.memory import enough_memory_for_state
 from astraflow_torch_training.model import (
     VALUE_HEAD,
     CausalLM,
@@ -153,7 +154,8 @@ def shard(
             # The loss is a sum over the rows of all ranks, not a mean over ranks.
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
-    _materialise(whole, torch.device("cpu") if config.cpu_offload else group.device)
+    with enough_memory_for_state("the weights"):
+        _materialise(whole, torch.device("cpu") if config.cpu_offload else group.device)
     _to_device(whole, group.device)
     _fill(whole, None if loaded is None else loaded.whole, group)
     if critic is not None:

@@ -27,8 +27,12 @@ from astraflow_plugin_fsdp.group import Group, join
 from astraflow_plugin_fsdp.sharding import Recipe, ShardedLM, full, load_sharded
 from astraflow_torch_training import export, lora
 from astraflow_torch_training.critic import NOT_PUBLISHED
-from astraflow_torch_training.gradient import Tally
-from astraflow_torch_training.memory import enough_memory, peak_memory_gb
+from astraflow_torch_training.gradient import Tally, step_metrics
+from astraflow_torch_training.memory import (
+    enough_memory,
+    enough_memory_for_state,
+    peak_memory_gb,
+)
 from astraflow_torch_training.optimizer import adamw, clip_gradients
 
 # On CPU activations of a few thousand tokens stay in cache; a GPU wants larger products.
@@ -139,7 +143,7 @@ class FsdpTrainer:
         """See :class:`astraflow_core.protocols.trainer.Trainer`. The metrics are those of all ranks, on every
         rank; seconds are of the slowest, memory of the fullest.
 
-        Beside the required ones: ``trained_tokens``, ``loss_<term>`` (they add up to ``loss``),
+        Beside the required ones: ``trained_tokens``, ``loss_<term>`` (they add up to ``loss``), ``entropy_estimate``,
         ``critic_grad_norm`` of a critic of its own, ``padding_fraction`` of the computed tokens, ``forward_s``,
         ``backward_s``, ``optimizer_s``, ``peak_memory_gb``.
         """
@@ -180,7 +184,8 @@ class FsdpTrainer:
             norms = self._clip(sums.get("loss", 0.0))
             for parameters in self._optimizer.param_groups:
                 parameters["lr"] = lr * parameters["lr_scale"]
-            self._optimizer.step()
+            with enough_memory_for_state("the optimizer's state"):
+                self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
         self._steps += 1
         slowest = {
@@ -188,7 +193,7 @@ class FsdpTrainer:
         }
         return {
             "loss": 0.0,
-            **sums,
+            **step_metrics(sums, batch),
             **norms,
             "lr": lr,
             "tokens": float(len(batch.tokens)),

@@ -29,7 +29,12 @@ from astraflow_plugin_megatron.optimizer import Optimizer
 from astraflow_plugin_megatron.ranks import Mesh
 from astraflow_plugin_megatron.weights import full_tensors, shapes
 from astraflow_torch_training.export import SAFETENSORS_NAMES, exported_tensor, write_folder
-from astraflow_torch_training.memory import enough_memory, peak_memory_gb
+from astraflow_torch_training.gradient import step_metrics
+from astraflow_torch_training.memory import (
+    enough_memory,
+    enough_memory_for_state,
+    peak_memory_gb,
+)
 
 # On CPU activations of a few thousand tokens stay in cache; a GPU wants larger products.
 MICRO_BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
@@ -112,8 +117,9 @@ class MegatronTrainer:
         """See :class:`astraflow_core.protocols.trainer.Trainer`.
 
         Beside the required metrics: ``trained_tokens``, ``loss_<term>`` (they add up to ``loss``),
-        ``padding_fraction`` of the computed tokens, ``forward_backward_s`` with the waits within the pipeline
-        and the reduction of gradients, ``optimizer_s``, and ``peak_memory_gb`` of the rank that took most.
+        ``entropy_estimate``, ``padding_fraction`` of the computed tokens, ``forward_backward_s`` with the waits
+        within the pipeline and the reduction of gradients, ``optimizer_s``, and ``peak_memory_gb`` of the rank that
+        took most.
         """
         mesh, config = self._ranks, self._config
         mine, cut = self._cut(batch, batch.loss_mask)
@@ -142,12 +148,13 @@ class MegatronTrainer:
                 sums = mesh.total(own if mesh.speaks else {})
                 counted = mesh.total(counts if mesh.speaks else {})
                 norm = self._norm(sums.get("loss", 0.0))
-                self._optimizer.step(lr, norm)
+                with enough_memory_for_state("the optimizer's state"):
+                    self._optimizer.step(lr, norm)
         self._steps += 1
         computed = counted["computed"]
         return {
             "loss": 0.0,
-            **sums,
+            **step_metrics(sums, batch),
             "grad_norm": norm,
             "lr": lr,
             "tokens": float(len(batch.tokens)),

@@ -24,9 +24,13 @@ from astraflow_plugin_torch_trainer.compiler import check_compiler
 from astraflow_plugin_torch_trainer.config import TorchTrainerConfig
 from astraflow_torch_training import export, lora
 from astraflow_torch_training.critic import with_critic, with_value_head
-from astraflow_torch_training.gradient import Tally, accumulate
+from astraflow_torch_training.gradient import Tally, accumulate, step_metrics
 from astraflow_torch_training.host_memory import Waiting
-from astraflow_torch_training.memory import enough_memory, peak_memory_gb
+from astraflow_torch_training.memory import (
+    enough_memory,
+    enough_memory_for_state,
+    peak_memory_gb,
+)
 from astraflow_torch_training.model import CausalLM, load_model
 from astraflow_torch_training.optimizer import (
     adamw,
@@ -134,8 +138,8 @@ class TorchTrainer:
         """See :class:`astraflow_core.protocols.trainer.Trainer`.
 
         Beside the required metrics: ``trained_tokens``, ``loss_<term>`` (they add up to ``loss``),
-        ``critic_grad_norm`` of a critic of its own, ``padding_fraction`` of the computed tokens, ``forward_s``,
-        ``backward_s``, ``optimizer_s`` and ``peak_memory_gb``.
+        ``entropy_estimate``, ``critic_grad_norm`` of a critic of its own, ``padding_fraction`` of the computed
+        tokens, ``forward_s``, ``backward_s``, ``optimizer_s`` and ``peak_memory_gb``.
         """
         self._zero_grad()
         tally = Tally(self._model.device)
@@ -152,14 +156,15 @@ class TorchTrainer:
         with tally.clock("optimizer_s"):
             sums = _floats(tally.sums)
             norms = self._clip(sums.get("loss", 0.0))
-            for optimizer in self._optimizers:
-                set_lr(optimizer, lr)
-                optimizer.step()
+            with enough_memory_for_state("the optimizer's state"):
+                for optimizer in self._optimizers:
+                    set_lr(optimizer, lr)
+                    optimizer.step()
             self._zero_grad()
         self._steps += 1
         return {
             "loss": 0.0,
-            **sums,
+            **step_metrics(sums, batch),
             **norms,
             "lr": lr,
             "tokens": float(len(batch.tokens)),
