@@ -98,6 +98,9 @@ class WeightFaults:
     """Links can flip bits on the way of a version."""
     guarded: ClassVar[bool] = True
     """Receivers with another token get nothing."""
+    leased_at: ClassVar[int] = 1
+    """Bytes towards a receiver after which a lease is all that keeps its version: the answer that brings the manifest
+    has begun, and nothing else is being sent."""
     stored_by: ClassVar[tuple[str, ...]] = ("receiver",)
     """Halves that write versions to files."""
 
@@ -132,7 +135,9 @@ class WeightFaults:
         publisher, receiver = world.publisher, world.receiver
         told = publisher.publish(world.next_version())
         with closing(self.link(told)) as link:
-            slow = self.begin_slowly(world.receiver, link, told, DEADLINE_S, keep=True)
+            slow = self.begin_slowly(
+                receiver, link, told, DEADLINE_S, after=self.leased_at, keep=True
+            )
             # Both ways on both sides, while a lease and a deadline run.
             publisher.clock.jump(DAY_S)
             receiver.clock.jump(-DAY_S)
@@ -142,7 +147,9 @@ class WeightFaults:
             newer = publisher.publish(world.next_version())
             assert abs(publisher.ask("clock")["time"] - time.time() + DAY_S) < DAY_S / 2
             link.release()
-            self.arrives(slow.answer(), told.version)
+            answer = slow.answer()
+            self.arrives(answer, told.version)
+            assert 0 <= answer["got"][0]["seconds"] < DEADLINE_S
         assert abs(receiver.ask("clock")["time"] - time.time() - DAY_S) < DAY_S / 2
         self.arrives(receiver.fetch(newer), newer.version)
         end = time.monotonic() + DEADLINE_S  # a sweeper may take its time
@@ -277,10 +284,11 @@ class WeightFaults:
         link: Link,
         told: Announcement,
         deadline_s: float,
+        after: int = HELD_AT,
         **how: object,
     ) -> Slow:
         """Begin a fetch, which stands still in the middle if the link can hold it, and has ended if not."""
-        held = link.hold(HELD_AT) if link.holds else None
+        held = link.hold(after) if link.holds else None
         receiver.begin(replace(told, endpoints=link.endpoints), deadline_s, **how)
         if held is None:
             return Slow(receiver, receiver.answer())

@@ -35,7 +35,7 @@ _OFFSET = struct.Struct("d")
 
 @lru_cache(maxsize=2)
 def content(version: int) -> list[ExportedTensor]:
-    """The tensors of a version, five blocks: one in a thousand bytes differs from those of any other."""
+    """The tensors of a version, four blocks: one in a thousand bytes differs from those of any other."""
     return tensors.changed(_base(), version)
 
 
@@ -154,7 +154,7 @@ class WeightPeer:
         assert self.answer() == {"fetching": True}
 
     def fetch(self, told: Announcement, deadline_s: float = 30.0, **how: object) -> dict[str, Any]:
-        """Have it fetch: ``{"got": [{version, fingerprint, path, received}]}`` or ``{"error"}``."""
+        """Have it fetch: ``{"got": [{version, fingerprint, path, seconds}]}`` or ``{"error"}``."""
         self.begin(told, deadline_s, **how)
         return self.answer()
 
@@ -269,7 +269,7 @@ class _Receiving(_Half):
                     "version": source.version,
                     "fingerprint": fingerprint(tensors.read(source.path)),
                     "path": str(source.path),
-                    "received": source.bytes_received,
+                    "seconds": source.seconds,
                 }
                 for source in sources
             ]

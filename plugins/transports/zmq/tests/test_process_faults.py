@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from astraflow_core.testing.conformance.transport import Link, TcpLink
-from astraflow_core.testing.weight_faults import WeightFaults
+from astraflow_core.testing.weight_faults import HELD_AT, WeightFaults
 from astraflow_core.types import Announcement
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -30,6 +30,8 @@ class CipherLink(TcpLink):
 
 
 class TestZmq(WeightFaults):
+    leased_at = HELD_AT  # a handshake comes first, and an answer is queued at once
+
     @classmethod
     def table(cls, folder: Path) -> dict[str, Any]:
         return {"use": "zmq"}
