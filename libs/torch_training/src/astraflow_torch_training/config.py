@@ -37,7 +37,28 @@ class OptimizerKeys(ConfigModel):
     )
 
 
-class TrainingConfig(OptimizerKeys):
+class AdapterKeys(OptimizerKeys):
+    """Adapters in the place of the weights, beside optimizer and schedule."""
+
+    lora_rank: Annotated[int, Field(ge=0)] = Field(
+        0,
+        description="Rank of adapters that are trained in the place of the weights; 0: none. What is published is "
+        "the adapter.",
+    )
+    lora_alpha: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Scale of the adapters times lora_rank. Default: twice lora_rank."
+    )
+    lora_targets: tuple[str, ...] = Field(
+        LAYERS, description="Last names of the linear layers that get an adapter."
+    )
+
+    @property
+    def lora_scale(self) -> float:
+        """Of what the adapters add."""
+        return (self.lora_alpha or 2.0 * self.lora_rank) / self.lora_rank
+
+
+class TrainingConfig(AdapterKeys):
     """Model and layout, beside optimizer and schedule."""
 
     device: str = Field(
@@ -85,18 +106,6 @@ class TrainingConfig(OptimizerKeys):
     )
     value_lr_scale: Annotated[float, Field(gt=0)] = Field(
         10.0, description="The critic's learning rate over lr."
-    )
-
-    lora_rank: Annotated[int, Field(ge=0)] = Field(
-        0,
-        description="Rank of adapters that are trained in the place of the weights; 0: none. What is published is "
-        "the adapter.",
-    )
-    lora_alpha: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="Scale of the adapters times lora_rank. Default: twice lora_rank."
-    )
-    lora_targets: tuple[str, ...] = Field(
-        LAYERS, description="Last names of the linear layers that get an adapter."
     )
 
     @model_validator(mode="after")

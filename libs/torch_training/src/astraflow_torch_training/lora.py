@@ -46,7 +46,6 @@ def with_adapters(whole: Any, config: TrainingConfig) -> None:
     """Freeze a transformers model and put an adapter of scale ``lora_alpha / lora_rank`` on every linear layer whose
     last name is among ``lora_targets``; :class:`UserError` if one of these names no such layer."""
     rank, targets = config.lora_rank, config.lora_targets
-    scale = (config.lora_alpha or 2.0 * rank) / rank
     whole.requires_grad_(False)
     found = {
         name: module
@@ -67,7 +66,7 @@ def with_adapters(whole: Any, config: TrainingConfig) -> None:
         )
     for name, module in found.items():
         parent, _, last = name.rpartition(".")
-        setattr(whole.get_submodule(parent), last, LoraLinear(module, rank, scale))
+        setattr(whole.get_submodule(parent), last, LoraLinear(module, rank, config.lora_scale))
 
 
 @contextlib.contextmanager

@@ -34,6 +34,7 @@ NO_CUDA = pytest.mark.skipif(
 VOCABULARY = 29
 """Odd, so that tensor parallel ranks hold padding."""
 STEPS = 5
+SEED = 7
 LONELY = 4
 """Seed of a batch of a single row: other replicas than one have nothing to do."""
 LR = 1e-4
@@ -157,7 +158,7 @@ def as_of_two_replicas(checkpoint: Path, lost: int = 0) -> None:
 def component(kind: Kind, use: str, keys: dict[str, Any], folder: Path, ranks: Ranks) -> Any:
     """Chosen, validated and built as a run would."""
     run = RunInfo("parity", 0, STEPS, 0, ("solver",), folder)
-    context = ComponentContext(run, "trainer", "solver", 7, folder / "state", ranks=ranks)
+    context = ComponentContext(run, "trainer", "solver", SEED, folder / "state", ranks=ranks)
     selected, config = Catalog.discover().validate_options(kind, use, keys, str(kind))
     return selected.build(config, context)
 

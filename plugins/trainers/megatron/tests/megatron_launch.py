@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +17,20 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from megatron_cases import LR, STEPS, Course, make_batch, write_model
+from megatron_cases import LR, SEED, STEPS, Course, make_batch, write_model
 from transformers import AutoModelForCausalLM
 
 DEADLINE_S = 500.0
-Keys = dict[str, int]
+Keys = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A model, and what it is trained with."""
+    """A model, and what it is trained with, by every trainer alike."""
 
     model: str
     algorithm: str = "grpo"
+    keys: Keys = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,11 @@ KINDS = {
     "llama": Kind("llama"),
     "critic": Kind("qwen3", "ppo"),
     "experts": Kind("qwen3_moe"),
+    "adapters": Kind("llama", keys={"lora_rank": 3, "lora_alpha": 5.0}),
 }
 REPLICAS: Keys = {}
 TENSOR: Keys = {"tensor_parallel": 2}
+SEQUENCE: Keys = {"tensor_parallel": 2, "sequence_parallel": True}
 PIPELINE: Keys = {"pipeline_parallel": 2}
 EXPERT: Keys = {"expert_parallel": 2}
 LAUNCHES: dict[int, tuple[Case, ...]] = {
@@ -63,10 +66,15 @@ LAUNCHES: dict[int, tuple[Case, ...]] = {
         Case("qwen3", REPLICAS, TENSOR),
         Case("llama", REPLICAS, PIPELINE),
         Case("experts", EXPERT, REPLICAS),
+        Case("qwen3", SEQUENCE, PIPELINE),
+        Case("critic", SEQUENCE, TENSOR),
+        Case("adapters", TENSOR, REPLICAS),
+        Case("adapters", PIPELINE, SEQUENCE),
     ),
     4: (
         Case("qwen3", TENSOR, PIPELINE),
-        Case("llama", TENSOR, TENSOR | PIPELINE),
+        Case("llama", SEQUENCE, TENSOR | PIPELINE),
+        Case("adapters", SEQUENCE, SEQUENCE | PIPELINE),
         Case("experts", EXPERT | PIPELINE, EXPERT),
     ),
 }
@@ -83,7 +91,8 @@ def write_reference(folder: Path) -> Path:
     for name, kind in KINDS.items():
         (folder / name).mkdir()
         model = write_model(folder / name / "model", kind.model)
-        course = Course("torch", {}, model, folder, algorithm=kind.algorithm)
+        course = Course("torch", kind.keys, model, folder, algorithm=kind.algorithm)
+        start_adapters(course)
         batches = [course.sampled(n) for n in range(STEPS)]
         behaviour: dict[str, Any] = {str(n): b.logprobs for n, b in enumerate(batches)}
         np.savez(folder / name / "behaviour.npz", **behaviour)
@@ -102,6 +111,19 @@ def write_reference(folder: Path) -> Path:
         np.savez(folder / name / "expected.npz", **found)
         course.trainer.close()
     return folder
+
+
+@torch.no_grad()
+def start_adapters(course: Course) -> None:
+    """Where those of ``megatron`` start, in a trainer ``torch``."""
+    from astraflow_plugin_megatron.adapters import initial
+    from astraflow_torch_training.lora import adapted
+
+    for name, layer in adapted(course.trainer._model.whole):
+        rank = len(layer.lora_A)
+        low, high = initial(name, rank, tuple(layer.weight.shape), SEED)
+        layer.lora_A.copy_(low)
+        assert torch.equal(layer.lora_B, high)
 
 
 def same_steps_as_one(ranks: int, reference: Path, folder: Path) -> None:
@@ -147,8 +169,8 @@ def compare(kind: str, expected: Any, found: Any) -> None:
 
 def read_by_one_rank(kind: str, case: Case, folder: Path, found: Any) -> None:
     """What several ranks saved, a trainer of one rank reads."""
-    algorithm = KINDS[case.kind].algorithm
-    course = Course("megatron", {}, folder / "model", folder, algorithm=algorithm)
+    trained = KINDS[case.kind]
+    course = Course("megatron", trained.keys, folder / "model", folder, algorithm=trained.algorithm)
     course.trainer.load(folder / "checkpoint")
     for name, value in course.weights().items():
         assert np.array_equal(value, found[f"saved/{name}"]), f"{kind}: {name}, read by one rank"
@@ -171,8 +193,8 @@ def launch(folder: Path, ranks: int, cases: dict[str, Case]) -> None:
     """Run the ranks; they meet at a store of this process, as at torchrun's. Fails with their logs."""
     told = {
         name: {
-            "keys": case.keys,
-            "elsewhere": case.elsewhere,
+            "keys": KINDS[case.kind].keys | case.keys,
+            "elsewhere": KINDS[case.kind].keys | case.elsewhere,
             "algorithm": KINDS[case.kind].algorithm,
         }
         for name, case in cases.items()

@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for megatron_cases
 from megatron_cases import STEPS, Course, make_batch
 
 from astraflow_core.errors import NonFiniteLoss
+from astraflow_core.trainer.update import update
 from astraflow_core.types import Batch, Ranks
 
 RESUMED_AT = 3
@@ -92,7 +93,8 @@ class Shown:
             found["norms"].append(metrics["grad_norm"])
             found["losses"].append(metrics["loss"])
         found |= named("after", course)
-        self.sharded(course)
+        if course.trainer.weights_kind == "full":
+            self.sharded(course)
         self.make("left", course)
         course.trainer.save_model(self.folder / "left")
         found["final"] = course.trainer.logprobs(self.batches[0], "current")
@@ -128,11 +130,38 @@ class Shown:
         again = self.last_steps(course)
         assert again == norms[RESUMED_AT:], f"{again} after a resume, {norms}"
         found = named("twice", course)
+        if "values" not in course.algorithm.needs:
+            self.spared(course)
         poisoned = course.prepared(self.batches[0])
         assert poisoned.advantages is not None
         poisoned.advantages[np.flatnonzero(poisoned.loss_mask)[5]] = math.nan
         self.refused(course, poisoned)
         return found | named("unchanged", course)
+
+    def spared(self, course: Course) -> None:
+        """Proximal log-probs of the loss's own pass make the same step, with no pass but those of the loss (and with
+        adapters, which share their layers with the reference, those of the reference)."""
+        trainer, batch = course.trainer, self.batches[RESUMED_AT]
+        passes: list[object] = []
+        hook = trainer._policy.decoder.register_forward_pre_hook(lambda *_: passes.append(1))
+        every = np.ones(len(batch.tokens), np.bool_)
+        loss, whole = (len(trainer._cut(batch, wanted)[1]) for wanted in (batch.loss_mask, every))
+        reference = whole if trainer.weights_kind == "adapter" else 0
+        made: list[tuple[float, dict[str, Any]]] = []
+        for spares, expected in ((True, loss), (False, loss + whole)):
+            trainer.load(self.folder / "checkpoint")
+            trainer.proximal_in_step = spares
+            passes.clear()
+            metrics = update(batch, trainer, course.algorithm, parts=1, seed=0, step=RESUMED_AT)
+            assert len(passes) == expected + reference, f"{len(passes)} passes, spares: {spares}"
+            made.append((metrics["grad_norm"], course.weights()))
+        hook.remove()
+        trainer.load(self.folder / "checkpoint")
+        self.last_steps(course)
+        (norm, weights), (norm_before, weights_before) = made
+        np.testing.assert_allclose(norm, norm_before, rtol=1e-5)
+        for name, value in weights.items():
+            np.testing.assert_allclose(value, weights_before[name], rtol=0, atol=1e-7)
 
     def refused(self, course: Course, poisoned: Batch) -> None:
         """Every rank has to say no, or the others would wait for it."""

@@ -28,6 +28,7 @@ class TestMegatronTrainer(TrainerConformance):
     own_tests: ClassVar = {
         "multi_rank": "test_two_ranks_make_the_steps_of_one",
         "reshard": "test_two_ranks_make_the_steps_of_one",
+        "lora": "test_two_ranks_make_the_steps_of_one",
     }
 
     @pytest.fixture

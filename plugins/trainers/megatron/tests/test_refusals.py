@@ -61,7 +61,7 @@ def test_splits_that_leave_a_remainder(
 @pytest.mark.parametrize(
     ("tensor", "expert", "words"),
     [
-        (2, 1, "needs sequence parallelism.*share out experts and layers"),
+        (2, 1, "could not be shown to be right; share out experts and layers"),
         (1, 3, "expert_parallel = 3 does not divide the model's 128 experts"),
     ],
 )
@@ -81,9 +81,27 @@ def test_float32_versions_of_a_bfloat16_model(tmp_path: Path) -> None:
         component(Kind.TRAINER, "megatron", keys, tmp_path, Ranks())
 
 
-def test_adapters(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"lora_rank: .*no adapters; the trainers 'torch' and"):
-        component(Kind.TRAINER, "megatron", {"lora_rank": 8}, tmp_path, Ranks())
+def test_a_sequence_that_nobody_shares(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="ranks of tensor_parallel, which is 1; set it to 2"):
+        component(Kind.TRAINER, "megatron", {"sequence_parallel": True}, tmp_path, Ranks())
+
+
+@pytest.mark.parametrize(
+    ("kind", "targets", "words"),
+    [
+        ("qwen3", ("q_proj", "wqkv"), "no linear layers wqkv; it has down_proj, gate_proj, k_proj"),
+        ("qwen3_moe", ("q_proj", "up_proj"), "no linear layers up_proj outside its experts"),
+    ],
+)
+def test_adapters_on_layers_that_are_not_there(
+    kind: str, targets: tuple[str, ...], words: str, tmp_path: Path
+) -> None:
+    from astraflow_plugin_megatron.adapters import check_targets
+
+    arch = read_architecture(write_model(tmp_path / "model", kind))
+    check_targets(arch, ("q_proj", "k_proj", "v_proj", "o_proj"))
+    with pytest.raises(UserError, match=words):
+        check_targets(arch, targets)
 
 
 @NO_CUDA

@@ -396,8 +396,9 @@ class TrainerConformance(Conformance, Claims, ShardedExportTests):
         trainer, batch = rig.build(needs=frozenset({"reference"})), ragged_batch(5)
         expected = token_logprobs(reference(model / "model.safetensors", batch), batch)
         if getattr(trainer, "reference_is_current", False):
-            both = (trainer.logprobs(batch, which) for which in ("current", "reference"))
-            close_to(*both, self.tolerance, "logprobs(…, 'current'), as reference_is_current says,")
+            current = trainer.logprobs(batch, "current")
+            what = "logprobs(…, 'current') while reference_is_current is true"
+            close_to(current, trainer.logprobs(batch, "reference"), self.tolerance, what)
         train(trainer, range(2))
         DEMANDS.that(
             not getattr(trainer, "reference_is_current", False),

@@ -16,7 +16,15 @@ from safetensors.torch import save_file
 
 from astraflow_core.errors import UserError
 from astraflow_plugin_megatron.architecture import Architecture
-from astraflow_plugin_megatron.mapping import Entry, entries, pack, unpack, value_head
+from astraflow_plugin_megatron.config import MegatronConfig
+from astraflow_plugin_megatron.mapping import (
+    Entry,
+    adapter_entries,
+    entries,
+    pack,
+    unpack,
+    value_head,
+)
 from astraflow_plugin_megatron.model import VALUE_HEAD
 from astraflow_plugin_megatron.optimizer import Optimizer, Piece
 from astraflow_plugin_megatron.ranks import Layout, Mesh
@@ -31,12 +39,17 @@ RNG = "rng"
 
 class Checkpoints:
     """Writes and reads the state of ``optimizer`` and its model, which has the architecture ``arch`` and perhaps a
-    value head (``with_values``)."""
+    value head (``with_values``). Of one with adapters only these are written."""
 
     def __init__(
-        self, optimizer: Optimizer, arch: Architecture, with_values: bool, mesh: Mesh
+        self,
+        optimizer: Optimizer,
+        arch: Architecture,
+        config: MegatronConfig,
+        with_values: bool,
+        mesh: Mesh,
     ) -> None:
-        self._optimizer, self._arch, self._mesh = optimizer, arch, mesh
+        self._optimizer, self._arch, self._config, self._mesh = optimizer, arch, config, mesh
         self._with_values = with_values
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
@@ -144,7 +157,13 @@ class Checkpoints:
         return pack(entry.packing, full, self._arch, tensor, ranks).contiguous()
 
     def _plan(self, layout: Layout) -> Iterator[Entry]:
-        yield from entries(self._arch, layout.pipeline, layout.expert)
+        config = self._config
+        if config.lora_rank:
+            yield from adapter_entries(
+                self._arch, layout.pipeline, config.lora_rank, config.lora_targets
+            )
+        else:
+            yield from entries(self._arch, layout.pipeline, layout.expert)
         if self._with_values:
             yield from value_head(self._arch, layout.pipeline)
 
@@ -157,6 +176,10 @@ class Checkpoints:
     def _facts(self) -> dict[str, Any]:
         """What a checkpoint and its reader must have in common."""
         architecture = {**asdict(self._arch), VALUE_HEAD: self._with_values}
+        if self._config.lora_rank:
+            keys = {"lora_rank", "lora_targets"}
+            architecture |= self._config.model_dump(mode="json", include=keys)
+            architecture["lora_scale"] = self._config.lora_scale
         return {"format": FORMAT, "architecture": architecture}
 
     def _check(self, directory: Path, facts: dict[str, Any]) -> None:

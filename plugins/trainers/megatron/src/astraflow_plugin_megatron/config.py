@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from astraflow_core.config.models import PositiveInt
-from astraflow_torch_training.config import OptimizerKeys
+from astraflow_torch_training.config import AdapterKeys
 
 
-class MegatronConfig(OptimizerKeys):
+class MegatronConfig(AdapterKeys):
     """``trainer = { use = "megatron", … }``"""
 
     device: Literal["cuda", "cpu"] = Field(
@@ -20,6 +20,11 @@ class MegatronConfig(OptimizerKeys):
     )
     tensor_parallel: PositiveInt = Field(
         1, description="Ranks that share each matrix; a divisor of the key-value heads."
+    )
+    sequence_parallel: bool = Field(
+        False,
+        description="The ranks of tensor_parallel share what lies between matrices (norms, residuals) by "
+        "positions: less memory for activations, the same traffic.",
     )
     pipeline_parallel: PositiveInt = Field(
         1, description="Ranks that share the layers (1F1B schedule); a divisor of their number."
@@ -62,15 +67,14 @@ class MegatronConfig(OptimizerKeys):
         description="The learning rate of the value head, for algorithms with a critic, over lr.",
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _no_adapters(cls, given: Any) -> Any:
-        if isinstance(given, dict) and (keys := [k for k in given if str(k).startswith("lora_")]):
+    @model_validator(mode="after")
+    def _a_sequence_to_share(self) -> Self:
+        if self.sequence_parallel and self.tensor_parallel == 1:
             raise ValueError(
-                f"{', '.join(sorted(keys))}: trainer 'megatron' trains whole models, no adapters; the trainers "
-                "'torch' and 'fsdp' do"
+                "sequence_parallel: the positions are shared by the ranks of tensor_parallel, which is 1; set it "
+                "to 2 or more, or take sequence_parallel out"
             )
-        return given
+        return self
 
     @model_validator(mode="after")
     def _publishes_what_it_computes_with(self) -> Self:

@@ -28,6 +28,7 @@ def astraflow_trainers() -> list[Component]:
                     "multi_rank",
                     "reshard",
                     "sharded_export",
+                    "lora",
                 }
             ),
         )

@@ -14,9 +14,13 @@ from typing import Literal
 import torch
 
 from astraflow_plugin_megatron.architecture import Architecture
+from astraflow_torch_training.export import PEFT_PREFIX
 
-Packing = Literal["whole", "columns", "vocabulary", "qkv", "gated"]
+Packing = Literal["whole", "rows", "columns", "vocabulary", "qkv", "gated"]
 Named = tuple[str, tuple[int, ...]]
+ADAPTERS = "adapters"
+"""Name of what a linear module of Megatron-Core's holds of adapters."""
+HALVES = ("lora_A", "lora_B")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,56 @@ def value_head(arch: Architecture, stages: int) -> Iterator[Entry]:
     """The critic's parameters, which are not part of the Hugging Face model."""
     for name, shape in (("value_head.weight", (1, arch.hidden)), ("value_head.bias", (1,))):
         yield Entry((name,), ((name, shape),), "whole", stages - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class LinearLayer:
+    """Of the Hugging Face model: its whole ``name``, the last part of which may be a ``target`` of adapters, and the
+    ``shape`` of its weight, [out, in]."""
+
+    name: str
+    target: str
+    shape: tuple[int, int]
+
+
+def linear_layers(entry: Entry) -> list[LinearLayer]:
+    """Those whose weights a parameter is made of, in their order; none for other parameters."""
+    found = []
+    for name, shape in entry.sources:
+        stem, _, what = name.rpartition(".")
+        if entry.packing in ("qkv", "gated", "columns") and what == "weight":
+            found.append(LinearLayer(stem, stem.rpartition(".")[2], (shape[0], shape[1])))
+    return found
+
+
+def adapters_of(entry: Entry, layer: LinearLayer, rank: int) -> tuple[Entry, Entry]:
+    """A and B of an adapter on one of the :func:`linear_layers` of a parameter, under PEFT's names."""
+    module = entry.names[0].rpartition(".")[0]
+    packings: tuple[Packing, Packing] = (
+        ("columns", "whole") if entry.packing == "columns" else ("whole", "rows")
+    )
+    low, high = (
+        Entry(
+            (f"{module}.{ADAPTERS}.{layer.target}.{half}",),
+            ((f"{PEFT_PREFIX}{layer.name}.{half}.weight", shape),),
+            packing,
+            entry.stage,
+        )
+        for half, shape, packing in zip(
+            HALVES, ((rank, layer.shape[1]), (layer.shape[0], rank)), packings, strict=True
+        )
+    )
+    return low, high
+
+
+def adapter_entries(
+    arch: Architecture, stages: int, rank: int, targets: Sequence[str]
+) -> Iterator[Entry]:
+    """All adapters of ``rank`` on the layers that ``targets`` name, in the order of the model."""
+    for entry in entries(arch, stages):
+        for layer in linear_layers(entry):
+            if layer.target in targets:
+                yield from adapters_of(entry, layer, rank)
 
 
 def _layer(arch: Architecture, number: int, local: int, stage: int, parts: int) -> Iterator[Entry]:
@@ -136,6 +190,8 @@ def pack(
             return part(torch.cat(groups, 1)).flatten(0, 1)
         case "gated":
             return torch.cat([part(tensor) for tensor in tensors])
+        case "rows":
+            return part(tensors[0])
         case "columns":
             return part(tensors[0], 1)
         case "vocabulary":
@@ -158,6 +214,8 @@ def unpack(
         case "gated":
             halves = [share.chunk(2) for share in shares]
             return [torch.cat([half[which] for half in halves]) for which in (0, 1)]
+        case "rows":
+            return [torch.cat(list(shares))]
         case "columns":
             return [torch.cat(list(shares), 1)]
         case "vocabulary":

@@ -13,12 +13,14 @@ from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_local_spec,
     get_gpt_layer_with_transformer_engine_spec,
 )
+from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from astraflow_plugin_megatron.architecture import Architecture
 from astraflow_plugin_megatron.config import MegatronConfig
 from astraflow_plugin_megatron.logprobs import token_logprobs
+from astraflow_plugin_megatron.norms import with_norms
 from astraflow_plugin_megatron.ranks import Mesh
 from astraflow_plugin_megatron.weights import load_folder
 
@@ -50,13 +52,20 @@ class Policy(GPTModel):  # type: ignore[misc]
         vocabulary: int,
         wanted: Wanted,
     ) -> torch.Tensor:
-        """The next stage's input ``[T, B, H]`` or, of the last stage, a row ``[n]`` in float32 for each that is
-        ``wanted``: what :func:`~astraflow_plugin_megatron.logprobs.token_logprobs` gives for ``targets`` (int64
+        """The next stage's input ``[T, B, H]`` (with sequence parallelism its share of the positions) or, of the
+        last stage, a row ``[n]`` in float32 for each that is ``wanted``: what :func:`~astraflow_plugin_megatron.logprobs.token_logprobs` gives for ``targets`` (int64
         ``[n]``), predicted by the hidden states ``states`` (int64 ``[n]``, counted over ``B · T``) of
         ``input_ids`` (int64 ``[B, T]``), and the values of these states."""
+        length = input_ids.shape[1]
+        if self.config.sequence_parallel:
+            missing = -length % self.config.tensor_model_parallel_size
+            input_ids = torch.nn.functional.pad(input_ids, (0, missing))
         embedded = None
         if self.pre_process:
             embedded = self.embedding(input_ids=input_ids, position_ids=None)
+            if self.config.recompute_granularity and torch.is_grad_enabled():
+                # A frozen embedding's would end the gradient at a layer that is computed again.
+                embedded.requires_grad_()
         hidden = self.decoder(
             hidden_states=embedded,
             attention_mask=None if self.causal_layers else _later(input_ids),
@@ -64,7 +73,12 @@ class Policy(GPTModel):  # type: ignore[misc]
         )
         if not self.post_process:
             return cast(torch.Tensor, hidden)
-        flat = hidden.transpose(0, 1).flatten(0, 1).index_select(0, states)
+        if self.config.sequence_parallel:
+            # What follows is computed alike on all ranks, so a rank takes its part of a whole gradient.
+            hidden = gather_from_sequence_parallel_region(
+                hidden, tensor_parallel_output_grad=False, group=self.pg_collection.tp
+            )
+        flat = hidden[:length].transpose(0, 1).flatten(0, 1).index_select(0, states)
         rows: list[torch.Tensor] = []
         if wanted.logprobs:
             rows.extend(self._of_tokens(flat, targets, temperature, vocabulary, wanted.entropy))
@@ -102,11 +116,8 @@ def _later(input_ids: torch.Tensor) -> torch.Tensor:
     return square.triu(1)[None, None]
 
 
-def build(
-    folder: Path, arch: Architecture, config: MegatronConfig, mesh: Mesh, with_values: bool = False
-) -> Policy:
-    """This rank's part of the model in ``folder``, with its weights; ``with_values`` with a value head, float32 and
-    0 everywhere at first, on the last stage."""
+def build(folder: Path, arch: Architecture, config: MegatronConfig, mesh: Mesh) -> Policy:
+    """This rank's part of the model in ``folder``, with its weights."""
     on_cpu = mesh.device.type == "cpu"
     spec: Any
     fused = HAVE_TE and not on_cpu
@@ -116,9 +127,10 @@ def build(
             experts, moe_grouped_gemm=False, qk_layernorm=arch.qk_norm
         )
     else:
-        spec = get_gpt_layer_local_spec(
+        layer = get_gpt_layer_local_spec(
             experts, moe_grouped_gemm=False, qk_layernorm=arch.qk_norm, normalization="RMSNorm"
         )
+        spec = with_norms(layer, arch.layers // config.pipeline_parallel, arch.qk_norm)
     scaling = {} if arch.rope_factor is None else {"rope_scaling_factor": arch.rope_factor}
     model = Policy(
         config=_transformer(arch, config, on_cpu),
@@ -135,14 +147,23 @@ def build(
         **scaling,
     )
     model.causal_layers = fused
+    if config.sequence_parallel and mesh.last_stage:
+        # Its input is chosen from all positions: whole on each rank.
+        model.output_layer.sequence_parallel = False
+        model.output_layer.allreduce_dgrad = True
     model.to(mesh.device)
     load_folder(model, folder, arch, mesh)
-    if with_values and mesh.last_stage:
-        head = torch.nn.Linear(arch.hidden, 1, device=mesh.device, dtype=torch.float32)
-        for parameter in head.parameters():
-            torch.nn.init.zeros_(parameter)
-        model.add_module(VALUE_HEAD, head)
     return model
+
+
+def add_value_head(model: Policy, arch: Architecture, mesh: Mesh) -> None:
+    """On the last stage, float32 and 0 everywhere at first."""
+    if not mesh.last_stage:
+        return
+    head = torch.nn.Linear(arch.hidden, 1, device=mesh.device, dtype=torch.float32)
+    for parameter in head.parameters():
+        torch.nn.init.zeros_(parameter)
+    model.add_module(VALUE_HEAD, head)
 
 
 def _transformer(arch: Architecture, config: MegatronConfig, on_cpu: bool) -> TransformerConfig:
@@ -181,6 +202,7 @@ def _transformer(arch: Architecture, config: MegatronConfig, on_cpu: bool) -> Tr
         perform_initialization=True,
         use_cpu_initialization=on_cpu,
         tensor_model_parallel_size=config.tensor_parallel,
+        sequence_parallel=config.sequence_parallel,
         pipeline_model_parallel_size=config.pipeline_parallel,
         variable_seq_lengths=True,  # micro-batches differ in shape
         moe_token_dispatcher_type="alltoall",  # what that demands, even without experts

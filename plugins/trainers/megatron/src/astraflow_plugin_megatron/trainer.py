@@ -19,15 +19,16 @@ from astraflow_core.training.micro_batches import MicroBatch, micro_batches
 from astraflow_core.training.schedule import lr_factor
 from astraflow_core.training.shares import Share, even_micro_batches, idle, share
 from astraflow_core.types import Batch, ComponentContext, ExportedTensor, TensorSlice
-from astraflow_plugin_megatron import cpu, passes
+from astraflow_plugin_megatron import cpu, export, passes
+from astraflow_plugin_megatron.adapters import adapters_off, check_targets, with_adapters
 from astraflow_plugin_megatron.architecture import Architecture, check_split, read_architecture
 from astraflow_plugin_megatron.checkpoint import Checkpoints
 from astraflow_plugin_megatron.config import MegatronConfig
 from astraflow_plugin_megatron.export_shards import export_shards
-from astraflow_plugin_megatron.model import DTYPES, Policy, Wanted, build
+from astraflow_plugin_megatron.model import DTYPES, Policy, Wanted, add_value_head, build
 from astraflow_plugin_megatron.optimizer import Optimizer
 from astraflow_plugin_megatron.ranks import Mesh
-from astraflow_plugin_megatron.weights import full_tensors, shapes
+from astraflow_plugin_megatron.weights import shapes
 from astraflow_torch_training.export import SAFETENSORS_NAMES, exported_tensor, write_folder
 from astraflow_torch_training.gradient import step_metrics
 from astraflow_torch_training.memory import (
@@ -47,6 +48,8 @@ class MegatronTrainer:
     gradient is the sum over all of them, since shares in a loss are fixed before. Dropout is off, so that the
     log-probs trained on are those that were sampled from. For an algorithm that needs values, a linear value
     head shares the last stage's hidden states; it is in checkpoints and never published.
+
+    With ``lora_rank`` adapters are trained and published, and the reference model is the model without them.
     """
 
     proximal_in_step = True
@@ -57,6 +60,7 @@ class MegatronTrainer:
         self._total_steps = 0
         self._mesh: Mesh | None = None
         self._reference: Policy | None = None
+        self.weights_kind = "adapter" if config.lora_rank else "full"
 
     def setup(self, model: Path, total_steps: int, needs: frozenset[str]) -> None:
         """See :class:`astraflow_core.protocols.trainer.Trainer`."""
@@ -71,16 +75,26 @@ class MegatronTrainer:
         torch.manual_seed(self._context.seed)
         self._arch = read_architecture(model)
         self._check_split(self._arch)
+        if config.lora_rank:
+            check_targets(self._arch, config.lora_targets)
         self._source, self._total_steps = model, total_steps
         self._budget = config.micro_batch_tokens or MICRO_BATCH_TOKENS[config.device]
         with self._runtime():
             self._mesh = Mesh(config, self._context.ranks, self._context.seed)
             self._critic = "values" in needs
-            self._policy = build(model, self._arch, config, self._mesh, self._critic)
-            if "reference" in needs:
+            self._policy = build(model, self._arch, config, self._mesh)
+            if config.lora_rank:
+                with_adapters(self._policy, self._arch, config, self._mesh, self._context.seed)
+            if self._critic:
+                add_value_head(self._policy, self._arch, self._mesh)
+            own = config.reference_model is None
+            self._bare_is_reference = "reference" in needs and own and config.lora_rank > 0
+            if "reference" in needs and not self._bare_is_reference:
                 self._reference = self._load_reference()
             self._optimizer = Optimizer(self._policy, config)
-            self._checkpoints = Checkpoints(self._optimizer, self._arch, self._critic, self._mesh)
+            self._checkpoints = Checkpoints(
+                self._optimizer, self._arch, config, self._critic, self._mesh
+            )
 
     @property
     def reference_is_current(self) -> bool:
@@ -91,6 +105,9 @@ class MegatronTrainer:
         self, batch: Batch, model: Literal["current", "reference"]
     ) -> npt.NDArray[np.float32]:
         """See :class:`astraflow_core.protocols.trainer.Trainer`; complete on every rank."""
+        if model == "reference" and self._bare_is_reference:
+            with adapters_off(self._policy):
+                return self.logprobs(batch, "current")
         chosen = self._policy if model == "current" else self._reference
         if chosen is None:
             raise UserError("no reference model was loaded: setup() was not told that it is needed")
@@ -167,10 +184,10 @@ class MegatronTrainer:
     def export(self) -> Iterator[ExportedTensor]:
         """See :class:`astraflow_core.protocols.trainer.Trainer`: on rank 0; the others give nothing, and have
         to iterate as well."""
-        tensors = full_tensors(
-            self._policy, self._arch, self._ranks, DTYPES[self._config.publish_dtype]
-        )
-        for name, tensor in tensors:
+        dtype = DTYPES[self._config.publish_dtype]
+        for name, tensor in export.published(
+            self._policy, self._arch, self._config, self._ranks, dtype
+        ):
             yield exported_tensor(name, tensor)
 
     @property
@@ -199,14 +216,18 @@ class MegatronTrainer:
             self._steps = self._checkpoints.load(directory)
 
     def save_model(self, directory: Path) -> None:
-        """See :class:`astraflow_core.protocols.trainer.Trainer`; in ``publish_dtype``."""
-        dtype = self._config.publish_dtype
+        """See :class:`astraflow_core.protocols.trainer.Trainer`; in ``publish_dtype``, adapters merged."""
+        name = self._config.publish_dtype
+        dtype = DTYPES[name]
+        tensors = (
+            exported_tensor(*named)
+            for named in export.merged(self._policy, self._arch, self._config, self._ranks, dtype)
+        )
         if self._ranks.rank == 0:
-            held = SAFETENSORS_NAMES[DTYPES[dtype]]
-            specs = ((name, held, shape) for name, shape in shapes(self._arch))
-            write_folder(self._source, directory, dtype, specs, self.export())
+            specs = ((n, SAFETENSORS_NAMES[dtype], shape) for n, shape in shapes(self._arch))
+            write_folder(self._source, directory, name, specs, tensors)
         else:
-            list(self.export())
+            list(tensors)
         self._ranks.wait_for_all()
 
     def close(self) -> None:

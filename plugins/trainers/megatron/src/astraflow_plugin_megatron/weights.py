@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -46,12 +46,16 @@ def load_folder(model: torch.nn.Module, folder: Path, arch: Architecture, mesh: 
 
 @torch.no_grad()
 def full_tensors(
-    model: torch.nn.Module, arch: Architecture, mesh: Mesh, dtype: torch.dtype
+    model: torch.nn.Module,
+    plan: Iterable[Entry],
+    arch: Architecture,
+    mesh: Mesh,
+    dtype: torch.dtype,
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """The weights on rank 0, on the host in ``dtype`` under Hugging Face names, one at a time; nothing on the
+    """The parameters of ``plan`` on rank 0, on the host in ``dtype`` under Hugging Face names, one at a time; nothing on the
     other ranks, which take part while they iterate."""
     parameters = dict(model.named_parameters())
-    for entry in entries(arch, mesh.layout.pipeline, mesh.layout.expert):
+    for entry in plan:
         if entry.copy:
             continue
         found: list[torch.Tensor] = []
