@@ -174,14 +174,28 @@ SCENARIOS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "critic": ("llama", "ppo", {}, {"weight_decay": 0.0}),
     "critic-model": ("qwen3", "ppo", {}, {"critic": "model"}),
     "lora": ("qwen3", "grpo", PENALISED, {"lora_rank": 3}),
+    "sequence": ("llama", "gspo", {}, {}),
 }
+CONTEXT = {
+    "qwen3": {"layout": "packed", "gradient_checkpointing": True},
+    "llama": {},
+    "sequence": {"reduce": "each"},
+    "critic": {"cpu_offload": True},
+    "critic-model": {},
+    "lora": {},
+}
+"""Scenarios of two ranks that share rows, and the keys that they have besides."""
 STEPS = 5
 MESHES: list[dict[str, Any]] = [
     {"replicas": 2},
     {"tensor_parallel": 2},
     {"replicas": 2, "tensor_parallel": 2},
+    {"context_parallel": 2},
+    {"context_parallel": 2, "replicas": 2, "layout": "packed"},
+    {"context_parallel": 2, "tensor_parallel": 2},
+    {"context_parallel": 4, "micro_batch_tokens": 4},
 ]
-"""Of four ranks."""
+"""Of four ranks. The last cuts rows that are shorter than the ranks are many."""
 
 
 def run_scenario(rank: Rank, use: str, name: str, **more: Any) -> dict[str, Any]:

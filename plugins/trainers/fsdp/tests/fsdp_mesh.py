@@ -22,6 +22,10 @@ def main(directory: Path) -> None:
     found: dict[str, Any] = {
         str(keys): run_scenario(rank, "fsdp", "qwen3", **keys) for keys in MESHES
     }
+    shared = rank.trainer("fsdp", "qwen3", context_parallel=2)
+    found["one row"] = train(shared, rank.algorithm("grpo", GRPO), [5], rows=1)
+    found["after one row"] = weights(shared)
+    shared.close()
     folder = directory / "four-ranks"
     if number == 0:
         folder.mkdir()

@@ -14,6 +14,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 from fsdp_cases import (
+    CONTEXT,
     GRPO,
     SCENARIOS,
     Rank,
@@ -50,6 +51,10 @@ def main(directory: Path) -> None:
         {"compute_dtype": "bfloat16"},
     ):
         found[str(keys)] = run_scenario(rank, "fsdp", "qwen3", **keys)
+
+    for name, keys in CONTEXT.items():
+        ran = run_scenario(rank, "fsdp", name, context_parallel=2, **keys)
+        found[f"context {name}"] = ran
 
     found["one row"] = train(first, grpo, [5], rows=1)
     found["after one row"] = weights(first)

@@ -79,12 +79,14 @@ def test_replicas_that_do_not_divide_the_ranks_are_refused() -> None:
 def test_a_mesh_that_does_not_divide_the_ranks_is_refused() -> None:
     with pytest.raises(UserError, match="replicas = 2 x tensor_parallel = 2 does not divide 6"):
         join(0, 6, 0, "cpu", 2, 1.0, tensor_parallel=2)
+    with pytest.raises(UserError, match="context_parallel = 4 does not divide 6"):
+        join(0, 6, 0, "cpu", 1, 1.0, context_parallel=4)
 
 
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"context_parallel": 2}, "attention kernels of CUDA alone"),
+        ({"context_parallel": 2, "attention": "eager"}, "attend by sdpa"),
         ({"tensor_parallel": 2, "lora_rank": 4}, "set tensor_parallel = 1"),
     ],
     ids=["context", "adapters"],

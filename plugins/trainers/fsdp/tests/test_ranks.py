@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import xxhash
 from fsdp_cases import (
+    CONTEXT,
     GRPO,
     MESHES,
     SCENARIOS,
@@ -56,6 +57,17 @@ def test_other_ways_to_the_same_steps(
         same_weights(found[str(keys)]["weights"], one["qwen3"]["weights"], STEPS)
 
 
+@pytest.mark.parametrize("name", CONTEXT)
+def test_ranks_that_share_rows_make_the_same_steps(
+    name: str, one: dict[str, Any], two: list[dict[str, Any]]
+) -> None:
+    for found in two:
+        got, expected = found[f"context {name}"], one[name]
+        same_metrics(got["metrics"], expected["metrics"])
+        same_weights(got["weights"], expected["weights"], STEPS)
+        np.testing.assert_allclose(got["logprobs"], expected["logprobs"], rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("keys", MESHES, ids=str)
 def test_four_ranks_in_a_mesh_make_the_same_steps(
     keys: dict[str, Any], one: dict[str, Any], four: list[dict[str, Any]]
@@ -63,8 +75,9 @@ def test_four_ranks_in_a_mesh_make_the_same_steps(
     for found in four:
         same_metrics(found[str(keys)]["metrics"], one["qwen3"]["metrics"])
         same_weights(found[str(keys)]["weights"], one["qwen3"]["weights"], STEPS)
+        # Sums over two dimensions of ranks are rounded once more, which five steps of AdamW carry on.
         np.testing.assert_allclose(
-            found[str(keys)]["logprobs"], one["qwen3"]["logprobs"], rtol=0, atol=1e-5
+            found[str(keys)]["logprobs"], one["qwen3"]["logprobs"], rtol=0, atol=3e-5
         )
 
 
@@ -88,8 +101,10 @@ def test_bfloat16_is_near(one: dict[str, Any], two: list[dict[str, Any]]) -> Non
     assert all(value.dtype == np.float32 for value in got["weights"].values())
 
 
-def test_a_rank_without_rows_joins_in(one: dict[str, Any], two: list[dict[str, Any]]) -> None:
-    for found in two:
+def test_a_rank_without_rows_joins_in(
+    one: dict[str, Any], two: list[dict[str, Any]], four: list[dict[str, Any]]
+) -> None:
+    for found in (*two, *four):  # of the four two share the row
         same_metrics(found["one row"], one["one row"])
         same_weights(found["after one row"], one["after one row"], 1)
 

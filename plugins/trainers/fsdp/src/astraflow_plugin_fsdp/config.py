@@ -43,7 +43,9 @@ class FsdpConfig(TrainingConfig):
         "layers as those of Qwen3 and Llama.",
     )
     context_parallel: PositiveInt = Field(
-        1, description="1: PyTorch's context parallelism replaces attention kernels of CUDA alone."
+        1,
+        description="Neighbouring ranks that share the tokens of each row, and attend with their own to those of all: for "
+        "long rows; for layers as those of Qwen3 and Llama.",
     )
     cpu_offload: bool = Field(
         False,
@@ -53,11 +55,10 @@ class FsdpConfig(TrainingConfig):
 
     @model_validator(mode="after")
     def _parallel_ways_that_fit(self) -> Self:
-        if self.context_parallel > 1:
+        if self.context_parallel > 1 and self.attention not in ("auto", "sdpa"):
             raise ValueError(
-                "context_parallel: PyTorch's (experimental) replaces attention kernels of CUDA alone, so it could "
-                "not be shown to make the step of one rank; leave it 1, and use tensor_parallel and "
-                "gradient_checkpointing for long rows"
+                f"attention = {self.attention!r}: ranks that share rows by context_parallel attend by sdpa; leave "
+                "attention = 'auto', or set context_parallel = 1"
             )
         if self.tensor_parallel > 1 and self.lora_rank:
             raise ValueError(

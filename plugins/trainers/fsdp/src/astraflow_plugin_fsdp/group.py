@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import os
 import time
 from dataclasses import dataclass
@@ -29,8 +30,9 @@ class Group:
     """``size`` ranks that make the same calls in the same order.
 
     ``mesh`` is ``[replicas, shards]``, or ``[shards]`` with one replica, on ``device``; ``tensor`` is ``[T]``, the
-    neighbouring ranks that compute the same rows with a part of each layer, or ``None`` where every rank has rows of
-    its own. What is said by the methods goes over CPU, through a group of its own.
+    neighbouring ranks that compute the same tokens with a part of each layer, or ``None`` where every rank has tokens of
+    its own; ``context`` is the process group of those that compute the same rows and part of each layer, each its
+    tokens, or ``None``. What is said by the methods goes over CPU, through a group of its own.
     """
 
     rank: int
@@ -38,6 +40,7 @@ class Group:
     device: torch.device
     mesh: DeviceMesh
     tensor: DeviceMesh | None
+    context: Any
     control: Any
     files: Any
     """Process group of asynchronous checkpoints: their collectives run beside those of training, and two
@@ -45,8 +48,13 @@ class Group:
 
     @property
     def alike(self) -> int:
-        """How many ranks compute the same rows."""
-        return 1 if self.tensor is None else self.tensor.size()
+        """How many neighbouring ranks have the same share of the rows."""
+        return self.contexts * (1 if self.tensor is None else self.tensor.size())
+
+    @property
+    def contexts(self) -> int:
+        """How many ranks share the tokens of a row."""
+        return 1 if self.context is None else dist.get_world_size(self.context)
 
     @property
     def share(self) -> tuple[int, int]:
@@ -98,6 +106,7 @@ def join(
     deadline_s: float,
     tensor_parallel: int = 1,
     cpu_offload: bool = False,
+    context_parallel: int = 1,
 ) -> Group:
     """Meet the other ranks at ``MASTER_ADDR``:``MASTER_PORT``, or nobody if there is one rank.
 
@@ -105,8 +114,12 @@ def join(
     that a collective may take.
     """
     global _users
-    if size % (replicas * tensor_parallel):
-        named = {"replicas": replicas, "tensor_parallel": tensor_parallel}
+    named = {
+        "replicas": replicas,
+        "context_parallel": context_parallel,
+        "tensor_parallel": tensor_parallel,
+    }
+    if size % math.prod(named.values()):
         product = " x ".join(f"{name} = {n}" for name, n in named.items() if n > 1)
         raise UserError(
             f"{product} does not divide {size} ranks: each part of the model needs as many as the others"
@@ -131,6 +144,7 @@ def join(
         device=chosen,
         mesh=whole[data],
         tensor=whole["tensor"] if tensor_parallel > 1 else None,
+        context=_contexts(size, context_parallel, tensor_parallel, timeout),
         control=dist.new_group(backend="gloo", timeout=timeout),
         files=dist.new_group(backend="gloo", timeout=timeout),
     )
@@ -149,6 +163,16 @@ def _meshes(
     kept = {name: n for name, n in sizes.items() if n > 1 or name == "shard"}
     whole = init_device_mesh(device.type, tuple(kept.values()), mesh_dim_names=tuple(kept))
     return whole, tuple(name for name in kept if name != "tensor")
+
+
+def _contexts(size: int, context: int, tensor: int, timeout: timedelta) -> Any:
+    """The group of this rank with those that have the same rows and the same part of each layer. They are among those
+    that the weights are sharded over, which adds up their gradients: each has a part of what the rows say."""
+    if context == 1:
+        return None
+    ranks = np.arange(size).reshape(-1, context, tensor).swapaxes(1, 2).reshape(-1, context)
+    mine, _ = dist.new_subgroups_by_enumeration(ranks.tolist(), timeout)  # type: ignore[no-untyped-call]
+    return mine
 
 
 def _backend(device: torch.device, cpu_offload: bool) -> str:

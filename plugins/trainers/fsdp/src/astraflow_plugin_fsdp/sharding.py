@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MethodType
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import (
@@ -21,9 +22,11 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from astraflow_core.errors import UserError
-from astraflow_core.training.micro_batches import MicroBatch
-from astraflow_plugin_fsdp import tensor_parallel
+from astraflow_core.training.micro_batches import Indices, MicroBatch
+from astraflow_plugin_fsdp import context_parallel, tensor_parallel
 from astraflow_plugin_fsdp.config import FsdpConfig
+from astraflow_plugin_fsdp.context_layout import own
+from astraflow_plugin_fsdp.context_parallel import SplitBackbone, of_all_ranks
 from astraflow_plugin_fsdp.group import Group
 from astraflow_torch_training.critic import with_critic, with_value_head
 from astraflow_torch_training.lora import with_adapters
@@ -40,7 +43,10 @@ from astraflow_torch_training.model import (
 @dataclass(frozen=True, slots=True)
 class ShardedLM(CausalLM):
     """A :class:`CausalLM` whose ``whole`` is the root of FSDP's groups: everything that reads weights runs
-    as its forward method ``compute``."""
+    as its forward method ``compute``. With a ``context`` the ranks of this process group share the tokens of its
+    micro-batches, which are padded for them, and each is told what all have predicted."""
+
+    context: Any = None
 
     def predict(
         self,
@@ -52,23 +58,37 @@ class ShardedLM(CausalLM):
     ) -> Prediction:
         """See :meth:`CausalLM.predict`."""
 
-        def compute() -> tuple[torch.Tensor | None, ...]:
-            found = CausalLM.predict(self, micro, targets, temperature, with_entropy, with_values)
-            return _owned(found.logprobs), _owned(found.entropy), _owned(found.values)
+        def compute(part: MicroBatch, mine: Indices) -> tuple[torch.Tensor | None, ...]:
+            wanted = targets if part is micro else targets[torch.from_numpy(mine).to(self.device)]
+            found = CausalLM.predict(self, part, wanted, temperature, with_entropy, with_values)
+            return found.logprobs, found.entropy, found.values
 
-        logprobs, entropy, values = self._run(compute)
+        logprobs, entropy, values = self._run(compute, micro)
+        assert logprobs is not None
         return Prediction(logprobs, entropy, values)
 
     def values(self, micro: MicroBatch) -> torch.Tensor:
         """See :meth:`CausalLM.values`."""
-        values: torch.Tensor = self._run(lambda: _owned(CausalLM.values(self, micro)))
+        (values,) = self._run(lambda part, _: (CausalLM.values(self, part),), micro)
+        assert values is not None
         return values
 
-    def _run(self, compute: Callable[[], Any]) -> Any:
-        result = self.whole.compute(compute)
+    def _run(
+        self,
+        compute: Callable[[MicroBatch, Indices], tuple[torch.Tensor | None, ...]],
+        micro: MicroBatch,
+    ) -> list[torch.Tensor | None]:
+        part, mine = micro, np.arange(len(micro.positions))
+        if self.context is not None:
+            ranks = dist.get_rank(self.context), dist.get_world_size(self.context)
+            part, mine = own(micro, *ranks)
+        result = self.whole.compute(lambda: [_owned(tensor) for tensor in compute(part, mine)])
         if not torch.is_grad_enabled():
             self.whole.reshard()  # a backward pass would have done it
-        return result
+        if self.context is not None:
+            result = of_all_ranks(result, mine, len(micro.positions), self.context)
+        found: list[torch.Tensor | None] = result
+        return found
 
 
 def _owned(tensor: torch.Tensor | None) -> torch.Tensor | None:
@@ -110,6 +130,8 @@ def load_sharded(folder: Path, group: Group, recipe: Recipe) -> ShardedLM:
         )
         if group.tensor is not None:
             tensor_parallel.check(outlined.whole, _layers(outlined.whole), group.tensor.size())
+        if group.context is not None:
+            context_parallel.check(outlined.whole, _layers(outlined.whole))
         if group.rank == 0:
             # Kernels for the device may not run here, where only the weights matter.
             loaded = recipe.made(
@@ -158,10 +180,22 @@ def shard(
         _materialise(whole, torch.device("cpu") if config.cpu_offload else group.device)
     _to_device(whole, group.device)
     _fill(whole, None if loaded is None else loaded.whole, group)
+    backbone = outline.backbone
+    if group.context is not None:
+        backbone = SplitBackbone(backbone, group.context)
     if critic is not None:
         critic = replace(critic, device=group.device)
+    if critic is not None and group.context is not None:
+        critic = replace(critic, backbone=SplitBackbone(critic.backbone, group.context))
     return ShardedLM(
-        whole, outline.backbone, outline.head, outline.vocabulary, group.device, None, critic
+        whole,
+        backbone,
+        outline.head,
+        outline.vocabulary,
+        group.device,
+        None,
+        critic,
+        group.context,
     )
 
 

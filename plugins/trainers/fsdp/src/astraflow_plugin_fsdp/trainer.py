@@ -16,11 +16,14 @@ from transformers.utils import is_flash_attn_2_available
 
 from astraflow_core.errors import NonFiniteLoss, UserError
 from astraflow_core.protocols.algorithm import Algorithm
+from astraflow_core.training.micro_batches import MicroBatch
 from astraflow_core.training.schedule import lr_factor
-from astraflow_core.training.shares import even_micro_batches
+from astraflow_core.training.shares import Share, even_micro_batches
 from astraflow_core.types import Batch, ComponentContext, ExportedTensor, TensorSlice
 from astraflow_plugin_fsdp import checkpoint
 from astraflow_plugin_fsdp.config import FsdpConfig
+from astraflow_plugin_fsdp.context_attention import ATTENTION as CONTEXT_ATTENTION
+from astraflow_plugin_fsdp.context_layout import padded
 from astraflow_plugin_fsdp.export_shards import export_shards
 from astraflow_plugin_fsdp.gradient import accumulate
 from astraflow_plugin_fsdp.group import Group, join
@@ -45,7 +48,8 @@ class FsdpTrainer:
 
     Weights, gradients and optimizer state are float32 and each rank holds its shard of them; with
     ``compute_dtype = "bfloat16"`` gathered weights and activations are bfloat16. Dropout is off. Each rank
-    computes a share of the rows; the step is that of one rank with all of them.
+    computes a share of the rows, with ``context_parallel`` of the tokens of rows; the step is that of one rank with all
+    of them.
     """
 
     proximal_in_step = True
@@ -74,6 +78,7 @@ class FsdpTrainer:
             ranks.deadline_s,
             config.tensor_parallel,
             config.cpu_offload,
+            config.context_parallel,
         )
         attention = self._attention(group.device)
         layout = config.layout
@@ -276,12 +281,17 @@ class FsdpTrainer:
         assert self._group is not None, "setup() comes first"
         return self._group
 
-    def _cut(self, batch: Batch, wanted: npt.NDArray[np.bool_]) -> Any:
-        which, shares = self._joined().share
-        return even_micro_batches(batch, wanted, self._budget, self._packed, which, shares)
+    def _cut(self, batch: Batch, wanted: npt.NDArray[np.bool_]) -> tuple[Share, list[MicroBatch]]:
+        group = self._joined()
+        budget = self._budget * group.contexts
+        share, parts = even_micro_batches(batch, wanted, budget, self._packed, *group.share)
+        if group.contexts > 1:
+            parts = [padded(micro, group.contexts) for micro in parts]
+        return share, parts
 
     def _enough_memory(self, batch: Batch) -> contextlib.AbstractContextManager[None]:
-        return enough_memory(self._budget, int(batch.lengths.max(initial=0)))
+        longest = int(batch.lengths.max(initial=0))
+        return enough_memory(self._budget, longest, self._joined().contexts)
 
     def _drop_unreached(self, policy: bool, critic: bool) -> None:
         """A gradient of zeros would still move the weights by momentum and decay: what no loss reached on any
@@ -311,6 +321,8 @@ class FsdpTrainer:
             )
 
     def _attention(self, device: torch.device) -> str:
+        if self._config.context_parallel > 1:
+            return CONTEXT_ATTENTION
         if self._config.attention != "auto":
             return self._config.attention
         bfloat16 = self._config.compute_dtype == "bfloat16"

@@ -1,0 +1,80 @@
+"""Which tokens of a micro-batch each rank of a context group has; arrays only."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from astraflow_core.training.micro_batches import Indices, MicroBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Consecutive tokens of one row: those of a rank at ``queries`` of its own tokens see those at ``keys`` of all, the
+    last the last, the one before it all but the last, and so on."""
+
+    queries: slice
+    keys: slice
+
+
+def padded(micro: MicroBatch, ranks: int) -> MicroBatch:
+    """The same predictions, with so many tokens more on the right of each row that two chunks of equal length are
+    there for each of ``ranks``."""
+    width = micro.input_ids.shape[1]
+    more = -width % (2 * ranks)
+    ids = np.pad(micro.input_ids, ((0, 0), (0, more)), mode="edge")
+    places = micro.position_ids
+    if places is not None:
+        # The last packed row goes on: nobody looks back from behind its end.
+        places = np.concatenate([places, places[:, -1:] + 1 + np.arange(more)], axis=1)
+    states = micro.states + micro.states // width * more
+    return replace(micro, input_ids=ids, position_ids=places, states=states)
+
+
+def columns(width: int, rank: int, ranks: int) -> Indices:
+    """The tokens of ``rank`` among the ``width`` of each row: of 2 · ``ranks`` chunks one from the front and the one as far
+    from the back, so that every rank sees as many keys as the others (Llama 3, arXiv:2407.21783, 3.3.2)."""
+    chunk = _chunk(width, ranks)
+    front, back = rank * chunk, (2 * ranks - 1 - rank) * chunk
+    return np.concatenate([np.arange(front, front + chunk), np.arange(back, back + chunk)])
+
+
+def pieces(width: int, rank: int, ranks: int, position_ids: Indices | None) -> tuple[Piece, ...]:
+    """What the tokens of :func:`columns` see, in their order. ``position_ids`` int64 ``[1, width]`` of packed rows,
+    each of which sees itself only."""
+    chunk = _chunk(width, ranks)
+    found: list[Piece] = []
+    for tokens in np.split(columns(width, rank, ranks), 2):
+        starts = np.zeros_like(tokens) if position_ids is None else tokens - position_ids[0, tokens]
+        cuts = [0, *(np.flatnonzero(np.diff(starts)) + 1).tolist(), chunk]
+        before = chunk if found else 0
+        found += [
+            Piece(
+                queries=slice(before + first, before + last),
+                keys=slice(int(starts[first]), int(tokens[0]) + last),
+            )
+            for first, last in itertools.pairwise(cuts)
+        ]
+    return tuple(found)
+
+
+def own(micro: MicroBatch, rank: int, ranks: int) -> tuple[MicroBatch, Indices]:
+    """What ``rank`` predicts of a :func:`padded` micro-batch, and int64 ``[m]``: which of its ``n`` positions these are.
+    ``states`` are among the rank's own tokens, ``input_ids`` and ``position_ids`` remain those of all."""
+    width = micro.input_ids.shape[1]
+    chunk = _chunk(width, ranks)
+    row, column = np.divmod(micro.states, width)
+    nth, place = np.divmod(column, chunk)
+    mine = np.flatnonzero(np.minimum(nth, 2 * ranks - 1 - nth) == rank)
+    states = row * 2 * chunk + place + np.where(nth < ranks, 0, chunk)
+    given = replace(
+        micro, positions=micro.positions[mine], states=states[mine], row=micro.row[mine]
+    )
+    return given, mine
+
+
+def _chunk(width: int, ranks: int) -> int:
+    assert width % (2 * ranks) == 0, f"{width} tokens a row are not padded for {ranks} ranks"
+    return width // (2 * ranks)
