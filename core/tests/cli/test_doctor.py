@@ -85,6 +85,29 @@ def test_every_problem_has_its_fix(
     assert str(port) in problems["dataflow.port"]["text"]
 
 
+@pytest.mark.parametrize(
+    ("own", "fix"),
+    [
+        (
+            "ASTRAFLOW_ENVIRONMENT = 'm:environment'\n",
+            "astraflow env create heavy --plugin heavy, and policies.solver.engine.python = 'env:heavy'",
+        ),
+        ("", "name an interpreter that has astraflow-core and fake-heavy"),
+    ],
+)
+def test_an_interpreter_that_is_not_there_is_made_as_its_backend_needs_it(
+    site: Any, sound: str, manifest: str, capsys: pytest.CaptureFixture[str], own: str, fix: str
+) -> None:
+    kind = "frozenset({'weights.path', 'pause.keep'})"
+    component = f"Component('heavy', 'm:E', 's', capabilities={kind})"
+    site.add(
+        "heavy", manifest + own + f"@hookimpl\ndef astraflow_engines(): return [{component}]\n"
+    )
+    table = "policies.solver.engine={use='heavy', python='/bin/no-python'}"
+    found = findings(capsys, 2, sound, "--set", table)
+    assert found["policies.solver.engine.python"]["fix"].startswith(fix)
+
+
 def test_an_invalid_file(sound: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         main(["doctor", sound, "--set", "run.stepz=1", "--set", "policies.solver.engine.use=x"])

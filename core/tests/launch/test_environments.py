@@ -131,7 +131,10 @@ def test_a_failure_shows_what_pip_said_and_leaves_nothing_that_looks_whole(
         (["create", "mine", "--plugin", "core"], "no environment for plugin 'core'"),
         (["create", "mine", "--plugin", "heavy", "--extra", "huge"], "no extra 'huge'"),
         (["create", "mine", "--plugin", "plain", "--extra", "huge"], "no extra 'huge'"),
-        (["create", "mine", "--plugin", "plain", "--python", "/no/python"], "cannot be started"),
+        (
+            ["create", "mine", "--plugin", "plain", "--python", "/no/python"],
+            "no interpreter '/no/python'",
+        ),
         (["create", "there", "--plugin", "heavy"], "is for plain: choose another name"),
         (["remove", "their"], "did you mean 'there'"),
     ],
@@ -146,6 +149,7 @@ def test_mistakes_are_named(
     create("there", ["plain"], catalog, python=base.python)
     assert main(["env", *arguments]) == 2
     assert said in capsys.readouterr().err
+    assert [made.name for made in environments()] == ["there"]
 
 
 def test_the_command_lists_makes_and_removes(

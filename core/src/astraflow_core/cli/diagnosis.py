@@ -88,10 +88,7 @@ def _of_components(loaded: LoadedConfig) -> Iterator[Finding]:
             if selected.kind in _ROLES and _needs_environment(
                 loaded.catalog.plugin(selected.plugin)
             ):
-                name = selected.plugin
-                fix = (
-                    f"astraflow env create {name} --plugin {name}, and {path}.python = 'env:{name}'"
-                )
+                fix = _own_environment(path, selected.plugin)
             yield Finding("problem", path, f"{who} lacks {', '.join(missing)}", fix)
 
 
@@ -109,7 +106,7 @@ def _of_interpreters(loaded: LoadedConfig) -> Iterator[Finding]:
                 "problem",
                 where,
                 f"there is no interpreter {python!r}",
-                _making(python, selected),
+                _making(loaded, path, python, selected),
             )
             continue
         install = f"{python} -m pip install 'astraflow-core=={__version__}'"
@@ -237,13 +234,23 @@ def _needs_environment(plugin: Plugin) -> bool:
     return getattr(plugin.module, ATTRIBUTE, None) is not None
 
 
-def _making(python: str, selected: Selected) -> str:
+def _making(loaded: LoadedConfig, path: str, python: str, selected: Selected) -> str:
     environment = environment_of(python)
     if environment is not None:
         return f"astraflow env create {environment} --plugin {selected.plugin}"
-    place = Path(python)
-    folder = str(place.parent.parent) if place.parent.name in ("bin", "Scripts") else "VENV"
-    return f"python -m venv {folder}"
+    if _needs_environment(loaded.catalog.plugin(selected.plugin)):
+        return _own_environment(path, selected.plugin)
+    folder = Path(python).parent.parent
+    if Path(python).parent.name in ("bin", "Scripts") and folder.name not in ("", "usr", "local"):
+        return f"python -m venv {folder}"
+    return (
+        f"name an interpreter that has astraflow-core and {selected.distribution}, or leave "
+        f"{path}.python out to use this one"
+    )
+
+
+def _own_environment(path: str, plugin: str) -> str:
+    return f"astraflow env create {plugin} --plugin {plugin}, and {path}.python = 'env:{plugin}'"
 
 
 def _present(plugin: Plugin) -> str:

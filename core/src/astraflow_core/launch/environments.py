@@ -180,6 +180,8 @@ def _recipe(plugins: Sequence[Plugin], extra: str | None, python: str | None) ->
 
 
 def _make(folder: Path, recipe: _Recipe, say: Callable[[str], None]) -> None:
+    if shutil.which(recipe.python) is None:
+        raise UserError(f"there is no interpreter {recipe.python!r}: name another by --python")
     own = str(interpreter_in(folder))
     say(f"creating {folder}")
     folder.mkdir(parents=True, exist_ok=True)

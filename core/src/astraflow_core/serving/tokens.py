@@ -30,7 +30,11 @@ def check_tokens(
             f"{context_length}"
         )
     if tokens.min() < 0 or tokens.max() >= vocabulary:
-        raise ValueError(f"{what} has token ids outside [0, {vocabulary})")
+        strange = int(tokens.min() if tokens.min() < 0 else tokens.max())
+        raise ValueError(
+            f"{what} has the token id {strange}, outside of the model's 0 to {vocabulary - 1}: the tokenizer in its "
+            "folder belongs to another model, or a workflow made it up; `astraflow doctor FILE` looks at tokenizers"
+        )
 
 
 def choice_fields(sampling: Sampling) -> dict[str, float]:

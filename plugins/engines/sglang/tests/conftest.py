@@ -3,7 +3,8 @@ running one: only a test on a GPU can show that the real server behaves so. It s
 
 What it is honest about: bodies with fields that neither the engine nor a router should send are refused; a pause without a mode aborts; an update while
 nothing is paused takes the writer's lock, that is, waits for what runs and holds back what comes; requests that are
-frozen in place keep their blocks, so that a flush fails; retracted ones are computed anew; `ignore_eos` disables
+frozen in place keep their blocks, so that a flush fails; `/health` samples, so a paused server is not well, unless
+its environment says otherwise; retracted ones are computed anew; `ignore_eos` disables
 stop tokens of every sort; each event of a stream repeats all that was sampled."""
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import sys
 import tempfile
 import threading
@@ -26,6 +28,7 @@ from aiohttp import web
 from safetensors.numpy import save_file
 
 from astraflow_core.testing.tiny_decoder import Sequence, TinyDecoder
+from astraflow_core.testing.tiny_model import write_tiny_model
 from astraflow_core.types import Sampling
 
 FIELDS = {
@@ -60,6 +63,8 @@ FIELDS = {
 SAMPLING = {
     "max_new_tokens", "temperature", "top_p", "top_k", "min_p", "ignore_eos", "stop_token_ids", "stop",
 }  # fmt: skip
+
+HEALTH = "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"
 
 
 @dataclass(eq=False)
@@ -97,6 +102,9 @@ class SGLangStandIn:
         self.calls: list[tuple[str, Any]] = []
         self.refuse: list[str] = []
         self.frozen = False
+        self.health_samples = os.environ.get(HEALTH) != "0"
+        self.info: dict[str, Any] = {"version": "0.5.23"}
+        self.routes = dict.fromkeys(FIELDS, "")
         self.repeats = True
         self.delay_s = 0.0005
         self.url = ""
@@ -122,6 +130,8 @@ class SGLangStandIn:
     async def _listen(self) -> None:
         app = web.Application()
         app.router.add_get("/health", self._health)
+        app.router.add_get("/server_info", self._info)
+        app.router.add_get("/openapi.json", self._describe)
         for path, handler in {
             "/generate": self._generate,
             "/pause_generation": self._pause,
@@ -156,7 +166,14 @@ class SGLangStandIn:
         return checked
 
     async def _health(self, request: web.Request) -> web.Response:
-        return web.Response()
+        # The real one says so after 20 s.
+        return web.Response(status=503 if self.health_samples and self.paused else 200)
+
+    async def _info(self, request: web.Request) -> web.Response:
+        return web.json_response(self.info)
+
+    async def _describe(self, request: web.Request) -> web.Response:
+        return web.json_response({"paths": self.routes})
 
     async def _tell(self) -> None:
         async with self._changed:
@@ -357,6 +374,18 @@ def serving() -> Iterator[Callable[[Path], SGLangStandIn]]:
     yield start
     for stand_in in started:
         stand_in.stop()
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """The folder that servers and engines start with."""
+    return write_tiny_model(tmp_path / "model", hidden=32, init_std=0.3, context=512)
+
+
+@pytest.fixture
+def servers(serving: Callable[[Path], SGLangStandIn], model: Path) -> list[SGLangStandIn]:
+    """Stand-ins for the servers of two replicas."""
+    return [serving(model), serving(model)]
 
 
 if __name__ == "__main__":  # as the process of a server: --model-path FOLDER --port NUMBER

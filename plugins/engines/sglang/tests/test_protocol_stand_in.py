@@ -4,6 +4,7 @@ that the stand-in is as awkward as the sources say the server is."""
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -23,18 +24,9 @@ UPDATE = "/update_weights_from_disk"
 LONG = Sampling(400, ignore_eos=True)
 
 
-def write(folder: Path, seed: int) -> Path:
-    return write_tiny_model(folder, hidden=32, init_std=0.3, context=512, seed=seed)
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    return write(tmp_path / "model", 0)
-
-
 @pytest.fixture
 def other(tmp_path: Path) -> Path:
-    return write(tmp_path / "other", 1)
+    return write_tiny_model(tmp_path / "other", hidden=32, init_std=0.3, context=512, seed=1)
 
 
 def run(
@@ -311,3 +303,43 @@ def test_a_server_has_to_be_there(model: Path) -> None:
 
     with pytest.raises(PreflightError, match="no SGLang server answers"):
         run("http://127.0.0.1:9", model, nothing)
+
+
+def test_one_that_was_left_paused_is_taken_over(serving: Serving, model: Path) -> None:
+    stand_in = serving(model)
+    stand_in.paused = "in_place"
+    stand_in.health_samples = False  # as the README has it started
+
+    async def scenario(engine: Any) -> None:
+        result = await engine.generate(request(Sampling(3, ignore_eos=True)))
+        assert result.versions.tolist() == [0, 0, 0]
+
+    run(stand_in.url, model, scenario)
+
+
+@pytest.mark.parametrize(
+    ("info", "said"),
+    [
+        ({"version": "0.6.1"}, "SGLang 0.6.1 is not the version .* 0.5.23: it has no /continue"),
+        ({}, "SGLang of a version that it does not say"),
+    ],
+)
+def test_a_version_that_it_was_not_written_for_is_warned_of(
+    serving: Serving,
+    model: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    info: dict[str, str],
+    said: str,
+) -> None:
+    stand_in = serving(model)
+
+    async def scenario(engine: Any) -> None:
+        assert engine.context_length == 512
+
+    run(stand_in.url, model, scenario)
+    assert "written for" not in caplog.text
+    stand_in.info = info
+    monkeypatch.delitem(stand_in.routes, "/continue_generation")
+    run(stand_in.url, model, scenario)
+    assert re.search(said, caplog.text), caplog.text

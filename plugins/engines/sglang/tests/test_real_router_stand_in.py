@@ -19,7 +19,6 @@ import pytest
 
 from astraflow_core.errors import AstraFlowError
 from astraflow_core.testing.conformance.subject import context
-from astraflow_core.testing.tiny_model import write_tiny_model
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling, WeightSource
 from astraflow_plugin_sglang.config import SGLangConfig
 from astraflow_plugin_sglang.engine import SGLangEngine
@@ -42,16 +41,6 @@ def is_ready(url: str) -> bool:
             return True
     except (urllib.error.URLError, OSError):
         return False
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    return write_tiny_model(tmp_path / "model", hidden=32, init_std=0.3, context=512, seed=0)
-
-
-@pytest.fixture
-def servers(serving: Callable[[Path], Any], model: Path) -> list[Any]:
-    return [serving(model), serving(model)]
 
 
 @pytest.fixture

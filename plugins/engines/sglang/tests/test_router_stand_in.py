@@ -18,7 +18,6 @@ from pydantic import ValidationError
 
 from astraflow_core.errors import AstraFlowError, PreflightError
 from astraflow_core.testing.conformance.subject import context
-from astraflow_core.testing.tiny_model import write_tiny_model
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling, WeightSource
 from astraflow_plugin_sglang.config import SGLangConfig
 from astraflow_plugin_sglang.engine import SGLangEngine
@@ -70,16 +69,6 @@ class Router:
             async for part in answer.content.iter_any():
                 await response.write(part)
         return response
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    return write_tiny_model(tmp_path / "model", hidden=32, init_std=0.3, context=512, seed=0)
-
-
-@pytest.fixture
-def servers(serving: Callable[[Path], Any], model: Path) -> list[Any]:
-    return [serving(model), serving(model)]
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ import pytest
 
 from astraflow_core.errors import DeadlineExceeded, EngineLost, PreflightError, RunFailed
 from astraflow_core.testing.conformance.subject import context
-from astraflow_core.testing.tiny_model import write_tiny_model
 from astraflow_core.types import GenerateRequest, Sampling
 from astraflow_plugin_sglang.config import SGLangConfig
 from astraflow_plugin_sglang.engine import SGLangEngine
@@ -26,11 +25,6 @@ from astraflow_plugin_sglang.server import sglang_server
 pytestmark = pytest.mark.timeout(120)
 STAND_IN = Path(__file__).with_name("conftest.py")
 Scenario = Callable[[SGLangEngine], Coroutine[Any, Any, None]]
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    return write_tiny_model(tmp_path / "model", hidden=32, init_std=0.3, context=512)
 
 
 @pytest.fixture
@@ -155,3 +149,4 @@ def test_the_command_says_what_the_keys_say(tmp_path: Path) -> None:
     assert line.endswith("--attention-backend triton")
     kept = sglang_server(SGLangConfig(keep="retract"), tmp_path, tmp_path / "log", 7)
     assert "--disable-radix-cache" not in kept.command
+    assert kept.environment["SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"] == "0"

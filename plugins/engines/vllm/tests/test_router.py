@@ -82,12 +82,15 @@ def test_requests_are_routed_and_salted_each_for_itself(tmp_path: Path) -> None:
     ("keys", "what"),
     [
         ({"router": "http://r"}, "a router needs url"),
+        ({"url": "ftp://a"}, "url"),
+        ({"url": ("unix:/run/vllm", "10.0.0.1:8000")}, "url"),
+        ({"url": SERVERS, "router": "unix:/run/router"}, "router"),
         (
             {"router": "http://r", "url": SERVERS, "lora_rank": 8},
             "adapters have a name on each server",
         ),
     ],
 )
-def test_keys_that_do_not_go_together_are_refused(keys: dict[str, Any], what: str) -> None:
+def test_keys_that_cannot_be_are_refused(keys: dict[str, Any], what: str) -> None:
     with pytest.raises(ValidationError, match=what):
         VllmConfig(**keys)

@@ -79,6 +79,14 @@ def test_a_gpu_gets_what_vllm_chooses_and_own_arguments_come_last(tmp_path: Path
     assert server.command[-2:] == ["--dtype", "half"]
 
 
+def test_adapters_on_a_gpu_need_sixteen_bits(tmp_path: Path) -> None:
+    with pytest.raises(PreflightError, match="set dtype = 'bfloat16'"):
+        child(tmp_path, cpu=False, lora_rank=8, dtype="float32")
+    for cpu, dtype in ((True, "float32"), (False, "bfloat16"), (False, "auto")):
+        command = child(tmp_path, cpu=cpu, lora_rank=9, dtype=dtype).command
+        assert command[command.index("--max-lora-rank") + 1] == "16"
+
+
 def test_the_runs_token_stays_with_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASTRAFLOW_TOKEN", "secret")
     assert "secret" not in child(tmp_path).environment.values()

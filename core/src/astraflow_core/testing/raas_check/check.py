@@ -79,6 +79,8 @@ FIXES = {
 }
 """Demand → what to do if it is not met."""
 
+HEALTH = "It answers GET /v1/health all the while"
+
 _ESSENTIAL = ("registers", "serves_first")
 """Without these nothing else can be tried."""
 
@@ -156,9 +158,11 @@ async def _try_all(asked: Asked, script: Script, outcomes: _Outcomes) -> None:
                 continue
             if name == "leaves" and asked.health:
                 looking.cancel()
-                await outcomes.of("health", "It answers GET /v1/health all the while", health.judge)
+                await outcomes.of("health", HEALTH, health.judge)
             met = await outcomes.of(name, told[name], demand)
             reached = met or name not in _ESSENTIAL
+        if not reached and asked.health:
+            await outcomes.of("health", HEALTH, health.judge)
     finally:
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
@@ -178,7 +182,8 @@ class _Health:
             return place.rstrip("/")
         try:
             return str(json.loads(Path(place).read_text())["url"])
-        except (OSError, ValueError, KeyError):  # not there yet, or not whole
+        except (OSError, ValueError, KeyError) as error:  # not there yet, or not whole
+            self._trouble = f"neither http://… nor a file with {{'url': …}}: {error}"
             return None
 
     async def look(self) -> None:

@@ -12,13 +12,17 @@ import numpy.typing as npt
 from astraflow_core.errors import AstraFlowError
 from astraflow_core.protocols.engine import PauseMode
 from astraflow_core.serving.desk import Flight
+from astraflow_core.serving.differences import what_differs
 from astraflow_core.serving.model_folder import ModelFolder
 from astraflow_core.serving.server_backend import Patience, Server, ServerBackend, Version
 from astraflow_core.types import GenerateResult
 from astraflow_plugin_sglang import generation
 from astraflow_plugin_sglang.config import SGLangConfig
+from astraflow_plugin_sglang.routes import ROUTES, version_of
 from astraflow_plugin_sglang.server import LABEL
 from astraflow_plugin_sglang.updates import Update, update_of
+
+WRITTEN_FOR = "0.5.23"
 
 
 class SGLangBackend(ServerBackend):
@@ -42,6 +46,15 @@ class SGLangBackend(ServerBackend):
 
     async def begin(self) -> None:
         """End what the server does, and load version 0."""
+        version = await version_of(self.client)
+        if version != WRITTEN_FOR:
+            self.log.warning(
+                "SGLang %s is not the version that this engine was written for, %s: %s; run the conformance suite of "
+                "astraflow-plugin-sglang against it",
+                version or "of a version that it does not say",
+                WRITTEN_FOR,
+                await what_differs(self.client, ROUTES),
+            )
         await self.client.post("/pause_generation", {"mode": "abort"})
         await self._update.prepare()
         await self.bring(self.loaded)

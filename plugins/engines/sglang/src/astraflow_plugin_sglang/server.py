@@ -37,6 +37,9 @@ KNOWN_CAUSES = (
 )
 """What a server that ended had said → what it means (from the sources of SGLang 0.5.23)."""
 
+QUIET_HEALTH = {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0"}
+"""Without it SGLang samples a token for each answer of `/health`, and says for 20 s nothing while it is paused."""
+
 
 def sglang_server(config: SGLangConfig, model: Path, log_file: Path, seed: int) -> ChildServer:
     """On loopback, without a tokenizer and without a prefix cache, unless every update flushes that one."""
@@ -56,7 +59,7 @@ def sglang_server(config: SGLangConfig, model: Path, log_file: Path, seed: int) 
     if config.memory_fraction is not None:
         command += ["--mem-fraction-static", str(config.memory_fraction)]
     command += config.arguments
-    own = {**os.environ}
+    own = {**os.environ, **QUIET_HEALTH}
     own.setdefault("HF_HUB_OFFLINE", "1")
     url = f"http://127.0.0.1:{port}"
     return ChildServer(

@@ -69,7 +69,7 @@ def last_marked(all_of_them: Iterator[Named]) -> Iterator[tuple[Named, bool]]:
 
 
 class FromTensors:
-    """Handles of one chunk at a time, the same for each of ``workers``."""
+    """Handles of one chunk at a time, for each of ``workers`` its own: torch counts who maps a tensor by them."""
 
     def __init__(self, client: Client, workers: int, chunk_bytes: int) -> None:
         self._client = client
@@ -84,7 +84,7 @@ class FromTensors:
         """The version's number comes with the last chunk."""
         for tensors, last in last_marked(pieces(version, self._chunk_bytes, self._device)):
             body: dict[str, Any] = {
-                "serialized_named_tensors": [handles(tensors)] * self._workers,
+                "serialized_named_tensors": [handles(tensors) for _ in range(self._workers)],
                 "abort_all_requests": False,
                 "flush_cache": flush and last,
             }

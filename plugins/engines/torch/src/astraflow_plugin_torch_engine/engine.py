@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from astraflow_core.errors import DeadlineExceeded
 from astraflow_core.protocols.engine import PauseMode
+from astraflow_core.serving.tokens import check_request, check_tokens
 from astraflow_core.types import (
     Bucket,
     ComponentContext,
@@ -77,7 +78,8 @@ class TorchEngine:
     async def generate(self, request: GenerateRequest) -> GenerateResult:
         """Sample one sequence; if the caller is cancelled, so is the request."""
         loop = self._loop
-        self._check(request)
+        model = loop.model
+        check_request(request, model.context_length, model.vocab)
         future: asyncio.Future[GenerateResult] = asyncio.get_running_loop().create_future()
         loop.submit(Job(request, future))
         try:
@@ -89,7 +91,8 @@ class TorchEngine:
     async def score(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
         """Computed between two decoding steps."""
         loop = self._loop
-        self._check_tokens("a sequence to score", tokens, 0)
+        model = loop.model
+        check_tokens("a sequence to score", tokens, 0, model.context_length, model.vocab)
         scores: npt.NDArray[np.float32] = await _command(loop, lambda: loop.model.score(tokens))
         return scores
 
@@ -150,23 +153,6 @@ class TorchEngine:
         await _command(loop, loop.stop)
         if not await asyncio.to_thread(loop.join, _CLOSE_SECONDS):
             raise DeadlineExceeded("the decoding thread", "it did not end", _CLOSE_SECONDS)
-
-    def _check(self, request: GenerateRequest) -> None:
-        if request.sampling.max_tokens < 1:
-            raise ValueError(f"request {request.id!r}: max_tokens must be at least 1")
-        self._check_tokens(f"request {request.id!r}", request.prompt, request.sampling.max_tokens)
-
-    def _check_tokens(self, what: str, tokens: npt.NDArray[np.int32], more: int) -> None:
-        model = self._loop.model
-        if not len(tokens):
-            raise ValueError(f"{what} has no tokens; at least one is needed")
-        if len(tokens) + more > model.context_length:
-            raise ValueError(
-                f"{what}: {len(tokens)} tokens + max_tokens {more} exceed the context length of "
-                f"{model.context_length}"
-            )
-        if tokens.min() < 0 or tokens.max() >= model.vocab:
-            raise ValueError(f"{what} has token ids outside [0, {model.vocab})")
 
 
 def _command(loop: DecodeLoop, command: Callable[[], Any]) -> asyncio.Future[Any]:

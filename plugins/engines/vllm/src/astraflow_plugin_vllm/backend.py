@@ -15,6 +15,7 @@ from astraflow_core.errors import AstraFlowError, PreflightError
 from astraflow_core.protocols.engine import PauseMode
 from astraflow_core.serving.buckets import Bucket
 from astraflow_core.serving.desk import Flight
+from astraflow_core.serving.differences import what_differs
 from astraflow_core.serving.http import Client, ServerRefused, ServerSilent
 from astraflow_core.serving.model_folder import ModelFolder
 from astraflow_core.serving.server_backend import Patience, Server, ServerBackend, Version
@@ -24,7 +25,7 @@ from astraflow_plugin_vllm import requests
 from astraflow_plugin_vllm.adapters import Adapters
 from astraflow_plugin_vllm.config import VllmConfig
 from astraflow_plugin_vllm.metrics import SAMPLED, metrics
-from astraflow_plugin_vllm.routes import what_differs
+from astraflow_plugin_vllm.routes import ROUTES
 from astraflow_plugin_vllm.server import LABEL
 from astraflow_plugin_vllm.updates import Reload, Transfer, Update, receive
 
@@ -70,7 +71,7 @@ class VllmBackend(ServerBackend):
                 "astraflow-plugin-vllm against it",
                 version,
                 PROVED,
-                await what_differs(self.client),
+                await what_differs(self.client, ROUTES),
             )
         if not fresh:
             await self.client.post("/pause?mode=abort&clear_cache=true")

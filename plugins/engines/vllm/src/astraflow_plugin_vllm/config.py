@@ -9,17 +9,19 @@ from pydantic import Field, model_validator
 from astraflow_core.config.models import ConfigModel, PositiveInt, Seconds
 
 PositiveFloat = Annotated[float, Field(gt=0)]
+Url = Annotated[str, Field(pattern=r"^(https?://|unix:/)")]
+Router = Annotated[str, Field(pattern=r"^https?://")]
 
 
 class VllmConfig(ConfigModel):
     """``engine = { use = "vllm", … }``"""
 
-    url: str | tuple[str, ...] | None = Field(
+    url: Url | tuple[Url, ...] | None = Field(
         default=None,
         description="A server that runs already, 'http://HOST:PORT' or 'unix:PATH', or one for each replica; "
         "default: a child.",
     )
-    router: str | None = Field(
+    router: Router | None = Field(
         default=None,
         description="A router, such as vllm-router, in front of all servers of url: requests go there.",
     )

@@ -9,6 +9,7 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
+from astraflow_core.errors import PreflightError
 from astraflow_core.serving.child_server import ChildServer
 from astraflow_plugin_vllm.config import VllmConfig
 from astraflow_plugin_vllm.names import BACKEND, EXTENSION
@@ -71,6 +72,11 @@ class VllmServer(ChildServer):
         cpu: bool | None = None,
     ) -> None:
         on_cpu = is_cpu_build() if cpu is None else cpu
+        if config.lora_rank is not None and config.dtype == "float32" and not on_cpu:
+            raise PreflightError(
+                "engine 'vllm': on a GPU adapters need 16 bits, vLLM's kernels for them take no float32: set dtype = "
+                "'bfloat16', or leave lora_rank out"
+            )
         self._folder = Path(tempfile.mkdtemp(prefix="astraflow-vllm-"))
         socket = self._folder / "socket"
         super().__init__(
