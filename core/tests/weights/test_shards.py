@@ -293,6 +293,15 @@ def test_sources_of_blocks_that_do_not_exist_are_refused(run: tuple[int, int]) -
     body = encode(manifest, [Source("http://a:1", (run,))])
     with pytest.raises(PublisherFailed, match="http://a:1 serves blocks"):
         decode(body, manifest)
+    with pytest.raises(
+        PublisherFailed, match="http://b:2 serves blocks 1 to 1, and names block 1 twice"
+    ):
+        decode(
+            encode(manifest, [Source("http://a:1", ((0, 2),)), Source("http://b:2", ((1, 2),))]),
+            manifest,
+        )
+    with pytest.raises(PublisherFailed, match="names 4097 sources, at most 4096"):
+        decode(encode(manifest, [Source("http://a:1", ())] * 4097), manifest)
     with pytest.raises(PublisherFailed, match="malformed sources"):
         decode(msgspec.msgpack.encode({"sources": [3]}), manifest)
 

@@ -169,6 +169,39 @@ class WeightPeer:
         self.process.communicate(timeout=10)
 
 
+class Liar:
+    """A program that publishes and lies: it says first what a trainer would announce, and repeats each line that it is
+    given, the lie from then on."""
+
+    def __init__(self, program: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(program), json.dumps(sys.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+        )
+        told: dict[str, Any] = json.loads(self._line())
+        self.told = Announcement(**(told | {"endpoints": tuple(told["endpoints"])}))
+
+    def lie(self, about: str) -> Announcement:
+        """Begin another lie; what to fetch."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{about}\n".encode())
+        assert self._line() == f"{about}\n".encode()
+        return self.told
+
+    def close(self) -> None:
+        """End it and its pipes."""
+        self.process.kill()
+        self.process.communicate(timeout=10)
+
+    def _line(self) -> bytes:
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], ANSWER_S)
+        assert ready, "the lying process said nothing"
+        return self.process.stdout.readline()
+
+
 class _Half:
     """What both halves can be told."""
 

@@ -11,6 +11,10 @@ from astraflow_core.types import Manifest, Source
 from astraflow_core.weights.failures import PublisherFailed
 
 
+MAX_SOURCES = 4096
+"""Sources of one version: a receiver has a client of each."""
+
+
 class _Sourced(msgspec.Struct, frozen=True):
     sources: tuple[Source, ...] = ()
 
@@ -28,11 +32,21 @@ def decode(body: bytes, manifest: Manifest) -> tuple[Source, ...]:
         sources = msgspec.msgpack.decode(body, type=_Sourced).sources
     except (msgspec.DecodeError, RecursionError) as error:
         raise PublisherFailed(f"malformed sources in its manifest: {error}") from error
-    for source in sources:
-        for first, last in source.runs:
-            if not 0 <= first < last <= len(manifest.blocks):
-                raise PublisherFailed(
-                    f"its manifest says that {source.url} serves blocks {first} to {last - 1} of "
-                    f"{len(manifest.blocks)}"
-                )
+    if len(sources) > MAX_SOURCES:
+        raise PublisherFailed(
+            f"its manifest names {len(sources)} sources, at most {MAX_SOURCES} are asked"
+        )
+    runs = sorted((first, last, source.url) for source in sources for first, last in source.runs)
+    taken = 0
+    for first, last, url in runs:
+        if not 0 <= first < last <= len(manifest.blocks):
+            raise PublisherFailed(
+                f"its manifest says that {url} serves blocks {first} to {last - 1} of "
+                f"{len(manifest.blocks)}"
+            )
+        if first < taken:
+            raise PublisherFailed(
+                f"its manifest says that {url} serves blocks {first} to {last - 1}, and names block {first} twice"
+            )
+        taken = last
     return sources
