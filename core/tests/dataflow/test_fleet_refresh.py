@@ -19,4 +19,10 @@ def test_a_fetch_is_the_mean_over_every_raas() -> None:
         }
     expected = {"swaps": 4.0, "pull_s": 1.0, "pull_mb": 3.0, "swap_s": 0.5}
     assert fleet.refresh("solver") == expected
+    near, far = fleet.present()
+    near.metrics |= {"solver/link_mb_s": 900.0, "solver/link_s": 0.001}
+    far.metrics |= {"solver/link_mb_s": 0.0, "solver/link_s": 0.0}
+    assert fleet.refresh("solver") == {**expected, "link_mb_s": 900.0, "link_s": 0.001}
+    far.metrics |= {"solver/link_mb_s": 40.0, "solver/link_s": 0.3}
+    assert fleet.refresh("solver") == {**expected, "link_mb_s": 40.0, "link_s": 0.3}
     assert fleet.refresh("third") == {"swaps": 0.0, "pull_s": 0.0, "pull_mb": 0.0, "swap_s": 0.0}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ from astraflow_core.cli.secrets import DATAFLOW, TOKEN, read_token
 from astraflow_core.lasting import made_to_last
 
 if TYPE_CHECKING:
+    from astraflow_core.config.auto_transport import Joining
     from astraflow_core.config.models import RunConfig
 
 
@@ -41,10 +44,11 @@ def run_dataflow(arguments: argparse.Namespace) -> int:
 def run_raas(arguments: argparse.Namespace) -> int:
     """One RaaS."""
     with made_to_last():
+        from astraflow_core.cli.joining import joined
         from astraflow_core.raas.main import serve
 
-        config, url = _config(arguments), _dataflow_url(arguments)
-    token = read_token(arguments.token_file)
+        url, token = _dataflow_url(arguments), read_token(arguments.token_file)
+        config = _config(arguments, partial(joined, url, token))
     return serve(config, arguments.directory.absolute(), token, url, arguments.name)
 
 
@@ -100,12 +104,15 @@ def _dataflow_url(arguments: argparse.Namespace) -> str:
     return url
 
 
-def _config(arguments: argparse.Namespace) -> RunConfig:
-    """The validated config with its models as local folders. A workflow may come as an object."""
+def _config(arguments: argparse.Namespace, joining: Joining | None = None) -> RunConfig:
+    """The validated config with its models as local folders. A workflow may come as an object. What was chosen in
+    the user's place is told."""
     from astraflow_core.config.load import load_config
     from astraflow_core.hooks import Hooks
     from astraflow_core.model_folders import resolve_models
 
-    loaded = load_config(arguments.file, arguments.overrides, workflow_given=True)
+    loaded = load_config(arguments.file, arguments.overrides, workflow_given=True, joining=joining)
+    for note in loaded.notes:
+        sys.stderr.write(f"astraflow: {note}\n")
     arguments.directory.mkdir(parents=True, exist_ok=True)
     return resolve_models(loaded.config, Hooks.for_models(loaded.catalog))

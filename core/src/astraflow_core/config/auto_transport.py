@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from pydantic import BaseModel
 
@@ -13,15 +16,32 @@ from astraflow_core.config.rendering import shown
 from astraflow_core.config.tables import AUTO
 from astraflow_core.errors import ConfigError
 from astraflow_core.hooks import Hooks
-from astraflow_core.types import RunInfo, TransportChoice, TransportEnds
+from astraflow_core.types import Announcement, RunInfo, TransportChoice, TransportEnds
 
 Components = dict[str, tuple[Selected, BaseModel | None]]
 _LOOPBACK = ("localhost", "::1")
 _EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 (compared, not bound)
 
 
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A run that is on already: the newest version of each policy that has one, and the run's token."""
+
+    announced: Mapping[str, Announcement]
+    token: str = field(repr=False)
+
+
+Joining = Callable[[], Joined]
+"""Asks a run that is on already; called if a transport is to be chosen."""
+
+
 def choose_transports(
-    config: RunConfig, catalog: Catalog, components: Components, run: RunInfo, label: str
+    config: RunConfig,
+    catalog: Catalog,
+    components: Components,
+    run: RunInfo,
+    label: str,
+    joining: Joining | None = None,
 ) -> tuple[RunConfig, tuple[str, ...]]:
     """The config with every transport named, and a note on each choice. ``components`` gets what was
     selected. Raises :class:`ConfigError` if nobody chooses."""
@@ -29,12 +49,16 @@ def choose_transports(
     if not open_policies:
         return config, ()
     hooks = Hooks.for_run(catalog, config)
+    joined = joining() if joining else Joined({}, "")
     policies, notes = dict(config.policies), []
     for name in open_policies:
         policy, path = policies[name], f"policies.{name}.transport"
-        chosen = hooks.choose_transport(
-            run, policy.engine.use, policy.trainer.use, _ends(config, catalog, components, name)
+        ends = replace(
+            _ends(config, catalog, components, name),
+            announced=joined.announced.get(name),
+            token=joined.token,
         )
+        chosen = hooks.choose_transport(run, policy.engine.use, policy.trainer.use, ends)
         if isinstance(chosen, str):
             chosen = TransportChoice(chosen, "a plugin of the run named it")
         if not isinstance(chosen, TransportChoice):
@@ -72,7 +96,14 @@ def _ends(
             entry.component.name: entry.component.capabilities
             for entry in catalog.components(Kind.TRANSPORT)
         },
+        model_bytes=_tensor_bytes(Path(config.policies[policy].model).expanduser()),
     )
+
+
+def _tensor_bytes(model: Path) -> int | None:
+    """The size of the safetensors files of a local folder."""
+    sizes = [file.stat().st_size for file in model.glob("*.safetensors") if file.is_file()]
+    return sum(sizes) if sizes else None
 
 
 def as_comments(notes: tuple[str, ...]) -> str:

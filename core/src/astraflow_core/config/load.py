@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from astraflow_core.catalog import Catalog, Selected
-from astraflow_core.config.auto_transport import choose_transports
+from astraflow_core.config.auto_transport import Joining, choose_transports
 from astraflow_core.config.models import RunConfig
 from astraflow_core.config.pairing import pairing_lines
 from astraflow_core.config.paths import absolute, resolved_options
@@ -44,13 +44,15 @@ def load_config(
     catalog: Catalog | None = None,
     *,
     workflow_given: bool = False,
+    joining: Joining | None = None,
 ) -> LoadedConfig:
     """Read, override and validate a run.
 
     ``source`` is a TOML file or the same as a mapping (the Python API). ``overrides`` are texts
     ``"a.b.c=VALUE"``. Relative paths (keys of components whose type is a path, ``python``, and a ``model``
     that is a folder there) start from the file that set them. ``workflow_given`` allows a run without
-    ``[workflow]``, whose object comes from elsewhere. Raises :class:`ConfigError` with every problem.
+    ``[workflow]``, whose object comes from elsewhere. ``joining``: of a process that joins a run.
+    Raises :class:`ConfigError` with every problem.
     """
     if isinstance(source, Mapping):
         label, layers = "", Layers()
@@ -80,7 +82,7 @@ def load_config(
         if place.path not in components and place.table.use != AUTO:  # a default of the core
             components[place.path] = catalog.validate(place.kind, place.table, place.path)
     info = run_info(config, Path(config.run.directory) / config.run.name)
-    config, notes = choose_transports(config, catalog, components, info, label)
+    config, notes = choose_transports(config, catalog, components, info, label, joining)
     problems = pairing_lines(config, components)
     if problems:
         raise ConfigError(problems, label)

@@ -168,9 +168,13 @@ class Fleet:
     def refresh(self, policy: str) -> dict[str, float]:
         """Swaps of a policy's weights that the RaaS present have made, and the mean seconds of a pull
         (``pull_s``), megabytes that it received (``pull_mb``) and seconds of putting a version into place
-        (``swap_s``)."""
+        (``swap_s``). ``link_mb_s`` and ``link_s`` are rate and round trip of the slowest way to any of them, if one
+        is known."""
         figures: dict[str, float] = defaultdict(float)
+        links = []
         for record in self.present():
+            if rate := record.metrics.get(f"{policy}/link_mb_s", 0.0):
+                links.append((rate, record.metrics.get(f"{policy}/link_s", 0.0)))
             for name in ("swaps", "pull_s", "bytes_received", "pause_s", "load_s", "resume_s"):
                 figures[name] += record.metrics.get(f"{policy}/{name}", 0.0)
         swaps = figures["swaps"]
@@ -180,6 +184,7 @@ class Fleet:
             "pull_s": figures["pull_s"] / swaps if swaps else 0.0,
             "pull_mb": figures["bytes_received"] / swaps / 1e6 if swaps else 0.0,
             "swap_s": placed / swaps if swaps else 0.0,
+            **dict(zip(("link_mb_s", "link_s"), min(links, default=()), strict=False)),
         }
 
     def idle(self, now: float) -> dict[str, float]:

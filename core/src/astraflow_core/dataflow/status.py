@@ -83,6 +83,7 @@ def _policy(state: FlowState, stream: PolicyStream) -> dict[str, Any]:
     metrics = {key: _finite(value) for key, value in trainer.metrics.items()}
     return {
         "version": state.versions.newest[stream.policy],
+        "announced": _announced(state, stream.policy),
         "updates": stream.updates,
         "released": stream.released,
         "batch_sequences": stream.settings.batch_sequences,
@@ -112,6 +113,15 @@ def _policy(state: FlowState, stream: PolicyStream) -> dict[str, Any]:
         "max_staleness_seen": stream.staleness.highest_seen,
         "staleness": {str(lag): rows for lag, rows in sorted(stream.staleness.seen.items())},
     }
+
+
+def _announced(state: FlowState, policy: str) -> dict[str, Any] | None:
+    """The newest version, as its trainer announced it, if it can be fetched."""
+    for message in state.versions.newer_than({}):
+        if message.policy == policy:
+            fields = ("policy", "version", "transport", "endpoints", "digest", "size")
+            return {name: getattr(message, name) for name in fields}
+    return None
 
 
 def _raas(state: FlowState, record: RaasRecord, now: float) -> dict[str, Any]:

@@ -23,7 +23,8 @@ from astraflow_core.wire.messages import Wait
 
 @dataclass(frozen=True, slots=True)
 class RefreshTimes:
-    """Seconds spent over all swaps of all replicas, and how many there were. Each version is pulled once."""
+    """Seconds spent over all swaps of all replicas, and how many there were. Each version is pulled once.
+    ``link_mb_s`` and ``link_s`` are rate and round trip of the last fetch that was long enough to tell, 0 before."""
 
     pull_s: float
     pause_s: float
@@ -32,6 +33,8 @@ class RefreshTimes:
     swaps: int
     failures: int
     bytes_received: int
+    link_mb_s: float
+    link_s: float
 
 
 class WeightRefresh:
@@ -73,7 +76,7 @@ class WeightRefresh:
     @property
     def times(self) -> RefreshTimes:
         """The sums over the replicas."""
-        each = [replica.times for replica in self.replicas]
+        each, link = [replica.times for replica in self.replicas], self._shelf.link
         return RefreshTimes(
             pull_s=self._shelf.fetch_s,
             pause_s=sum(times.pause_s for times in each),
@@ -82,6 +85,8 @@ class WeightRefresh:
             swaps=sum(times.swaps for times in each),
             failures=sum(times.failures for times in each),
             bytes_received=self._shelf.bytes_received,
+            link_mb_s=0.0 if link is None else link.mb_s,
+            link_s=0.0 if link is None else link.round_trip_s,
         )
 
     def wake(self) -> None:

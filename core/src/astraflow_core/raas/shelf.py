@@ -14,7 +14,7 @@ from typing import cast
 from astraflow_core.errors import WeightsError
 from astraflow_core.protocols.transport import DirectReceiver, Receiver
 from astraflow_core.raas.threads import in_thread
-from astraflow_core.types import Announcement, Delivery, WeightSource
+from astraflow_core.types import Announcement, Delivery, Link, WeightSource
 
 log = logging.getLogger("astraflow.raas")
 REMEMBERED = 16
@@ -25,7 +25,8 @@ class WeightShelf:
     """Fetches each version once, whoever asks first, and keeps it while a replica has it or loads it.
 
     ``pinned`` is the version that every replica should serve, ``held`` those that requests in flight need;
-    ``fetch_s`` and ``bytes_received`` add up over all fetches. ``direct``: engines may receive a version without
+    ``fetch_s`` and ``bytes_received`` add up over all fetches; ``link`` is what the last one that was long enough told
+    of its way. ``direct``: engines may receive a version without
     a file, at a meeting (:meth:`met`).
     """
 
@@ -36,6 +37,7 @@ class WeightShelf:
         self.held: Counter[int] = Counter()
         self.fetch_s = 0.0
         self.bytes_received = 0
+        self.link: Link | None = None
         self._receiver, self._deadline_s = receiver, deadline_s
         self.direct = hasattr(receiver, "meet")
         self._announced: dict[int, Announcement] = {}
@@ -110,6 +112,7 @@ class WeightShelf:
         )
         self.fetch_s += time.monotonic() - began
         self.bytes_received += source.bytes_received
+        self.link = source.link or self.link
         self._sources[version] = source
         self._last_fetched = version
         return source

@@ -38,6 +38,7 @@ from astraflow_core.types.units import Units, units_of
 from astraflow_core.types.weights import (
     Announcement,
     ExportedTensor,
+    Link,
     Manifest,
     Source,
     TensorSlice,
@@ -61,6 +62,7 @@ __all__ = [
     "Group",
     "GroupStatistics",
     "GroupSummary",
+    "Link",
     "LogprobSemantics",
     "Loss",
     "LossInputs",

@@ -6,13 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from astraflow_core.types.weights import Announcement
+
 
 @dataclass(frozen=True, slots=True)
 class TransportEnds:
     """Between what weights are to travel. ``same_host``: trainer and every RaaS are on this host;
     ``shared_devices``: and use the same GPUs by turns. ``host`` is the address that other hosts reach this one by
     (``None``: there are none, or the launcher says where the trainer is). ``engine`` and ``trainer`` are the
-    capabilities of both, ``transports`` those of each installed transport, by name."""
+    capabilities of both, ``transports`` those of each installed transport, by name. ``model_bytes``: the size of the
+    model's tensors, if they are in a local folder.
+
+    A process that joins a run which is on already knows more: ``announced`` is the newest version of the policy,
+    which its publisher serves to whoever has ``token``."""
 
     same_host: bool
     shared_devices: bool
@@ -20,6 +26,9 @@ class TransportEnds:
     engine: frozenset[str]
     trainer: frozenset[str]
     transports: Mapping[str, frozenset[str]]
+    model_bytes: int | None = None
+    announced: Announcement | None = None
+    token: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,10 +99,19 @@ class Announcement:
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """What was measured of the way from a publisher to this host: ``mb_s`` in 10^6 bytes a second, which is a
+    lower bound, and the round trip in seconds."""
+
+    mb_s: float
+    round_trip_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class WeightSource:
     """A version that is local, whole and verified. ``path`` is a safetensors file that any process on
     this host can open; it stays as it is until the source is released by its receiver. ``kind`` and ``base`` are
-    the manifest's."""
+    the manifest's. ``link`` is what the fetch told of its way, if it was long enough to tell."""
 
     policy: str
     version: int
@@ -112,3 +121,4 @@ class WeightSource:
     seconds: float
     kind: Kind = "full"
     base: str | None = None
+    link: Link | None = None

@@ -139,6 +139,11 @@ class VersionClient:
         if self._error is not None:
             raise self._error
 
+    @property
+    def round_trip_s(self) -> float:
+        """The shortest that a connection took, in seconds; infinite before the first."""
+        return self._round_trip_s
+
     def width(self) -> int:
         """Streams that the path takes: one per :data:`PER_STREAM` bytes in flight, from measured rate and
         round trip, since the kernel bounds what one connection has in flight."""
@@ -289,5 +294,5 @@ def _reason(connection: Connection, answer: Answer) -> str:
         return answer.reason
     try:
         return str(json.loads(connection.read(answer.length))["error"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return answer.reason

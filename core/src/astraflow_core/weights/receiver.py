@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from astraflow_core.errors import WeightsError, WireError
-from astraflow_core.types import Announcement, Manifest, WeightSource
+from astraflow_core.types import Announcement, Link, Manifest, WeightSource
 from astraflow_core.weights.arrivals import Arrivals
 from astraflow_core.weights.client import FAILURES, MOST_FACTOR, STALL_S, VersionClient
 from astraflow_core.weights.download import download
 from astraflow_core.weights.failures import PublisherFailed
 from astraflow_core.weights.pool import ConnectionPool
+from astraflow_core.weights.probe import LEAST_BYTES
 from astraflow_core.weights.relay import Relay
 from astraflow_core.weights.shard_download import download_from
 from astraflow_core.weights.spare import SpareFile
@@ -66,7 +67,7 @@ class HttpReceiver:
         try:
             with self._counted():
                 with self.open(partial, announcement) as file:
-                    received, manifest = self._fill(
+                    received, manifest, link = self._fill(
                         announcement, file.fileno(), who, began + deadline_s
                     )
                 path = partial.rename(partial.with_name(f"{stem}.safetensors"))
@@ -85,6 +86,7 @@ class HttpReceiver:
             seconds=time.monotonic() - began,
             kind=manifest.kind,
             base=manifest.base,
+            link=link,
         )
 
     def open(self, partial: Path, announcement: Announcement) -> BinaryIO:
@@ -125,7 +127,7 @@ class HttpReceiver:
 
     def _fill(
         self, announcement: Announcement, file: int, who: str, deadline: float
-    ) -> tuple[int, Manifest]:
+    ) -> tuple[int, Manifest, Link | None]:
         done = Arrivals()
         problems: list[str] = []
         received = 0
@@ -136,9 +138,9 @@ class HttpReceiver:
                     client = self._client(announcement, endpoint, deadline)
                     with self._registered(client), client:
                         manifest = client.manifest()
-                        self._fetch(client, manifest, file, done, deadline, problems)
+                        link = self._fetch(client, manifest, file, done, deadline, problems)
                     _check_tensors(file, manifest)
-                    return received + client.received, manifest
+                    return received + client.received, manifest, link
                 except (PublisherFailed, WireError) as error:
                     problems.append(f"{endpoint}: {error}")
                 except WeightsError as error:
@@ -162,15 +164,20 @@ class HttpReceiver:
         done: Arrivals,
         deadline: float,
         problems: list[str],
-    ) -> None:
+    ) -> Link | None:
         os.truncate(file, manifest.size)
         if self._relay is not None:
             self._relay.offer(manifest, file, done)
         with self._sources(client, deadline):
             done.update(self.prepare(client, manifest, file))
             self._fetch_nearer(client, manifest, file, done, deadline, problems)
+            before, began = _received(client), time.monotonic()
             download_from(client, manifest, file, done)
         download(client, manifest, file, done)
+        came = _received(client) - before
+        if came < LEAST_BYTES:
+            return None
+        return Link(came / (time.monotonic() - began) / 1e6, client.round_trip_s)
 
     def _fetch_nearer(
         self,
@@ -257,6 +264,10 @@ class HttpReceiver:
         finally:
             with self._lock:
                 self._running.discard(client)
+
+
+def _received(client: VersionClient) -> int:
+    return client.received + sum(source.received for source in client.sources)
 
 
 def _check_tensors(file: int, manifest: Manifest) -> None:

@@ -140,8 +140,9 @@ class TasksLeased(Message, frozen=True):
 class RenewLeases(Message, frozen=True):
     """``POST /v1/tasks/renew``: the heartbeat of a RaaS with all tasks that it holds. ``metrics``: gauges
     and counters of the RaaS (``tokens_generated``, ``prompt_tokens``, ``running``, ``decode_s``, per policy
-    ``POLICY/pull_s``, ``POLICY/pause_s``, ``POLICY/load_s``, ``POLICY/resume_s``, ``POLICY/swaps`` …, and of
-    the last :class:`Probe` ``POLICY/probe_version``, ``POLICY/probe_mean``, ``POLICY/probe_largest``).
+    ``POLICY/pull_s``, ``POLICY/pause_s``, ``POLICY/load_s``, ``POLICY/resume_s``, ``POLICY/swaps``, of the way to
+    the publisher ``POLICY/link_mb_s`` and ``POLICY/link_s``, its round trip …, and of the last :class:`Probe`
+    ``POLICY/probe_version``, ``POLICY/probe_mean``, ``POLICY/probe_largest``).
     ``waits``: what it waits for.
 
     404: this RaaS is not registered, or was given up: it must register (again).

@@ -14,9 +14,10 @@ from astraflow_core.config.auto_transport import as_comments
 from astraflow_core.config.load import load_config
 from astraflow_core.errors import PluginError
 from astraflow_core.testing.runs import TABLE_RUN
-from astraflow_core.types import TransportChoice, TransportEnds
-from astraflow_plugin_auto.choice import FAST_MB_S, LEAST_SHARED, Facts, choose
-from astraflow_plugin_auto.earlier import Measured, measured
+from astraflow_core.types import Announcement, Link, TransportChoice, TransportEnds
+from astraflow_plugin_auto.choice import LEAST_SHARED, Facts, choose
+from astraflow_plugin_auto.earlier import measured
+from astraflow_plugin_auto.estimate import FAST_MB_S
 from astraflow_plugin_auto.surroundings import BANDWIDTH
 
 ALL = {
@@ -50,6 +51,10 @@ def without(*names: str) -> dict[str, frozenset[str]]:
     return {name: flags for name, flags in ALL.items() if name not in names}
 
 
+def told(transport: str, size: int = 1 << 30) -> Announcement:
+    return Announcement("solver", 3, transport, ("http://10.0.0.7:1",), "", size)
+
+
 AWAY = {"same_host": False, "host": "10.0.0.7"}
 PATH = frozenset({"weights.path"})
 
@@ -66,8 +71,16 @@ PATH = frozenset({"weights.path"})
         ({"gpus": False, "transports": without("shm")}, "http"),
         ({"gpus": False, "transports": without("shm", "http")}, "zmq"),
         (AWAY, "delta"),
-        ({**AWAY, "bandwidth": Measured(FAST_MB_S - 1, "so")}, "delta"),
-        ({**AWAY, "bandwidth": Measured(FAST_MB_S, "so")}, "http"),
+        ({**AWAY, "link": Link(FAST_MB_S - 1, 0.3)}, "delta"),
+        ({**AWAY, "link": Link(FAST_MB_S, 0.3)}, "http"),
+        ({**AWAY, "link": Link(100.0, 0.3), "model_bytes": 14 << 30}, "delta"),
+        ({**AWAY, "link": Link(100.0, 0.3), "model_bytes": 1 << 20}, "http"),
+        ({**AWAY, "announced": told("delta")}, "delta"),
+        ({**AWAY, "announced": told("delta"), "link": Link(900.0, 0.001)}, "http"),
+        ({**AWAY, "announced": told("http"), "link": Link(1.0, 0.3)}, "http"),
+        ({**AWAY, "announced": told("zmq"), "link": Link(1.0, 0.3)}, "zmq"),
+        ({"announced": told("collective"), "gpus": False}, "http"),
+        ({"same_host": False, "announced": told("delta")}, "delta"),
         ({**AWAY, "transports": without("delta")}, "http"),
         ({**AWAY, "trainer": frozenset({"lora"})}, "http"),
         ({**AWAY, "transports": without("delta", "http")}, "zmq"),
@@ -86,6 +99,7 @@ def test_the_first_rule_that_holds_is_taken(changes: dict[str, Any], expected: s
     assert isinstance(chosen, TransportChoice)
     assert chosen.use == expected and len(chosen.why.split()) > 4
     wide = {"host": "0.0.0.0", "advertise": "10.0.0.7"} if "host" in changes else {}
+    assert "e+" not in chosen.why
     assert dict(chosen.options) == wide
 
 
@@ -100,6 +114,19 @@ def test_what_is_in_the_way_is_said_of_each() -> None:
     assert "http: engine 'vllm' lacks weights.path" in text
     nowhere = choose(replace(HERE, ends=replace(ENDS, same_host=False)))
     assert nowhere == ["the launcher says only later where the trainer will be"]
+
+
+def test_the_reason_names_the_link_and_what_a_version_would_cost() -> None:
+    fourteen = facts(**AWAY, link=Link(23.0, 0.3), how="measured now", model_bytes=14_000_000_000)
+    chosen = choose(fourteen)
+    assert isinstance(chosen, TransportChoice)
+    assert chosen.use == "delta"
+    assert chosen.why == (
+        "RaaS may be on other hosts, over links of 23 MB/s and 300 ms (measured now): "
+        "14 GB take 609 s whole and about 34 s by a delta"
+    )
+    refused = choose(facts(**AWAY, announced=told("disk")))
+    assert isinstance(refused, list) and all("publisher speaks 'disk'" in why for why in refused)
 
 
 AUTO_RUN = TABLE_RUN.replace('transport = { use = "http" }', 'transport = { use = "auto" }')
@@ -149,6 +176,15 @@ def earlier_run(folder: Path, name: str, at: int, host: str, pull_mb: float, pul
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (run / "metrics.jsonl").write_text(text + '{"policy": "sol')
     os.utime(run / "metrics.jsonl", (at, at))
+
+
+def test_a_link_that_a_run_measured_is_better_than_its_mean_fetch(tmp_path: Path) -> None:
+    earlier_run(tmp_path, "deltas", 100, "10.1.2.3", 0.2, 0.5)
+    metrics = tmp_path / "deltas" / "metrics.jsonl"
+    refresh = {"swaps": 5, "pull_mb": 0.2, "pull_s": 0.5, "link_mb_s": 23.0, "link_s": 0.3}
+    metrics.write_text(json.dumps({"policy": "solver", "refresh": refresh}) + "\n")
+    assert measured(tmp_path, "10.1.2.3") == (Link(23.0, 0.3), "measured in run 'deltas'")
+    assert measured(tmp_path, "10.9.9.9") is None
 
 
 def test_the_rate_of_earlier_fetches_is_used_and_named(

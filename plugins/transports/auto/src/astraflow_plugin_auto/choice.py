@@ -5,26 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from astraflow_core.types import TransportChoice, TransportEnds
-from astraflow_plugin_auto.earlier import Measured
+from astraflow_core.types import Link, TransportChoice, TransportEnds
+from astraflow_plugin_auto.estimate import delta_s, whole_is_quicker, whole_s
 
 LEAST_SHARED = 1 << 30
 """Free bytes of shared memory below which it is not used; a container has 64 MiB unless told otherwise."""
-FAST_MB_S = 500.0
-"""Bandwidth from which whole versions arrive sooner than deltas are made and applied."""
+WHOLE_TOO = ("delta", "collective", "cuda_ipc")
+"""Transports whose publishers serve whole versions to a receiver of ``http`` too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a choice depends on. ``shared_bytes`` are free in /dev/shm, ``bandwidth`` was measured by
-    somebody, or is ``None``."""
+    """What a choice depends on. ``shared_bytes`` are free in /dev/shm. ``link`` is the way between publisher and
+    receivers as far as it is known, and ``how`` says who measured it, or why nobody did."""
 
     engine: str
     trainer: str
     ends: TransportEnds
     gpus: bool = False
     shared_bytes: int = 0
-    bandwidth: Measured | None = None
+    link: Link | None = None
+    how: str = "nobody has measured it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Rule:
 def choose(facts: Facts) -> TransportChoice | list[str]:
     """The first rule that holds; else what is in the way of each."""
     ends = facts.ends
-    if not ends.same_host and ends.host is None:
+    if not ends.same_host and ends.host is None and ends.announced is None:
         return ["the launcher says only later where the trainer will be"]
     hindrances = []
     for rule in _rules(facts):
@@ -80,18 +81,38 @@ def _rules(facts: Facts) -> Iterator[Rule]:
         "trainer and RaaS are on this host, where a delta costs more than it saves",
     )
     away = "" if not ends.same_host else "nothing leaves this host"
-    speed = facts.bandwidth
-    fast = speed is not None and speed.mb_s >= FAST_MB_S
-    known = "of unknown bandwidth"
-    if speed is not None:
-        known = f"of {speed.mb_s:.0f} MB/s ({speed.how})"
+    known = _described(facts)
+    whole = facts.link is not None and whole_is_quicker(_megabytes(ends), facts.link)
     yield Rule(
         "delta",
-        away or path or (f"{known} is enough for whole versions" if fast else ""),
+        away or path or (f"whole versions are quicker over links {known}" if whole else ""),
         f"RaaS may be on other hosts, over links {known}",
     )
     yield Rule("http", away or path, f"RaaS may be on other hosts, over links {known}")
     yield Rule("zmq", path, "it is what is installed and fits")
+
+
+def _described(facts: Facts) -> str:
+    """The link in words, and what a version would cost over it."""
+    link, megabytes = facts.link, _megabytes(facts.ends)
+    if link is None:
+        return f"of unknown bandwidth ({facts.how})"
+    trip = f" and {_short(1000 * link.round_trip_s)} ms" if link.round_trip_s else ""
+    text = f"of {_short(link.mb_s)} MB/s{trip} ({facts.how})"
+    if megabytes is None:
+        return text
+    size = f"{_short(megabytes / 1000)} GB" if megabytes >= 1000 else f"{_short(megabytes)} MB"
+    whole, delta = _short(whole_s(megabytes, link)), _short(delta_s(megabytes, link))
+    return f"{text}: {size} take {whole} s whole and about {delta} s by a delta"
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def _megabytes(ends: TransportEnds) -> float | None:
+    size = ends.announced.size if ends.announced else ends.model_bytes
+    return None if size is None else size / 1e6
 
 
 def _unusable(name: str, ends: TransportEnds) -> str:
@@ -100,7 +121,14 @@ def _unusable(name: str, ends: TransportEnds) -> str:
         return f"not installed (pip install astraflow-plugin-{name.replace('_', '-')})"
     if "lora" in ends.trainer and "adapter" not in flags:
         return "it sends no adapters, which the trainer may make"
+    if ends.announced and name not in _served(ends.announced.transport):
+        return f"the publisher speaks {ends.announced.transport!r}"
     return ""
+
+
+def _served(transport: str) -> tuple[str, ...]:
+    """What a receiver may be when the publisher is this."""
+    return (transport, "http") if transport in WHOLE_TOO else (transport,)
 
 
 def _with(flag: str, ends: TransportEnds) -> str:

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import json
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from astraflow_core.types import Link
+
 LEAST_MB = 4.0
-"""Mean size of a fetch from which its rate tells of bandwidth; that of smaller ones tells of round trips."""
+"""Mean size of a fetch from which its rate tells of bandwidth, where the run has measured no link: that of smaller
+ones tells of round trips."""
 RUNS = 20
 """Runs that are looked at, from the newest."""
 TAIL = 64 << 10
 """Bytes of the end of a run's metrics that are read."""
+_NEEDED = {"swaps", "pull_s", "pull_mb"}
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Bandwidth in MB/s, and who measured it how."""
-
-    mb_s: float
-    how: str
-
-
-def measured(folder: Path, host: str) -> Measured | None:
-    """The rate of the newest run in ``folder`` whose publisher was reached at ``host`` by what a run directory
-    holds; ``None`` if there is no such run, or what it fetched was too small to tell."""
+def measured(folder: Path, host: str) -> tuple[Link, str] | None:
+    """The slowest link of the newest run in ``folder`` whose publisher was reached at ``host``, and which run that is,
+    by what a run directory holds; ``None`` if there is no such run, or what it fetched was too small to tell."""
     try:
         runs = [path.parent for path in folder.glob("*/metrics.jsonl")]
         runs.sort(key=lambda run: (run / "metrics.jsonl").stat().st_mtime, reverse=True)
@@ -34,10 +29,15 @@ def measured(folder: Path, host: str) -> Measured | None:
         return None
     for run in runs[:RUNS]:
         refresh = _last_refresh(run, _reached_at(run, host))
-        if refresh is None or refresh["pull_mb"] < LEAST_MB or refresh["pull_s"] <= 0:
+        if refresh is None:
             continue
-        how = f"{refresh['swaps']:.0f} fetches of {refresh['pull_mb']:.0f} MB in run {run.name!r}"
-        return Measured(refresh["pull_mb"] / refresh["pull_s"], how)
+        if refresh.get("link_mb_s", 0.0) > 0:
+            link = Link(refresh["link_mb_s"], refresh.get("link_s", 0.0))
+            return link, f"measured in run {run.name!r}"
+        if refresh["pull_mb"] >= LEAST_MB and refresh["pull_s"] > 0:
+            link = Link(refresh["pull_mb"] / refresh["pull_s"], 0.0)
+            swaps, size = refresh["swaps"], refresh["pull_mb"]
+            return link, f"{swaps:.0f} fetches of {size:.0f} MB in run {run.name!r}"
     return None
 
 
@@ -66,9 +66,14 @@ def _last_refresh(run: Path, policies: frozenset[str]) -> dict[str, float] | Non
         try:
             said: dict[str, Any] = json.loads(line)
             if said["policy"] in policies:
-                return {
-                    name: float(said["refresh"][name]) for name in ("swaps", "pull_s", "pull_mb")
-                }
-        except (ValueError, KeyError, TypeError):  # half a line, or one of another kind
+                refresh = {name: float(value) for name, value in said["refresh"].items()}
+                if refresh.keys() >= _NEEDED:
+                    return refresh
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+        ):  # half a line, or one of another kind
             continue
     return None

@@ -6,10 +6,11 @@ import os
 import shutil
 from pathlib import Path
 
-from astraflow_core.errors import PluginError
-from astraflow_core.types import RunInfo, TransportChoice, TransportEnds
+from astraflow_core.errors import PluginError, WeightsError
+from astraflow_core.types import Link, RunInfo, TransportChoice, TransportEnds
+from astraflow_core.weights.probe import probe
 from astraflow_plugin_auto.choice import Facts, choose
-from astraflow_plugin_auto.earlier import Measured, measured
+from astraflow_plugin_auto.earlier import measured
 
 BANDWIDTH = "ASTRAFLOW_BANDWIDTH_MB_S"
 _SHARED = Path("/dev/shm")  # noqa: S108 (asked how much is free)
@@ -18,16 +19,15 @@ _GPU = Path("/dev/nvidiactl")
 
 def answer(run: RunInfo, engine: str, trainer: str, ends: TransportEnds) -> TransportChoice:
     """The choice for a policy with these components; raises :class:`PluginError` if nothing fits."""
-    known = _said()
-    if known is None and ends.host is not None:
-        known = measured(run.directory.parent, ends.host)
+    link, how = _link(run, ends)
     facts = Facts(
         engine,
         trainer,
         ends,
         gpus=_GPU.exists(),
         shared_bytes=shutil.disk_usage(_SHARED).free if _SHARED.is_dir() else 0,
-        bandwidth=known,
+        link=link,
+        how=how,
     )
     chosen = choose(facts)
     if isinstance(chosen, TransportChoice):
@@ -37,7 +37,25 @@ def answer(run: RunInfo, engine: str, trainer: str, ends: TransportEnds) -> Tran
     )
 
 
-def _said() -> Measured | None:
+def _link(run: RunInfo, ends: TransportEnds) -> tuple[Link | None, str]:
+    """The way between publisher and receivers, and who measured it or why it is not known: what somebody said, else
+    what can be measured now, else what earlier runs have measured."""
+    said = _said()
+    if said is not None or ends.same_host:
+        return said, f"as {BANDWIDTH} says"
+    trouble = "no version is announced yet, so there is nobody to measure with"
+    if ends.announced is not None:
+        try:
+            return probe(ends.announced, ends.token), "measured now"
+        except WeightsError as error:
+            trouble = f"not measured: {error}"
+    earlier = None if ends.host is None else measured(run.directory.parent, ends.host)
+    return (
+        (None, f"{trouble}; no run before this one has measured it") if earlier is None else earlier
+    )
+
+
+def _said() -> Link | None:
     text = os.environ.get(BANDWIDTH)
     if not text:
         return None
@@ -47,4 +65,4 @@ def _said() -> Measured | None:
         value = 0.0
     if not 0 < value < float("inf"):
         raise PluginError(f"{BANDWIDTH}={text!r}: expected MB/s, a number above 0")
-    return Measured(value, f"as {BANDWIDTH} says")
+    return Link(value, 0.0)

@@ -1,0 +1,30 @@
+"""What a process that joins a run asks its dataflow before it reads a config that leaves something open."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+from astraflow_core.config.auto_transport import Joined
+from astraflow_core.errors import AstraFlowError
+from astraflow_core.types import Announcement
+from astraflow_core.wire.client import SyncClient
+
+ASK_S = 2.0
+"""How long the dataflow may take: what it would tell is of use, not needed."""
+
+
+def joined(url: str, token: str) -> Joined:
+    """The newest version of each policy; none if the dataflow does not answer yet."""
+    with closing(SyncClient(url, token)) as client:
+        try:
+            status = client.get_json("/v1/status", deadline_s=ASK_S)
+        except AstraFlowError:
+            return Joined({}, token)
+    policies: dict[str, Any] = status["policies"]
+    announced = {
+        name: Announcement(**{**said, "endpoints": tuple(said["endpoints"])})
+        for name, policy in policies.items()
+        if (said := policy.get("announced")) is not None
+    }
+    return Joined(announced, token)
