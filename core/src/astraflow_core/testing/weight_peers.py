@@ -173,9 +173,9 @@ class Liar:
     """A program that publishes and lies: it says first what a trainer would announce, and repeats each line that it is
     given, the lie from then on."""
 
-    def __init__(self, program: Path) -> None:
+    def __init__(self, program: Path, *arguments: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(program), json.dumps(sys.path)],
+            [sys.executable, str(program), json.dumps(sys.path), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,

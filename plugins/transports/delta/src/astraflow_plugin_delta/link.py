@@ -16,6 +16,8 @@ import msgspec
 import numpy as np
 import xxhash
 
+from astraflow_plugin_delta.frame import HEAD
+
 INDEX = "links"
 MAX_INDEX = 1 << 20
 _MAGIC = b"AFDELTA1"
@@ -99,13 +101,17 @@ def open_link(data: memoryview, entry: Entry) -> Link:
         raise BadLink(f"it leads from version {head.base} to {head.version}, or from other weights")
     if len(head.table) % _TABLE.itemsize:
         raise BadLink("its table is torn")
-    frames: dict[int, list[memoryview]] = {}
+    table = np.frombuffer(head.table, _TABLE)
     position = _START.size + length
-    for block, size in np.frombuffer(head.table, _TABLE).tolist():
+    if (end := position + int(table["length"].sum(dtype=np.uint64))) != len(data):
+        raise BadLink(f"its frames end at byte {end} of {len(data)}")
+    if (shortest := int(table["length"].min(initial=HEAD.size))) < HEAD.size:
+        # Frames of nothing would take many times the memory that the link has bytes.
+        raise BadLink(f"a frame of {shortest} bytes has no head")
+    frames: dict[int, list[memoryview]] = {}
+    for block, size in table.tolist():
         frames.setdefault(block, []).append(data[position : position + size])
         position += size
-    if position != len(data):
-        raise BadLink(f"its frames end at byte {position} of {len(data)}")
     return Link(head, frames)
 
 
