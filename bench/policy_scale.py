@@ -1,8 +1,8 @@
 """What a row costs the dataflow in a run with 1, 2, 4 and 8 policies, and what a stalled trainer costs the others.
 
-Whatever the number of policies, a group has as many sequences of as many tokens (eight trajectories of eight turns),
-a batch as many rows, and there are as many batches and versions: the policies take turns in a trajectory. So what
-differs between the sides is that there are more streams, trainers and versions to look after.
+Whatever the number of policies, a group has as many sequences of as many tokens (eight trajectories of eight turns,
+which the policies take in turn), a batch as many rows, as many groups may be under way, and there are as many batches
+and versions. What differs between the sides is how many streams, trainers and kinds of weights there are.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ COUNTS = (1, 2, 4, 8)
 MOST = COUNTS[-1]
 SIZE, TURNS, LENGTH = 8, 8, 256
 BATCH = 128
-MAX_STALENESS = 1
+BOUND = 16
+"""Versions (``max_staleness`` + 1) of all policies together that the rows under way may be trained by."""
+
 RAAS = 4
 SILENCE_S = 5.0
 """After so long without a sign of life the stalled trainer holds nobody up (``[run] deadline_s``)."""
@@ -97,7 +99,7 @@ async def _measured(pairs: int, groups: int) -> dict[str, float]:
 
 
 def _run(stack: ExitStack, count: int, stalled: str = "") -> Run:
-    bound = {"max_staleness": MAX_STALENESS, "group_size": SIZE}
+    bound = {"max_staleness": BOUND // count - 1, "group_size": SIZE}
     policies = tuple(f"p{number}" for number in range(count))
     service = stack.enter_context(
         dataflow(
@@ -197,6 +199,7 @@ class Run:
         while self._to_lease:
             self._to_lease -= 1
             leased: list[Task] = []
+            serving: dict[str, int] = {}
             while not leased:
                 serving = dict(self._versions)
                 ask = LeaseTasks(raas=name, free=SIZE, wait_s=60.0, serving=serving, seen=serving)

@@ -35,6 +35,16 @@ def test_no_sequence_of_a_thousand_raas_is_lost_or_comes_twice(quick: Quick) -> 
     assert fields["over_bare_at_1"] > 0 and fields["over_bare_at_1000"] > 0
 
 
+def test_every_policy_gets_its_rows_once_and_a_stalled_trainer_holds_nobody_up(
+    quick: Quick,
+) -> None:
+    fields = quick("policy_scale")
+    assert fields["lost"] == fields["duplicated"] == 0
+    assert all(fields[f"row_cpu_us_at_{count}"] > 0 for count in (1, 2, 4, 8))
+    assert fields["efficiency_at_1"] == 1 and fields["efficiency_at_8"] > 0
+    assert fields["stall_cost"] < 1 and fields["left_out_s"] >= 0
+
+
 def test_no_row_is_lost_whichever_process_is_killed(quick: Quick) -> None:
     fields = quick("recovery")
     assert fields["kills"] == 8

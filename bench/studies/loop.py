@@ -29,7 +29,7 @@ from astraflow_core.config.models import ComponentTable, DataPolicyTable
 from astraflow_core.dataflow.admission import Admission
 from astraflow_core.dataflow.chains import DataChain, NamedPolicy
 from astraflow_core.dataflow.cursor import PromptCursor
-from astraflow_core.dataflow.rows import share_of, trained_tokens
+from astraflow_core.dataflow.rows import shares_of, trained_tokens
 from astraflow_core.dataflow.stream import PolicyStream, StreamSettings
 from astraflow_core.hooks import Hooks
 from astraflow_core.seeds import derive_seed
@@ -220,7 +220,8 @@ class _Loop:
         while self._flying and self._flying[0][0] <= self._now:
             _, number, prompt, body = heapq.heappop(self._flying)
             received = ReceivedGroup(body)
-            share = share_of(received, trained_tokens(received), POLICY, prompt, self._version)
+            trained = trained_tokens(received)
+            share = shares_of(received, trained, prompt, {POLICY: self._version}).get(POLICY)
             assert share is not None
             self._rewards.append(share.statistics.mean)
             self.admission.chain.observe(share.summary)

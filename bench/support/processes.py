@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,12 +76,15 @@ def announce(file: Path, url: str) -> None:
     partial.rename(file)
 
 
-def dataflow(**changes: Mapping[str, object]) -> contextlib.AbstractContextManager[Service]:
-    """The dataflow of a run with one policy ``solver``; ``changes`` are tables of the config."""
-    return started("bench.support.dataflow", dataflow_config(**changes).model_dump_json())
+def dataflow(
+    policies: Sequence[str] = ("solver",), **changes: Mapping[str, object]
+) -> contextlib.AbstractContextManager[Service]:
+    """The dataflow of a run with these policies; ``changes`` are tables of the config, ``policy`` that of each."""
+    config = dataflow_config(policies, **changes)
+    return started("bench.support.dataflow", config.model_dump_json())
 
 
-def dataflow_config(**changes: Mapping[str, object]) -> RunConfig:
+def dataflow_config(policies: Sequence[str], **changes: Mapping[str, object]) -> RunConfig:
     """A config whose other components are named and never built."""
     unused = {"use": "bench.support.parts:Prompts"}
     policy: dict[str, object] = {
@@ -95,4 +98,4 @@ def dataflow_config(**changes: Mapping[str, object]) -> RunConfig:
     }  # fmt: skip
     for table, keys in changes.items():
         (policy if table == "policy" else raw.setdefault(table, {})).update(keys)
-    return RunConfig.model_validate({**raw, "policies": {"solver": policy}})
+    return RunConfig.model_validate({**raw, "policies": dict.fromkeys(policies, policy)})

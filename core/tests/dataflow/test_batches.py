@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from astraflow_core.dataflow.signals import NoSignals
 from astraflow_core.errors import Refused
 from astraflow_core.wire.batches import encode_batch
 from astraflow_core.wire.messages import RegisterTrainer, ReleaseBatches, TrainerFailed
@@ -235,6 +236,34 @@ def test_a_silent_trainer_is_left_out_and_its_oldest_rows_go(bench, config):
     rows = b.flow.balance()["rows"]["b"]
     assert (rows["buffered"], rows["evicted"]) == (4, 4)
     b.check()
+
+
+def test_who_waits_for_tasks_is_woken_once_a_silent_trainer_holds_nobody_up(bench, config):
+    class Woken(NoSignals):
+        times = 0
+
+        def work(self):
+            self.times += 1
+
+    woken = Woken()
+    b = bench(config(policies=("a", "b"), run__max_staleness=0), signals=woken).begin()
+    fill(b)
+    b.next_batch(0, "a")
+    b.announce(1, "a")
+    b.acknowledge("a-000000", 1, "a")
+    serving = {"a": 1, "b": 0}
+    for _ in range(12):  # of 120 s
+        b.pass_time(9.9)
+        b.renew([])
+        b.announce(1, "a")
+    assert b.lease(serving=serving)[0] == []
+    before = woken.times
+    b.pass_time(2)
+    assert woken.times == before + 1
+    assert len(b.lease(serving=serving)[0]) == 2
+    before = woken.times
+    b.pass_time(2)
+    assert woken.times == before
 
 
 def test_a_run_without_raas_or_trainer_fails_at_the_deadline(bench):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from astraflow_core.errors import WireError
 from astraflow_core.types import Batch, Group, Sequence, Trajectory
 from astraflow_core.wire.batches import NoBatch, decode_batch, encode_batch, encode_no_batch
-from astraflow_core.wire.frames import Frame, encode_frame
+from astraflow_core.wire.frames import Frame, encode_frame, frame_parts
 from astraflow_core.wire.groups import ReceivedGroup, encode_group
 
 lengths = st.lists(st.integers(2, 12), min_size=1, max_size=6)
@@ -128,10 +128,19 @@ def test_a_frame_of_absurd_sizes_is_refused_before_anything_is_allocated() -> No
         Frame(bytes(body))
 
 
-def test_pieces_of_a_buffer_are_written_as_one() -> None:
-    whole, mask = np.arange(100, dtype=np.int32), np.arange(7) % 2 == 0
+@pytest.mark.parametrize("length", [100, 100_000])
+def test_pieces_of_a_buffer_are_written_as_one(length: int) -> None:
+    whole, mask = np.arange(length, dtype=np.int32), np.arange(7) % 2 == 0
     pieces = [whole[:3], whole[3:3], whole[3:60], whole[60:]]
     expected = encode_frame({"a": 1}, [whole, mask])
     assert encode_frame({"a": 1}, [pieces, mask]) == expected
     as_bytes = whole.view(np.uint8).data
     assert encode_frame({"a": 1}, [[as_bytes[:10], as_bytes[10:]], mask]) == expected
+
+
+def test_large_pieces_are_not_copied_and_many_small_ones_are_joined() -> None:
+    large = [memoryview(bytes(1 << 20)), memoryview(bytes(1 << 20))]
+    parts = frame_parts({}, [large])
+    assert all(any(part is view for part in parts) for view in large)
+    small = frame_parts({}, [[memoryview(b"ab")] * 1000])
+    assert len(small) <= 6 and b"ab" * 1000 in small

@@ -10,7 +10,7 @@ import numpy as np
 from astraflow_core.dataflow.entries import Judged, Place, Pushed
 from astraflow_core.dataflow.parts import Part, joined
 from astraflow_core.dataflow.progress import RunState
-from astraflow_core.dataflow.rows import Row, share_of, trained_tokens
+from astraflow_core.dataflow.rows import Row, shares_of, trained_tokens
 from astraflow_core.dataflow.rulings import Refusal, Ruling
 from astraflow_core.dataflow.state import FlowState
 from astraflow_core.dataflow.tasks import TaskRecord, TaskTable
@@ -173,17 +173,19 @@ class Reception:
         reasons: dict[str, str] = {}
         accepted = False
         state.note_work(task)
+        newest = state.versions.newest
+        shares = shares_of(received, trained, task.prompt, newest)
+        borrowing = [stream for stream in state.streams.values() if stream.borrows]
         for policy, stream in state.streams.items():
-            newest = state.versions.newest[policy]
-            share = share_of(received, trained, policy, task.prompt, newest)
+            share = shares.get(policy)
             stream.observe(len(share.indexes) if share else 0, header.trajectories)
             if share is None:
                 continue
             stream.note_reward(share.statistics.mean)
             state.admission.chain.observe(share.summary)
-            borrowers = [o for o in state.streams.values() if o.borrows_from(policy)]
+            borrowers = [other for other in borrowing if other.chain.source == policy]
             ruling, rows = stream.offer(
-                received, share, self._groups, self._trajectories, newest, bool(borrowers)
+                received, share, self._groups, self._trajectories, newest[policy], bool(borrowers)
             )
             judged.append(_judged(policy, ruling, rows, stream.done))
             tokens = int(share.summary.trained.sum())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,34 +91,40 @@ def trained_tokens(received: ReceivedGroup) -> np.ndarray[tuple[int], np.dtype[n
     return np.add.reduceat(received.loss_mask, received.offsets[:-1], dtype=np.int64)
 
 
-def share_of(
+def shares_of(
     received: ReceivedGroup,
     trained: np.ndarray[tuple[int], np.dtype[np.int64]],
-    policy: str,
     prompt: Prompt,
-    version: int,
-) -> PolicyShare | None:
-    """The policy's share of a group, with statistics over all its sequences; ``None`` if it has none."""
+    versions: Mapping[str, int],
+) -> dict[str, PolicyShare]:
+    """The share of each policy that has sequences in a group, with statistics over all of them. ``versions``: policy
+    → newest version."""
     headers = received.header.sequences
-    indexes = tuple(i for i, header in enumerate(headers) if header.policy == policy)
-    if not indexes:
-        return None
-    own = [headers[i] for i in indexes]
-    rewards = np.array([header.reward for header in own], dtype=np.float64)
-    summary = GroupSummary(
-        policy=policy,
-        prompt=prompt,
-        rewards=rewards,
-        lengths=np.array([header.length for header in own], dtype=np.int32),
-        trained=trained[list(indexes)].astype(np.int32),
-        min_versions=np.array([header.min_version for header in own], dtype=np.int32),
-        truncated=np.array([header.truncated for header in own], dtype=np.bool_),
-        version=version,
-    )
-    siblings = GroupRewards(
-        received.header.trajectories,
-        np.array([header.trajectory for header in own], dtype=np.int64),
-        rewards,
-        summary.trained,
-    )
-    return PolicyShare(indexes, summary, group_statistics(rewards), siblings)
+    indexes: dict[str, list[int]] = {}
+    for index, header in enumerate(headers):
+        indexes.setdefault(header.policy, []).append(index)
+    rewards = np.array([header.reward for header in headers], dtype=np.float64)
+    lengths = np.array([header.length for header in headers], dtype=np.int32)
+    min_versions = np.array([header.min_version for header in headers], dtype=np.int32)
+    truncated = np.array([header.truncated for header in headers], dtype=np.bool_)
+    trajectory = np.array([header.trajectory for header in headers], dtype=np.int64)
+    counts = trained.astype(np.int32)
+    shares = {}
+    for policy, of_policy in indexes.items():
+        own = np.array(of_policy)
+        summary = GroupSummary(
+            policy=policy,
+            prompt=prompt,
+            rewards=rewards[own],
+            lengths=lengths[own],
+            trained=counts[own],
+            min_versions=min_versions[own],
+            truncated=truncated[own],
+            version=versions[policy],
+        )
+        siblings = GroupRewards(
+            received.header.trajectories, trajectory[own], summary.rewards, summary.trained
+        )
+        statistics = group_statistics(summary.rewards)
+        shares[policy] = PolicyShare(tuple(of_policy), summary, statistics, siblings)
+    return shares

@@ -166,9 +166,10 @@ class PolicyStream:
         if self.shares:
             self.starved = False
 
-    def borrows_from(self, policy: str) -> bool:
-        """Whether rows of ``policy`` are wanted here."""
-        return not self.done and self.chain.source == policy
+    @property
+    def borrows(self) -> bool:
+        """Whether rows of another policy are wanted here."""
+        return bool(self.chain.source) and not self.done
 
     def next_version(self, newest: int) -> int:
         """The version that the next batch to be cut will update, as far as that is known."""

@@ -10,7 +10,6 @@ from astraflow_core.dataflow.state import FlowState
 
 log = logging.getLogger("astraflow.dataflow")
 
-
 LONGEST_FULL_S = 86400.0
 """How long a run waits for room on a full disk."""
 
@@ -20,6 +19,7 @@ class Watch:
 
     def __init__(self, state: FlowState) -> None:
         self._state = state
+        self._left_out: set[str] = set()
 
     def sweep(self) -> None:
         """Act on everything whose time is up."""
@@ -46,10 +46,17 @@ class Watch:
 
     def _silent_trainers(self) -> None:
         state, now = self._state, self._state.clock()
-        for policy, trainer in state.trainers.items():
-            silent = trainer.registered and not trainer.alive(now, state.config.run.deadline_s)
-            if silent and (evicted := state.streams[policy].evict_beyond_limit()):
+        silent = [
+            policy
+            for policy, trainer in state.trainers.items()
+            if trainer.registered and not trainer.alive(now, state.config.run.deadline_s)
+        ]
+        for policy in silent:
+            if evicted := state.streams[policy].evict_beyond_limit():
                 state.records.tell(Evicted(policy=policy, arrivals=evicted))
+        if not self._left_out.issuperset(silent):
+            state.signals.work()  # from now on it holds nobody up
+        self._left_out = set(silent)
 
     def _hopeless_waits(self) -> None:
         """A counterpart that never comes, or is gone for good, becomes an error that names it."""

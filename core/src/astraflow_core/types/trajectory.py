@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,5 +103,11 @@ class GroupStatistics:
 def group_statistics(rewards: npt.NDArray[np.floating[Any]]) -> GroupStatistics:
     """Statistics over ``rewards`` ``[n]``, computed in float64."""
     values = np.asarray(rewards, dtype=np.float64)
-    std = float(values.std(ddof=1)) if values.size > 1 else 0.0
-    return GroupStatistics(int(values.size), float(values.mean()) if values.size else 0.0, std)
+    size = values.size
+    if size == 0:
+        return GroupStatistics(0, 0.0, 0.0)
+    mean = float(values.sum()) / size
+    # Not by values.std(), which costs five times as much for a few values.
+    distances = values - mean
+    variance = float((distances * distances).sum()) / (size - 1) if size > 1 else 0.0
+    return GroupStatistics(size, mean, math.sqrt(variance))

@@ -24,7 +24,7 @@ MAX_HEADER_BYTES = 64 << 20
 _PREFIX = struct.Struct("<4sII")
 _SMALL_BYTES = 4096
 Buffer = npt.NDArray[Any] | Sequence[npt.NDArray[Any] | memoryview]
-"""An array, or contiguous arrays or bytes that are written one after the other without being joined first."""
+"""An array, or contiguous arrays or bytes that are written one after the other; large ones are not joined first."""
 _encoder = msgspec.msgpack.Encoder()
 T = TypeVar("T")
 
@@ -41,12 +41,7 @@ def encode_frame(header: Any, buffers: Sequence[Buffer]) -> bytes:
 def frame_parts(header: Any, buffers: Sequence[Buffer]) -> list[bytes | memoryview]:
     """The same as bytes and views of bytes that follow each other; nothing large is copied."""
     head = _encoder.encode(header)
-    views = [
-        [_bytes_of(buffer)]
-        if isinstance(buffer, np.ndarray)
-        else [_bytes_of(p) if isinstance(p, np.ndarray) else p for p in buffer]
-        for buffer in buffers
-    ]
+    views = [_views_of(buffer) for buffer in buffers]
     sizes = [sum(map(len, pieces)) for pieces in views]
     start = _PREFIX.size + 8 * len(sizes)
     parts: list[bytes | memoryview] = [
@@ -60,6 +55,15 @@ def frame_parts(header: Any, buffers: Sequence[Buffer]) -> list[bytes | memoryvi
         if missing := _padded(size) - size:
             parts.append(bytes(missing))
     return parts
+
+
+def _views_of(buffer: Buffer) -> list[bytes | memoryview]:
+    if isinstance(buffer, np.ndarray):
+        return [_bytes_of(buffer)]
+    views = [_bytes_of(p) if isinstance(p, np.ndarray) else p for p in buffer]
+    # To hand many small ones on, one by one, costs more than a copy.
+    small = len(views) > 1 and sum(map(len, views)) <= len(views) * _SMALL_BYTES
+    return [b"".join(views)] if small else views
 
 
 def _bytes_of(array: npt.NDArray[Any]) -> bytes | memoryview:

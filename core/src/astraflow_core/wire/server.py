@@ -127,8 +127,8 @@ class FrameResponse(Response):
     media_type = "application/octet-stream"
 
     def __init__(self, parts: Sequence[bytes | memoryview]) -> None:
-        self._parts = parts
-        super().__init__(headers={"content-length": str(sum(map(len, parts)))})
+        self._parts, self._size = parts, sum(map(len, parts))
+        super().__init__(headers={"content-length": str(self._size)})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry point."""
@@ -139,7 +139,7 @@ class FrameResponse(Response):
                 "headers": self.raw_headers,
             }
         )
-        left = sum(map(len, self._parts))
+        left = self._size
         for piece in _pieces(self._parts, PIECE_BYTES):
             left -= len(piece)
             await send({"type": "http.response.body", "body": piece, "more_body": left > 0})
@@ -150,12 +150,13 @@ def _pieces(parts: Iterable[bytes | memoryview], most: int) -> Iterator[bytes | 
     small: list[bytes | memoryview] = []
     size = 0
     for part in parts:
-        if size and size + len(part) > most:
+        length = len(part)
+        if size and size + length > most:
             yield b"".join(small)
             small, size = [], 0
-        if len(part) <= most:
+        if length <= most:
             small.append(part)
-            size += len(part)
+            size += length
         else:
             view = memoryview(part)
             for start in range(0, len(view), most):
