@@ -26,7 +26,7 @@ PARTING_S = 0.5
 """How long after that the publisher may take to notice that the reader is done."""
 RESOLVE_S = 3.0
 """How long beyond its own deadline a measurement is waited for."""
-_STREAMS = 4
+_STREAMS = 8
 _PIECE = 256 << 10
 _READ = 8 << 10
 

@@ -122,8 +122,8 @@ def test_the_reason_names_the_link_and_what_a_version_would_cost() -> None:
     assert isinstance(chosen, TransportChoice)
     assert chosen.use == "delta"
     assert chosen.why == (
-        "RaaS may be on other hosts, over links of 23 MB/s and 300 ms (measured now): "
-        "14 GB take 609 s whole and about 34 s by a delta"
+        "RaaS may be on other hosts, over links of at least 23 MB/s and 300 ms (measured now): "
+        "14 GB take at most 609 s whole and about 34 s by a delta"
     )
     refused = choose(facts(**AWAY, announced=told("disk")))
     assert isinstance(refused, list) and all("publisher speaks 'disk'" in why for why in refused)
@@ -206,12 +206,12 @@ def test_the_rate_of_earlier_fetches_is_used_and_named(
     assert "of unknown bandwidth" in chosen()[1]
     earlier_run(runs, "slow", 500, "10.1.2.3", 80.0, 2.0)
     use, note = chosen()
-    assert use == "delta" and "of 40 MB/s (5 fetches of 80 MB in run 'slow')" in note
+    assert use == "delta" and "of at least 40 MB/s (5 fetches of 80 MB in run 'slow')" in note
     earlier_run(runs, "fast", 600, "10.1.2.3", 900.0, 1.0)
     use, note = chosen()
-    assert use == "http" and "of 900 MB/s (5 fetches of 900 MB in run 'fast')" in note
+    assert use == "http" and "of at least 900 MB/s (5 fetches of 900 MB in run 'fast')" in note
     monkeypatch.setenv(BANDWIDTH, "30")
-    assert f"of 30 MB/s (as {BANDWIDTH} says)" in chosen()[1]
+    assert f"of at least 30 MB/s (as {BANDWIDTH} says)" in chosen()[1]
     for name in ("slow", "fast"):
         (runs / name / "metrics.jsonl").write_bytes(b"\xff\n[]\n{}\n")
     monkeypatch.delenv(BANDWIDTH)

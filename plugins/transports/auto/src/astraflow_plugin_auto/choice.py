@@ -98,12 +98,12 @@ def _described(facts: Facts) -> str:
     if link is None:
         return f"of unknown bandwidth ({facts.how})"
     trip = f" and {_short(1000 * link.round_trip_s)} ms" if link.round_trip_s else ""
-    text = f"of {_short(link.mb_s)} MB/s{trip} ({facts.how})"
+    text = f"of at least {_short(link.mb_s)} MB/s{trip} ({facts.how})"
     if megabytes is None:
         return text
     size = f"{_short(megabytes / 1000)} GB" if megabytes >= 1000 else f"{_short(megabytes)} MB"
     whole, delta = _short(whole_s(megabytes, link)), _short(delta_s(megabytes, link))
-    return f"{text}: {size} take {whole} s whole and about {delta} s by a delta"
+    return f"{text}: {size} take at most {whole} s whole and about {delta} s by a delta"
 
 
 def _short(value: float) -> str:
