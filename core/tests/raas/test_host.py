@@ -300,7 +300,7 @@ def test_an_interpreter_that_cannot_run_a_host_is_quoted(make_config, tmp_path, 
     assert capfd.readouterr().err.count("oh dear") == 3  # and all of it is in the log
 
 
-def test_an_engine_that_cannot_start_says_why_as_the_users_mistake(make_config, tmp_path):
+def test_an_engine_that_cannot_start_says_why_as_the_users_mistake(make_config, tmp_path, capfd):
     async def scenario():
         await EngineHostProcess.start(
             settings(make_config(engine={"fail": "no GPU here"}), tmp_path), 1
@@ -308,6 +308,8 @@ def test_an_engine_that_cannot_start_says_why_as_the_users_mistake(make_config, 
 
     with pytest.raises(UserError, match="engine of policy 'solver' did not start: no GPU here"):
         asyncio.run(scenario())
+    logged = capfd.readouterr().err
+    assert "no GPU here" in logged and "Traceback" not in logged
 
 
 def test_a_host_does_not_outlive_its_parent(make_config, tmp_path):

@@ -130,7 +130,9 @@ def _run_and_judged(
         with _said_to(log):
             findings = asyncio.run(measured)
     except (AstraFlowError, ValueError) as error:
-        said = log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
+        # What a user can mend is told in full by the error itself.
+        mendable = isinstance(error, UserError)
+        said = [] if mendable else log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
         lines = "".join(f"\n  {line}" for line in said)
         text = f"{error}{lines and '; last lines:'}{lines}"
         yield Finding("problem", f"{where} start", text, fix)

@@ -25,7 +25,7 @@ import zmq.asyncio
 from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
 from astraflow_core.config.load import component_context
-from astraflow_core.errors import EngineLost
+from astraflow_core.errors import AstraFlowError, EngineLost
 from astraflow_core.freed_memory import keep_freed_memory
 from astraflow_core.lasting import made_to_last
 from astraflow_core.protocols.engine import DirectEngine, Engine
@@ -185,8 +185,11 @@ async def _start(spec: ChildSpec, socket: zmq.asyncio.Socket) -> Engine | None:
             hasattr(engine, "receive"),
             getattr(engine, "workers", 0),
         )
-    except Exception as error:  # the client raises it again; the trace stays in the log
-        log.exception("the engine of policy %r did not start", spec.policy)
+    except Exception as error:  # the client raises it again; the trace of a bug stays in the log
+        told = isinstance(error, AstraFlowError)
+        log.error(
+            "the engine of policy %r did not start: %s", spec.policy, error, exc_info=not told
+        )
         await socket.send_multipart(protocol.frames(protocol.StartFailed(as_failure(error))))
         return None
     await socket.send_multipart(protocol.frames(ready))
