@@ -146,6 +146,20 @@ def test_a_run_without_checkpoints_cannot_be_resumed(user: User) -> None:
     assert "[checkpoint] every" in refused.err
 
 
+@pytest.mark.slow
+def test_a_run_that_was_killed_before_its_first_checkpoint_goes_on_from_the_start(
+    user: User,
+) -> None:
+    process = user.start(*user.table_arguments("run.steps=30", "checkpoint.every=200"))
+    directory = user.wait_for_steps(3)
+    for pid in live_processes(user.marker):
+        os.kill(pid, signal.SIGKILL)
+    process.communicate(timeout=10)
+    assert not (directory / "checkpoints" / "solver").exists()
+    ended = user.astraflow("run", "--resume", directory, deadline_s=90)
+    assert check(ended, 30)
+
+
 def largest_file(pid: int, size: int) -> None:
     """From this size on the kernel tells the process that its files have no room to grow."""
     hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)[1]
@@ -222,3 +236,21 @@ def test_a_full_disk_under_the_checkpoints(user: User) -> None:
     assert check(ended, 40) == []
     assert sorted((directory / "checkpoints" / "solver").iterdir()) != saved
     assert "dataflow: no new task is handed out: the trainer of 'solver' has saved no" in ended.text
+
+
+@pytest.mark.slow
+def test_a_full_disk_at_the_end_is_waited_for(user: User) -> None:
+    """Without checkpoints all the work would be lost with what is saved at the end."""
+    process = user.start(*user.table_arguments("run.steps=8", "policies.solver.trainer.step_s=0.2"))
+    directory = user.wait_for_steps(2)
+    trainer = pid_of(user, "trainer", "solver")
+    largest_file(trainer, 0)
+    user.wait_for((directory / "checkpoints" / "solver").exists, 60)
+    stand_still(directory)
+    assert not (directory / "models" / "solver").exists()
+    largest_file(trainer, -1)
+    ended = user.end(process, 60)
+    assert check(ended, 8) == []
+    assert [p.name for p in (directory / "checkpoints" / "solver").iterdir()] == ["update-00000008"]
+    assert (directory / "models" / "solver" / "model.safetensors").stat().st_size
+    assert "there is room again" in ended.text

@@ -58,6 +58,10 @@ class NonFiniteLoss(RunFailed):
     """The loss or a gradient of a mini-batch was NaN or infinite; no optimizer step was made."""
 
 
+class NoRoom(AstraFlowError):
+    """Something was not saved because the disk is full."""
+
+
 class WeightsError(AstraFlowError):
     """A version of the weights could not be obtained whole and verified; nothing was loaded."""
 

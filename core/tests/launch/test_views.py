@@ -139,6 +139,14 @@ def test_rates_are_those_of_the_last_seconds() -> None:
     assert rates.trained == pytest.approx(10)
 
 
+def test_rates_are_never_negative() -> None:
+    rates = figures.Rates()
+    for second, trained in enumerate([400, 500, 100, 150]):
+        rates.update(float(second), 1000, trained)
+        assert rates.trained >= 0
+    assert rates.trained == pytest.approx(50)
+
+
 def two_policies(table: Table) -> Table:
     table["policies"]["verifier"] = table["policies"]["solver"]
     return table

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from astraflow_core.config.models import CheckpointTable
-from astraflow_core.errors import UserError
-from astraflow_core.trainer.checkpoints import Checkpoints, NoRoom
+from astraflow_core.errors import NoRoom, UserError
+from astraflow_core.trainer.checkpoints import Checkpoints
 from astraflow_core.trainer.digests import DamagedCheckpoint
 from astraflow_core.trainer.saving import Saving
 

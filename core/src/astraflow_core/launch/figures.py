@@ -15,7 +15,10 @@ class Rates:
         self._points: deque[tuple[float, int, int]] = deque()
 
     def update(self, now: float, generated: int, trained: int) -> None:
-        """Note both counters at time ``now`` (seconds)."""
+        """Note both counters at time ``now`` (seconds). One that went back, as it does when updates are made again,
+        begins anew."""
+        if self._points and (generated < self._points[-1][1] or trained < self._points[-1][2]):
+            self._points.clear()
         self._points.append((now, generated, trained))
         while len(self._points) > 2 and now - self._points[0][0] > _WINDOW_S:
             self._points.popleft()

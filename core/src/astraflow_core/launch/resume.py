@@ -78,7 +78,10 @@ def _check_state(folder: Path, config: RunConfig) -> None:
 
 
 def _without_checkpoint(folder: Path, config: RunConfig) -> dict[str, int]:
-    """Policy → updates of trainers whose work is lost."""
+    """Policy → updates of trainers whose work is lost. With ``checkpoint.every`` the batches since the last
+    checkpoint are kept, and those since the start before there is one."""
+    if config.checkpoint.every:
+        return {}
     made = Counter(step.policy for step in read_metrics(folder).steps)
     return {
         policy: made[policy]

@@ -129,11 +129,16 @@ class Supervisor:
             if self.interrupts.number is not None and stop_by is None:
                 self.view.say("stopping: the step is finished and saved; once more ends at once")
                 self._ask_to_stop()
-                stop_by = time.monotonic() + FINISH_DEADLINE_S
+                stop_by = time.monotonic() + self._finish_s
             if stop_by is not None and time.monotonic() > stop_by:
-                self.view.say(f"not finished after {FINISH_DEADLINE_S:.0f} s; ending the processes")
+                self.view.say(f"not finished after {duration(self._finish_s)}; ending the processes")
                 return
             self.interrupts.sleep(POLL_S)
+
+    @property
+    def _finish_s(self) -> float:
+        """Longest that a step, and saving a large model, is waited for: who cannot wait sends a second signal."""
+        return max(FINISH_DEADLINE_S, self.run.patience_s)
 
     def _tell_warnings(self) -> None:
         for message in self._logs.news():
@@ -332,18 +337,20 @@ class Supervisor:
 
     def _wind_down(self) -> None:
         """Trainers and RaaS end by themselves when the run does; the dataflow is the last to go."""
-        workers = [name for name in self.specs if name != self._dataflow.name]
-        longest = FINISH_DEADLINE_S
-        if self.status.state == "finished":  # large models take their time to be saved
-            longest = max(longest, self.run.deadline_s)
-        until = time.monotonic() + (longest if self.status.ended else 0)
-        while time.monotonic() < until:
+        workers = {name for name in self.specs if name != self._dataflow.name}
+        trainers = {name for name in workers if self.specs[name].role == "trainer"}
+        ended = time.monotonic()
+        while self.status.ended:
             processes = self.launcher.poll()
             self.view.show(self.status, processes)
-            if all(state.exit_code is not None for state in processes if state.name in workers):
+            alive = {state.name for state in processes if state.exit_code is None}
+            # Large models take their time to be saved.
+            saving = self.status.state != "failed" and bool(trainers & alive)
+            waited = time.monotonic() - ended
+            if not workers & alive or waited > (self._finish_s if saving else FINISH_DEADLINE_S):
                 break
             self.interrupts.sleep(0.1)
-        self._stop(workers)
+        self._stop(sorted(workers))
         self._fetch_status(self.launcher.poll())
         self._stop([self._dataflow.name])
         processes = self.launcher.poll()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from astraflow_core.disk import is_full
 from astraflow_core.types import Batch
 from astraflow_core.wire.batches import encode_batch
 
@@ -13,10 +14,16 @@ FOLDER = "bad_batches"
 
 def keep_batch(directory: Path, batch: Batch) -> str:
     """Write the batch as the dataflow sent it, in the wire's frame format; returns where it is and how to
-    read it."""
+    read it, or that there is no room for it."""
     file = directory / FOLDER / f"{batch.id}.batch"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(encode_batch(batch))
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(encode_batch(batch))
+    except OSError as error:
+        if not is_full(error, directory):
+            raise
+        file.unlink(missing_ok=True)
+        return f"there is no room to keep the batch: {error}"
     return (
         f"the batch is kept in {file}; to look at it: "
         "from astraflow_core.wire.batches import decode_batch; "

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from astraflow_core.disk import is_full
-from astraflow_core.errors import AstraFlowError, UserError
+from astraflow_core.errors import NoRoom, UserError
 from astraflow_core.trainer.digests import DamagedCheckpoint, FileDigest, digests, verify
 from astraflow_core.trainer.operations import Operations
 
@@ -24,10 +24,6 @@ log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"^update-(\d{8})$")
 _FACTS = "checkpoint.json"
-
-
-class NoRoom(AstraFlowError):
-    """A checkpoint was not saved because the disk is full."""
 
 
 class Facts(msgspec.Struct, frozen=True):

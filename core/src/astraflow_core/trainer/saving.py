@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from astraflow_core.config.models import CheckpointTable
-from astraflow_core.errors import DeadlineExceeded
-from astraflow_core.trainer.checkpoints import Checkpoints, NoRoom
+from astraflow_core.errors import DeadlineExceeded, NoRoom
+from astraflow_core.trainer.checkpoints import Checkpoints
 from astraflow_core.trainer.operations import Operations
 from astraflow_core.trainer.upstream import Dataflow
 
@@ -59,7 +59,8 @@ class Saving:
             self._advance()
 
     def finish(self, updates: int, version: int) -> None:
-        """Save the last state, and return when it is on the disk. :class:`NoRoom` if it cannot be."""
+        """Save the last state, and return when it is on the disk. :class:`NoRoom` if it cannot be, and then it may be
+        tried again."""
         self._note(self._checkpoints.advance(self._operations, wait=True))
         if self._whole != updates:
             self._save(updates, version)

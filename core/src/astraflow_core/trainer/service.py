@@ -11,11 +11,12 @@ from pathlib import Path
 
 from astraflow_core.config.models import PolicyTable, RunConfig
 from astraflow_core.device_turn import FOLDER, DeviceTurn
-from astraflow_core.errors import AstraFlowError, NonFiniteLoss, UserError
+from astraflow_core.errors import AstraFlowError, NonFiniteLoss, NoRoom, UserError
 from astraflow_core.hooks import Hooks
 from astraflow_core.trainer.bad_batches import keep_batch
 from astraflow_core.trainer.channel import RankLost
 from astraflow_core.trainer.checkpoints import Checkpoints
+from astraflow_core.trainer.final_models import leave_folder, with_patience
 from astraflow_core.trainer.operations import Operations
 from astraflow_core.trainer.publishing import Versions
 from astraflow_core.trainer.saving import Saving
@@ -59,6 +60,7 @@ class TrainerService:
         )
         self._saving = Saving(self._checkpoints, operations, dataflow, config.checkpoint)
         self._updates = 0
+        self._waited_s = 0.0
         self._best_version = -1
         self._probed = 0
         self._skipped = 0
@@ -78,17 +80,29 @@ class TrainerService:
                 self._train(batch)
         except NonFiniteLoss as error:
             self._report(error, batch)
-            self._leave_model()
-            raise NonFiniteLoss(
-                f"{error}; the weights before that step are in {self._model_folder()}"
-            ) from error
+            raise NonFiniteLoss(f"{error}; {self._leave_weights_before()}") from error
         except RankLost:
             raise  # no fault of the run: the group is started again
         except AstraFlowError as error:
             self._report(error, batch)
             raise
-        self._saving.finish(self._updates, self._versions.newest)
-        self._leave_model()
+        self._finish()
+
+    def _finish(self) -> None:
+        """Save the last state and leave the model; where there is no room for one, there may be for the other."""
+        allowed = self._config.run.deadline_s
+        # Once rank 0 has given up, others wait in a collective: they are all started again.
+        again = allowed if self._table.trainer.ranks == 1 else 0.0
+        full: NoRoom | None = None
+        try:
+            with_patience(
+                lambda: self._saving.finish(self._updates, self._versions.newest), allowed
+            )
+        except NoRoom as error:
+            full = error
+        with_patience(self._leave_models, again)
+        if full is not None:
+            raise full
 
     def _begin(self, registered: TrainerRegistered) -> None:
         try:
@@ -189,16 +203,23 @@ class TrainerService:
     def _model_folder(self, suffix: str = "") -> Path:
         return self._run.directory / "models" / f"{self._policy}{suffix}"
 
-    def _leave_model(self) -> None:
+    def _leave_models(self) -> None:
         """The last weights as a Hugging Face folder, and the best version's if that is another."""
-        folder = self._model_folder()
-        folder.mkdir(parents=True, exist_ok=True)
-        self._operations.save_model(folder)
+        leave_folder(self._model_folder(), self._operations.save_model)
         if self._best_version not in (-1, self._versions.newest):
-            best = self._model_folder("-best")
-            best.mkdir(parents=True, exist_ok=True)
-            self._operations.save_model(best)
-            self._versions.write(self._best_version, best, self._config.run.deadline_s)
+            leave_folder(self._model_folder("-best"), self._write_best)
+
+    def _write_best(self, folder: Path) -> None:
+        self._operations.save_model(folder)
+        self._versions.write(self._best_version, folder, self._config.run.deadline_s)
+
+    def _leave_weights_before(self) -> str:
+        """Where they are."""
+        try:
+            self._leave_models()
+        except NoRoom as error:
+            return f"there is no room for the weights before that step: {error}"
+        return f"the weights before that step are in {self._model_folder()}"
 
     def _report(self, error: AstraFlowError, batch: Batch | None) -> None:
         """Tell the dataflow. With several ranks the exit code of each is lost, which would say whose fault it is."""

@@ -302,6 +302,10 @@ def test_checkpoints_that_do_not_fit_are_refused(
     other = build(write_tiny_model(tmp_path / "other", hidden=48))
     with pytest.raises(UserError, match=r"another model.*is \[.*here"):
         other.load(tmp_path / "state")
+    with pytest.raises(
+        UserError, match=r"state of AdamW, which is none of Muon and AdamW: .*optimizer"
+    ):
+        build(folder, optimizer="muon").load(tmp_path / "state")
     state = tmp_path / "state" / "trainer.json"
     state.write_text(json.dumps({"format": 99, "steps": 1}))
     with pytest.raises(UserError, match="format 99"):

@@ -15,8 +15,7 @@ from astraflow_core.errors import UserError
 from astraflow_plugin_torch_trainer.eight_bits import plain, whole
 
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "trainer.json"
-FORMAT = 1
-
+FORMAT = 2
 
 Optimizers = Sequence[torch.optim.Optimizer]
 
@@ -37,15 +36,15 @@ def save(directory: Path, whole: Any, optimizers: Optimizers, steps: int) -> Non
     if torch.cuda.is_available():
         tensors["rng/cuda"] = torch.cuda.get_rng_state()
     save_file(tensors, directory / OPTIMIZER)
-    state = {"format": FORMAT, "steps": steps}
+    state = {"format": FORMAT, "steps": steps, "optimizer": _kinds(optimizers)}
     (directory / STATE).write_text(json.dumps(state) + "\n", encoding="utf-8")
 
 
 def load(directory: Path, whole: Any, optimizers: Optimizers) -> int:
     """Restore what :func:`save` wrote and return the optimizer steps made. Raises :class:`UserError` if
-    the folder is incomplete, or of another model."""
+    the folder is incomplete, or of another model or optimizer."""
     try:
-        steps = _steps(directory)
+        steps = _steps(directory, optimizers)
         weights = load_file(directory / WEIGHTS)
         state = load_file(directory / OPTIMIZER)
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
@@ -98,11 +97,20 @@ def _weights(whole: Any) -> dict[str, torch.Tensor]:
     return {name: held[name] for name in unique.values()}
 
 
-def _steps(directory: Path) -> int:
+def _steps(directory: Path, optimizers: Optimizers) -> int:
     state = json.loads((directory / STATE).read_text(encoding="utf-8"))
     if state["format"] != FORMAT:
         raise ValueError(f"{STATE} has format {state['format']}, expected {FORMAT}")
+    if (there := state["optimizer"]) != (here := _kinds(optimizers)):
+        raise UserError(
+            f"checkpoint {directory} has the state of {there}, which is none of {here}: leave the trainer's key "
+            "optimizer as it was"
+        )
     return int(state["steps"])
+
+
+def _kinds(optimizers: Optimizers) -> str:
+    return " and ".join(type(optimizer).__name__ for optimizer in optimizers)
 
 
 def _shape(tensor: torch.Tensor | None) -> str:
