@@ -20,6 +20,8 @@ from fsdp_cases import (
 )
 
 from astraflow_core.testing.conformance.trainer import Subject, TrainerConformance, installed
+from astraflow_plugin_fsdp.context_attention import attend_piece
+from astraflow_plugin_fsdp.context_layout import Piece
 
 pytestmark = [
     pytest.mark.gpu,
@@ -67,6 +69,24 @@ def test_five_steps_are_those_on_cpu(name: str, directory: Path) -> None:
     same_metrics(got["metrics"], expected["metrics"])
     same_weights(got["weights"], expected["weights"], STEPS)
     np.testing.assert_allclose(got["logprobs"], expected["logprobs"], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("window", [None, 20])
+@pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)])
+def test_a_rank_of_those_that_share_a_row_attends_as_on_cpu(
+    window: int | None, dtype: torch.dtype, near: float
+) -> None:
+    def attended(device: str, dtype: torch.dtype) -> list[torch.Tensor]:
+        rng = torch.Generator().manual_seed(1)
+        shapes = [(2, 4, 64, 64), (2, 2, 96, 64), (2, 2, 96, 64)]
+        given = [torch.randn(s, generator=rng).to(device, dtype).requires_grad_() for s in shapes]
+        piece = Piece(slice(32, 64), slice(0, 80))
+        seen = attend_piece(*given, piece, None, window)  # type: ignore[arg-type]
+        (seen.float() ** 2).sum().backward()
+        return [part.detach().float().cpu() for part in (seen, *(t.grad for t in given))]
+
+    for got, expected in zip(attended("cuda", dtype), attended("cpu", torch.float32), strict=True):
+        torch.testing.assert_close(got, expected, rtol=near, atol=near)
 
 
 @pytest.mark.parametrize(

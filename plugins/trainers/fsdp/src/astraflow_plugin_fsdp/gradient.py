@@ -85,8 +85,11 @@ def accumulate(
     """
     boundary = Boundary(model)
     for number, micro in enumerate(parts, 1):
-        model.whole.set_requires_gradient_sync(reduce_each or number == len(parts))
-        model.whole.set_is_last_backward(number == len(parts))
+        if number in (1, len(parts)):
+            last = number == len(parts)
+            model.whole.set_requires_gradient_sync(reduce_each or last)
+            model.whole.set_is_last_backward(last)
+            model.whole.set_reshard_after_backward(last or not model.one_shard)
         total = None
         with tally.clock("forward_s"):
             if micro.rows:

@@ -44,9 +44,11 @@ from astraflow_torch_training.model import (
 class ShardedLM(CausalLM):
     """A :class:`CausalLM` whose ``whole`` is the root of FSDP's groups: everything that reads weights runs
     as its forward method ``compute``. With a ``context`` the ranks of this process group share the tokens of its
-    micro-batches, which are padded for them, and each is told what all have predicted."""
+    micro-batches, which are padded for them, and each is told what all have predicted. Of a model in ``one_shard`` the
+    gathered weights are kept from the first micro-batch of a step to the last."""
 
     context: Any = None
+    one_shard: bool = False
 
     def predict(
         self,
@@ -83,8 +85,9 @@ class ShardedLM(CausalLM):
             ranks = dist.get_rank(self.context), dist.get_world_size(self.context)
             part, mine = own(micro, *ranks)
         result = self.whole.compute(lambda: [_owned(tensor) for tensor in compute(part, mine)])
-        if not torch.is_grad_enabled():
-            self.whole.reshard()  # a backward pass would have done it
+        if not torch.is_grad_enabled():  # a backward pass would have done it
+            for module in _fsdp_modules(self.whole) if self.one_shard else [self.whole]:
+                module.reshard()
         if self.context is not None:
             result = of_all_ranks(result, mine, len(micro.positions), self.context)
         found: list[torch.Tensor | None] = result
@@ -156,6 +159,9 @@ def shard(
     bfloat16 = torch.bfloat16 if config.compute_dtype == "bfloat16" else None
     policy = MixedPrecisionPolicy(param_dtype=bfloat16, reduce_dtype=torch.float32)
     held: dict[str, Any] = {"mesh": group.mesh}
+    one_shard = group.mesh.size(-1) == 1 and not config.cpu_offload
+    if one_shard:
+        held["reshard_after_forward"] = False
     if config.cpu_offload:
         held["offload_policy"] = CPUOffloadPolicy(pin_memory=group.device.type == "cuda")
     whole, critic = outline.whole, outline.critic
@@ -171,11 +177,10 @@ def shard(
     fully_shard(whole, mp_policy=policy, **held)
     whole.compute = MethodType(lambda _, compute: compute(), whole)
     register_fsdp_forward_method(whole, "compute")
-    for module in whole.modules():
-        if isinstance(module, FSDPModule):
-            # The loss is a sum over the rows of all ranks, not a mean over ranks.
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)
+    for module in _fsdp_modules(whole):
+        # The loss is a sum over the rows of all ranks, not a mean over ranks.
+        module.set_gradient_divide_factor(1.0)
+        module.set_force_sum_reduction_for_comms(True)
     with enough_memory_for_state("the weights"):
         _materialise(whole, torch.device("cpu") if config.cpu_offload else group.device)
     _to_device(whole, group.device)
@@ -196,12 +201,17 @@ def shard(
         None,
         critic,
         group.context,
+        one_shard,
     )
 
 
 def full(tensor: torch.Tensor) -> torch.Tensor:
     """The whole of a tensor of which each rank holds a part; a collective."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _fsdp_modules(whole: Any) -> list[FSDPModule]:
+    return [module for module in whole.modules() if isinstance(module, FSDPModule)]
 
 
 def _layers(whole: Any) -> list[Any]:
