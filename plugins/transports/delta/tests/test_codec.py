@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from astraflow_core.types import TensorSpec
 from astraflow_plugin_delta.codec import Codec, rice_parameter
 from astraflow_plugin_delta.companion import block_widths
-from astraflow_plugin_delta.frame import DENSE, RAW, STEPS, BadFrame
+from astraflow_plugin_delta.frame import DENSE, HUFFMAN, RAW, STEPS, BadFrame
 from astraflow_plugin_delta.kernel_numpy import NumpyKernel
 
 NUMPY = Codec(NumpyKernel())
@@ -45,6 +45,24 @@ def states(width: int, elements: int, density: float, size: str, seed: int = 0) 
     return old, new
 
 
+def clustered(width: int, elements: int, seed: int = 0) -> tuple[Any, Any]:
+    """Changes side by side, most of one sign and about one size, as a real optimizer leaves them."""
+    generator = np.random.default_rng(seed)
+    kind = UNSIGNED[width]
+    old = generator.integers(0, 256**width, elements, dtype=kind)
+    new = old.copy()
+    gaps = np.where(
+        generator.random(elements) < 0.1, generator.integers(1, 3000, elements), generator.geometric(0.4, elements)
+    )  # fmt: skip
+    where = np.cumsum(gaps) - 1
+    where = where[where < elements]
+    steps = np.maximum(generator.normal(33, 5, where.size).astype(np.int64), 1)
+    steps[::50] = generator.integers(1, 256**width // 2, len(steps[::50]))
+    steps[::20] *= -1
+    new[where] += steps.astype(kind)
+    return old, new
+
+
 def view(array: Any) -> memoryview:
     return memoryview(array.view(np.uint8))
 
@@ -73,16 +91,17 @@ def test_every_width_density_and_size_comes_back() -> None:
         frame = there_and_back(NUMPY, *states(width, elements, density, size, number))
         assert len(frame) <= width * elements + 40
         codes.add(frame[8] if frame else 0)
-    assert codes == {0, STEPS, RAW, DENSE}
+    assert codes == {0, STEPS, RAW, DENSE, HUFFMAN}
 
 
 @pytest.mark.slow
 def test_both_kernels_give_the_same_bytes_and_read_each_other() -> None:
     compiled = numba()
-    for number, (width, elements, density, size) in enumerate(CASES):
-        old, new = states(width, elements, density, size, number)
+    pairs = [states(*case, number) for number, case in enumerate(CASES)]
+    pairs += [clustered(width, 1 << bits) for width in (1, 2, 4) for bits in (6, 12, 18)]
+    for old, new in pairs:
         frame = there_and_back(compiled, old, new)
-        assert frame == there_and_back(NUMPY, old, new), (width, elements, density, size)
+        assert frame == there_and_back(NUMPY, old, new), (old.dtype, len(old))
         for codec in (compiled, NUMPY):
             if frame:
                 target = old.copy()
@@ -115,6 +134,32 @@ def test_size_is_near_the_entropy(density: float) -> None:
     positions = -(share * math.log2(share) + (1 - share) * math.log2(1 - share)) / share
     bound = (positions - (counts * np.log2(counts)).sum()) / 8 * changed.size
     assert bound < len(frame) < 1.05 * bound
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+def test_clusters_and_long_steps_are_near_their_entropy(width: int) -> None:
+    old, new = clustered(width, 1 << 20)
+    frame = there_and_back(NUMPY, old, new)
+    assert frame[8] == HUFFMAN
+    where = np.flatnonzero(old != new)
+    steps = (new - old).astype(f"i{width}")[where].astype(np.int64)
+    near = np.abs(steps) < 64  # those beyond are as good as random
+
+    def entropy(values: Any) -> float:
+        shares = np.unique(values, return_counts=True)[1] / len(values)
+        return float(-(shares * np.log2(shares)).sum() * len(values))
+
+    gaps = np.diff(where, prepend=-1)
+    rare = np.minimum(gaps, 64)
+    bound = entropy(rare) + (rare == 64).sum() * math.log2(3000) + entropy(np.where(near, steps, 0))
+    bound += (~near).sum() * (8 * width - 1)
+    assert len(frame) < 1.05 * bound / 8
+
+
+def test_updates_of_one_unit_spread_evenly_are_not_huffman_coded() -> None:
+    for density in (0.003, 0.01, 0.1, 0.3):
+        for seed in range(3):
+            assert there_and_back(NUMPY, *states(2, 1 << 18, density, "one", seed))[8] == STEPS
 
 
 def test_a_change_of_a_whole_block_costs_no_more_than_the_block() -> None:
@@ -173,18 +218,19 @@ def test_widths_are_those_of_the_narrowest_tensor_in_a_block() -> None:
 
 def test_after_a_rehearsal_nothing_is_left_to_compile() -> None:
     codec = numba()
-    from astraflow_plugin_delta import kernel_numba
+    from astraflow_plugin_delta import huffman_numba, kernel_numba
 
-    compiled = [value for value in vars(kernel_numba).values() if hasattr(value, "signatures")]
+    modules = vars(kernel_numba) | vars(huffman_numba)
+    compiled = [value for value in modules.values() if hasattr(value, "signatures")]
     codec.rehearse()
     before = [list(function.signatures) for function in compiled]
     for width in UNSIGNED:
-        for size in ("one", "small", "any"):
-            old, new = states(width, 1000, 0.1, size)
+        pairs = [states(width, 1000, 0.1, size) for size in ("one", "small", "any")]
+        for old, new in [*pairs, states(width, 9000, 0.3, "small"), clustered(width, 30_000)]:
             codec.apply(
                 memoryview(codec.encode(codec.diff(view(old), view(new), width), view(new), 3)),
                 view(old), 3,
             )  # fmt: skip
             assert np.array_equal(old, new)
-    assert len(compiled) >= 8
+    assert len(compiled) >= 12
     assert [list(function.signatures) for function in compiled] == before

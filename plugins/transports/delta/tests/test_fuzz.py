@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astraflow_plugin_delta.codec import Codec
-from astraflow_plugin_delta.frame import DENSE, HEAD, RAW, STEPS, BadFrame, Head, seal
+from astraflow_plugin_delta.frame import DENSE, HEAD, HUFFMAN, RAW, STEPS, BadFrame, Head, seal
 from astraflow_plugin_delta.kernel_numpy import NumpyKernel
 from astraflow_plugin_delta.link import (
     BadLink,
@@ -66,14 +66,14 @@ def seeds() -> list[bytes]:
                 changes = NUMPY.diff(memoryview(old.view(np.uint8)), data, width)
                 if len(frame := NUMPY.encode(changes, data, 3)):
                     found.append(frame)
-    assert {frame[8] for frame in found} == {STEPS, RAW, DENSE}
+    assert {frame[8] for frame in found} == {STEPS, RAW, DENSE, HUFFMAN}
     return found
 
 
 def mutate(frame: bytes, generator: np.random.Generator) -> bytes:
     data = bytearray(frame)
     for _ in range(generator.integers(1, 4)):
-        kind, at = generator.integers(5), int(generator.integers(8, max(len(data), 9)))
+        kind, at = generator.integers(6), int(generator.integers(8, max(len(data), 9)))
         if kind == 0 and at < len(data):
             data[at] ^= 1 << generator.integers(8)
         elif kind == 1:
@@ -84,8 +84,11 @@ def mutate(frame: bytes, generator: np.random.Generator) -> bytes:
             field = 16 + 4 * int(generator.integers(6))
             value = generator.choice([0, 1, 2**16, 2**31, 2**32 - 1, len(data), SIZE])
             data[field : field + 4] = struct.pack("<I", int(value))
-        else:
+        elif kind == 4:
             data[8 + int(generator.integers(8))] = int(generator.integers(256))
+        elif len(data) > HEAD.size:  # two bytes change places: a table of lengths stays complete
+            first, second = generator.integers(HEAD.size, min(len(data), HEAD.size + 64), 2)
+            data[first], data[second] = data[second], data[first]
     return resealed(bytes(data))
 
 
@@ -113,13 +116,16 @@ def why(codec: Codec, frame: bytes) -> str:
     except BadFrame as error:
         words = str(error).split()
         return " ".join(word for word in words if not any(c.isdigit() for c in word))
-    kind = "values" if changes.steps is None else "steps"
+    kind = f"code {frame[8]}"
     count = SIZE if changes.positions is None else len(changes.positions)
     return f"{kind} {changes.width} {count.bit_length()}"
 
 
 def test_mutated_frames_are_refused_or_stay_inside() -> None:
-    assert len(campaign(NUMPY, None, 1500, 1)) > 15
+    ways = campaign(NUMPY, None, 1500, 1)
+    assert len(ways) > 25
+    assert {way.split()[1] for way in ways if way.startswith("code ")} >= {"1", "2", "3", "4"}
+    assert any("no complete code" in way for way in ways)
 
 
 @pytest.mark.slow
@@ -138,7 +144,7 @@ def test_arbitrary_bytes_are_no_frame_by_accident(data: bytes) -> None:
 
 
 @given(
-    st.sampled_from([STEPS, RAW]),
+    st.sampled_from([STEPS, RAW, HUFFMAN]),
     st.sampled_from([1, 2, 4]),
     st.integers(0, 2**32 - 1),
     st.lists(st.integers(0, 30), min_size=6, max_size=6),
@@ -151,6 +157,29 @@ def test_heads_that_lie_are_refused_or_stay_inside(
     for changed in (huge, small[0]):
         head = Head(code, width, SIZE // width, changed, *small[1:], huge, small[0])
         apply_guarded(NUMPY, seal(head, payload, 3))
+
+
+@given(
+    st.sampled_from([1, 2, 4]),
+    st.lists(st.integers(0, 15), min_size=2, max_size=240),
+    st.lists(st.integers(0, 15), min_size=2, max_size=240),
+    st.lists(st.integers(0, 90), min_size=4, max_size=4),
+    st.binary(max_size=150),
+)
+@settings(max_examples=200, deadline=None)
+def test_tables_of_code_lengths_that_lie_are_refused_or_stay_inside(
+    width: int, gaps: list[int], steps: list[int], counts: list[int], payload: bytes
+) -> None:
+    whole = [[1, 1], [1, 2, 2], [2, 2, 2, 0, 2]]
+    for first, second in ((gaps, steps), (whole[len(gaps) % 3], whole[len(steps) % 3])):
+        tables = b"".join(
+            bytes(low | high << 4 for low, high in zip(each[::2], [*each[1::2], 0], strict=False))
+            for each in (first, second)
+        )
+        head = Head(
+            HUFFMAN, width, SIZE // width, counts[0], 0, len(first), len(second), 0, *counts[1:]
+        )
+        apply_guarded(NUMPY, seal(head, tables + payload, 3))
 
 
 def test_a_frame_that_unfolds_beyond_its_block_is_refused_before_it_does(

@@ -3,9 +3,10 @@
 Positions are Rice-coded gaps (with parameter 0 that stream is the bitmap itself). A change is a step: the
 difference of the bit patterns as integers modulo 2^(8·width), which for floats of one sign counts units in
 the last place. Nearly all steps of small updates are ±1, so each has a sign bit, and those that are not ±1
-are a second, shorter list of Rice-coded positions with their magnitudes in Exp-Golomb code. Streams are
-kept apart rather than interleaved, so that NumPy can read each one at once. Steps, raw values and the
-whole block are measured against each other, and the smallest is sent.
+are a second, shorter list of Rice-coded positions with their magnitudes in Exp-Golomb code. Real training
+also leaves changes in clusters and steps of any size: then gaps and steps have Huffman codes of their own
+block. Streams are kept apart rather than interleaved, so that NumPy can read each one at once. All these,
+raw values and the whole block are measured against each other, and the smallest is sent.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from astraflow_plugin_delta import huffman
 from astraflow_plugin_delta.frame import (
     DENSE,
+    HUFFMAN,
     MAX_RICE,
     RAW,
     STEPS,
@@ -56,11 +59,32 @@ class Kernel(Protocol):
     def unpack_sorted(self, unary: Array, low: Array, count: int, rice: int, span: int) -> Array:
         """The values again; raises :class:`BadFrame` unless there are exactly ``count`` below ``span``."""
 
+    def golomb_order(self, extras: Array) -> int:
+        """The order of the Exp-Golomb code that is shortest for ``extras``, which are not empty."""
+
     def pack_magnitudes(self, extras: Array, order: int) -> tuple[Array, Array]:
         """Unary and low streams (u8) of an Exp-Golomb code."""
 
     def unpack_magnitudes(self, unary: Array, low: Array, count: int, order: int) -> Array:
         """The extras again; raises :class:`BadFrame` if they are not there."""
+
+    def estimate(self, values: Array, signed: bool) -> int:
+        """Bits of numbers (int32, not 0) like these, ``huffman.SAMPLE`` of them at most: entropy of the classes,
+        a bit for each class that occurs, since a sample fits itself too well (Miller 1955), and raw bits."""
+
+    def histogram(self, values: Array, signed: bool) -> Array:
+        """How often each symbol (``huffman.SYMBOLS`` of them, int64) stands for one of ``values``."""
+
+    def code_lengths(self, counts: Array) -> Array:
+        """See :func:`astraflow_plugin_delta.huffman.code_lengths`."""
+
+    def pack_symbols(self, values: Array, signed: bool, lengths: Array) -> tuple[Array, Array]:
+        """Streams (u8) of codes and of raw bits of numbers whose symbols all have codes."""
+
+    def unpack_symbols(
+        self, codes: Array, low: Array, count: int, signed: bool, lengths: Array
+    ) -> Array:
+        """The numbers again (int64); raises :class:`BadFrame` unless the streams have exactly ``count``."""
 
     def add(self, values: Array, positions: Array, steps: Array) -> None:
         """Add steps in place, wrapping; positions are within bounds and ascending."""
@@ -103,15 +127,16 @@ class Codec:
         head, payload = self._steps(changes, steps, rice, gaps, low)
         if new is not None:
             values = np.frombuffer(new, SIGNED[changes.width])
-            raw = len(gaps) + len(low) + count * changes.width
-            if values.nbytes <= min(raw, _length(payload)):
-                dense = Head(DENSE, changes.width, changes.elements, changes.elements)
-                return seal(dense, values.tobytes(), block)
-            if raw < _length(payload):
+            if len(gaps) + len(low) + count * changes.width < _length(payload):
                 head = Head(
                     RAW, changes.width, changes.elements, count, rice=rice, gap_bytes=len(gaps)
                 )
                 payload = [gaps, low, values[positions].view(np.uint8)]
+            if values.nbytes <= _length(payload):
+                head = Head(DENSE, changes.width, changes.elements, changes.elements)
+                payload = [values.view(np.uint8)]
+        if coded := self._huffman(changes, positions, steps, _length(payload)):
+            head, payload = coded
         return seal(head, b"".join(part.tobytes() for part in payload), block)
 
     def _steps(
@@ -129,7 +154,7 @@ class Codec:
             streams += [odd_unary, odd_low]
         magnitudes = _EMPTY
         if odd:
-            order = golomb_order(extras)
+            order = self.kernel.golomb_order(extras[:: -(-odd // _SAMPLE)].copy())
             magnitudes, magnitude_low = self.kernel.pack_magnitudes(extras, order)
             streams += [magnitudes, magnitude_low]
         head = Head(
@@ -137,6 +162,38 @@ class Codec:
             len(gaps), len(odd_unary), len(magnitudes),
         )  # fmt: skip
         return head, streams
+
+    def _huffman(
+        self, changes: Changes, positions: Array, steps: Array, most: int
+    ) -> tuple[Head, list[Array]] | None:
+        """None unless it takes fewer bytes than ``most``, by a share that is worth the time as a sample says."""
+        every = -(-len(steps) // huffman.SAMPLE)
+        later = positions[every::every]
+        gaps, moves = later - positions[every - 1 :: every][: len(later)], steps[::every].copy()
+        bits = every * (self.kernel.estimate(gaps, False) + self.kernel.estimate(moves, True))
+        if bits // 8 > most - most // _WORTH:
+            return None
+        tables, size = [], 0
+        lists = ((np.diff(positions, prepend=np.int32(-1)), False), (steps, True))
+        for values, signed in lists:
+            counts = self.kernel.histogram(values, signed)
+            if np.count_nonzero(counts) < 2:
+                return None
+            tables.append(self.kernel.code_lengths(counts))
+            codes, raw = huffman.bits(counts, tables[-1], signed)
+            size += (huffman.entries(tables[-1]) + 1) // 2 + (codes + 7) // 8 + (raw + 7) // 8
+        if size >= most:
+            return None
+        (gaps, gaps_low), (moves, moves_low) = (
+            self.kernel.pack_symbols(values, signed, lengths)
+            for (values, signed), lengths in zip(lists, tables, strict=True)
+        )
+        head = Head(
+            HUFFMAN, changes.width, changes.elements, len(steps), 0,
+            huffman.entries(tables[0]), huffman.entries(tables[1]), 0,
+            len(gaps), len(gaps_low), len(moves),
+        )  # fmt: skip
+        return head, [*map(huffman.pack_lengths, tables), gaps, gaps_low, moves, moves_low]
 
     def decode(self, frame: memoryview, block: int, size: int) -> Changes:
         """What a frame for block number ``block`` of ``size`` bytes says; raises :class:`BadFrame`."""
@@ -148,6 +205,8 @@ class Codec:
             values = streams.take(size).view(SIGNED[head.width])
             streams.finish()
             return Changes(head.width, head.elements, None, None, values)
+        if head.code == HUFFMAN:
+            return self._read_huffman(head, streams)
         gaps = streams.take(head.gap_bytes)
         low = streams.bits(head.changed * head.rice)
         positions = self.kernel.unpack_sorted(gaps, low, head.changed, head.rice, head.elements)
@@ -169,6 +228,21 @@ class Codec:
         steps = self.kernel.join(signs, head.changed, ordinals, extras)
         return Changes(head.width, head.elements, positions, steps)
 
+    def _read_huffman(self, head: Head, streams: _Streams) -> Changes:
+        tables = [
+            huffman.unpack_lengths(streams.take((count + 1) // 2), count, signed)
+            for count, signed in ((head.rice, False), (head.rice_odd, True))
+        ]
+        codes, low = streams.take(head.gap_bytes), streams.take(head.odd_bytes)
+        gaps = self.kernel.unpack_symbols(codes, low, head.changed, False, tables[0])
+        positions = np.cumsum(gaps) - 1
+        if head.changed and positions[-1] >= head.elements:
+            raise BadFrame(f"position {positions[-1]} of {head.elements}")
+        codes, low = streams.take(head.magnitude_bytes), streams.rest()
+        steps = self.kernel.unpack_symbols(codes, low, head.changed, True, tables[1])
+        where, moves = positions.astype(np.int32), steps.astype(np.int32)  # wraps, as steps do
+        return Changes(head.width, head.elements, where, moves)
+
     def apply(self, frame: memoryview, target: memoryview, block: int) -> None:
         """Bring ``target``, the writable bytes of block number ``block`` as the frame's base has them, to
         the new state. Raises :class:`BadFrame` before anything is written."""
@@ -185,11 +259,13 @@ class Codec:
         """Code and apply a small change of every width: a kernel that is compiled at its first use is compiled
         now, not while a trainer publishes."""
         for width, kind in SIGNED.items():
-            old = np.zeros(_SAMPLE, kind)
-            new = old.copy()
-            new[::8], new[::64] = 1, 5
-            before, after = old.data.cast("B"), new.data.cast("B")
-            self.apply(memoryview(self.encode(self.diff(before, after, width), None, 0)), before, 0)
+            for rare in (64, 3):
+                old = np.zeros(_SAMPLE, kind)
+                new = old.copy()
+                new[: _SAMPLE // 2 : 8], new[: _SAMPLE // 2 : rare] = 1, 40
+                before, after = old.data.cast("B"), new.data.cast("B")
+                frame = self.encode(self.diff(before, after, width), None, 0)
+                self.apply(memoryview(frame), before, 0)
 
 
 def rice_parameter(count: int, span: int) -> int:
@@ -205,19 +281,8 @@ def rice_parameter(count: int, span: int) -> int:
     return best
 
 
-def golomb_order(extras: Array) -> int:
-    """The order of the Exp-Golomb code that is shortest for (a sample of) ``extras``, which are not empty."""
-    sample = extras[:: -(-len(extras) // _SAMPLE)].astype(np.int64)
-    best, shortest = 0, np.inf
-    for order in range(32):
-        exponents = np.frexp(((sample >> order) + 1).astype(np.float64))[1] - 1
-        length = order * len(sample) + 2 * int(exponents.sum())
-        if length >= shortest:
-            break
-        best, shortest = order, length
-    return best
-
-
+_WORTH = 20
+"""A twentieth less, by a sample, is worth Huffman codes."""
 _SAMPLE = 512
 _EMPTY: Array = np.empty(0, np.uint8)
 

@@ -3,7 +3,7 @@
 Little-endian, bits of a stream from the lowest of the first byte on. The head is ``checksum`` (u64, xxh3-64
 of all that follows it in the frame, seeded with the number of the block), ``code``, ``width``, ``rice``,
 ``rice_odd``, ``order`` (u8 each, then 3 zero bytes), ``elements``, ``changed``, ``odd``, ``gap_bytes``,
-``odd_bytes``, ``magnitude_bytes`` (u32 each). A block without a frame did not change.
+``odd_bytes``, ``magnitude_bytes`` (u32 each), which :class:`Head` explains. A block without a frame did not change.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import xxhash
 
-STEPS, RAW, DENSE = 1, 2, 3
-"""Codes: positions and steps, positions and new values, all new values."""
+STEPS, RAW, DENSE, HUFFMAN = 1, 2, 3, 4
+"""Codes: positions and steps, positions and new values, all new values, Huffman codes of gaps and steps."""
 WIDTHS = (1, 2, 4)
 """Bytes that an element may have."""
 MAX_RICE = 26
@@ -32,7 +32,10 @@ class Head:
 
     ``elements`` of ``width`` bytes are in the block, ``changed`` of them differ, ``odd`` of these by more
     than one step. ``rice`` and ``rice_odd`` are the Rice parameters of the two lists of positions,
-    ``order`` the order of the Exp-Golomb code; ``*_bytes`` the lengths of the three unary streams.
+    ``order`` the order of the Exp-Golomb code; ``*_bytes`` the lengths of the three unary streams. With code
+    :data:`HUFFMAN` ``rice`` and ``rice_odd`` count the lengths in the tables of gaps and of steps,
+    ``gap_bytes`` and ``magnitude_bytes`` are the streams of their codes, ``odd_bytes`` that of the raw bits of
+    the gaps, and ``odd`` and ``order`` are zero.
     """
 
     code: int
@@ -71,8 +74,8 @@ def open_frame(frame: memoryview, block: int, size: int) -> tuple[Head, memoryvi
     head = Head(code, width, counts[0], counts[1], counts[2], rice, rice_odd, order, *counts[3:])
     if width not in WIDTHS or head.elements * width != size:
         raise BadFrame(f"it is of {head.elements} × {width} bytes, the block has {size}")
-    if code not in (STEPS, RAW, DENSE) or not head.odd <= head.changed <= head.elements:
+    if code not in (STEPS, RAW, DENSE, HUFFMAN) or not head.odd <= head.changed <= head.elements:
         raise BadFrame(f"code {code} with {head.changed} changes, {head.odd} of them odd")
-    if max(rice, rice_odd) > MAX_RICE or order > 8 * width:
+    if (code != HUFFMAN and max(rice, rice_odd) > MAX_RICE) or order > 8 * width:
         raise BadFrame(f"parameters {rice}, {rice_odd}, {order}")
     return head, frame[HEAD.size :]

@@ -12,8 +12,10 @@ from numba import types
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
+from astraflow_plugin_delta import streams
 from astraflow_plugin_delta.codec import Array
 from astraflow_plugin_delta.frame import BadFrame
+from astraflow_plugin_delta.huffman_numba import NumbaHuffman, leading_zeros
 
 _LANES = 64
 _MAX_BITS = 32
@@ -200,6 +202,20 @@ def _unpack_sorted(unary, low, rice, span, values):  # type: ignore[no-untyped-d
 
 
 @_compiled
+def _golomb_order(extras):  # type: ignore[no-untyped-def]
+    best, shortest = 0, np.int64(1) << 62
+    for order in range(32):
+        length = np.int64(order) * extras.size
+        for index in range(extras.size):
+            lead = (np.uint64(extras[index]) >> np.uint64(order)) + np.uint64(1)
+            length += 2 * (63 - np.int64(leading_zeros(lead)))
+        if length >= shortest:
+            break
+        best, shortest = order, length
+    return best
+
+
+@_compiled
 def _pack_magnitudes(extras, order, unary, low):  # type: ignore[no-untyped-def]
     bit, place = np.int64(0), 0
     held, bits = np.uint64(0), np.int64(0)
@@ -271,7 +287,7 @@ def _add(values, positions, steps):  # type: ignore[no-untyped-def]
         values[at] += steps[index]
 
 
-class NumbaKernel:
+class NumbaKernel(NumbaHuffman):
     """See :class:`astraflow_plugin_delta.codec.Kernel`."""
 
     name = "numba"
@@ -306,12 +322,15 @@ class NumbaKernel:
         unary = np.empty(((span >> rice) + len(values)) // 64 + 1, np.uint64)
         low = np.empty(len(values) * rice // 64 + 1, np.uint64)
         bits = _pack_sorted(values, rice, unary, low)
-        return _bytes(unary, bits), _bytes(low, len(values) * rice)
+        return streams.to_bytes(unary, bits), streams.to_bytes(low, len(values) * rice)
 
     def unpack_sorted(self, unary: Array, low: Array, count: int, rice: int, span: int) -> Array:
         values = np.empty(count, np.int32)
         ended = not len(unary) or unary[-1]  # the last byte has the last code
-        last = _unpack_sorted(_words(unary), _words(low), rice, span, values) if ended else -1
+        last = -1
+        if ended:
+            words, rests = streams.to_words(unary), streams.to_words(low)
+            last = _unpack_sorted(words, rests, rice, span, values)
         if count and last == span:
             raise BadFrame(f"a position beyond {span}")
         if count and last < 0:
@@ -319,6 +338,9 @@ class NumbaKernel:
         if not count and len(unary):
             raise BadFrame(f"{len(unary)} bytes for no code")
         return values
+
+    def golomb_order(self, extras: Array) -> int:
+        return int(_golomb_order(extras))
 
     def pack_magnitudes(self, extras: Array, order: int) -> tuple[Array, Array]:
         longest = int(extras.max(initial=0) >> order) + 1
@@ -335,15 +357,3 @@ class NumbaKernel:
 
     def add(self, values: Array, positions: Array, steps: Array) -> None:
         _add(values, positions, steps)
-
-
-def _bytes(words: Array, bits: int) -> Array:
-    """The first ``bits`` of a stream in words of 64, as little-endian bytes."""
-    return words.astype("<u8", copy=False).view(np.uint8)[: (bits + 7) // 8]
-
-
-def _words(stream: Array) -> Array:
-    """A stream as words of 64 bits, with one more that is zero."""
-    words = np.zeros(len(stream) // 8 + 2, "<u8")
-    words.view(np.uint8)[: len(stream)] = stream
-    return words.astype(np.uint64, copy=False)

@@ -6,6 +6,7 @@ import numpy as np
 
 from astraflow_plugin_delta.codec import Array
 from astraflow_plugin_delta.frame import BadFrame
+from astraflow_plugin_delta.huffman_numpy import NumpyHuffman, pack_bits, unpack_bits
 
 _SCAN = 1 << 16
 """Elements compared at once, so that the mask stays in the cache."""
@@ -13,7 +14,7 @@ MAX_BITS = 32
 """Most low bits that one Exp-Golomb code may have."""
 
 
-class NumpyKernel:
+class NumpyKernel(NumpyHuffman):
     """See :class:`astraflow_plugin_delta.codec.Kernel`."""
 
     name = "numpy"
@@ -54,18 +55,22 @@ class NumpyKernel:
             raise BadFrame(f"position {values[-1]} of {span}")
         return values.astype(np.int32)
 
+    def golomb_order(self, extras: Array) -> int:
+        best, shortest = 0, np.inf
+        for order in range(32):
+            exponents = np.frexp((extras >> order) + 1.0)[1] - 1
+            length = order * len(extras) + 2 * int(exponents.sum())
+            if length >= shortest:
+                break
+            best, shortest = order, length
+        return best
+
     def pack_magnitudes(self, extras: Array, order: int) -> tuple[Array, Array]:
         extras = extras.astype(np.int64)
         lead = (extras >> order) + 1
         exponents = np.frexp(lead.astype(np.float64))[1].astype(np.int64) - 1
         rests = ((lead - (np.int64(1) << exponents)) << order) | (extras & ((1 << order) - 1))
-        widths = exponents + order
-        ends = np.cumsum(widths)
-        bits = np.zeros(int(ends[-1]) if len(ends) else 0, np.uint8)
-        for bit in range(int(widths.max(initial=0))):
-            has = widths > bit
-            bits[(ends - widths)[has] + bit] = (rests[has] >> bit) & 1
-        return _unary(exponents), np.packbits(bits, bitorder="little")
+        return _unary(exponents), pack_bits(rests, exponents + order)
 
     def unpack_magnitudes(self, unary: Array, low: Array, count: int, order: int) -> Array:
         exponents = _quotients(unary, count)
@@ -73,12 +78,7 @@ class NumpyKernel:
         total = int(widths.sum())
         if widths.max(initial=0) > MAX_BITS or (total + 7) // 8 != len(low):
             raise BadFrame(f"magnitudes of {total} bits in {len(low)} bytes")
-        bits = np.unpackbits(low, count=total, bitorder="little").astype(np.int64)
-        starts = np.cumsum(widths) - widths
-        rests = np.zeros(count, np.int64)
-        for bit in range(int(widths.max(initial=0))):
-            has = widths > bit
-            rests[has] |= bits[starts[has] + bit] << bit
+        rests = unpack_bits(low, widths)
         lead = (np.int64(1) << exponents) + (rests >> order)
         extras = ((lead - 1) << order) | (rests & ((1 << order) - 1))
         return extras.astype(np.uint32)  # wraps, as steps do

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from astraflow_plugin_delta.codec import SIGNED, Changes, Codec
-from astraflow_plugin_delta.frame import DENSE, HEAD, STEPS
+from astraflow_plugin_delta.frame import DENSE, HEAD, HUFFMAN, STEPS
 from astraflow_plugin_delta.link import Link, pack_link
 
 
@@ -36,7 +36,7 @@ def _frames(
         length = min(block_size, size - block * block_size)
         heads = [HEAD.unpack_from(frame) for frame in frames]
         codes, widths = [head[1] for head in heads], {head[2] for head in heads}
-        if len(frames) == 1 or set(codes) != {STEPS} or len(widths) > 1:
+        if len(frames) == 1 or not set(codes) <= {STEPS, HUFFMAN} or len(widths) > 1:
             whole = max((i for i, code in enumerate(codes) if code == DENSE), default=0)
             for frame in frames[whole:]:
                 yield block, frame
