@@ -90,6 +90,7 @@ HEADS = {
     "not msgpack": (ok(b"\xc1\xff\x00"), "malformed manifest"),
     "deep": (ok(DEEP), "malformed manifest"),
     "four billion blocks": (ok(b"\x81\xa6blocks\xdd\xff\xff\xff\xff"), "malformed manifest"),
+    "deep reason": (ok(b"[" * 4000, status="404 Not Here"), "404: Not Here"),
     "gzip": (ok(b"\x1f\x8b\x08", extra="Content-Encoding: gzip\r\n"), "malformed manifest"),
 }  # fmt: skip
 
