@@ -130,8 +130,8 @@ class Dataflow:
     def __init__(self) -> None:
         self.failures: list[str] = []
 
-    def failed(self, error: str, batch: str, deadline_s: float, user: bool = False) -> None:
-        self.failures.append(error)
+    def failed(self, error: AstraFlowError, batch: str = "", who: str = "") -> None:
+        self.failures.append(f"{who}: {error}")
 
 
 class Group:

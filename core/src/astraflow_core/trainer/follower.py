@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from astraflow_core.errors import AstraFlowError, NonFiniteLoss, UserError
+from astraflow_core.errors import AstraFlowError, NonFiniteLoss, RunFailed, UserError
 from astraflow_core.trainer.channel import Abandoned, Spoke
 from astraflow_core.trainer.operations import Operations
 from astraflow_core.trainer.orders import (
@@ -29,8 +29,6 @@ from astraflow_core.types import Batch, Ranks
 from astraflow_core.wire.batches import decode_batch
 
 log = logging.getLogger(__name__)
-
-FAREWELL_DEADLINE_S = 10.0
 
 
 class Follower:
@@ -99,14 +97,8 @@ class Follower:
         return True
 
     def _fail(self, error: Exception) -> None:
-        said = (
-            str(error) if isinstance(error, AstraFlowError) else f"{type(error).__name__}: {error}"
-        )
-        self._spoke.answer(Failed(said, user=isinstance(error, UserError)))
+        if not isinstance(error, AstraFlowError):
+            error = RunFailed(f"{type(error).__name__}: {error}")
+        self._spoke.answer(Failed(str(error), user=isinstance(error, UserError)))
         if not self._spoke.heard():
-            self._dataflow.failed(
-                f"rank {self._ranks.rank}: {said}",
-                "",
-                FAREWELL_DEADLINE_S,
-                user=isinstance(error, UserError),
-            )
+            self._dataflow.failed(error, who=f"rank {self._ranks.rank}")

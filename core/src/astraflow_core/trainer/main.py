@@ -15,7 +15,7 @@ from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
 from astraflow_core.config.load import component_context, run_info
 from astraflow_core.config.models import RunConfig
-from astraflow_core.errors import AstraFlowError, UserError
+from astraflow_core.errors import AstraFlowError, RunFailed
 from astraflow_core.freed_memory import keep_freed_memory
 from astraflow_core.hooks import Hooks
 from astraflow_core.lasting import made_to_last
@@ -28,7 +28,7 @@ from astraflow_core.trainer.leader import Leader
 from astraflow_core.trainer.meeting import Meeting, ranks_of
 from astraflow_core.trainer.operations import Operations
 from astraflow_core.trainer.publishing import Versions
-from astraflow_core.trainer.service import FAREWELL_DEADLINE_S, TrainerService
+from astraflow_core.trainer.service import TrainerService
 from astraflow_core.trainer.sharding import LedPublisher, sharded
 from astraflow_core.trainer.update import check_needs
 from astraflow_core.trainer.upstream import Dataflow
@@ -72,21 +72,24 @@ def serve(config: RunConfig, directory: Path, token: str, dataflow_url: str, pol
             config, policy, trainer, algorithm, spoke.shared, saves_later, shards, sleeps
         )
         return _follow(Follower(spoke, operations, dataflow, ranks))
-    publisher = None
-    if ranks.size == 1:
-        operations = Operations(
-            config, policy, trainer, algorithm, saves_later=saves_later, sleeps=sleeps
+    with _reported(dataflow, ranks):
+        publisher = None
+        if ranks.size == 1:
+            operations = Operations(
+                config, policy, trainer, algorithm, saves_later=saves_later, sleeps=sleeps
+            )
+        else:
+            hub = Hub(meeting)
+            shards = together.shard_publisher(hub.exchange) if together else None
+            operations = Leader(
+                config, policy, trainer, algorithm, hub, saves_later, shards, sleeps
+            )
+            publisher = LedPublisher(shards, operations) if shards else None
+        no_adapters = partial(adapter_problem, catalog, table.transport.use, table.engine.use)
+        versions = Versions(
+            transport, table.transport.use, dataflow, Path(table.model), no_adapters, publisher
         )
-    else:
-        hub = Hub(meeting)
-        shards = together.shard_publisher(hub.exchange) if together else None
-        operations = Leader(config, policy, trainer, algorithm, hub, saves_later, shards, sleeps)
-        publisher = LedPublisher(shards, operations) if shards else None
     hooks.run_started(run)
-    no_adapters = partial(adapter_problem, catalog, table.transport.use, table.engine.use)
-    versions = Versions(
-        transport, table.transport.use, dataflow, Path(table.model), no_adapters, publisher
-    )
     service = TrainerService(
         config, run, policy, operations, versions, dataflow, hooks, reshards="reshard" in flags
     )
@@ -100,6 +103,9 @@ def serve(config: RunConfig, directory: Path, token: str, dataflow_url: str, pol
         return problem.exit_code
     except BaseException as problem:
         error = problem
+        if ranks.size > 1 and isinstance(problem, Exception):
+            said = f"rank 0 of {name}: {type(problem).__name__}: {problem}"
+            dataflow.failed(RunFailed(said))
         raise
     finally:
         versions.close()
@@ -117,9 +123,7 @@ def _reported(dataflow: Dataflow, ranks: Ranks) -> Iterator[None]:
         yield
     except AstraFlowError as error:
         if ranks.size > 1:
-            user = isinstance(error, UserError)
-            with contextlib.suppress(AstraFlowError):
-                dataflow.failed(str(error), "", FAREWELL_DEADLINE_S, user=user)
+            dataflow.failed(error)
         raise
 
 

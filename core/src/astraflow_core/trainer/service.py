@@ -11,7 +11,7 @@ from pathlib import Path
 
 from astraflow_core.config.models import PolicyTable, RunConfig
 from astraflow_core.device_turn import FOLDER, DeviceTurn
-from astraflow_core.errors import AstraFlowError, NonFiniteLoss, NoRoom, UserError
+from astraflow_core.errors import AstraFlowError, NonFiniteLoss, NoRoom
 from astraflow_core.hooks import Hooks
 from astraflow_core.trainer.bad_batches import keep_batch
 from astraflow_core.trainer.channel import RankLost
@@ -27,7 +27,6 @@ from astraflow_core.wire.messages import TrainerRegistered
 
 log = logging.getLogger(__name__)
 
-FAREWELL_DEADLINE_S = 10.0
 MOST_SKIPPED = 10
 """Batches in a row whose loss is not finite: after so many the weights must be at fault."""
 
@@ -79,12 +78,12 @@ class TrainerService:
             while (batch := self._wait_for_batch()) is not None:
                 self._train(batch)
         except NonFiniteLoss as error:
-            self._report(error, batch)
+            self._dataflow.failed(error, _name(batch))
             raise NonFiniteLoss(f"{error}; {self._leave_weights_before()}") from error
         except RankLost:
             raise  # no fault of the run: the group is started again
         except AstraFlowError as error:
-            self._report(error, batch)
+            self._dataflow.failed(error, _name(batch))
             raise
         self._finish()
 
@@ -115,7 +114,7 @@ class TrainerService:
             if (
                 self._table.trainer.ranks > 1
             ):  # of several processes nobody sees which one said what
-                self._report(error, None)
+                self._dataflow.failed(error)
             raise
 
     @contextlib.contextmanager
@@ -221,12 +220,6 @@ class TrainerService:
             return f"there is no room for the weights before that step: {error}"
         return f"the weights before that step are in {self._model_folder()}"
 
-    def _report(self, error: AstraFlowError, batch: Batch | None) -> None:
-        """Tell the dataflow. With several ranks the exit code of each is lost, which would say whose fault it is."""
-        user = isinstance(error, UserError)
-        try:
-            self._dataflow.failed(
-                str(error), batch.id if batch else "", FAREWELL_DEADLINE_S, user=user
-            )
-        except AstraFlowError as unheard:
-            log.warning("the dataflow did not hear of the failure: %s", unheard)
+
+def _name(batch: Batch | None) -> str:
+    return "" if batch is None else batch.id

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Sequence
 
+from astraflow_core.errors import AstraFlowError, UserError
 from astraflow_core.types import Announcement, Batch
 from astraflow_core.wire.batches import NoBatch, decode_batch
 from astraflow_core.wire.client import SyncClient
@@ -22,6 +24,11 @@ from astraflow_core.wire.messages import (
     TrainerRegistered,
     VersionAnnounced,
 )
+
+log = logging.getLogger(__name__)
+
+FAREWELL_S = 10.0
+"""Longest to say why the trainer ends."""
 
 POLL_S = 5.0
 """Longest a request for a batch is held; also how soon a signal is noticed while waiting."""
@@ -81,7 +88,14 @@ class Dataflow:
         message = ReleaseBatches(policy=self.policy, updates=updates)
         self._client.post("/v1/batches/release", message, Done, deadline_s=self._deadline_s)
 
-    def failed(self, error: str, batch: str, deadline_s: float, user: bool = False) -> None:
-        """The trainer ends because of ``error``, which the ``user`` can mend or not."""
-        message = TrainerFailed(policy=self.policy, error=error, batch=batch, user=user)
-        self._client.post("/v1/trainers/failed", message, Done, deadline_s=deadline_s)
+    def failed(self, error: AstraFlowError, batch: str = "", who: str = "") -> None:
+        """The trainer ends because of ``error``, at ``batch`` and in the rank ``who`` if any is to blame; whose fault
+        it is would be lost with the exit codes of several ranks. A dataflow that does not hear of it is no further
+        error: it sees that the trainer is gone."""
+        said = f"{who}: {error}" if who else str(error)
+        user = isinstance(error, UserError)
+        message = TrainerFailed(policy=self.policy, error=said, batch=batch, user=user)
+        try:
+            self._client.post("/v1/trainers/failed", message, Done, deadline_s=FAREWELL_S)
+        except AstraFlowError as unheard:
+            log.warning("the dataflow did not hear of the failure: %s", unheard)
