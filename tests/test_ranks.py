@@ -29,16 +29,30 @@ from pathlib import Path
 
 from astraflow_core.errors import UserError
 from astraflow_core.testing.table import TableTrainer
+from astraflow_core.trainer.channel import Spoke
+from astraflow_core.trainer.upstream import Dataflow
 
-DEATHS = [(1, "step", 3), (0, "step", 4), (1, "export", 3), (0, "export", 4), (1, "save", 1), (0, "save", 1)]
+DEATHS = [
+    (1, "step", 3), (0, "step", 4), (1, "export", 3), (0, "export", 4), (1, "save", 1), (0, "save", 1),
+    (1, "wait", 9), (0, "wait", 2),
+]
 
 
 class Dying(TableTrainer):
     def __init__(self, config, context):
         super().__init__(config, context)
         self.rank = context.ranks.rank
-        self.done = {"step": 0, "export": 0, "save": 0}
+        self.done = {"step": 0, "export": 0, "save": 0, "wait": 0}
         self.notes = Path(context.run.directory)
+        for owner, name in ((Spoke, "order"), (Dataflow, "next_batch")):  # what the ranks wait in
+            setattr(owner, name, self.may_die_in(getattr(owner, name)))
+
+    def may_die_in(self, waits):
+        def instead(*arguments):
+            self.at("wait")
+            return waits(*arguments)
+
+        return instead
 
     def at(self, phase):
         pending = [d for d in enumerate(DEATHS) if not (self.notes / f"died-{d[0]}").exists()]
@@ -64,7 +78,7 @@ class Dying(TableTrainer):
 
 class Failing(TableTrainer):
     def step(self, batch, algorithm, step):
-        if step == 2 and self.context.ranks.rank == 1:
+        if step == 2 and self.context.run.name == f"fails-on-{self.context.ranks.rank}":
             raise KeyError("layer 7")
         return super().step(batch, algorithm, step)
 
@@ -89,7 +103,7 @@ class Mistaken(TableTrainer):
 
 
 SHARDED = '''
-"""fsdp on the tiniest model. Rank 1 of two is killed once in the middle of a step; later two ranks end."""
+"""fsdp on the tiniest model. Rank 1 of two is killed in one phase of PHASES after the other; later two ranks end."""
 import os
 import signal
 from pathlib import Path
@@ -98,6 +112,8 @@ from astraflow_core.errors import UserError
 from astraflow_core.testing.table import TableEngine
 from astraflow_plugin_fsdp.config import FsdpConfig
 from astraflow_plugin_fsdp.trainer import FsdpTrainer
+
+PHASES = ("backward", "optimizer", "save")
 
 
 class Blind(TableEngine):
@@ -115,17 +131,38 @@ class Sharded(FsdpTrainer):
 
     def __init__(self, config, context):
         super().__init__(config, context)
-        self.context = context
+        self.ranks, self.notes, self.made = context.ranks, Path(context.run.directory), 0
+
+    def setup(self, model, total_steps, needs):
+        import torch
+        from torch.distributed.checkpoint.filesystem import FileSystemWriter
+
+        from astraflow_plugin_fsdp.gradient import Boundary
+
+        places = (Boundary, "backward"), (torch.optim.AdamW, "step"), (FileSystemWriter, "write_data")
+        for phase, (owner, name) in zip(PHASES, places, strict=True):
+            setattr(owner, name, self.may_die_in(phase, getattr(owner, name)))
+        super().setup(model, total_steps, needs)
+
+    def may_die_in(self, phase, does):
+        def instead(*arguments, **keywords):
+            self.at(phase)
+            return does(*arguments, **keywords)
+
+        return instead
+
+    def at(self, phase):
+        left = [p for p in PHASES if not (self.notes / f"died-in-{p}").exists()]
+        if self.ranks.rank == 1 and self.made >= 2 and left[:1] == [phase]:
+            (self.notes / f"died-in-{phase}").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def step(self, batch, algorithm, step):
-        died = Path(self.context.run.directory) / "died"
-        ranks = self.context.ranks
-        if ranks.rank == 1 and step == 3 and not died.exists():
-            died.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        if ranks.size == 2 and step == 6:
+        if self.ranks.size == 2 and step == 10:
             raise UserError("two ranks are one too many")
-        return super().step(batch, algorithm, step)
+        metrics = super().step(batch, algorithm, step)
+        self.made += 1
+        return metrics
 '''
 
 
@@ -134,14 +171,14 @@ def test_a_rank_dies_at_each_phase_and_the_run_goes_on(user: User) -> None:
     ended = user.run_table(
         "run.steps=40",
         "checkpoint.every=3",
-        "launcher.restarts=8",
+        "launcher.restarts=10",
         "policies.solver.trainer.ranks=2",
         "policies.solver.trainer.use=dying:Dying",
         deadline_s=240,
     )
     assert ended.exit_code == 0, ended.text
     directory = ended.run_directory
-    assert sorted(path.name for path in directory.glob("died-*")) == [f"died-{i}" for i in range(6)]
+    assert sorted(path.name for path in directory.glob("died-*")) == [f"died-{i}" for i in range(8)]
     made = [line for line in metrics(directory) if "step" in line]
     assert steps_made(directory) == list(range(1, 41))
     versions = [line["version"] for line in made]
@@ -158,15 +195,18 @@ def test_a_rank_dies_at_each_phase_and_the_run_goes_on(user: User) -> None:
     assert user.left_running() == []
 
 
-def test_an_error_on_one_rank_is_that_of_the_run_and_names_it(user: User) -> None:
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_error_on_one_rank_is_that_of_the_run_and_names_it(rank: int, user: User) -> None:
     user.write("dying.py", DYING)
     ended = user.run_table(
+        f"run.name=fails-on-{rank}",
+        "checkpoint.every=1",
         "policies.solver.trainer.ranks=2",
         "policies.solver.trainer.use=dying:Failing",
         deadline_s=120,
     )
     assert ended.exit_code == 1
-    assert "rank 1 of trainer-solver: KeyError: 'layer 7'" in ended.err
+    assert f"rank {rank} of trainer-solver: KeyError: 'layer 7'" in ended.err
     assert user.left_running() == []
 
 
@@ -194,38 +234,42 @@ def test_a_mistake_of_the_user_ends_all_ranks_with_one_message(
     assert user.left_running() == []
 
 
-def test_sharded_ranks_survive_one_of_them_and_another_number_goes_on(user: User) -> None:
+@pytest.mark.timeout(1800)
+def test_sharded_ranks_survive_one_of_them_in_each_phase_and_another_number_goes_on(
+    user: User,
+) -> None:
     pytest.importorskip("astraflow_plugin_fsdp.trainer")
     user.write("sharded.py", SHARDED)
     ended = user.run_table(
-        "run.steps=8",
+        "run.steps=12",
         "run.deadline_s=240",
         "checkpoint.every=2",
+        "launcher.restarts=4",
         "policies.solver.engine.use=sharded:Blind",
         "policies.solver.algorithm.use=grpo",
         "policies.solver.trainer.use=sharded:Sharded",
         "policies.solver.trainer.publish_dtype=float32",
         "policies.solver.trainer.ranks=2",
-        deadline_s=400,
+        deadline_s=1200,
     )
     directory = ended.run_directory
-    assert (directory / "died").exists()
+    assert len(list(directory.glob("died-in-*"))) == 3, ended.text
     assert ended.exit_code == 2, ended.text
     (line,) = (line for line in ended.err.splitlines() if line.startswith("astraflow: "))
     assert line == "astraflow: the trainer of 'solver' failed: two ranks are one too many"
-    assert steps_made(directory) == list(range(1, 7))
+    assert steps_made(directory) == list(range(1, 11))
 
     config = directory / "config.toml"
     config.write_text(config.read_text().replace("ranks = 2", "ranks = 1"))
     ended = user.astraflow("run", "--resume", directory, deadline_s=400)
     assert ended.exit_code == 0, ended.text
-    assert steps_made(directory) == list(range(1, 9))
+    assert steps_made(directory) == list(range(1, 13))
     made = [line for line in metrics(directory) if "step" in line]
     versions = [line["version"] for line in made]
     assert versions == sorted(set(versions))
     assert ended.summary["lost"] == 0
     assert ended.summary["max_staleness_seen"] <= ended.summary["max_staleness_allowed"]
-    saved = directory / "checkpoints" / "solver" / "update-00000008" / "checkpoint.json"
+    saved = directory / "checkpoints" / "solver" / "update-00000012" / "checkpoint.json"
     assert json.loads(saved.read_text())["ranks"] == 1
     left = load_file(directory / "models" / "solver" / "model.safetensors")
     assert all(np.isfinite(tensor).all() for tensor in left.values())
