@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from astraflow_core.config.auto_transport import as_comments
+from astraflow_core.config.auto_transport import Joined, as_comments
 from astraflow_core.config.load import load_config
 from astraflow_core.errors import PluginError
 from astraflow_core.testing.runs import TABLE_RUN
-from astraflow_core.types import Announcement, Link, TransportChoice, TransportEnds
+from astraflow_core.types import (
+    Announcement,
+    ExportedTensor,
+    Link,
+    TransportChoice,
+    TransportEnds,
+)
+from astraflow_core.weights.publisher import HttpPublisher
+from astraflow_plugin_auto import surroundings
 from astraflow_plugin_auto.choice import LEAST_SHARED, Facts, choose
 from astraflow_plugin_auto.earlier import measured
 from astraflow_plugin_auto.estimate import FAST_MB_S
@@ -216,6 +227,41 @@ def test_the_rate_of_earlier_fetches_is_used_and_named(
         (runs / name / "metrics.jsonl").write_bytes(b"\xff\n[]\n{}\n")
     monkeypatch.delenv(BANDWIDTH)
     assert "of unknown bandwidth" in chosen()[1]
+
+
+def test_a_process_that_joins_measures_the_publisher_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(BANDWIDTH, raising=False)
+    monkeypatch.setattr(surroundings, "probe", partial(surroundings.probe, longest_s=30))
+    file, token = tmp_path / "run.toml", "a-token-of-the-run"
+    file.write_text(AUTO_RUN)
+    away = ['dataflow.host="10.1.2.3"', f'run.directory="{tmp_path / "runs"}"']
+
+    def chosen(published: Announcement, token: str) -> tuple[str, str]:
+        joining = partial(Joined, {"solver": published}, token)
+        loaded = load_config(file, away, joining=joining)
+        return loaded.config.policies["solver"].transport.use, loaded.notes[0]
+
+    server = HttpPublisher("solver", token, host="127.0.0.1", port=0, advertise=None)
+    with closing(server):
+        data = np.zeros(6 << 20, np.uint8)
+        manifest = server.publish(3, [ExportedTensor("a", "U8", data.shape, data)])
+        at = server.endpoints
+        published = Announcement("solver", 3, "http", at, manifest.digest, manifest.size)
+        use, note = chosen(published, token)
+        assert use == "http" and "ms (measured now): 6.3 MB take at most" in note
+        for speaks, expected in (("delta", "delta"), ("zmq", "zmq")):
+            use, note = chosen(replace(published, transport=speaks), "another")
+            assert use == expected
+        monkeypatch.setenv(BANDWIDTH, "900")
+        use, note = chosen(replace(published, transport="delta"), "another")
+        assert use == "http" and f"900 MB/s (as {BANDWIDTH} says): 6.3 MB" in note
+        monkeypatch.delenv(BANDWIDTH)
+    use, note = chosen(replace(published, transport="delta"), token)
+    assert use == "delta" and "of unknown bandwidth (not measured: http://127.0.0.1:" in note
+    with pytest.raises(PluginError, match="the publisher speaks 'disk'"):
+        chosen(replace(published, transport="disk"), token)
 
 
 def test_without_the_plugin_auto_is_an_error(tmp_path: Path) -> None:
