@@ -155,6 +155,14 @@ def test_a_picture_has_a_line_for_each_setting() -> None:
     assert float(y) == pytest.approx(pictures.TOP + 0.4 * pictures.HEIGHT, abs=0.1)
 
 
+def test_a_line_goes_as_far_as_every_seed() -> None:
+    from bench.studies import pictures
+
+    points = pictures.line(runs("a@0", [0.0, 0.5, 1.0], [0.0, 0.7]), "update")
+    assert [greedy for _, greedy, *_ in points] == pytest.approx([0.0, 0.6])
+    assert pictures.line([], "update") == []
+
+
 def test_a_run_that_is_there_is_not_made_again(tmp_path: Path) -> None:
     from bench.studies import records, staleness
 
