@@ -24,6 +24,7 @@ from astraflow_core.types import (
     TransportChoice,
     TransportEnds,
 )
+from astraflow_core.weights.probe import probe
 from astraflow_core.weights.publisher import HttpPublisher
 from astraflow_plugin_auto import surroundings
 from astraflow_plugin_auto.choice import LEAST_SHARED, Facts, choose
@@ -233,7 +234,7 @@ def test_a_process_that_joins_measures_the_publisher_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(BANDWIDTH, raising=False)
-    monkeypatch.setattr(surroundings, "probe", partial(surroundings.probe, longest_s=30))
+    monkeypatch.setattr(surroundings, "probe", partial(probe, longest_s=30))
     file, token = tmp_path / "run.toml", "a-token-of-the-run"
     file.write_text(AUTO_RUN)
     away = ['dataflow.host="10.1.2.3"', f'run.directory="{tmp_path / "runs"}"']
