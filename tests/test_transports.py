@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 CHOICES = {
     "shm": '{ use = "shm", directory = "STORE" }',
     "disk": '{ use = "disk", url = "STORE" }',
+    "delta": '{ use = "delta", kernel = "numpy" }',
     "zmq": '{ use = "zmq", credit = 2 }',
     "auto": '{ use = "auto" }',
 }
