@@ -1,8 +1,10 @@
-"""What the trainer `torch` costs beside a minimal hand-written loop over the same micro-batches.
+"""What trainers cost beside a minimal hand-written loop over the same micro-batches.
 
 `over_minimal`: CPU seconds of a step with the loss `grpo` written out on ready-made tensors, over those of
-`Trainer.step` on the same batch (so 1 is no overhead); both make the same gradient, which is checked. `padding_waste`:
-the share of computed tokens that are padding, for rows of log-normal lengths. `export_over_memcpy`: an export whose
+`Trainer.step` of `torch` on the same batch (so 1 is no overhead); both make the same gradient, which is checked.
+`fsdp_over_minimal`, `megatron_over_minimal`: the same of these trainers at one rank; the latter where Megatron-Core is
+installed, and on its stand-in for CUDA, which costs it something too. `fsdp_two_ranks_over_minimal`: the same of two ranks
+with half of the rows each, their CPU seconds added up. The rest is of `torch`. `padding_waste`: the share of computed tokens that are padding, for rows of log-normal lengths. `export_over_memcpy`: an export whose
 tensors are copied into a buffer, over one copy of the same bytes; `export_cast_over_memcpy` the same in bfloat16, whose
 memcpy is of half the bytes. `checkpoint_stall`: seconds of CPU that a checkpoint takes from the loop, over those of
 the ten steps between two of them; hashing and flushing happen beside the loop.
@@ -10,6 +12,9 @@ the ten steps between two of them; hashing and flushing happen beside the loop.
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import json
 import math
 import tempfile
 import time
@@ -20,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from astraflow_core.catalog import Catalog
 from astraflow_core.config.environments import cache_folder
@@ -29,61 +35,138 @@ from astraflow_core.testing.conformance.subject import context
 from astraflow_core.trainer.checkpoints import Checkpoints
 from astraflow_core.trainer.saving import Saving
 from astraflow_core.training.micro_batches import micro_batches
-from astraflow_core.types import Batch
+from astraflow_core.types import Batch, Ranks
 from astraflow_torch_training.model import load_model
 from bench.algorithms import MICRO_BATCH_TOKENS, MODEL, batch
+from bench.support.processes import running, wait_for
 from bench.support.timing import interleaved, ratio, spread
 
 LARGER = "tiny:qwen3?hidden=768&layers=3&heads=12&kv_heads=12&head_dim=64&ffn=2048&context=64"
 """For exports (85 MB in float32): copying the quickstart's model takes less than naming its tensors."""
 LR, CLIP = 1e-6, 0.2
+BESIDE = ("fsdp", "megatron")
+"""Trainers that are measured beside the loop as `torch` is, one after the other: each has process groups of its own."""
 DTYPES = ("float32", "bfloat16")
+ALONE = Ranks()
+RANKS_S = 600.0
 STEPS_BETWEEN = 10
 """Updates between two checkpoints."""
 
 
+class Scene:
+    """What all steps have in common: model, batch and loss; with a ``place`` for what trainers write."""
+
+    def __init__(self, place: Path) -> None:
+        torch.set_num_threads(1)
+        self._catalog, self.place = Catalog.discover(), place
+        self.folder = self.model(MODEL)
+        self.algorithm = self.built("algorithm", "grpo")
+        self.given = prepared(batch(np.random.default_rng(0)), self.algorithm)
+
+    def model(self, name: str) -> Path:
+        """The folder of a model."""
+        return Hooks.for_models(self._catalog).resolve_model(name, 0, cache_folder())
+
+    def built(self, kind: str, use: str, ranks: Ranks = ALONE, **keys: Any) -> Any:
+        """A component with these keys."""
+        selected, config = self._catalog.validate_options(kind, use, keys, use)
+        return selected.build(config, replace(context("trainer", self.place), ranks=ranks))
+
+    def trainer(self, use: str, ranks: Ranks = ALONE) -> Any:
+        """Set up."""
+        made = self.built("trainer", use, ranks, device="cpu", lr=LR, publish_dtype="float32")
+        made.setup(self.folder, 10_000, self.algorithm.needs)
+        return made
+
+    def turns(self, trainer: Any, pairs: int) -> list[list[float]]:
+        """CPU seconds of steps of a trainer and of the loop in turn, from the same weights; raises if their gradients
+        differ."""
+        minimal = Minimal(self.folder, self.given)
+
+        def step() -> float:
+            norm: float = trainer.step(self.given, self.algorithm, 0)["grad_norm"]
+            return norm
+
+        norm, expected = step(), minimal.step()
+        if not math.isclose(norm, expected, rel_tol=1e-3):
+            raise AssertionError(
+                f"{type(trainer).__name__}: norms of the gradients are {norm} and {expected}"
+            )
+        return interleaved(pairs, cpu_s(step), cpu_s(minimal.step))
+
+
 def measure(quick: bool) -> dict[str, float]:
-    """The fields of the module's docstring, with the spread of the first (interquartile range over median)."""
-    torch.set_num_threads(1)
+    """The fields of the module's docstring, with the spread (interquartile range over median) of the pairs."""
     pairs = 2 if quick else 15
-    catalog = Catalog.discover()
-    folder = Hooks.for_models(catalog).resolve_model(MODEL, 0, cache_folder())
     with tempfile.TemporaryDirectory() as scratch:
-        place = Path(scratch)
-
-        def built(kind: str, use: str, **keys: Any) -> Any:
-            selected, config = catalog.validate_options(kind, use, keys, use)
-            return selected.build(config, context("trainer", place))
-
-        algorithm = built("algorithm", "grpo")
-        trainer = built("trainer", "torch", device="cpu", lr=LR, publish_dtype="float32")
-        trainer.setup(folder, 10_000, algorithm.needs)
-        large = Hooks.for_models(catalog).resolve_model(LARGER, 0, cache_folder())
+        scene = Scene(Path(scratch))
+        found = two_ranks(Path(scratch), pairs)
+        for use in (name for name in BESIDE if can_run(name)):
+            made = scene.trainer(use)
+            found |= over_minimal(f"{use}_", scene, *scene.turns(made, pairs))
+            made.close()
+        own = scene.trainer("torch")
+        found |= over_minimal("", scene, *scene.turns(own, pairs))
+        large = scene.model(LARGER)
         exporters = [
-            built("trainer", "torch", device="cpu", publish_dtype=dtype) for dtype in DTYPES
+            scene.built("trainer", "torch", device="cpu", publish_dtype=dtype) for dtype in DTYPES
         ]
         for exporter in exporters:
             exporter.setup(large, 10_000, frozenset())
-        given = prepared(batch(np.random.default_rng(0)), algorithm)
-        minimal = Minimal(folder, given)
-        norm, expected = trainer.step(given, algorithm, 0)["grad_norm"], minimal.step()
-        if not math.isclose(norm, expected, rel_tol=1e-3):
-            raise AssertionError(f"the gradients differ: norms {norm} and {expected}")
-        ours, theirs = interleaved(
-            pairs, cpu_s(lambda: trainer.step(given, algorithm, 0)), cpu_s(minimal.step)
-        )
         full, half = (export_over_memcpy(exporter, pairs) for exporter in exporters)
-        return {
-            "over_minimal": ratio(theirs, ours),
+        return found | {
             "padding_waste": padding_waste(),
             "export_over_memcpy": full,
             "export_cast_over_memcpy": half,
-            "checkpoint_stall": checkpoint_stall(
-                trainer, given, algorithm, place, 3 if quick else 9
-            ),
-            "spread": spread(ours, theirs),
-            "tokens_per_s": len(given.tokens) / float(np.median(ours)),
+            "checkpoint_stall": checkpoint_stall(scene, own, 3 if quick else 9),
         }
+
+
+def can_run(use: str) -> bool:
+    """Whether this trainer runs here on a CPU."""
+    if use == "megatron":
+        installed = importlib.util.find_spec("megatron") is not None
+        return installed and not torch.cuda.is_available()
+    return True
+
+
+def over_minimal(
+    prefix: str, scene: Scene, ours: list[float], theirs: list[float]
+) -> dict[str, float]:
+    """The three fields of a trainer."""
+    return {
+        f"{prefix}over_minimal": ratio(theirs, ours),
+        f"{prefix}spread": spread(ours, theirs),
+        f"{prefix}tokens_per_s": len(scene.given.tokens) / float(np.median(ours)),
+    }
+
+
+def two_ranks(place: Path, pairs: int) -> dict[str, float]:
+    """Of `fsdp`: the loop's CPU seconds over those of both ranks, whose steps take turns with it; waiting takes none."""
+    store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    with contextlib.ExitStack() as stack:
+        ranks = [
+            stack.enter_context(
+                running(
+                    "bench.support.fsdp_rank",
+                    str(place),
+                    str(pairs),
+                    RANK=str(rank),
+                    MASTER_ADDR="127.0.0.1",
+                    MASTER_PORT=str(store.port),
+                    TORCHELASTIC_USE_AGENT_STORE="True",
+                    GLOO_SOCKET_IFNAME="lo",
+                )
+            )
+            for rank in (0, 1)
+        ]
+        wait_for(ranks, RANKS_S)
+    first, second = (json.loads((place / f"rank{rank}.json").read_text()) for rank in (0, 1))
+    both = [sum(pair) for pair in zip(first["ours"], second["ours"], strict=True)]
+    return {
+        "fsdp_two_ranks_over_minimal": ratio(first["theirs"], both),
+        "fsdp_two_ranks_spread": spread(both, first["theirs"]),
+    }
 
 
 def prepared(given: Batch, algorithm: Any) -> Batch:
@@ -191,16 +274,16 @@ class Deaf:
         """Noted nowhere."""
 
 
-def checkpoint_stall(trainer: Any, given: Batch, algorithm: Any, place: Path, rounds: int) -> float:
+def checkpoint_stall(scene: Scene, trainer: Any, rounds: int) -> float:
     """CPU of the loop's own thread, which hashing and flushing do not share."""
     table = CheckpointTable(every=STEPS_BETWEEN)
     direct: Any = Direct(trainer)
     dataflow: Any = Deaf()
-    saving = Saving(Checkpoints(place / "c", "p", keep=2), direct, dataflow, table)
+    saving = Saving(Checkpoints(scene.place / "c", "p", keep=2), direct, dataflow, table)
     stalled = stepped = 0.0
     for update in range(1, rounds * STEPS_BETWEEN + 1):
         began = time.thread_time()
-        trainer.step(given, algorithm, 0)
+        trainer.step(scene.given, scene.algorithm, 0)
         between = time.thread_time()
         saving.after_update(update, update)
         stepped += between - began

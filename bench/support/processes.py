@@ -60,6 +60,32 @@ def started(module: str, *arguments: str) -> Iterator[Service]:
             end_of(process)
 
 
+@contextlib.contextmanager
+def running(module: str, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    """``python -m MODULE ARGUMENTS`` in an environment with these besides, ended with the block."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            end_of(process)
+
+
+def wait_for(processes: Sequence[subprocess.Popen[bytes]], deadline_s: float) -> None:
+    """Return when all have ended well; raises as soon as one has not, or at the deadline."""
+    end = time.monotonic() + deadline_s
+    while (codes := [process.poll() for process in processes]) != [0] * len(processes):
+        if any(codes) or time.monotonic() > end:
+            raise RuntimeError(f"the processes were to end with 0; now they have {codes}")
+        time.sleep(0.05)
+
+
 def end_of(process: subprocess.Popen[bytes]) -> None:
     """Two SIGTERM, as the dataflow wants them to leave without farewells; SIGKILL if they do not help."""
     for end in (process.terminate, process.terminate, process.kill):

@@ -37,6 +37,8 @@ def rows_of_ranks(costs: npt.NDArray[np.int64], ranks: int) -> list[Indices]:
 def share(batch: Batch, rank: int, ranks: int) -> Share:
     """What ``rank`` of ``ranks`` computes of a batch. The shares are disjoint, together the batch, and of
     nearly equal numbers of tokens."""
+    if ranks == 1:
+        return Share(np.arange(len(batch)), np.arange(len(batch.tokens)), batch)
     rows = rows_of_ranks(batch.lengths.astype(np.int64), ranks)[rank]
     lengths = batch.lengths[rows].astype(np.int64)
     first = np.cumsum(lengths) - lengths

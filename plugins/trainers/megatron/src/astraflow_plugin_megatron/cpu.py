@@ -27,14 +27,15 @@ class _CudaIsCpu(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = dict(kwargs or {})
         if func is torch.Tensor.cuda:
             return args[0]
-        if func is torch.Tensor.type and len(args) == 1 and not kwargs:
-            return func(*args).replace("torch.", "torch.cuda.")
+        if not kwargs:
+            found = func(*args)
+            named = func is torch.Tensor.type and len(args) == 1
+            return found.replace("torch.", "torch.cuda.") if named else found
         device = kwargs.get("device")
         if isinstance(device, str | torch.device) and torch.device(device).type == "cuda":
-            kwargs["device"] = CPU
+            kwargs = {**kwargs, "device": CPU}
         return func(*args, **kwargs)
 
 
