@@ -25,6 +25,9 @@ LONGEST = 12
 SAMPLE = 512
 """Most numbers that an estimate may look at."""
 _OCTAVES = 32
+_WHOLE = 1 << LONGEST
+_SHARES = np.array([0, *(_WHOLE >> length for length in range(1, LONGEST + 1)), *[2 * _WHOLE] * 3])
+"""By length of a code: how many of the next bits it answers for; of one that is too long, more than there are."""
 
 _CLASSES = [(number, 0) for number in range(1, SINGLES + 1)] + [
     ((2 + half) << (octave - 1), octave - 1) for octave in range(EXACT, _OCTAVES) for half in (0, 1)
@@ -101,9 +104,8 @@ def decoding_table(lengths: Array, found: Array) -> Array:
 
 
 def complete(lengths: Array) -> bool:
-    """Whether every sequence of bits is one of codes of these lengths (Kraft's sum is 1)."""
-    used = lengths[lengths > 0].astype(np.int64)
-    return bool((used <= LONGEST).all() and (1 << (LONGEST - used)).sum() == 1 << LONGEST)
+    """Whether every sequence of bits is one of codes of these lengths (u8 below 16): Kraft's sum is 1."""
+    return bool(_SHARES[lengths].sum() == _WHOLE)
 
 
 def entries(lengths: Array) -> int:
@@ -122,8 +124,9 @@ def pack_lengths(lengths: Array) -> Array:
 def unpack_lengths(table: Array, count: int, signed: bool) -> Array:
     """``count`` lengths from :func:`pack_lengths`; raises :class:`BadFrame` if they make no complete code."""
     lengths = np.zeros(SYMBOLS, np.uint8)
-    both = np.stack([table & 15, table >> 4], 1).ravel()
-    lengths[:count] = both[:count]
+    lengths[: 2 * len(table) : 2] = table & 15
+    lengths[1 : 2 * len(table) : 2] = table >> 4
+    lengths[count:] = 0
     if count > len(RAW_BITS[signed]) or not complete(lengths):
         raise BadFrame(f"its table of {count} lengths is no complete code")
     return lengths
