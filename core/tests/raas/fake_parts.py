@@ -15,6 +15,7 @@ from astraflow_core.config.models import ConfigModel
 from astraflow_core.errors import EngineLost, UserError, WeightsError, WrongVersion
 from astraflow_core.types import (
     GenerateResult,
+    Link,
     LogprobSemantics,
     Trajectory,
     WeightSource,
@@ -156,6 +157,8 @@ class FakeTransport:
             announcement.digest,
             announcement.size,
             0.1,
+            # The first fetch is whole and tells of its way; those after it are too short.
+            link=None if announcement.version else Link(23.0, 0.3),
         )
 
     def release(self, source):

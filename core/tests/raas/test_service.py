@@ -108,6 +108,7 @@ def test_weights_are_swapped_under_requests_in_flight(make_config, raas_process,
     assert all(
         metrics[f"solver/{name}"] > 0 for name in ("pull_s", "pause_s", "load_s", "resume_s")
     )
+    assert (metrics["solver/link_mb_s"], metrics["solver/link_s"]) == (23.0, 0.3)
 
 
 def test_tells_at_once_what_it_serves(make_config, raas_process):
