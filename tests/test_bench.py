@@ -95,6 +95,18 @@ def test_a_version_in_shared_memory_is_mapped_and_verified(quick: Quick) -> None
     assert fields["over_memcpy_and_hash"] > 0 and fields["announced_to_mapped_ms"] > 0
 
 
+def test_ranks_publish_their_own_blocks_and_gathered_ones(quick: Quick) -> None:
+    fields = quick("sharded_publish")
+    for ranks in (1, 2, 4):
+        assert fields[f"wall_over_gathered_{ranks}"] > 0
+        assert fields[f"cpu_over_gathered_{ranks}"] > 0
+        gathered = (1 - 1 / ranks) * fields["model_mb"]
+        assert fields[f"gathered_between_mb_{ranks}"] == pytest.approx(gathered, rel=0.01)
+        assert fields[f"sharded_between_mb_{ranks}"] <= gathered / 10
+    # Two versions of what a rank serves, and what it hands over, whatever a process needs beside that.
+    assert fields["sharded_peak_mb_4"] < fields["gathered_peak_mb_4"]
+
+
 def test_every_transport_brings_a_version(quick: Quick) -> None:
     fields = quick("transports")
     for name in ("http", "zmq", "shm", "disk"):

@@ -107,57 +107,6 @@ def test_other_weights_under_the_announced_number_are_refused(
     assert files(tmp_path) == []
 
 
-@pytest.mark.slow
-def test_a_publisher_killed_in_the_middle_is_an_error_in_time(
-    rig: Any, announce: Any, model: Any, tmp_path: Path
-) -> None:
-    code = """
-import sys, numpy as np
-from astraflow_core.weights.publisher import HttpPublisher
-from astraflow_core.types import ExportedTensor
-p = HttpPublisher("solver", "a-token-of-the-run", host="127.0.0.1", port=0, advertise=None)
-m = p.publish(1, [ExportedTensor("w", "U8", (64 << 20,), np.ones(64 << 20, np.uint8))])
-print(p.endpoints[0], m.digest, m.size, flush=True)
-sys.stdin.read()
-"""
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        url, digest, size = process.stdout.readline().split()
-        publisher, receiver = rig.publisher(), rig.receiver(streams=1)
-        manifest = publisher.publish(
-            1, [ExportedTensor("w", "U8", (64 << 20,), bytes([1]) * (64 << 20))]
-        )
-        assert (manifest.digest, manifest.size) == (digest, int(size))
-        proxy = rig.proxy(publisher)
-        proxy.upstream = url.removeprefix("http://")
-        proxy.gate.clear()
-        outcome: list[BaseException] = []
-
-        def fetch() -> None:
-            try:
-                receiver.fetch(announce(manifest, proxy.url), 30)
-            except WeightsError as error:
-                outcome.append(error)
-
-        thread = threading.Thread(target=fetch)
-        thread.start()
-        assert proxy.started.wait(15)
-        process.kill()
-        process.wait(10)
-        began = time.monotonic()
-        proxy.gate.set()
-        thread.join(30)
-        assert time.monotonic() - began < 20
-        assert "requests failed in a row" in str(outcome[0])
-        assert files(tmp_path) == []
-    finally:
-        process.kill()
-        process.communicate(timeout=10)
-
-
 @pytest.mark.parametrize("stage", ["manifest", "data"])
 def test_a_publisher_that_falls_silent_meets_the_deadline(
     rig: Any, announce: Any, model: Any, tmp_path: Path, stage: str

@@ -1,26 +1,20 @@
-"""Faults of processes, of memory and of clocks."""
+"""Faults of processes and of memory."""
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import xxhash
 
 from astraflow_core.errors import WeightsError
-from astraflow_core.testing.conformance._tensors import model as example
-from astraflow_core.testing.conformance._transport_rig import Rig, announcement
-from astraflow_core.testing.conformance.transport import TcpLink
 from astraflow_core.types import ExportedTensor
 from astraflow_core.weights import download
 
@@ -173,55 +167,3 @@ def test_one_stalled_reader_of_eight_costs_the_others_nothing(
         assert read(receivers[0].fetch(second, 60).path) == raw(published[2])
         # The stalled one goes on, and what it gets is version 1 to the last byte.
         assert start + b"".join(pieces) == sources[0].path.read_bytes()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(180)
-def test_a_process_of_eight_that_is_stopped_costs_the_others_nothing_and_goes_on(
-    tmp_path: Path,
-) -> None:
-    with ExitStack() as stack:
-        processes = Rig({"use": "http"}, tmp_path, stack)
-        publisher = processes.publisher()
-        link = stack.enter_context(closing(TcpLink(publisher.endpoints)))
-        first = publisher.publish(1, example(1))
-        held = link.hold(1 << 16)
-        slow = announcement(first, link.endpoints)
-        stopped = processes.receiving_peer(tmp_path / "stopped", slow, 600)
-        assert held.wait(60), "the fetch did not begin"
-        os.kill(stopped.process.pid, signal.SIGSTOP)
-        link.release()
-        told = announcement(first, publisher.endpoints)
-        others = [processes.receiving_peer(tmp_path / str(n), told, 60) for n in range(7)]
-        for other in others:
-            assert other.told(60) == {"fetching": True}
-            assert other.told(90)["digest"] == first.digest
-        os.kill(stopped.process.pid, signal.SIGCONT)
-        assert stopped.told(60) == {"fetching": True}
-        whole = Path(stopped.told(90)["path"]).read_bytes()
-        blocks = [whole[at : at + BLOCK] for at in range(0, len(whole), BLOCK)]
-        assert tuple(map(xxhash.xxh3_128_digest, blocks)) == first.blocks
-
-
-@pytest.mark.parametrize("jump_s", [-86_400.0, 86_400.0])
-def test_a_clock_that_jumps_changes_nothing(
-    rig: Any,
-    announce: Any,
-    read: Any,
-    raw: Any,
-    model: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    jump_s: float,
-) -> None:
-    publisher, receiver = rig.publisher(), rig.receiver()
-    told = announce(publisher.publish(1, model(1)), *publisher.endpoints)
-    url = f"{publisher.endpoints[0]}/v1/weights/solver/1/manifest"
-    reader = {"Authorization": f"Bearer {TOKEN}", "AstraFlow-Reader": "leased"}
-    assert httpx.get(url, headers=reader).status_code == 200
-    now = time.time
-    monkeypatch.setattr(time, "time", lambda: now() + jump_s)
-    publisher.publish(2, model(2))
-    publisher.retain(frozenset())
-    source = receiver.fetch(told, 20)  # the lease of before the jump still holds
-    assert read(source.path) == raw(model(1))
-    assert 0 <= source.seconds < 20
