@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from astraflow_core.serving.http import Client
 from astraflow_core.testing.tiny_model import write_tiny_model
 from astraflow_plugin_vllm.config import VllmConfig
+from astraflow_plugin_vllm.requests import PATH
 from astraflow_plugin_vllm.server import VllmServer
 
 ENVIRONMENT = "tests-vllm"
@@ -51,6 +53,24 @@ def environment() -> str:
     return python
 
 
+@pytest.fixture(scope="session")
+def exact_float32() -> Iterator[None]:
+    """Servers that are started meanwhile multiply float32 as such on a GPU: kernels in Triton, as that of vLLM's
+    attention for this dtype, would take TF32, whose log-probs are off by more than the suite allows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_F32_DEFAULT", "ieee")
+        yield
+
+
+async def warmed(url: str) -> None:
+    """A server's first token takes long on a busy machine: it is waited for here, not in some test's deadline."""
+    client = Client("vLLM server", url, START_S)
+    try:
+        await client.post(PATH, {"token_ids": [5], "sampling_params": {"max_tokens": 1}})
+    finally:
+        await client.close()
+
+
 def kept(child: VllmServer) -> Iterator[VllmServer]:
     """Start a server, yield it, end it. Its process belongs to a loop, and tests each have their own."""
     loop = asyncio.new_event_loop()
@@ -58,6 +78,7 @@ def kept(child: VllmServer) -> Iterator[VllmServer]:
     thread.start()
     try:
         asyncio.run_coroutine_threadsafe(child.start(), loop).result(START_S + 10)
+        asyncio.run_coroutine_threadsafe(warmed(child.url), loop).result(START_S)
         yield child
     finally:
         asyncio.run_coroutine_threadsafe(child.stop(), loop).result(30)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from astraflow_core.errors import WeightsError
 from astraflow_core.serving.model_folder import ModelFolder
@@ -47,6 +48,42 @@ class OnVllm:
     @pytest.fixture
     def other(self, tmp_path: Path, write_model: WriteModel) -> Path:
         return write_model(tmp_path / "other", seed=1) / "model.safetensors"
+
+    @pytest.mark.parametrize("flaw", ["a layer too many", "half of a fused weight"])
+    def test_a_version_that_vllm_refuses_half_way_is_replaced_by_the_one_before(
+        self,
+        run: Any,
+        examiner: Any,
+        other: Path,
+        tmp_path: Path,
+        write_model: WriteModel,
+        monkeypatch: pytest.MonkeyPatch,
+        flaw: str,
+    ) -> None:
+        flawed = write_model(tmp_path / "flawed", layers=3) / "model.safetensors"
+        if flaw == "half of a fused weight":
+            # Keys and queries are loaded when the values turn out not to fit beside them.
+            tensors = dict(load_file(other))
+            name = "model.layers.0.self_attn.v_proj.weight"
+            save_file({**tensors, name: tensors[name][:, 1:].copy()}, flawed)
+
+        async def scenario(served: Any) -> None:
+            check, sent = examiner(served), await served.underway()
+            await served.engine.pause("keep")
+            await served.engine.load_weights(source(other, 1))
+            with monkeypatch.context() as patch:  # what we would have noticed ourselves
+                patch.setattr(ModelFolder, "check", lambda self, files: None)
+                with pytest.raises(WeightsError, match="version 1 is loaded again"):
+                    await served.engine.load_weights(source(flawed, 2))
+            await served.engine.resume()
+            request, result = await served.generate(Sampling(8, ignore_eos=True))
+            assert set(result.versions.tolist()) == {1}
+            check.examine(request, result)
+            await served.engine.abort([one.request.id for one in sent])
+            for one in sent:
+                check.examine(one.request, await one.task)
+
+        run(scenario)
 
 
 class TestVllmReloading(OnVllm, EngineConformance):
@@ -112,35 +149,6 @@ class TestVllm(OnVllm, EngineConformance):
             check.examine(request, result)
             await served.engine.abort([kept.request.id])
             check.examine(kept.request, await kept.task)
-
-        run(scenario)
-
-    def test_a_version_that_vllm_refuses_half_way_is_replaced_by_the_one_before(
-        self,
-        run: Any,
-        examiner: Any,
-        other: Path,
-        tmp_path: Path,
-        write_model: WriteModel,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        larger = write_model(tmp_path / "larger", layers=3) / "model.safetensors"
-
-        async def scenario(served: Any) -> None:
-            check, sent = examiner(served), await served.underway()
-            await served.engine.pause("keep")
-            await served.engine.load_weights(source(other, 1))
-            with monkeypatch.context() as patch:  # what we would have noticed ourselves
-                patch.setattr(ModelFolder, "check", lambda self, files: None)
-                with pytest.raises(WeightsError, match="version 1 is loaded again"):
-                    await served.engine.load_weights(source(larger, 2))
-            await served.engine.resume()
-            request, result = await served.generate(Sampling(8, ignore_eos=True))
-            assert set(result.versions.tolist()) == {1}
-            check.examine(request, result)
-            await served.engine.abort([one.request.id for one in sent])
-            for one in sent:
-                check.examine(one.request, await one.task)
 
         run(scenario)
 

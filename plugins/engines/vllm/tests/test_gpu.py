@@ -31,6 +31,7 @@ KEYS: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def gpu_server(
     environment: str,
+    exact_float32: None,
     tmp_path_factory: pytest.TempPathFactory,
     write_model: Callable[..., Path],
     kept: Callable[[VllmServer], Iterator[VllmServer]],

@@ -4,7 +4,7 @@ vLLM 0.32 has an update protocol of four calls (init, start, update in chunks, f
 ``vllm.distributed.weight_transfer``), whose own backends all move tensors between GPUs, unverified. This one
 reads chunks of a verified safetensors file, on any device, or opens buckets from a trainer's GPU once their
 digests are right. ``vllm serve`` is started with
-``--worker-extension-cls astraflow_plugin_vllm.transfer:WorkerExtension`` so that each worker imports this
+``--worker-extension-cls astraflow_plugin_vllm.transfer.WorkerExtension`` so that each worker imports this
 module, and with it the backend, before it loads the model.
 """
 
@@ -32,6 +32,7 @@ from vllm.model_executor.model_loader.reload import (
     finalize_layerwise_reload,
     initialize_layerwise_reload,
 )
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 from astraflow_plugin_vllm import received
 from astraflow_plugin_vllm.names import BACKEND
@@ -82,13 +83,14 @@ class Transfer(WeightTransferEngine[Init, Update]):  # type: ignore[misc]
 
     def start_weight_update(self) -> None:
         """Put the model's parameters back into checkpoint layout, on the meta device."""
+        forget_failed_update(self.model, self.model_config)
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
         """Load one chunk. The base class would call ``torch.accelerator.synchronize()`` afterwards, which
-        a CPU lacks; what is copied from a file is there when the copy returns, or ordered before the
-        next kernel on the same stream."""
+        a CPU lacks."""
         self.receive_weights(self.parse_update_info(update_info))
+        self._settle()
 
     def receive_weights(self, update_info: Update) -> None:
         """Feed the chunk's tensors to the model."""
@@ -109,6 +111,13 @@ class Transfer(WeightTransferEngine[Init, Update]):  # type: ignore[misc]
         """Process what has arrived into the kernels' own layout."""
         finalize_layerwise_reload(self.model, self.model_config)
         repack_output(self.model)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Wait for copies that a GPU has only been asked for: who lent memory for them takes it back once we
+        have answered."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def shutdown(self) -> None:
         """Leave the group."""
@@ -122,6 +131,20 @@ def _of_file(path: str, names: list[str]) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 WeightTransferEngineFactory.register_engine(BACKEND, Transfer)
+
+
+def forget_failed_update(model: torch.nn.Module, model_config: Any) -> None:
+    """Put every layer back that waits for more of an update that failed.
+
+    vLLM 0.32 goes on where such an update stopped: a layer that had half of its tensors counts them with those
+    of the next update, is taken for whole too early, and keeps what is in memory for the rest.
+    """
+    halves = [info for info in map(get_layerwise_info, model.modules()) if info.can_load()]
+    for info in halves:
+        info.loaded_weights.clear()
+        info.load_numel = 0
+    if halves:
+        finalize_layerwise_reload(model, model_config)
 
 
 def repack_output(model: torch.nn.Module) -> None:
@@ -143,6 +166,11 @@ class WorkerExtension:
         """:func:`repack_output`, after a version came by ``reload_weights``."""
         worker: Any = self
         repack_output(worker.model_runner.get_model())
+
+    def forget_failed_update(self) -> None:
+        """:func:`forget_failed_update`, before a version comes by ``reload_weights``."""
+        worker: Any = self
+        forget_failed_update(worker.model_runner.get_model(), worker.model_config)
 
     def remember_adapter(self) -> None:
         """Note the number of the only adapter, by which requests know it."""

@@ -60,6 +60,7 @@ class Reload:
         """Lay out a folder of links, and have it read."""
         with tempfile.TemporaryDirectory(prefix="astraflow-vllm-") as scratch:
             link_version(self._folder, version.files, Path(scratch))
+            await self._call("forget_failed_update", {})
             await self._call("reload_weights", {"weights_path": scratch})
         await self._repack()
         await self._client.post("/update_weight_version", {"new_version": str(version.number)})
