@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from megatron_cases import LR, STEPS, Course, as_of_two_replicas, write_model
+from megatron_launch import start_adapters
 
 from astraflow_core.testing.conformance.trainer import Subject, TrainerConformance, installed
 
@@ -22,6 +23,7 @@ class TestMegatronTrainerOnCuda(TrainerConformance):
     own_tests: ClassVar = {
         "multi_rank": "test_the_group_is_of_nccl",
         "reshard": "test_what_two_replicas_saved_is_read",
+        "lora": "test_adapters_are_those_on_cpu",
     }
 
     @pytest.fixture
@@ -34,6 +36,20 @@ class TestMegatronTrainerOnCuda(TrainerConformance):
         course = Course("megatron", {"device": "cuda"}, model, tmp_path)
         assert torch.distributed.get_backend() == "nccl"
         course.trainer.close()
+
+    def test_adapters_are_those_on_cpu(self, tmp_path: Path) -> None:
+        model = write_model(tmp_path / "model", "qwen3")
+        expected = Course("torch", {"lora_rank": 3}, model, tmp_path)
+        start_adapters(expected)
+        got = Course("megatron", {"device": "cuda", "lora_rank": 3}, model, tmp_path)
+        for number in range(STEPS):
+            batch = expected.sampled(number)
+            one, two = expected.step(batch, number), got.step(batch, number)
+            assert two["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-3)
+        adapters = got.weights()
+        for name, value in expected.weights().items():
+            assert np.abs(adapters[name] - value).max() <= 0.05 * LR * STEPS, name
+        got.trainer.close()
 
     def test_what_two_replicas_saved_is_read(self, tmp_path: Path) -> None:
         model = write_model(tmp_path / "model", "qwen3")
