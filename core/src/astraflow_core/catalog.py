@@ -221,12 +221,14 @@ class Catalog:
                 return _unusable(kind, use, plugin)
         names = sorted({entry.component.name for entry in self.components(kind)})
         match = nearest(use, names)
+        installed = f"nstalled: {', '.join(names) or 'none'}"
+        owner = "contrib" if kind in _CONTRIBUTED else "plugin"
+        to_add = f"pip install astraflow-{owner}-{use.replace('_', '-')}"
         parts = [f"no {kind} {use!r} is installed"]
         if match is not None:
-            parts.append(f"did you mean {match!r}?")
-        parts.append(f"installed: {', '.join(names) or 'none'}")
-        owner = "contrib" if kind in _CONTRIBUTED else "plugin"
-        parts.append(f"to add it: pip install astraflow-{owner}-{use.replace('_', '-')}")
+            parts += [f"did you mean {match!r}? I{installed}", f"to add another: {to_add}"]
+        else:
+            parts += [f"i{installed}", f"to add it: {to_add}"]
         if broken:
             listed = ", ".join(f"{plugin.name!r} ({plugin.problem})" for plugin in broken)
             parts.append(f"plugins with problems that may provide it: {listed}")

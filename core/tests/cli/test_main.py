@@ -94,6 +94,31 @@ def test_config_problems_exit_with_2(
     assert "did you mean 'run.toml'?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["rnu", "x.toml"], "no command 'rnu'; did you mean 'run'?"),
+        (["xyzzy"], "no command 'xyzzy'; `astraflow --help` lists them"),
+        (["config", "show", "."], "is a folder; name the TOML file of a run"),
+        (["config", "explain", "toy_loss"], "did you mean 'algorithm/toy_loss'?"),
+        (["explain", "prompt", "p", "."], "is no run directory: it has no config.toml; name"),
+        (["weights", "ls", "."], "is no run directory: it has no config.toml; name one"),
+        (["weights", "ls", "run.toml"], "is no run directory: it has no config.toml; name one"),
+    ],
+)
+def test_what_is_mistyped_is_named_with_the_next_step(
+    run_file: Path,
+    words: list[str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(run_file.parent)
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    assert said in err and out == "" and "Errno" not in err
+
+
 def test_config_schema_and_explain(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "schema", "--json"]) == 0
     assert "policies" in json.loads(capsys.readouterr().out)["properties"]

@@ -103,6 +103,16 @@ path = 3
     assert [table for table in seen if table in order[2:]] == order[2:]
 
 
+def test_a_policy_that_only_set_names_is_taken_for_a_mistyped_one(
+    site: Any, run_file: Path
+) -> None:
+    assert problems(run_file, site, "policies.solverr.trainer.lr=1") == [
+        "policies.solverr: only --set speaks of it; did you mean 'solver'?"
+    ]
+    lacking = problems(run_file, site, "policies.xyzzy.batch_sequences=1")
+    assert "policies.xyzzy.model: this key is required" in lacking[0]
+
+
 def test_a_data_policy_stands_twice_under_different_names_only(site: Any, run_file: Path) -> None:
     text = run_file.read_text()
     twice = 'data = [{ use = "toy_filter", ratio = 0.1 }, { use = "toy_filter", NAMEratio = 0.9 }]'

@@ -81,8 +81,10 @@ def test_a_missing_file_suggests_its_neighbour(tmp_path: Path) -> None:
     (tmp_path / "quickstart.toml").touch()
     with pytest.raises(ConfigError, match=r"no such file; did you mean 'quickstart\.toml'"):
         read_file(tmp_path / "quikstart.toml")
-    with pytest.raises(ConfigError, match="directory"):
+    with pytest.raises(ConfigError, match="is a folder; name the TOML file"):
         read_file(tmp_path)
+    with pytest.raises(ConfigError, match="no such file; looked in "):
+        read_file(tmp_path / "xyzzy.toml")
 
 
 @pytest.mark.parametrize(

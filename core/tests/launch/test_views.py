@@ -110,6 +110,21 @@ def test_plain_lines_are_few(table: Table) -> None:
     assert "run is finished: all updates are made" in lines
 
 
+def test_a_run_that_goes_on_does_not_tell_all_its_evaluations_again(table: Table) -> None:
+    stream = io.StringIO()
+    view = make_view(parsed(table), False, stream)
+
+    def told(versions: int) -> list[str]:
+        sets = {"held": {"avg": 0.5, "n": 4}}
+        history = [{"versions": {"solver": n}, "sets": sets} for n in range(versions)]
+        view.show(status_of(5, eval={"history": history}), [])
+        lines = stream.getvalue().splitlines()
+        return [line.split()[5] for line in lines if line.startswith("held-out accuracy")]
+
+    assert told(3) == ["2:"]
+    assert told(5) == ["2:", "3:", "4:"]
+
+
 def test_live_can_be_declined(table: Table) -> None:
     assert isinstance(make_view(parsed(table), False, Terminal()), PlainView)
 

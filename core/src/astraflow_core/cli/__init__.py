@@ -63,10 +63,18 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _in_words(top: argparse.ArgumentParser, argv: Sequence[str]) -> list[str]:
-    """The arguments with a command of two words, such as `raas check`, as one: `raas FILE` is a command too."""
+    """The arguments with a command of two words, such as `raas check`, as one: `raas FILE` is a command too. Ends
+    with the nearest command if the first is none."""
     (commands,) = (each for each in top._actions if isinstance(each, argparse._SubParsersAction))
     both = " ".join(argv[:2])
-    return [both, *argv[2:]] if both in commands.choices else list(argv)
+    if both in commands.choices:
+        return [both, *argv[2:]]
+    if argv and not argv[0].startswith("-") and argv[0] not in commands.choices:
+        from astraflow_core.suggestions import did_you_mean
+
+        hint = did_you_mean(argv[0], commands.choices) or ";"
+        top.error(f"no command {argv[0]!r}{hint} `astraflow --help` lists them")
+    return list(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

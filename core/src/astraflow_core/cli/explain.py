@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import tomllib
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astraflow_core.cli.output import print_json
+from astraflow_core.cli.run_directory import read_config
 from astraflow_core.errors import UserError
 
 if TYPE_CHECKING:
@@ -94,10 +94,7 @@ def _entries(directory: Path) -> Iterator[tuple[float, Entry]]:
 def _task_attempts(directory: Path) -> int:
     from astraflow_core.config.models import RunTable
 
-    try:
-        config = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise UserError(f"{directory} is no run directory: config.toml: {error}") from error
+    config = read_config(directory)
     default: int = RunTable.model_fields["task_attempts"].default
     attempts: int = config.get("run", {}).get("task_attempts", default)
     return attempts

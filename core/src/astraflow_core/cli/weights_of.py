@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import time
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from astraflow_core.cli.run_directory import read_config
 from astraflow_core.cli.secrets import read_token
 from astraflow_core.config.load import catalog_of, component_context
 from astraflow_core.config.models import RunConfig
@@ -33,11 +33,13 @@ class WeightsOf:
 
     def __init__(self, run: Path, policy: str | None, scratch: Path, deadline_s: float) -> None:
         self._run, self._scratch, self._deadline_s = run, scratch, deadline_s
+        raw = read_config(run)
         try:
-            raw = tomllib.loads((run / "config.toml").read_text(encoding="utf-8"))
             self._config = RunConfig.model_validate(raw)
-        except (OSError, ValueError) as error:
-            raise UserError(f"{run} is no run directory: config.toml: {error}") from error
+        except ValueError as error:
+            raise UserError(
+                f"{run / 'config.toml'} is not of this version of astraflow-core: {error}"
+            ) from error
         self._catalog = catalog_of(raw)
         policies = self._config.policies
         if policy is None and len(policies) == 1:

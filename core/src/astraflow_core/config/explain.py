@@ -89,9 +89,13 @@ def explain(key: str, catalog: Catalog) -> list[Key]:
         found = [entry for entry in known if entry.path.rpartition(".")[2] == key]
     if not found:
         paths = [entry.path for entry in known]
+        kinds = [entry.kind for entry in catalog.components() if entry.component.name == key]
         hint = did_you_mean(wanted, paths) or did_you_mean(
             key, {path.rpartition(".")[2] for path in paths}
         )
+        if kinds:
+            named = " or ".join(f"'{kind}/{key}'" for kind in kinds)
+            hint = f"; did you mean {named}?"
         raise UserError(
             f"no key {key!r}{hint or ';'} `astraflow config schema` lists the core's keys, and "
             "`astraflow config explain KIND/NAME` those of a component"

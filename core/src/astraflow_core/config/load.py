@@ -73,7 +73,7 @@ def load_config(
     try:
         config = RunConfig.model_validate(layers.raw)
     except ValidationError as error:
-        problems = render(error, RunConfig) + problems
+        problems = _without_mistyped(layers, render(error, RunConfig) + problems)
         raise ConfigError(sorted(problems, key=_place_in_file), label) from error
     problems += _plugin_problems(config, catalog)
     if problems:
@@ -89,6 +89,22 @@ def load_config(
     origins = {path: origin.label for path, origin in layers.origins.items()}
     notes += tuple(_taken_over(layers, components))
     return LoadedConfig(config, origins, catalog, components, notes)
+
+
+def _without_mistyped(layers: Layers, problems: list[str]) -> list[str]:
+    """One problem for each policy or engine of which only ``--set`` speaks and whose name is like that of another,
+    instead of all the keys that it lacks."""
+    for root in ("policies", "engines"):
+        tables = layers.raw.get(root)
+        names = list(tables) if isinstance(tables, dict) else []
+        only_set = [name for name in names if layers.is_overridden(f"{root}.{name}")]
+        for name in only_set:
+            match = nearest(name, [other for other in names if other not in only_set])
+            lacking = [line for line in problems if line.startswith(f"{root}.{name}.")]
+            if match is not None and lacking:
+                line = f"{root}.{name}: only --set speaks of it; did you mean {match!r}?"
+                problems = [line, *(each for each in problems if each not in lacking)]
+    return problems
 
 
 def _taken_over(layers: Layers, components: Iterable[str]) -> Iterator[str]:

@@ -14,6 +14,8 @@ from astraflow_core.errors import ConfigError
 from astraflow_core.suggestions import did_you_mean
 
 Raw = dict[str, Any]
+OVERRIDE = "--set"
+"""The label of what is set on the command line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,11 @@ class Layers:
                 return self.origins[path]
             path = path.rpartition(".")[0]
         return None
+
+    def is_overridden(self, table: str) -> bool:
+        """Whether all that is known of a table comes from ``--set``."""
+        labels = {o.label for key, o in self.origins.items() if key.startswith(f"{table}.")}
+        return labels == {OVERRIDE}
 
     def taken_over(self, table: str) -> dict[str, str]:
         """Key → file, of the keys that a component's table has from a file that is extended by the one that
@@ -158,8 +165,10 @@ def parse_file(path: Path) -> Raw:
         text = path.read_bytes().decode("utf-8")
     except FileNotFoundError:
         nearby = [file.name for file in path.parent.glob("*.toml")] if path.parent.is_dir() else []
-        hint = did_you_mean(path.name, nearby)
+        hint = did_you_mean(path.name, nearby) or f"; looked in {path.parent.absolute()}"
         raise ConfigError([f"there is no such file{hint}"], str(path)) from None
+    except IsADirectoryError:
+        raise ConfigError(["is a folder; name the TOML file of a run"], str(path)) from None
     except OSError as error:
         raise ConfigError([f"cannot be read: {error.strerror}"], str(path)) from error
     except UnicodeDecodeError as error:
@@ -180,7 +189,7 @@ def parse_file(path: Path) -> Raw:
 def apply_overrides(layers: Layers, overrides: Sequence[str]) -> list[str]:
     """Apply ``a.b.c=VALUE`` texts in order, those that choose a component first; returns problems."""
     problems = []
-    origin = Origin("--set", Path.cwd())
+    origin = Origin(OVERRIDE, Path.cwd())
     split = [(*text.partition("="), text) for text in overrides]
     for key, equals, value, text in sorted(
         split, key=lambda entry: not entry[0].strip().endswith(".use")

@@ -23,13 +23,15 @@ class PlainView:
         self._rates = Rates()
         self._shown = 0.0
         self._step = -1
-        self._evals = 0
+        self._evals: int | None = None
         self._state = ""
 
     def show(self, status: Status, processes: Sequence[ProcessState]) -> None:
         """Write what is new."""
         now = time.monotonic()
         self._rates.update(now, status.tokens_generated, status.tokens_trained)
+        if self._evals is None:  # of a run that goes on people have seen all but the last
+            self._evals = max(len(status.evals) - 1, 0)
         for evaluation in status.evals[self._evals :]:
             versions = ", ".join(
                 f"{name} {version}" for name, version in evaluation.versions.items()

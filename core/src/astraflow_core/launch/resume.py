@@ -120,5 +120,8 @@ def claim(directory: Path) -> int:
     handle = os.open(directory / "launcher.lock", os.O_RDWR | os.O_CREAT, 0o600)
     if not lock(handle):
         os.close(handle)
-        raise UserError(f"a launcher is at work on the run in {str(directory)!r} already")
+        raise UserError(
+            f"a launcher is at work on the run in {str(directory)!r} already; look into the run with "
+            f"`astraflow status --run {directory}`, or stop that launcher first (Ctrl-C where it runs)"
+        )
     return handle
