@@ -40,6 +40,15 @@ class Flow:
         kind, _, seconds = behaviour.partition(":")
         return kind == "stand_still" and time.monotonic() - began < float(seconds or "inf")
 
+    def leave(self):
+        """At the first question after the trainer failed: say why in a file, and nothing any more."""
+        failed = home / "trainer-solver.did"
+        if behaviour != "leave" or not failed.exists():
+            return
+        self.state, self.reason = "failed", "the trainer of 'solver' failed: the loss is nan"
+        write(home / "status.json", json.dumps(self.look()))
+        os._exit(0)
+
     def look(self):
         if self.state == "running" and not self.stands_still():
             most = STEPS // 2 if self.held() else STEPS
@@ -112,6 +121,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         if self._allowed():
+            flow.leave()
             until = 0.0 if flow.stands_still() else 5.0
             wait = {"who": "trainer solver", "for_whom": "rollouts", "what": "4 more sequences"}
             wait |= {"since_s": 1.0, "until_s": until}

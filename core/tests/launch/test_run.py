@@ -162,6 +162,12 @@ def test_a_trainer_that_keeps_dying_is_given_up(table: Table) -> None:
     assert "trainer-solver was killed by SIGKILL while the run went on" in str(ended.error)
 
 
+def test_why_a_run_failed_is_known_from_a_dataflow_that_left_meanwhile(table: Table) -> None:
+    ended, _ = run_here(behaving(table, rate=1, dataflow="leave", trainer_solver="exit1"))
+    assert ended.exit_code == 1
+    assert "the trainer of 'solver' failed: the loss is nan" in str(ended.error)
+
+
 def test_a_run_goes_on_with_the_raas_that_are_left(table: Table) -> None:
     ended, output = run_here(
         behaving(table, restarts=0, dataflow="hold:raas-1.did", raas_1="exit1")

@@ -149,18 +149,17 @@ class Supervisor:
     def _fetch_status(self, processes: Sequence[ProcessState]) -> None:
         """From the dataflow, or what it left if it has ended."""
         assert self._client is not None
-        if any(
-            state.name == self._dataflow.name and state.exit_code is not None for state in processes
-        ):
-            left = self.directory / "status.json"
-            if left.exists():
-                self.status = parse_status(json.loads(left.read_text()), [])
+        if self._has_ended(processes):
+            self._read_last_status()
             return
         try:
             answer = self._client.get_json("/v1/status", deadline_s=STATUS_DEADLINE_S)
             waits = self._client.get_json("/v1/waits", deadline_s=STATUS_DEADLINE_S)
         except DeadlineExceeded as error:
-            self._bear_silence(error)
+            if self._has_ended(self.launcher.poll()):  # since the processes were looked at
+                self._read_last_status()
+            else:
+                self._bear_silence(error)
             return
         now = present_s()
         if self._told_silence:
@@ -171,6 +170,16 @@ class Supervisor:
         if self.status.progress != before.progress:
             self._progressed, self._warned = now, False
             self._watchdog.mark()
+
+    def _has_ended(self, processes: Sequence[ProcessState]) -> bool:
+        """Whether the dataflow has."""
+        name = self._dataflow.name
+        return any(state.name == name and state.exit_code is not None for state in processes)
+
+    def _read_last_status(self) -> None:
+        left = self.directory / "status.json"
+        if left.exists():
+            self.status = parse_status(json.loads(left.read_text()), [])
 
     def _bear_silence(self, error: DeadlineExceeded) -> None:
         """The dataflow is there and does not answer: wait for it, but not for ever."""
