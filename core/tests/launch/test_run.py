@@ -184,7 +184,7 @@ def test_no_raas_is_left(table: Table) -> None:
 
 def test_a_run_that_stands_still(table: Table) -> None:
     changed = behaving(table, dataflow="stand_still")
-    changed["run"] |= {"deadline_s": 0.5, "start_deadline_s": 0.8}
+    changed["run"] |= {"deadline_s": 0.5, "start_deadline_s": 5}
     ended, _ = run_here(changed)
     assert ended.exit_code == 1
     assert "no progress for" in str(ended.error)
