@@ -10,7 +10,6 @@ import msgspec
 from astraflow_core.types import Manifest, Source
 from astraflow_core.weights.failures import PublisherFailed
 
-
 MAX_SOURCES = 4096
 """Sources of one version: a receiver has a client of each."""
 
