@@ -117,6 +117,10 @@ class WeightFaults:
         """Flip a bit at a byte of a version where its publisher holds it."""
         world.publisher.ask("rot", version=told.version, at=at)
 
+    def cut(self, world: World, told: Announcement) -> None:
+        """Cut a version short in the middle of block 1 where its publisher wrote it, if it writes versions to files."""
+        pytest.fail("override cut(): 'publisher' is in stored_by")
+
     @pytest.fixture(scope="class")
     @classmethod
     def world(cls) -> Iterator[World]:
@@ -186,6 +190,31 @@ class WeightFaults:
         self.refused(answer, told, "block 2")
         newer = world.publisher.publish(world.next_version())
         self.arrives(world.receiver.fetch(newer), newer.version)
+
+    def test_a_version_that_was_cut_short(self, world: World) -> None:
+        if "publisher" not in self.stored_by:
+            pytest.skip("no version lies in a file of the publisher's")
+        told = world.publisher.publish(world.next_version())
+        self.cut(world, told)
+        self.refused(world.receiver.fetch(told, who=["late"]), told, r"block 1|has \d+ bytes")
+        world.publisher.kill()  # it would use what was cut again
+        newer = world.publisher.publish(world.next_version())
+        self.arrives(world.receiver.fetch(newer), newer.version)
+
+    def test_names_that_lead_elsewhere(self, world: World) -> None:
+        told = world.publisher.publish(world.next_version())
+        self.arrives(world.receiver.fetch(told), told.version)
+        above = world.folder.parent
+        before = {path for path in above.glob("*") if "up" in path.name}
+        for policy in ("../up", "up/../../up", "", "solver\r\nHost: up", "\0"):
+            answer = world.receiver.fetch(replace(told, policy=policy), SHORT_S, keep=True)
+            assert "malformed announcement" in answer.get("error", ""), answer
+        for endpoint in told.endpoints:
+            for wrong in (f"{endpoint}/../../up", "file:///etc/passwd", "/etc", "../up", ""):
+                elsewhere = replace(told, endpoints=(wrong,), digest="0" * 32)
+                self.refused(world.receiver.fetch(elsewhere, SHORT_S, keep=True), told)
+        assert {path for path in above.glob("*") if "up" in path.name} == before
+        assert world.receiver.ask("look") == {"held": [expected(told.version)]}
 
     def test_a_publisher_killed_while_it_publishes(self, world: World) -> None:
         told = world.publisher.publish(world.next_version())

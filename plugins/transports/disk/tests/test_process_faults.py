@@ -82,3 +82,7 @@ class TestDisk(WeightFaults):
         data = bytearray(part.read_bytes())
         data[at - (4 << 20)] ^= 16
         part.write_bytes(data)
+
+    def cut(self, world: World, told: Announcement) -> None:
+        part = written(told) / "data-00001"
+        part.write_bytes(part.read_bytes()[:-7])

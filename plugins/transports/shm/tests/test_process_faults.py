@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,15 @@ class TestShm(WeightFaults):
     def link(self, told: Announcement) -> Link:
         return NoLink(told.endpoints)  # type: ignore[return-value]
 
-    def rot(self, world: World, told: Announcement, at: int) -> None:
+    def cut(self, world: World, told: Announcement) -> None:
+        os.truncate(self.file_of(world, told), 3 << 20)
+
+    def file_of(self, world: World, told: Announcement) -> Path:
         (path,) = world.folder.rglob(f"astraflow-weights-*/*-{told.version}.safetensors")
-        with path.open("r+b") as file:
+        return path
+
+    def rot(self, world: World, told: Announcement, at: int) -> None:
+        with self.file_of(world, told).open("r+b") as file:
             file.seek(at)
             byte = file.read(1)[0]
             file.seek(at)
