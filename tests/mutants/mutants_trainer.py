@@ -133,6 +133,16 @@ class TestDriftingReference(Examination):
     trainer = DriftingReference
 
 
+class EternalReference(TorchTrainer):
+    reference_is_current = True
+
+
+class TestEternalReference(Examination):
+    wrong = "an update takes reference log-probs for proximal ones after the first step too"
+    trainer = EternalReference
+    caught_by = "test_the_reference_stays_the_initial_model"
+
+
 class ForgottenOptimizer(TorchTrainer):
     def load(self, directory: Path) -> None:
         super().load(directory)

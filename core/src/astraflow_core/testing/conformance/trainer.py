@@ -396,9 +396,8 @@ class TrainerConformance(Conformance, Claims, ShardedExportTests):
         trainer, batch = rig.build(needs=frozenset({"reference"})), ragged_batch(5)
         expected = token_logprobs(reference(model / "model.safetensors", batch), batch)
         if getattr(trainer, "reference_is_current", False):
-            current = trainer.logprobs(batch, "current")
-            what = "logprobs(…, 'current') while reference_is_current is true"
-            close_to(current, trainer.logprobs(batch, "reference"), self.tolerance, what)
+            got = trainer.logprobs(batch, "current")
+            close_to(got, expected, self.tolerance, "logprobs(…, 'current') before a step")
         train(trainer, range(2))
         DEMANDS.that(
             not getattr(trainer, "reference_is_current", False),
