@@ -314,13 +314,21 @@ def _show(path: Path) -> str:
 
 def run(args: list[str]) -> int:
     """Run a config (the quickstart if none is named) with `astraflow run`."""
-    setup("run")
+    setup(profile_of(args))
     if not args or args[0].startswith("-"):
         args = [str(ROOT / "examples" / "quickstart.toml"), *args]
     command = str(VENV / "bin" / "astraflow")
     sys.stdout.flush()
     # Replaces this process, so that Ctrl-C and SIGTERM reach the run and nobody else.
     os.execv(command, [command, "run", *args])
+
+
+def profile_of(args: list[str]) -> str:
+    """What `astraflow run` with these arguments needs: other examples name plugins that the quickstart does not."""
+    examples = ROOT / "examples"
+    files = {Path(arg).absolute() for arg in args if arg.endswith(".toml")}
+    others = files - {examples / "quickstart.toml"}
+    return "test" if any(examples in file.parents for file in others) else "run"
 
 
 def test(args: list[str]) -> int:

@@ -1,9 +1,11 @@
-"""The environment is set up with uv only where uv would install what pip does."""
+"""What the set-up installs, and that it uses uv only where uv would install what pip does."""
 
 from __future__ import annotations
 
+import dev
 import pytest
 import uv_settings
+from workspace import ROOT
 
 ALWAYS = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_SYSTEM_CERTS": "1"}
 
@@ -34,3 +36,22 @@ def test_what_both_know_is_translated(listed: str, expected: dict[str, str]) -> 
 @pytest.mark.parametrize("key", ["no-index", "client-cert", "proxy", "only-binary", "unheard-of"])
 def test_what_only_pip_knows_leaves_it_to_pip(key: str) -> None:
     assert uv_settings.translated(f"global.index-url='https://a'\nglobal.{key}='x'") is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "profile"),
+    [
+        ([], "run"),
+        (["--set", "run.seed=1"], "run"),
+        (["examples/quickstart.toml"], "run"),
+        (["--no-live", "examples/smollm2.toml"], "test"),
+        ([str(ROOT / "examples" / "two_policies.toml"), "--json"], "test"),
+        (["/elsewhere/mine.toml"], "run"),
+        (["--resume", "runs/quickstart-1"], "run"),
+    ],
+)
+def test_an_example_is_run_with_every_plugin_installed(
+    arguments: list[str], profile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert dev.profile_of(arguments) == profile
