@@ -26,9 +26,10 @@ def main(directory: Path) -> None:
     found["one row"] = train(shared, rank.algorithm("grpo", GRPO), [5], rows=1)
     found["after one row"] = weights(shared)
     shared.close()
-    folder = directory / "four-ranks"
+    folder, adapters = directory / "four-ranks", directory / "four-ranks-adapters"
     if number == 0:
         folder.mkdir()
+        adapters.mkdir()
     train(first, rank.algorithm("grpo", GRPO), [5], rows=1)
     found["saved"] = weights(first)
     first._joined().tell({})  # type: ignore[attr-defined]
@@ -36,7 +37,19 @@ def main(directory: Path) -> None:
     assert first.finish_save(wait=True)  # type: ignore[attr-defined]
     first.load(directory / "one-rank")
     found["resharded"] = weights(first)
-    first.close()
+
+    found["lora"] = run_scenario(rank, "fsdp", "lora", tensor_parallel=2, context_parallel=2)
+    cut = rank.trainer("fsdp", "qwen3", tensor_parallel=2, lora_rank=3)
+    train(cut, rank.algorithm("grpo", GRPO), [5])
+    cut.save(adapters)
+    assert cut.finish_save(wait=True)  # type: ignore[attr-defined]
+    whole = rank.trainer("fsdp", "qwen3", lora_rank=3)
+    whole.load(adapters)
+    found["adapters"] = [weights(cut), weights(whole)]
+    cut.save_model(directory / "merged-of-parts")
+    whole.save_model(directory / "merged")
+    for trainer in (whole, cut, first):
+        trainer.close()
     (directory / f"mesh-{number}.pickle").write_bytes(pickle.dumps(found))
 
 

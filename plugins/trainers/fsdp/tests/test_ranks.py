@@ -22,6 +22,7 @@ from fsdp_cases import (
     weights,
 )
 from fsdp_rank import BLOCK
+from safetensors.numpy import load_file
 from transformers import AutoModelForCausalLM
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -90,6 +91,19 @@ def test_checkpoints_go_between_a_mesh_and_one_rank(
     trainer.load(directory / "four-ranks")
     assert bits(weights(trainer)) == bits(four[0]["saved"])
     trainer.close()
+
+
+def test_adapters_beside_parts_of_layers(
+    directory: Path, one: dict[str, Any], four: list[dict[str, Any]]
+) -> None:
+    for found in four:
+        same_metrics(found["lora"]["metrics"], one["lora"]["metrics"])
+        same_weights(found["lora"]["weights"], one["lora"]["weights"], STEPS)
+        in_parts, whole = found["adapters"]
+        assert bits(in_parts) == bits(whole)
+        assert any(value.any() for name, value in whole.items() if "lora_B" in name)
+    merged = [load_file(directory / n / "model.safetensors") for n in ("merged-of-parts", "merged")]
+    assert bits(merged[0]) == bits(merged[1])
 
 
 def test_bfloat16_is_near(one: dict[str, Any], two: list[dict[str, Any]]) -> None:

@@ -60,8 +60,4 @@ class FsdpConfig(TrainingConfig):
                 f"attention = {self.attention!r}: ranks that share rows by context_parallel attend by sdpa; leave "
                 "attention = 'auto', or set context_parallel = 1"
             )
-        if self.tensor_parallel > 1 and self.lora_rank:
-            raise ValueError(
-                "lora_rank: adapters are not split by tensor_parallel; set tensor_parallel = 1"
-            )
         return self

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -17,6 +17,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from astraflow_core.errors import UserError
+from astraflow_torch_training.lora import adapted
 
 COLUMNS = (
     "self_attn.q_proj",
@@ -68,7 +69,15 @@ def split(layers: Iterable[Any], mesh: DeviceMesh) -> None:
     plan: dict[str, Any] = {name: ColwiseParallel() for name in COLUMNS}
     plan |= {name: RowwiseParallel() for name in ROWS}
     for layer in layers:
+        adapters = [(name, to, to.lora_A, to.lora_B) for name, to in adapted(layer)]
         parallelize_module(layer, mesh, plan)
+        for name, to, low, high in adapters:
+            # A matrix that is cut by columns has whole inputs, one that is cut by rows whole outputs.
+            places = (Replicate(), Shard(0)) if name in COLUMNS else (Shard(1), Replicate())
+            to.lora_A, to.lora_B = (
+                torch.nn.Parameter(distribute_tensor(part.detach(), mesh, [place]))
+                for part, place in zip((low, high), places, strict=True)
+            )
 
 
 @torch.no_grad()
