@@ -91,9 +91,12 @@ def live_by(clock: Path) -> None:
     def localtime(seconds: float | None = None) -> time.struct_time:
         return true_localtime(now() if seconds is None else seconds)
 
+    def formatted(form: str, at: Any = None) -> str:
+        return strftime(form, localtime() if at is None else at)
+
     time.time, time.gmtime, time.localtime = now, gmtime, localtime  # type: ignore[assignment]
     time.time_ns = lambda: int(now() * 1e9)
-    time.strftime = lambda form, at=None: strftime(form, localtime() if at is None else at)  # type: ignore[assignment,misc]
+    time.strftime = formatted
 
 
 class WeightPeer:

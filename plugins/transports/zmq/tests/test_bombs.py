@@ -15,8 +15,8 @@ from astraflow_core.testing.weight_peers import Liar, WeightPeer, expected
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 DEADLINE_S = 60.0
-ROOM = 224 << 20
-"""More memory that a lie may cost: libzmq takes a message whole, here four of 30 MiB that were asked for."""
+ROOM = 96 << 20
+"""More memory that a lie may cost: libzmq takes a message whole, here one of 30 MiB."""
 CORRUPTED = r"block \d arrived corrupted 4 times; blocks missing: 4, the first is block 0"
 LIES = {
     "zeros": CORRUPTED,
@@ -39,7 +39,7 @@ def liar() -> Iterator[Liar]:
 @pytest.fixture(scope="module")
 def receiver(tmp_path_factory: pytest.TempPathFactory, liar: Liar) -> Iterator[WeightPeer]:
     folder = tmp_path_factory.mktemp("raas")
-    with closing(WeightPeer("receiver", {"use": "zmq", "credit": 4}, folder)) as made:
+    with closing(WeightPeer("receiver", {"use": "zmq", "credit": 1}, folder)) as made:
         came = made.fetch(liar.lie("none"), DEADLINE_S)
         assert came["got"][0]["fingerprint"] == expected(1)
         yield made
