@@ -146,7 +146,7 @@ def update(
     batch = prepare(batch, trainer, algorithm, proximal=not spares)
     cuts = mini_batch_rows(batch, parts, seed)
     if spares:
-        batch = spared_proximal(batch, trainer, cuts)
+        batch = spared_proximal(batch, trainer, algorithm, cuts)
     prepared = time.monotonic()
     collected: dict[str, list[float]] = {}
     for index, part in enumerate(mini_batches(batch, cuts)):

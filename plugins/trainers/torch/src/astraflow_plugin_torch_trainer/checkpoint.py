@@ -50,7 +50,7 @@ def load(directory: Path, whole: Any, optimizers: Optimizers) -> int:
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise UserError(f"{directory} is not a checkpoint of trainer 'torch': {error}") from error
     held = _weights(whole)
-    for name in held.keys() | weights.keys():
+    for name in sorted(held.keys() | weights.keys()):
         here, there = held.get(name), weights.get(name)
         if here is None or there is None or here.shape != there.shape:
             raise UserError(
