@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 import bench
+from astraflow_core.suggestions import did_you_mean
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -31,10 +32,13 @@ def names() -> list[str]:
 def main() -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("name", nargs="?", choices=names(), help="which; default: all")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="which; default: all")
     parser.add_argument("--quick", action="store_true", help="a shorter run, not recorded")
     parser.add_argument("--json", action="store_true", help="print one JSON object last")
     arguments = parser.parse_args()
+    if arguments.name not in (None, *names()):
+        hint = did_you_mean(arguments.name, names()) or ";"
+        parser.error(f"no benchmark {arguments.name!r}{hint} there are {', '.join(names())}")
     for name in [arguments.name] if arguments.name else names():
         module = importlib.import_module(f"bench.{name}")
         print(f"{name}: {(module.__doc__ or '').strip().splitlines()[0]}", file=sys.stderr)

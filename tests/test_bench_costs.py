@@ -34,6 +34,18 @@ def test_no_data_policy_that_keeps_state_is_left_out() -> None:
     assert stateful and stateful <= {use for use, _ in POLICIES.values()}
 
 
+def test_a_mistyped_benchmark_is_answered_with_the_nearest(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from bench.__main__ import main
+
+    monkeypatch.setattr("sys.argv", ["bench", "flowscale", "--quick"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "no benchmark 'flowscale'; did you mean 'flow_scale'?" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_every_loss_has_its_share_of_a_pass(quick: Quick) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
 import pickle
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astraflow_core.errors import DeadlineExceeded, Refused, UserError
+from astraflow_core.telemetry.logs import LineFormatter
 from astraflow_core.wire.client import Client, SyncClient
 from astraflow_core.wire.messages import Done, LeaveRaas, encode
 from astraflow_core.wire.server import (
@@ -81,6 +83,10 @@ def test_a_wrong_token_is_refused(token: str) -> None:
         with pytest.raises(Refused) as caught:
             await client.post("/v1/leave", LeaveRaas(raas="r", reason=""), Done, deadline_s=5)
         assert caught.value.status == 401
+        reason = str(caught.value)
+        assert "give it by --token-file, or in ASTRAFLOW_TOKEN" in reason
+        record = logging.LogRecord("x", logging.ERROR, "", 0, reason, None, None)
+        assert reason in LineFormatter("x").format(record)  # nothing of it is taken for a secret
         await client.aclose()
 
     run(scenario)

@@ -32,6 +32,9 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 STOP_DEADLINE_S = 5
+NO_TOKEN = (
+    "the token of this run is missing or wrong; give it by --token-file, or in ASTRAFLOW_TOKEN"
+)
 PIECE_BYTES = 1 << 18
 
 
@@ -55,7 +58,7 @@ class Guard:
             return
         headers = dict(scope["headers"])
         if not authorized(headers.get(b"authorization"), self.token):
-            await self._refuse(401, "a bearer token of this run is required", scope, receive, send)
+            await self._refuse(401, NO_TOKEN, scope, receive, send)
             return
         length = headers.get(b"content-length")
         if length is not None and (not length.isdigit() or int(length) > self.limit):
