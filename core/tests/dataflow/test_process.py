@@ -14,8 +14,15 @@ import time
 
 import pytest
 
+from astraflow_core.trainer.upstream import Dataflow
 from astraflow_core.wire.client import SyncClient
-from astraflow_core.wire.messages import Done, RegisterTrainer, TrainerFailed, TrainerRegistered
+from astraflow_core.wire.messages import (
+    Done,
+    RegisterTrainer,
+    StopRun,
+    TrainerFailed,
+    TrainerRegistered,
+)
 
 TOKEN = "secret"
 DEADLINE_S = 20.0
@@ -42,7 +49,7 @@ from pathlib import Path
 from astraflow_core.config.models import RunConfig
 from astraflow_core.dataflow.main import serve
 config = RunConfig.model_validate(json.loads(sys.argv[1]))
-sys.exit(serve(config, Path(sys.argv[2]), "secret"))
+sys.exit(serve(config, Path(sys.argv[2]), "secret", stay=sys.argv[3] == "stay"))
 """
 
 
@@ -52,7 +59,7 @@ def dataflow(config, tmp_path):
     (tmp_path / "my_parts.py").write_text(textwrap.dedent(PARTS))
     started = []
 
-    def start(prompts="my_parts:Prompts", port=0):
+    def start(prompts="my_parts:Prompts", port=0, stay=False):
         part = {"use": "my_parts:Prompts"}  # never built here, but it must exist
         parts = {
             f"policy__{kind}": part for kind in ("trainer", "algorithm", "engine", "transport")
@@ -61,7 +68,10 @@ def dataflow(config, tmp_path):
         made = model.model_dump(mode="json")
         path = [str(tmp_path), os.environ.get("PYTHONPATH")]
         process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, json.dumps(made), str(tmp_path / "run")],
+            [
+                *(sys.executable, "-c", PROGRAM, json.dumps(made), str(tmp_path / "run")),
+                "stay" if stay else "leave",
+            ],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
             stderr=subprocess.PIPE,
             text=True,
@@ -102,6 +112,23 @@ def test_sigterm_ends_it_cleanly(dataflow, tmp_path):
     assert end_of(process)[0] == 0
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert (status["state"], status["reason"]) == ("stopped", "the dataflow got SIGTERM")
+
+
+def test_one_that_stays_answers_who_comes_after_the_end(dataflow, tmp_path):
+    """A trainer that still imports when the run is stopped would look for it in vain, with all its patience."""
+    process = dataflow(stay=True)
+    client = listening(process, tmp_path)
+    client.post("/v1/stop", StopRun(reason="enough"), Done, deadline_s=DEADLINE_S)
+    assert client.get_json("/v1/health", deadline_s=DEADLINE_S)["state"] == "stopped"
+    trainer = Dataflow(client, "solver", DEADLINE_S)
+    assert trainer.register([0], DEADLINE_S).updates == 0
+    assert trainer.next_batch(-1).ended
+    trainer.release(0)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert end_of(process)[0] == 0
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert (status["state"], status["reason"]) == ("stopped", "enough")
 
 
 def test_a_failed_run_exits_with_1_and_the_reason(dataflow, tmp_path):

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the three commands."""
     dataflow = _role(commands, "dataflow", "serve prompts, trajectories and batches")
+    dataflow.add_argument(
+        "--stay",
+        action="store_true",
+        help="stay after the end of the run until SIGTERM, for processes that start slowly",
+    )
     dataflow.set_defaults(command=run_dataflow)
     raas = _role(commands, "raas", "roll out tasks of a dataflow")
     raas.add_argument("--name", required=True, help="name of this RaaS, unique in the run")
@@ -38,7 +43,8 @@ def run_dataflow(arguments: argparse.Namespace) -> int:
         from astraflow_core.dataflow.main import serve
 
         config = _config(arguments)
-    return serve(config, arguments.directory.absolute(), read_token(arguments.token_file))
+    token = read_token(arguments.token_file)
+    return serve(config, arguments.directory.absolute(), token, stay=arguments.stay)
 
 
 def run_raas(arguments: argparse.Namespace) -> int:

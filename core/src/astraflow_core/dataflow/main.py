@@ -48,12 +48,13 @@ PORT_OF_BEFORE_S = 10.0
 it for a connection of its own meanwhile."""
 
 
-def serve(config: RunConfig, directory: Path, token: str) -> int:
+def serve(config: RunConfig, directory: Path, token: str, *, stay: bool = False) -> int:
     """Serve the dataflow of a run; returns 0 if the run finished or was stopped, 1 if it failed.
 
     Writes ``directory/dataflow.json`` with ``url`` and ``pid`` once it listens, ``metrics.jsonl`` as the
-    run goes on, and ``status.json`` at the end. SIGTERM and SIGINT stop the run cleanly; the second one
-    ends the process at once.
+    run goes on, and ``status.json`` at the end. SIGTERM and SIGINT stop the run cleanly; the second one, or one
+    after the run's end, ends the process at once. With ``stay`` it is there until then, for those who start so
+    slowly that they have not been heard of when the run ends.
     """
     configure_logging(ROLE)
     end_with_parent()
@@ -64,7 +65,7 @@ def serve(config: RunConfig, directory: Path, token: str) -> int:
     hooks.run_started(run)
     error: BaseException | None = None
     try:
-        reason = presence.run(_serve(config, directory, token, catalog, hooks))
+        reason = presence.run(_serve(config, directory, token, catalog, hooks, stay))
         if reason is not None:
             error = RunFailed(reason)
             log.error("%s", reason)
@@ -150,7 +151,7 @@ def policy_builder(
 
 
 async def _serve(
-    config: RunConfig, directory: Path, token: str, catalog: Catalog, hooks: Hooks
+    config: RunConfig, directory: Path, token: str, catalog: Catalog, hooks: Hooks, stay: bool
 ) -> str | None:
     """Serve until the run is over; the reason if it failed."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -167,14 +168,17 @@ async def _serve(
         port or config.dataflow.port,
         patience_s=PORT_OF_BEFORE_S if port else 0.0,
     )
-    hurry = asyncio.Event()
+    hurry, dismissed = asyncio.Event(), asyncio.Event()
+    if not stay:
+        dismissed.set()
     signalled = asyncio.Event()
 
     def on_signal(name: str) -> None:
         if state.progress.ending or signalled.is_set():
             hurry.set()
-            wakeups.changed.set()
         signalled.set()
+        dismissed.set()
+        wakeups.changed.set()
         state.stop(f"the dataflow got {name}")
 
     loop = asyncio.get_running_loop()
@@ -185,7 +189,7 @@ async def _serve(
     log.info("listening at %s", server.url)
     sweep = asyncio.create_task(service.sweep())
     try:
-        await _until_over(state, wakeups, sweep, hurry)
+        await _until_over(state, wakeups, sweep, hurry, dismissed)
     finally:
         sweep.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -220,13 +224,19 @@ def _restore(flow: Dataflow, clock: RunClock, journal: Journal, *, resumed: bool
 
 
 async def _until_over(
-    state: FlowState, wakeups: Wakeups, sweep: asyncio.Task[None], hurry: asyncio.Event
+    state: FlowState,
+    wakeups: Wakeups,
+    sweep: asyncio.Task[None],
+    hurry: asyncio.Event,
+    dismissed: asyncio.Event,
 ) -> None:
     """Wait for the end of the run, and then, for a while, for everyone to have taken leave."""
     while not state.progress.over and not hurry.is_set():
         await _next_change(wakeups, sweep, None)
     log.info("the run is %s: %s", state.progress.state.value, state.progress.reason)
     failed = state.progress.state is RunState.FAILED
+    while not dismissed.is_set():
+        await _next_change(wakeups, sweep, None)
     end = time.monotonic() + (FAREWELL_S if failed else state.config.run.deadline_s)
     while not (state.all_left or hurry.is_set()) and time.monotonic() < end:
         await _next_change(wakeups, sweep, end - time.monotonic())

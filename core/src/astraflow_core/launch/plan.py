@@ -37,7 +37,7 @@ def plan(config: RunConfig, directory: Path, token: str, restarts: int) -> list[
             str(directory),
         )
 
-    specs = [spec("dataflow", "dataflow", sys.executable, *service("dataflow"))]
+    specs = [spec("dataflow", "dataflow", sys.executable, *service("dataflow"), "--stay")]
     for policy, table in config.policies.items():
         python = _python(table, config, restarts if config.checkpoint.every else 0)
         argv = (*python, *service("trainer"), "--policy", policy)
