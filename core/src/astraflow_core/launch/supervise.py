@@ -131,7 +131,9 @@ class Supervisor:
                 self._ask_to_stop()
                 stop_by = time.monotonic() + self._finish_s
             if stop_by is not None and time.monotonic() > stop_by:
-                self.view.say(f"not finished after {duration(self._finish_s)}; ending the processes")
+                self.view.say(
+                    f"not finished after {duration(self._finish_s)}; ending the processes"
+                )
                 return
             self.interrupts.sleep(POLL_S)
 
