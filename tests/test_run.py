@@ -196,10 +196,7 @@ def test_ctrl_c_once_ends_cleanly_and_leaves_a_checkpoint(user: User) -> None:
 def test_ctrl_c_before_anybody_but_the_dataflow_is_there(user: User) -> None:
     """Trainer and RaaS come when the run has ended already, and must hear of it."""
     process = user.start(*user.table_arguments("run.steps=100000"))
-    until = time.monotonic() + 30
-    while not list(user.directory.glob("runs/*/dataflow.json")):
-        assert process.poll() is None and time.monotonic() < until
-        time.sleep(0.02)
+    user.wait_for(lambda: any(user.directory.glob("runs/*/dataflow.json")))
     process.send_signal(signal.SIGINT)
     ended = user.end(process, 40)
     assert ended.exit_code == 130, ended.text
