@@ -150,9 +150,8 @@ class Trainer:
             done = messages.AcknowledgeBatch(
                 policy=self.policy, batch=batch.id, version=self.version, metrics=metrics
             )
-            self.weights.retain(
-                self.post("/v1/batches/ack", done, messages.BatchAcknowledged).retain
-            )
+            answer = self.post("/v1/batches/ack", done, messages.BatchAcknowledged)
+            self.weights.retain(answer.retain)
             if updates % save_every == 0:
                 self.save(updates)
         self.save(updates)
@@ -198,7 +197,13 @@ def main() -> None:
     given.saved.mkdir(parents=True, exist_ok=True)
     table = Table(json.loads((given.model / "config.json").read_text())["vocab_size"])
     url, token = os.environ["ASTRAFLOW_DATAFLOW"], os.environ["ASTRAFLOW_TOKEN"]
-    Trainer(table, url, token, given.policy, given.saved).run()
+    trainer = Trainer(table, url, token, given.policy, given.saved)
+    try:
+        trainer.run()
+    except Exception as error:  # the run ends with this reason instead of at a deadline
+        said = messages.TrainerFailed(policy=given.policy, error=f"{type(error).__name__}: {error}")
+        trainer.post("/v1/trainers/failed", said)
+        raise
 
 
 if __name__ == "__main__":

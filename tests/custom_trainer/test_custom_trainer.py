@@ -24,12 +24,11 @@ def test_it_imports_the_wire_alone() -> None:
     assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) <= 210
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(240)
-def test_the_example_trains_in_a_real_run_and_goes_on_after_it_was_killed(user: User) -> None:
-    """Dataflow and RaaS are ours, the updates are not; the table is learnt to the last step."""
-    config = TABLE_RUN.replace("steps = 8", f"steps = {STEPS}") + "\n[checkpoint]\nevery = 4\n"
-    config = config.replace(':TableEngine" }', ':TableEngine", token_s = 0.05 }')
+Services = tuple[subprocess.Popen[str], subprocess.Popen[str], Path, list[str]]
+
+
+def services(user: User, config: str) -> Services:
+    """Dataflow and RaaS of a run, its directory, and the command that starts the trainer."""
     file = user.write("table.toml", config)
     directory = user.directory / "run"
     user.environment["ASTRAFLOW_TOKEN"] = "of this test"
@@ -39,16 +38,18 @@ def test_the_example_trains_in_a_real_run_and_goes_on_after_it_was_killed(user: 
     user.environment["ASTRAFLOW_DATAFLOW"] = json.loads(place.read_text())["url"]
     raas = user.start("raas", file, "--directory", directory, "--name", "raas-0")
     model = write_tiny_model(user.directory / "m", hidden=8, layers=1, heads=1, kv_heads=1)
+    given = (model, "--policy", "solver", "--saved", user.directory / "saved")
+    return flow, raas, directory, [sys.executable, str(EXAMPLE), *map(str, given)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_the_example_trains_in_a_real_run_and_goes_on_after_it_was_killed(user: User) -> None:
+    """Dataflow and RaaS are ours, the updates are not; the table is learnt to the last step."""
+    config = TABLE_RUN.replace("steps = 8", f"steps = {STEPS}") + "\n[checkpoint]\nevery = 4\n"
+    config = config.replace(':TableEngine" }', ':TableEngine", token_s = 0.05 }')
+    flow, raas, directory, command = services(user, config)
     saved = user.directory / "saved"
-    command = [
-        sys.executable,
-        str(EXAMPLE),
-        str(model),
-        "--policy",
-        "solver",
-        "--saved",
-        str(saved),
-    ]
     trainer = subprocess.Popen(command, env=user.environment)
     try:
         user.wait_for(lambda: (saved / "8.npy").is_file(), 90)
@@ -74,3 +75,19 @@ def test_the_example_trains_in_a_real_run_and_goes_on_after_it_was_killed(user: 
     assert versions == sorted(set(versions))
     first, last = (sum(line["reward"] for line in part) / 5 for part in (made[:5], made[-5:]))
     assert last > first + 0.3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_run_ends_with_the_reason_that_its_trainer_gives(user: User) -> None:
+    flow, raas, directory, command = services(user, TABLE_RUN.replace("steps = 8", "steps = 100"))
+    (user.directory / "saved" / "draft").mkdir(parents=True)  # where the trainer writes a file
+    trainer = subprocess.run(
+        command, env=user.environment, stderr=subprocess.PIPE, text=True, timeout=90
+    )
+    assert trainer.returncode == 1 and "IsADirectoryError" in trainer.stderr
+    assert user.end(flow, 60).exit_code == 1
+    user.end(raas, 60)
+    status = json.loads((directory / "status.json").read_text())
+    assert status["state"] == "failed"
+    assert "the trainer of 'solver' failed: IsADirectoryError" in status["reason"]
