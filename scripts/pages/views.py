@@ -87,6 +87,8 @@ DATAFLOW: dict[str, View] = {
         "elapsed_s": "seconds since the dataflow began",
         "eta_s": "seconds left as the last updates went; null while nobody can tell",
         "policies.NAME.version": "newest version announced; -1: none",
+        "policies.NAME.announced": "how the newest version was announced, which is what a RaaS fetches it by (`policy`, "
+        "`version`, `transport`, `endpoints`, `digest`, `size`); null: none",
         "policies.NAME.updates": "updates acknowledged",
         "policies.NAME.released": "updates that a checkpoint of the trainer holds",
         "policies.NAME.batch_sequences": "rows of a batch",

@@ -219,7 +219,11 @@ class VersionClient:
         count = before.count + 1 if before.progress == progress else 1
         if count > self._most_failures:
             reason = str(error) or type(error).__name__
-            raise PublisherFailed(f"{count} requests failed in a row, the last: {reason}")
+            if isinstance(error, ConnectionRefusedError):
+                reason = "nobody listens there, so its publisher has ended"
+            if count > 1:
+                reason = f"{count} requests failed in a row, the last: {reason}"
+            raise PublisherFailed(reason)
         self._stopped.wait(0.05 * 2**count)
         return Failures(count, progress)
 
