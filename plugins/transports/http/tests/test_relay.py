@@ -87,7 +87,7 @@ def test_a_relay_that_dies_or_lies_is_left_for_the_publisher(
 ) -> None:
     monkeypatch.setattr(fan_out, "DIRECT", 1)
     publisher = rig.publisher()
-    tensors = model(blocks=4)
+    tensors = model(blocks=16)
     manifest = publisher.publish(1, tensors)
     relay, leaf = rig.receiver(relay=True), rig.receiver()
     source = relay.fetch(announce(manifest, *publisher.endpoints), 20)
@@ -102,7 +102,9 @@ def test_a_relay_that_dies_or_lies_is_left_for_the_publisher(
     proxy = rig.proxy(publisher)
     fetched = leaf.fetch(announce(manifest, proxy.url), 20)
     assert read(fetched.path) == raw(tensors)
-    assert proxy.ranges == [(BLOCK, 2 * BLOCK)], "only the bad block comes from the publisher"
+    # With the bad block comes what other streams had not received when the relay was given up.
+    assert (BLOCK, 2 * BLOCK) in proxy.ranges
+    assert len(proxy.ranges) < 8, "the relay is not used"
     relay.close()
     assert read(rig.receiver().fetch(announce(manifest, *publisher.endpoints), 20).path) == raw(
         tensors
