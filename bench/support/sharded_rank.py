@@ -11,10 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
-import select
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -32,12 +29,11 @@ from astraflow_core.weights.shard_publisher import HttpShardPublisher
 from astraflow_core.weights.shards import Place, make_plan
 from astraflow_core.weights.snapshot import BLOCK_SIZE
 from bench.co_located import POLICY, Mapper
-from bench.support.processes import ROOT
+from bench.support.obedient import ANSWER_S, Obedient
 from bench.support.timing import cpu_of
 
 TOKEN = "a-token"
 """That of :func:`bench.co_located.transport`."""
-ANSWER_S = 120.0
 Layout = list[tuple[str, str, tuple[int, ...]]]
 
 
@@ -79,7 +75,10 @@ class Group:
         tensors = layout(matrices)
         self.size = sum(map(size_of, tensors))
         self.seen: list[Seen] = []
-        self._ranks = [_Process(mode, rank, ranks, matrices) for rank in range(ranks)]
+        self._ranks = [
+            Obedient(__name__, mode=mode, rank=rank, ranks=ranks, matrices=matrices)
+            for rank in range(ranks)
+        ]
         at = self._ranks[0].answer()["at"]
         for process in self._ranks[1:]:
             process.answer()
@@ -135,35 +134,6 @@ class Group:
     def _cpu(self) -> float:
         pids = [self._receiver.process.pid, *(each.process.pid for each in self._ranks)]
         return sum(map(cpu_of, pids))
-
-
-class _Process:
-    def __init__(self, mode: str, rank: int, ranks: int, matrices: int) -> None:
-        order = {"mode": mode, "rank": rank, "ranks": ranks, "matrices": matrices}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", __name__, json.dumps(order)],
-            cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def order(self, **order: object) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-
-    def answer(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        if not select.select([self.process.stdout], [], [], ANSWER_S)[0]:
-            raise TimeoutError(f"a rank said nothing for {ANSWER_S:.0f} s")
-        answer: dict[str, Any] = json.loads(self.process.stdout.readline() or "{}")
-        return answer
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.communicate(timeout=10)
 
 
 def _resident(which: str) -> int:

@@ -9,11 +9,7 @@ versions). ``namespace`` is a file of a network namespace to enter first.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import select
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -29,60 +25,20 @@ from astraflow_core.catalog import Catalog
 from astraflow_core.config.models import ComponentTable
 from astraflow_core.protocols.transport import Transport
 from astraflow_core.types import Announcement, ComponentContext, ExportedTensor, RunInfo
-from bench.support.processes import ROOT, TOKEN
+from bench.support.obedient import ANSWER_S, Obedient
+from bench.support.processes import TOKEN
 from bench.support.slow_link import enter
 
 POLICY = "solver"
 TENSOR = 16 << 20
 """Bytes of each tensor."""
-ANSWER_S = 300.0
 
 
-class Peer:
+class Peer(Obedient):
     """One half in another process; its CPU seconds come with every answer."""
 
     def __init__(self, **order: object) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "bench.support.weight_peer", json.dumps(order)],
-            cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def order(self, **order: object) -> None:
-        """Tell it what to do; :meth:`answer` waits for it."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-
-    def answer(self) -> dict[str, Any]:
-        """What came of the oldest order that is not answered yet."""
-        assert self.process.stdout is not None
-        if not select.select([self.process.stdout], [], [], ANSWER_S)[0]:
-            raise RuntimeError(f"a peer said nothing for {ANSWER_S:.0f} s")
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"a peer ended with {self.process.wait(10)}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def ask(self, **order: object) -> dict[str, Any]:
-        """Order and answer."""
-        self.order(**order)
-        return self.answer()
-
-    def close(self) -> None:
-        """Let it end, which removes its files."""
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait(10)
+        super().__init__("bench.support.weight_peer", **order)
 
 
 class Model:

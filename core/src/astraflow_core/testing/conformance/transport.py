@@ -24,7 +24,7 @@ from astraflow_core.testing.conformance import _tensors as tensors
 from astraflow_core.testing.conformance._adapter_tests import AdapterTests
 from astraflow_core.testing.conformance._checks import assert_not_skipped
 from astraflow_core.testing.conformance._footprint import memory_in_use
-from astraflow_core.testing.conformance._link import Link, TcpLink
+from astraflow_core.testing.conformance._link import EncryptedLink, Link, TcpLink
 from astraflow_core.testing.conformance._shard_tests import ShardTests
 from astraflow_core.testing.conformance._source_tests import SourceTests
 from astraflow_core.testing.conformance._transport_checks import (
@@ -45,7 +45,7 @@ from astraflow_core.testing.conformance.subject import Conformance
 from astraflow_core.types import ExportedTensor
 from astraflow_core.wire.tensor_file import read_specs
 
-__all__ = ["Link", "TcpLink", "TransportConformance"]
+__all__ = ["EncryptedLink", "Link", "TcpLink", "TransportConformance"]
 
 HELD_AT = 1 << 16
 """Bytes after which a slow fetch stands still: the manifest is there, most of the data is not."""
