@@ -122,7 +122,8 @@ def test_what_lies_outside_is_explored_by_chance():
     assert policy.metrics()["explored"] == found
 
 
-@settings(max_examples=30)
+# The bounds are some four standard deviations of what is drawn, so the examples are the same each time.
+@settings(max_examples=30, derandomize=True)
 @given(
     st.dictionaries(st.sampled_from("abcd"), st.integers(1, 9), min_size=1),
     st.dictionaries(st.sampled_from("abcd"), st.floats(0.2, 5)),
