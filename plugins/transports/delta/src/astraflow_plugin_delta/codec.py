@@ -86,8 +86,9 @@ class Kernel(Protocol):
     ) -> Array:
         """The numbers again (int64); raises :class:`BadFrame` unless the streams have exactly ``count``."""
 
-    def add(self, values: Array, positions: Array, steps: Array) -> None:
-        """Add steps in place, wrapping; positions are within bounds and ascending."""
+    def add(self, values: Array, positions: Array, steps: Array, warm: bool) -> None:
+        """Add steps in place, wrapping; positions are within bounds and ascending. ``warm``: the values are in the
+        cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,9 +244,10 @@ class Codec:
         where, moves = positions.astype(np.int32), steps.astype(np.int32)  # wraps, as steps do
         return Changes(head.width, head.elements, where, moves)
 
-    def apply(self, frame: memoryview, target: memoryview, block: int) -> None:
+    def apply(self, frame: memoryview, target: memoryview, block: int, warm: bool = False) -> None:
         """Bring ``target``, the writable bytes of block number ``block`` as the frame's base has them, to
-        the new state. Raises :class:`BadFrame` before anything is written."""
+        the new state. ``warm``: they were read or written just now. Raises :class:`BadFrame` before anything is
+        written."""
         changes = self.decode(frame, block, len(target))
         values = np.frombuffer(target, SIGNED[changes.width])
         if changes.positions is None:
@@ -253,7 +255,7 @@ class Codec:
         elif changes.steps is None:
             values[changes.positions] = changes.values
         else:
-            self.kernel.add(values, changes.positions, changes.steps)
+            self.kernel.add(values, changes.positions, changes.steps, warm)
 
     def rehearse(self) -> None:
         """Code and apply a small change of every width: a kernel that is compiled at its first use is compiled
@@ -265,7 +267,8 @@ class Codec:
                 new[: _SAMPLE // 2 : 8], new[: _SAMPLE // 2 : rare] = 1, 40
                 before, after = old.data.cast("B"), new.data.cast("B")
                 frame = self.encode(self.diff(before, after, width), None, 0)
-                self.apply(memoryview(frame), before, 0)
+                for warm in (False, True):
+                    self.apply(memoryview(frame), before, 0, warm)
 
 
 def rice_parameter(count: int, span: int) -> int:

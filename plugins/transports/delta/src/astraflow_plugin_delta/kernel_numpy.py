@@ -83,7 +83,7 @@ class NumpyKernel(NumpyHuffman):
         extras = ((lead - 1) << order) | (rests & ((1 << order) - 1))
         return extras.astype(np.uint32)  # wraps, as steps do
 
-    def add(self, values: Array, positions: Array, steps: Array) -> None:
+    def add(self, values: Array, positions: Array, steps: Array, warm: bool) -> None:
         values[positions] += steps.astype(values.dtype)
 
 

@@ -42,7 +42,8 @@ def patch(
         with base[block * size : (block + 1) * size] as there, scratch[: len(there)] as copy:
             if file is not None:
                 copy[:] = there
-            if reason := _apply(codec, links, there if file is None else copy, block, digest):
+            target = there if file is None else copy
+            if reason := _apply(codec, links, target, block, digest, warm=file is not None):
                 wrong[block] = reason
                 continue
             if file is not None:
@@ -59,13 +60,19 @@ def patch(
 
 
 def _apply(
-    codec: Codec, links: Sequence[Link], target: memoryview, block: int, digest: bytes
+    codec: Codec,
+    links: Sequence[Link],
+    target: memoryview,
+    block: int,
+    digest: bytes,
+    warm: bool,
 ) -> str:
     """Why the block did not become what it should; empty if it did."""
     for link in links:
         for frame in link.frames.get(block, ()):
             try:
-                codec.apply(frame, target, block)
+                codec.apply(frame, target, block, warm)
+                warm = True
             except BadFrame as error:
                 return f"its frame from version {link.head.base} to {link.head.version}: {error}"
     return "" if xxhash.xxh3_128_digest(target) == digest else "its hash is not the manifest's"
