@@ -150,14 +150,15 @@ def test_a_run_without_checkpoints_cannot_be_resumed(user: User) -> None:
 def test_a_run_that_was_killed_before_its_first_checkpoint_goes_on_from_the_start(
     user: User,
 ) -> None:
-    process = user.start(*user.table_arguments("run.steps=30", "checkpoint.every=200"))
-    directory = user.wait_for_steps(3)
+    slow = "policies.solver.trainer.step_s=0.3"  # it is killed long before its last step
+    process = user.start(*user.table_arguments("run.steps=14", "checkpoint.every=200", slow))
+    directory = user.wait_for_steps(2)
     for pid in live_processes(user.marker):
         os.kill(pid, signal.SIGKILL)
     process.communicate(timeout=10)
     assert not (directory / "checkpoints" / "solver").exists()
     ended = user.astraflow("run", "--resume", directory, deadline_s=90)
-    assert check(ended, 30)
+    assert check(ended, 14)
 
 
 def largest_file(pid: int, size: int) -> None:
