@@ -1,12 +1,18 @@
 PYTHON ?= python3
 
-.PHONY: run test check bench docs
+.PHONY: run test fast explore check bench docs
 
 run:
 	@$(PYTHON) scripts/dev.py run $(ARGS)
 
 test:
 	@$(PYTHON) scripts/dev.py test $(ARGS)
+
+fast:
+	@$(PYTHON) scripts/dev.py fast $(ARGS)
+
+explore:
+	@$(PYTHON) scripts/dev.py explore $(ARGS)
 
 check:
 	@$(PYTHON) scripts/dev.py check

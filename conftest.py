@@ -2,8 +2,58 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
+import os
+import sys
+from typing import Any
 
-# How long an example takes says how busy the machine is.
-settings.register_profile("any machine", deadline=None)
-settings.load_profile("any machine")
+import pytest
+from hypothesis import settings
+from recorder import Recorder
+from surroundings import depends_on_who_runs_them
+from workspace import HEAVY
+
+# How long an example takes says how busy the machine is. The same examples each time: a test that passes
+# passes everywhere. HYPOTHESIS_PROFILE=explore draws new ones; what it finds becomes an @example.
+settings.register_profile("any machine", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "any machine"))
+
+STARTS = {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "subprocess.Popen"}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """``--dist loadscope`` deals tests out by package; see :mod:`scheduling`."""
+    if config.getoption("dist") != "loadscope":
+        return None
+    from scheduling import ByPackage
+
+    return ByPackage(config, log)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("astraflow")
+    group.addoption("--record-durations", action="store_true", help="write tests/durations.json")
+    group.addoption("--pure", action="store_true", help="skip what proves to be not pure")
+
+
+@pytest.hookimpl(trylast=True)  # the reporter has read its own, as NO_COLOR
+def pytest_configure(config: pytest.Config) -> None:
+    for name in depends_on_who_runs_them(os.environ):
+        del os.environ[name]
+    if config.getoption("record_durations"):
+        config.pluginmanager.register(Recorder())
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    starts_workers = session.config.getoption("numprocesses", None)
+    if session.config.getoption("pure") and not starts_workers:
+        sys.addaudithook(_pure)
+
+
+def _pure(event: str, arguments: tuple[Any, ...]) -> None:
+    """What a file does not say that it imports, such as the process that a fixture starts."""
+    if event in STARTS or (event == "import" and arguments[0] in HEAVY):
+        pytest.skip(
+            " ".join(["not pure:", event, *map(str, arguments[:1])]), allow_module_level=True
+        )

@@ -23,11 +23,11 @@ import torch
 from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
 from astraflow_core.config.environments import cache_folder
-from astraflow_core.hooks import Hooks
-from astraflow_core.testing.conformance.subject import context
-from astraflow_core.training.micro_batches import micro_batches
 from astraflow_core.types import Batch, Loss, LossInputs, units_of
+from astraflow_runtime.models.resolver import ModelResolver
+from astraflow_testing.conformance.subject import context
 from astraflow_torch_training.model import CausalLM, load_model
+from astraflow_training.micro_batches import micro_batches
 from bench.support.timing import interleaved, ratio, spread
 
 MODEL = "tiny:qwen3?hidden=128&layers=2&heads=4&kv_heads=2&head_dim=32&ffn=384&context=64"
@@ -62,7 +62,7 @@ def measure(quick: bool) -> dict[str, float]:
     torch.set_num_threads(1)
     pairs = 2 if quick else 9
     catalog = Catalog.discover()
-    folder = Hooks.for_models(catalog).resolve_model(MODEL, 0, cache_folder())
+    folder = ModelResolver(catalog).resolve_model(MODEL, 0, cache_folder())
     model = load_model(folder, torch.device("cpu"), "sdpa", False, None)
     fractions, spreads, passes = {}, [], []
     for field, (use, keys) in losses(catalog).items():

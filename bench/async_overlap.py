@@ -44,13 +44,13 @@ max_tokens = 1024
 model = "tiny:qwen3?hidden=8&layers=1&heads=1&kv_heads=1&context=2048"
 batch_sequences = {batch}
 engine = {{ use = "bench.support.sleeping:Engine", token_s = {token_s} }}
-trainer = {{ use = "astraflow_core.testing.table:TableTrainer", step_s = {step_s}, lr = 1e-6 }}
-algorithm = {{ use = "astraflow_core.testing.table:TableAlgorithm" }}
+trainer = {{ use = "astraflow_testing.table:TableTrainer", step_s = {step_s}, lr = 1e-6 }}
+algorithm = {{ use = "astraflow_testing.table:TableAlgorithm" }}
 transport = {{ use = "http" }}
 
 [raas]
 replicas = 2
-episodes = 32
+max_concurrent_episodes = 32
 """
 PLACES = 64
 """Episodes at once, in two RaaS."""
@@ -122,7 +122,7 @@ def timed(
         file = Path(folder) / "overlap.toml"
         file.write_text(text)
         subprocess.run(
-            [sys.executable, "-m", "astraflow_core", "run", str(file), "--no-live"],
+            [sys.executable, "-m", "astraflow_runtime", "run", str(file), "--no-live"],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
             check=True,

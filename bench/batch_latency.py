@@ -6,11 +6,10 @@ import statistics
 from dataclasses import dataclass, field
 
 from astraflow_core.types import Batch
-from astraflow_core.wire.batches import decode_batch
-from astraflow_core.wire.client import SyncClient
-from astraflow_core.wire.messages import (
+from astraflow_wire.batches import decode_batch
+from astraflow_wire.http.client import SyncClient
+from astraflow_wire.messages import (
     AcknowledgeBatch,
-    AnnouncementMessage,
     BatchAcknowledged,
     GroupPushed,
     LeaseTasks,
@@ -25,7 +24,7 @@ from astraflow_core.wire.messages import (
 )
 from bench.baselines.padded_pickle import get_batch
 from bench.baselines.raw_socket import RawSocket
-from bench.support.groups import Groups
+from bench.support.groups import FIRST, Groups, announcement
 from bench.support.processes import TOKEN, Service, dataflow, started
 from bench.support.timing import cpu_of, interleaved, percentile, ratio, seconds, spread
 
@@ -118,9 +117,7 @@ class FullBuffer:
         self.lost = 0
         self._post("trainers/register", RegisterTrainer(policy=POLICY, pid=1, host="bench"),
                    TrainerRegistered)  # fmt: skip
-        version = AnnouncementMessage(
-            policy=POLICY, version=0, transport="none", endpoints=[], digest="0", size=1
-        )
+        version = announcement(POLICY)
         self._post("versions", version, VersionAnnounced)
         raas = RegisterRaas(raas="r0", pid=1, host="bench", policies=[POLICY], capacity=ROWS)
         self._post("raas/register", raas, RaasRegistered)
@@ -130,7 +127,14 @@ class FullBuffer:
 
     def fill(self) -> None:
         """Roll out one batch."""
-        ask = LeaseTasks(raas="r0", free=ROWS, wait_s=5.0, serving={POLICY: 0}, seen={POLICY: 0})
+        ask = LeaseTasks(
+            raas="r0",
+            free=ROWS,
+            wait_s=5.0,
+            serving={POLICY: 0},
+            seen={POLICY: 0},
+            incarnation=FIRST,
+        )
         leased = self._post("tasks/lease", ask, TasksLeased)
         assert isinstance(leased, TasksLeased) and len(leased.tasks) == ROWS // SIZE
         for task in leased.tasks:
@@ -155,7 +159,7 @@ class FullBuffer:
         return size
 
     def _batch(self) -> tuple[Batch, int]:
-        ask = NextBatch(policy=POLICY, version=0, wait_s=10.0)
+        ask = NextBatch(policy=POLICY, version=0, wait_s=10.0, incarnation=FIRST)
         body = self._client.post_for_bytes("/v1/batches/next", ask, deadline_s=DEADLINE_S)
         batch = decode_batch(body)
         assert isinstance(batch, Batch), batch
@@ -164,7 +168,9 @@ class FullBuffer:
     def _done(self, batch: Batch) -> None:
         came = set(batch.tokens[batch.offsets[:-1]].tolist())
         self.lost += ROWS - len(came)
-        message = AcknowledgeBatch(policy=POLICY, batch=batch.id, version=0, metrics={})
+        message = AcknowledgeBatch(
+            policy=POLICY, batch=batch.id, version=0, metrics={}, incarnation=FIRST
+        )
         self._post("batches/ack", message, BatchAcknowledged)
 
     def close(self) -> None:

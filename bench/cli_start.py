@@ -31,8 +31,8 @@ def measure(quick: bool) -> dict[str, float]:
     pairs = 5 if quick else 15
     plugins, help_, bare = interleaved(
         pairs,
-        lambda: cpu_of_child("-m", "astraflow_core", "plugins"),
-        lambda: cpu_of_child("-m", "astraflow_core", "--help"),
+        lambda: cpu_of_child("-m", "astraflow_runtime", "plugins"),
+        lambda: cpu_of_child("-m", "astraflow_runtime", "--help"),
         lambda: cpu_of_child("-c", "pass"),
     )
     loaded = modules_of("plugins") | modules_of("--help")

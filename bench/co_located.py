@@ -32,7 +32,7 @@ from astraflow_core.catalog import Catalog
 from astraflow_core.config.models import ComponentTable
 from astraflow_core.protocols.transport import Transport
 from astraflow_core.types import Announcement, ComponentContext, ExportedTensor, RunInfo
-from astraflow_core.weights.snapshot import BLOCK_SIZE
+from astraflow_weights.snapshot import BLOCK_SIZE
 from bench.support.timing import cpu_of, interleaved, ratio, spread
 
 POLICY = "solver"

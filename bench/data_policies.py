@@ -24,8 +24,8 @@ import msgspec
 import numpy as np
 
 from astraflow_core.catalog import Catalog
-from astraflow_core.testing.conformance.subject import context
 from astraflow_core.types import BufferedRow, GroupSummary, Prompt
+from astraflow_testing.conformance.subject import context
 
 POLICY = "solver"
 GROUP, BATCH, KEPT = 8, 256, 100_000

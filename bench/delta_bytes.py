@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from astraflow_core.weights.snapshot import BLOCK_SIZE
-from astraflow_plugin_delta.codec import Codec
-from astraflow_plugin_delta.kernels import load_kernel
+from astraflow_plugin_delta.coding.codec import Codec
+from astraflow_plugin_delta.coding.kernels import load_kernel
 from astraflow_plugin_delta.link import LinkHead, entry_of, open_link, pack_link
+from astraflow_weights.snapshot import BLOCK_SIZE
 from bench.baselines import whole_buffer_delta
 from bench.support.delta_side import blocks_of, encode, manifest_of
 from bench.support.entropy import Seen

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from astraflow_plugin_delta.codec import Codec
-from astraflow_plugin_delta.kernels import load_kernel
+from astraflow_plugin_delta.coding.codec import Codec
+from astraflow_plugin_delta.coding.kernels import load_kernel
 from bench.baselines import whole_buffer_delta
 from bench.support.delta_side import apply, encode, manifest_of, scan
 from bench.support.timing import interleaved, ratio, spread

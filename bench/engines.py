@@ -26,17 +26,17 @@ import numpy as np
 
 from astraflow_core.catalog import Catalog
 from astraflow_core.config.environments import cache_folder
-from astraflow_core.hooks import Hooks
-from astraflow_core.launch.environments import create
-from astraflow_core.raas.host_client import HostClient
-from astraflow_core.serving.http import Client
-from astraflow_core.serving.model_folder import chunks
-from astraflow_core.testing.conformance.subject import context, installed
-from astraflow_core.testing.tiny_model import write_tiny_model
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling
 from astraflow_plugin_vllm import requests
 from astraflow_plugin_vllm.config import VllmConfig
 from astraflow_plugin_vllm.server import VllmServer
+from astraflow_runtime.launch.environments import create
+from astraflow_runtime.models.resolver import ModelResolver
+from astraflow_runtime.raas.engines.host_client import HostClient
+from astraflow_serving.http import ServerClient
+from astraflow_serving.model_folder import chunks
+from astraflow_testing.conformance.subject import context, installed
+from astraflow_tiny_model.folder import write_tiny_model
 from bench.baselines.padded_generate import PaddedGenerate
 from bench.support.hosted import hosted, swap
 from bench.support.timing import ratio
@@ -60,7 +60,7 @@ def measure(quick: bool) -> dict[str, float]:
         found = asyncio.run(_measured(folder / "tiny", tiny, python, rounds))
         found = {f"tiny_{field}": value for field, value in found.items()}
         if not quick:
-            model = Hooks.for_models(catalog).resolve_model(MODEL, 0, cache_folder())
+            model = ModelResolver(catalog).resolve_model(MODEL, 0, cache_folder())
             found |= asyncio.run(_measured(folder / "large", model, python, rounds))
         return found
 
@@ -78,7 +78,7 @@ async def _measured(folder: Path, model: Path, python: str, rounds: int) -> dict
     began = time.perf_counter()
     await server.start()
     found = {"start_s": round(time.perf_counter() - began, 1)}
-    bare = Client("vLLM server", server.url, 60)
+    bare = ServerClient("vLLM server", server.url, 60)
     try:
         async with hosted(folder / "vllm", model, use="vllm", url=server.url, **keys) as client:
             found |= await _beside_bare(client, bare, model, rounds)
@@ -97,7 +97,7 @@ async def _measured(folder: Path, model: Path, python: str, rounds: int) -> dict
 
 
 async def _beside_bare(
-    client: HostClient, bare: Client, model: Path, rounds: int
+    client: HostClient, bare: ServerClient, model: Path, rounds: int
 ) -> dict[str, float]:
     file = model / "model.safetensors"
     versions = iter(range(1, 1000))
@@ -192,18 +192,18 @@ async def _results(client: HostClient, tokens: int, count: int = BATCH) -> list[
     return list(await asyncio.gather(*(client.generate(_request(n, tokens)) for n in range(count))))
 
 
-async def _posted(bare: Client, tokens: int) -> None:
+async def _posted(bare: ServerClient, tokens: int) -> None:
     async def one(number: int) -> None:
         request = _request(number, tokens)
         body = requests.body_of(f"bare-{number}", request, (), "bare", False)
-        sampled = requests.Sampled(request)
+        sampled = requests.SampledPieces(request)
         sampled.take(await bare.ask(requests.PATH, body))
         assert len(sampled.result().tokens) == tokens
 
     await asyncio.gather(*(one(number) for number in range(BATCH)))
 
 
-async def _bare_swap(bare: Client, file: Path, version: int) -> None:
+async def _bare_swap(bare: ServerClient, file: Path, version: int) -> None:
     await bare.post("/pause?mode=keep&clear_cache=false")
     await bare.post("/start_weight_update")
     for names in chunks(file, 512 << 20):

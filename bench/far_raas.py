@@ -1,4 +1,4 @@
-"""A model of 135 M parameters trained here and rolled out across 300 ms and 20 MB/s, the run going on.
+"""A model of 135 M parameters trained here and rolled out across 300 ms and 20 MB/s, while the run continues.
 
 Dataflow and trainer are in one network namespace, a RaaS in another, each started by hand as on two hosts that
 share no folder; the model is SmolLM2-135M in bfloat16 with its real updates, over the transport `delta`.
@@ -102,7 +102,7 @@ def measure(quick: bool) -> dict[str, float]:
 
         def service(namespace: str, directory: Path, role: str, *arguments: str) -> Any:
             directory.mkdir(exist_ok=True)
-            command = [sys.executable, "-m", "astraflow_core", role, str(config)]
+            command = [sys.executable, "-m", "astraflow_runtime", role, str(config)]
             command += ["--directory", str(directory), *arguments, *common]
             process = subprocess.Popen(
                 ["nsenter", f"--net={namespace}", *command],

@@ -32,9 +32,9 @@ from typing import Any
 from astraflow_core.component import Kind
 from astraflow_core.config.load import component_context, load_config
 from astraflow_core.config.models import RunConfig
-from astraflow_core.dataflow.cursor import PromptCursor
-from astraflow_core.hooks import Hooks
-from astraflow_core.model_folders import resolve_models
+from astraflow_runtime.dataflow.tasks.cursor import PromptCursor
+from astraflow_runtime.models.folders import resolve_models
+from astraflow_runtime.models.resolver import ModelResolver
 from bench.quickstart import EXAMPLES
 from bench.support import trees
 from bench.support.environments import environment
@@ -147,9 +147,9 @@ def astraflow(seed: int, replicas: int) -> Solved:
     """The quickstart, with as many RaaS that share its places for episodes."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
-            sys.executable, "-m", "astraflow_core", "run", str(QUICKSTART), "--no-live",
+            sys.executable, "-m", "astraflow_runtime", "run", str(QUICKSTART), "--no-live",
             "--set", f"run.seed={seed}", "--set", f"run.directory='{folder}'",
-            "--set", f"raas.replicas={replicas}", "--set", f"raas.episodes={EPISODES // replicas}",
+            "--set", f"raas.replicas={replicas}", "--set", f"raas.max_concurrent_episodes={EPISODES // replicas}",
         ]  # fmt: skip
 
         def events() -> Events:
@@ -185,7 +185,7 @@ def trl(python: Path, work: dict[str, Any]) -> Solved:
 def job(seed: int, threads: int) -> dict[str, Any]:
     """The quickstart's config, start weights and data in plain values, for ``bench.baselines.trl_grpo``."""
     loaded = load_config(QUICKSTART, [f"run.seed={seed}"])
-    config = resolve_models(loaded.config, Hooks.for_run(loaded.catalog, loaded.config))
+    config = resolve_models(loaded.config, ModelResolver(loaded.catalog))
     policy = config.policies[POLICY]
     trainer: Any = loaded.components[f"policies.{POLICY}.trainer"][1]
     algorithm: Any = loaded.components[f"policies.{POLICY}.algorithm"][1]

@@ -15,10 +15,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from astraflow_core.types import Batch
-from astraflow_core.wire.batches import decode_batch
-from astraflow_core.wire.messages import (
+from astraflow_wire.batches import decode_batch
+from astraflow_wire.messages import (
     AcknowledgeBatch,
-    AnnouncementMessage,
     BatchAcknowledged,
     GroupPushed,
     LeaseTasks,
@@ -34,7 +33,7 @@ from astraflow_core.wire.messages import (
     encode,
 )
 from bench.support.connection import Connection
-from bench.support.groups import Groups
+from bench.support.groups import FIRST, Groups, announcement
 from bench.support.processes import Service, dataflow
 from bench.support.timing import cpu_of, ratio, spread
 
@@ -47,7 +46,7 @@ BOUND = 16
 
 RAAS = 4
 SILENCE_S = 5.0
-"""After so long without a sign of life the stalled trainer holds nobody up (``[run] deadline_s``)."""
+"""After so long without a heartbeat the stalled trainer holds nobody up (``[run] deadline_s``)."""
 
 ROUND_S = 120.0
 PAIRS, QUICK_PAIRS = 9, 3
@@ -202,7 +201,14 @@ class Run:
             serving: dict[str, int] = {}
             while not leased:
                 serving = dict(self._versions)
-                ask = LeaseTasks(raas=name, free=SIZE, wait_s=60.0, serving=serving, seen=serving)
+                ask = LeaseTasks(
+                    raas=name,
+                    free=SIZE,
+                    wait_s=60.0,
+                    serving=serving,
+                    seen=serving,
+                    incarnation=FIRST,
+                )
                 leased = (await connection.send("/v1/tasks/lease", ask, TasksLeased)).tasks
             self._leased_at.append(time.monotonic())
             (task,) = leased
@@ -217,19 +223,21 @@ class Run:
         """One trainer: takes batches and publishes a version after each."""
         trainer = self._trainers[policy]
         while True:
-            ask = NextBatch(policy=policy, version=self._versions[policy], wait_s=60.0)
+            ask = NextBatch(
+                policy=policy, version=self._versions[policy], wait_s=60.0, incarnation=FIRST
+            )
             batch = decode_batch(await trainer.post("/v1/batches/next", encode(ask)))
             if isinstance(batch, Batch):
                 version = self._versions[policy] + 1
                 await self._publish(policy, version)
-                done = AcknowledgeBatch(policy=policy, batch=batch.id, version=version, metrics={})
+                done = AcknowledgeBatch(
+                    policy=policy, batch=batch.id, version=version, metrics={}, incarnation=FIRST
+                )
                 await trainer.send("/v1/batches/ack", done, BatchAcknowledged)
                 self._came += batch.tokens[batch.offsets[:-1]].tolist()
                 self._trained.set()
 
     async def _publish(self, policy: str, version: int) -> None:
-        message = AnnouncementMessage(
-            policy=policy, version=version, transport="none", endpoints=[], digest="0", size=1
-        )
+        message = announcement(policy, version)
         await self._trainers[policy].send("/v1/versions", message, VersionAnnounced)
         self._versions[policy] = version

@@ -33,7 +33,7 @@ def measure(quick: bool) -> dict[str, float]:
 def summary_of(config: Path, *overrides: str, timeout_s: float) -> dict[str, float]:
     """``summary.json`` of a run of ``config`` that must not fail; its output goes to stderr."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "astraflow_core", "run", str(config), "--no-live"]
+        command = [sys.executable, "-m", "astraflow_runtime", "run", str(config), "--no-live"]
         for override in (*overrides, f"run.directory='{folder}'"):
             command += ["--set", override]
         subprocess.run(command, check=True, stdout=sys.stderr, timeout=timeout_s)

@@ -20,14 +20,14 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
+from astraflow_contrib_raas_check.scripted import ScriptedDataflow
+from astraflow_contrib_raas_check.weights import Weights
 from astraflow_core.config.load import load_config
-from astraflow_core.hooks import Hooks
-from astraflow_core.model_folders import resolve_models
-from astraflow_core.testing.raas_check.scripted import ScriptedDataflow
-from astraflow_core.testing.raas_check.weights import Weights
-from astraflow_core.testing.runs import TABLE_RUN
-from astraflow_core.testing.table import POSITIONS
-from astraflow_core.testing.tiny_model import write_tiny_model
+from astraflow_runtime.models.folders import resolve_models
+from astraflow_runtime.models.resolver import ModelResolver
+from astraflow_testing.runs import TABLE_RUN
+from astraflow_testing.table import POSITIONS
+from astraflow_tiny_model.folder import write_tiny_model
 from bench.support.processes import ROOT, TOKEN
 
 MIB = 64
@@ -43,7 +43,7 @@ async def _measure(versions: int, quiet_s: float) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         loaded = load_config(_run_file(folder))
-        config = resolve_models(loaded.config, Hooks.for_models(loaded.catalog))
+        config = resolve_models(loaded.config, ModelResolver(loaded.catalog))
         flow = ScriptedDataflow("127.0.0.1", 0, TOKEN)
         await flow.server.start()
         weights = await asyncio.to_thread(
@@ -91,7 +91,7 @@ def _run_file(folder: Path) -> Path:
 async def _start(folder: Path, url: str) -> asyncio.subprocess.Process:
     environment = {**os.environ, "ASTRAFLOW_TOKEN": TOKEN, "ASTRAFLOW_DATAFLOW": url}
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "astraflow_core", "raas", str(folder / "run.toml"),
+        sys.executable, "-m", "astraflow_runtime", "raas", str(folder / "run.toml"),
         "--directory", str(folder / "run"), "--name", "raas-0",
         env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=2,
     )  # fmt: skip

@@ -37,8 +37,8 @@ from pathlib import Path
 from typing import Any
 
 from astraflow_core.errors import DeadlineExceeded
-from astraflow_core.testing.runs import TABLE_RUN
-from astraflow_core.wire.client import SyncClient
+from astraflow_testing.runs import TABLE_RUN
+from astraflow_wire.http.client import SyncClient
 from bench.quickstart import EXAMPLES
 from bench.support import trees
 
@@ -81,10 +81,10 @@ class Victim:
 
 
 VICTIMS = {
-    "raas": Victim(("astraflow_core", "raas"), "raas-0", "the engine of policy .* started in"),
-    "host": Victim(("astraflow_core.raas.engine_host",), "raas-0", "the engine of policy .* started in"),
-    "trainer": Victim(("astraflow_core", "trainer"), "trainer-solver", "going on from"),
-    "dataflow": Victim(("astraflow_core", "dataflow"), "dataflow", "listening at"),
+    "raas": Victim(("astraflow_runtime", "raas"), "raas-0", "the engine of policy .* started in"),
+    "host": Victim(("astraflow_engine_host.main",), "raas-0", "the engine of policy .* started in"),
+    "trainer": Victim(("astraflow_runtime", "trainer"), "trainer-solver", "continuing from"),
+    "dataflow": Victim(("astraflow_runtime", "dataflow"), "dataflow", "listening at"),
 }  # fmt: skip
 RESTORED = r"restored from \d+ entries in ([\d.]+) s"
 
@@ -108,7 +108,7 @@ class Recovery:
 def measure(quick: bool) -> dict[str, float]:
     """Kill each in turn, a few times."""
     if quick:
-        return measured(TABLE, rounds=2)
+        return measured(TABLE, rounds=1)
     table, model = measured(TABLE, rounds=7), measured(MODEL, rounds=3)
     lost = table["lost_rows"] + model["lost_rows"]
     return {**table, **{f"model_{name}": value for name, value in model.items()}, "lost_rows": lost}
@@ -186,7 +186,7 @@ class Job:
     def __enter__(self) -> Job:
         config = self._folder / "job.toml"
         config.write_text(self._scenario.config)
-        command = [sys.executable, "-m", "astraflow_core", "run", str(config), "--no-live"]
+        command = [sys.executable, "-m", "astraflow_runtime", "run", str(config), "--no-live"]
         directory = f"run.directory='{self._folder / 'runs'}'"
         for override in (*OVERRIDES, *self._scenario.overrides, directory):
             command += ["--set", override]
@@ -240,7 +240,7 @@ class Job:
         return Recovery(after.began - killed, ready - killed, progress - killed, start)
 
     def settle(self) -> None:
-        """Wait until the run has gone on for a while."""
+        """Wait until the run has continued for a while."""
         target = self._steps() + self._scenario.settled
         self._wait_for(lambda: self._steps() >= target, f"update {target}")
 

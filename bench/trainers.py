@@ -30,13 +30,13 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from astraflow_core.catalog import Catalog
 from astraflow_core.config.environments import cache_folder
 from astraflow_core.config.models import CheckpointTable
-from astraflow_core.hooks import Hooks
-from astraflow_core.testing.conformance.subject import context
-from astraflow_core.trainer.checkpoints import Checkpoints
-from astraflow_core.trainer.saving import Saving
-from astraflow_core.training.micro_batches import micro_batches
 from astraflow_core.types import Batch, Ranks
+from astraflow_runtime.models.resolver import ModelResolver
+from astraflow_runtime.trainer.checkpoints.saving import Saving
+from astraflow_runtime.trainer.checkpoints.store import Checkpoints
+from astraflow_testing.conformance.subject import context
 from astraflow_torch_training.model import load_model
+from astraflow_training.micro_batches import micro_batches
 from bench.algorithms import MICRO_BATCH_TOKENS, MODEL, batch
 from bench.support.processes import running, wait_for
 from bench.support.timing import interleaved, ratio, spread
@@ -65,7 +65,7 @@ class Scene:
 
     def model(self, name: str) -> Path:
         """The folder of a model."""
-        return Hooks.for_models(self._catalog).resolve_model(name, 0, cache_folder())
+        return ModelResolver(self._catalog).resolve_model(name, 0, cache_folder())
 
     def built(self, kind: str, use: str, ranks: Ranks = ALONE, **keys: Any) -> Any:
         """A component with these keys."""
@@ -118,7 +118,7 @@ def measure(quick: bool) -> dict[str, float]:
             "padding_waste": padding_waste(),
             "export_over_memcpy": full,
             "export_cast_over_memcpy": half,
-            "checkpoint_stall": checkpoint_stall(scene, own, 3 if quick else 9),
+            "checkpoint_stall": checkpoint_stall(scene, own, 1 if quick else 9),
         }
 
 
@@ -268,9 +268,9 @@ class Direct:
 
 
 class Deaf:
-    """A dataflow that is told of releases."""
+    """A dataflow that is told about releases."""
 
-    def release(self, updates: int) -> None:
+    def release(self, updates: int, last: bool = False) -> None:
         """Noted nowhere."""
 
 

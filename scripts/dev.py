@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Set up the workspace and run it, its tests, its checks or its benchmarks.
 
-Needs only Python 3.11+ and pip. Packages are found by their place (core/, libs/*, plugins/*/*, contrib/*),
+Needs only Python 3.11+ and pip. Packages are found by their place (core/, libs/*, runtime/, testing/, plugins/*/*, contrib/*, contrib/commands/*),
 installed editable into .venv/ in one call held to constraints.txt (of uv where it understands pip's
 settings, else of pip), and installed again only when a pyproject.toml or constraints.txt changes.
 ASTRAFLOW_VENV names another environment folder.
@@ -41,14 +41,19 @@ PIP = (str(PYTHON), "-m", "pip", "--disable-pip-version-check", "--no-input")
 STAMP = VENV / "astraflow-setup.json"
 LOG = VENV / "install.log"
 CONSTRAINTS = ROOT / "constraints.txt"
+PLACES = ["core", "libs/*", "runtime", "testing", "plugins/*/*", "contrib/*", "contrib/commands/*"]
 
 BUILD_TOOLS = ("flit_core", "setuptools", "wheel")
 UV = "uv"
-TEST_TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "ruff", "mypy")
+TEST_TOOLS = ("pytest-timeout", "pytest-xdist", "hypothesis", "httpx", "msgpack", "ruff", "mypy")
 
 # Tests of processes wait more than they compute. A file stays in one worker, with its fixtures; in the order of the
 # folders, or else those with few but long tests would come last, on one worker.
 WORKERS = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+# Heavy tests wait more still. Those of a package share a worker, and what it started for them (`scheduling.py`).
+HEAVY_WORKERS = ("--dist", "loadscope", "--no-loadscope-reorder")
+# Half of the light tests' time is spent waiting, so that a third worker finds a core.
+LIGHT_WORKERS = (*WORKERS, "-n", "3")
 LIGHT = "not slow and not backend and not gpu"
 SLOW = "slow and not backend and not gpu"
 BACKEND = "backend and not gpu"
@@ -59,7 +64,7 @@ NO_TESTS = 5
 
 
 class Failure(Exception):
-    """Something that the reader can mend; its text says how."""
+    """Something that the reader can fix; its text says how."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +111,7 @@ class Stamp:
 def packages() -> list[Package]:
     """Every distribution of the workspace, found by its place."""
     found = []
-    for pattern in ("core", "libs/*", "plugins/*/*", "contrib/*"):
+    for pattern in PLACES:
         for file in sorted(ROOT.glob(f"{pattern}/pyproject.toml")):
             try:
                 data = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -220,10 +225,7 @@ def _install(*args: str) -> None:
 
 
 def _printed(*command: str) -> str:
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
-    return done.stdout
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout
 
 
 def _pip(*args: str) -> None:
@@ -270,31 +272,12 @@ def _logged(command: Sequence[str], variables: Mapping[str, str] | None = None) 
     return process.returncode
 
 
-_IMPORT_ALL = """
-import contextlib, importlib, sys
-for name in sys.argv[1:]:
-    with contextlib.suppress(Exception):
-        importlib.import_module(name)
-"""
-
-
 def _precompile(chosen: list[Package]) -> None:
-    """Byte-compile what our modules import, by importing them once.
-
-    Compiling all that pip installs takes three times as long, and compiling nothing lets the
-    processes of the first run each do it at the same moment.
-    """
-    modules = []
-    for package in chosen:
-        source = package.path / "src"
-        for file in sorted(source.glob("*/**/*.py")):
-            parts = file.relative_to(source).with_suffix("").parts
-            if not {"scaffold", "testing", "__main__"} & set(parts):
-                modules.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    """Byte-compile what our modules import, by importing them once."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     with LOG.open("a", encoding="utf-8") as log:
         subprocess.run(
-            [PYTHON, "-c", _IMPORT_ALL, *modules],
+            [PYTHON, ROOT / "scripts" / "precompile.py", *(p.path / "src" for p in chosen)],
             cwd=VENV,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -332,21 +315,54 @@ def profile_of(args: list[str]) -> str:
 
 
 def test(args: list[str]) -> int:
-    """Run the tests that need neither a GPU nor patience; pytest's arguments pass through."""
+    """Run the tests that need neither a GPU nor patience; pytest's arguments pass through. With `--changed` only
+    those that the changes since origin/main ask for, or since another base with `--changed=BASE`."""
     setup("test")
-    return _pytest(LIGHT, *WORKERS, *args)
+    if any(arg.partition("=")[0] == "--changed" for arg in args):
+        import selection  # imports this module
+
+        args = selection.of_changes(args)
+    return _pytest(LIGHT, *LIGHT_WORKERS, *args)
+
+
+def fast(args: list[str]) -> int:
+    """Run the pure tests, for every save: no process, no backend, nothing slow."""
+    import selection
+
+    setup("test")
+    return _pytest(LIGHT, *WORKERS, "--pure", *args, *selection.pure_files())
+
+
+def explore(args: list[str]) -> int:
+    """Run the property tests of the light ones with examples that nobody has seen."""
+    import selection
+
+    setup("test")
+    os.environ["HYPOTHESIS_PROFILE"] = "explore"
+    return _pytest(LIGHT, *WORKERS, *args, *selection.property_files())
+
+
+def durations(args: list[str]) -> int:
+    """Print what the tests cost beside the budgets; `durations --record` runs the light tests and writes it."""
+    setup("test")
+    if args[:1] == ["--record"]:
+        return _pytest(LIGHT, *LIGHT_WORKERS, "--record-durations", *args[1:])
+    return _call(str(ROOT / "scripts" / "durations.py"))
 
 
 def heavy(args: list[str]) -> int:
-    """Run the tests marked slow, and then those with real backends one after the other: a backend computes
-    on every core."""
+    """Run the tests marked slow, three at a time, and then those with real backends, two at a time."""
+    import selection
+
     setup("test")
-    codes = [_pytest(SLOW, *WORKERS, *args), _pytest(BACKEND, *args)]
+    slow, backend = (selection.marked_files(marker, args) for marker in ("slow", "backend"))
+    codes = [_pytest(SLOW, "-n3", *HEAVY_WORKERS, *args, *slow)]
+    codes += [_pytest(BACKEND, "-n2", *HEAVY_WORKERS, *args, *backend)]
     return max((code for code in codes if code != NO_TESTS), default=NO_TESTS)
 
 
 def check(args: list[str]) -> int:
-    """Run ruff, mypy --strict and the layout tests, all of them, whichever fails first."""
+    """Run ruff, mypy --strict, the layout tests, and look at the tests' budgets and the commits' messages."""
     setup("test")
     sources = [str(p.path / "src") for p in packages()]
     steps = {
@@ -354,6 +370,8 @@ def check(args: list[str]) -> int:
         "ruff format": ("-m", "ruff", "format", "--check", "."),
         "mypy --strict": ("-m", "mypy", "--strict", *MYPY_CACHE, *sources, "scripts", "bench"),
         "layout": ("-m", "pytest", "-q", "tests/test_layout.py"),
+        "budgets": (str(ROOT / "scripts" / "durations.py"),),
+        "commit messages": (str(ROOT / "scripts" / "commit_messages.py"),),
     }
     failed = []
     for name, command in steps.items():
@@ -372,7 +390,7 @@ def bench(args: list[str]) -> int:
 
 
 def docs(args: list[str]) -> int:
-    """Write the generated pages under docs/ anew."""
+    """Write the generated pages under docs/ again."""
     setup("test")
     return _call(str(ROOT / "scripts" / "docs.py"), *args)
 
@@ -380,6 +398,8 @@ def docs(args: list[str]) -> int:
 def _pytest(markers: str, *args: str) -> int:
     """Run tests. An environment that they make holds the sources of this checkout, so it stays here."""
     os.environ.setdefault("ASTRAFLOW_ENVIRONMENTS", str(VENV / "envs"))
+    # Without byte code each worker rewrites the assertions of all tests, and each process compiles what it imports.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     return _call("-m", "pytest", "-m", markers, *args)
 
 
@@ -402,7 +422,9 @@ def main(argv: list[str]) -> int:
     """Parse the command line and carry it out; returns the exit code."""
     parser = argparse.ArgumentParser(prog="scripts/dev.py", description=__doc__.split("\n\n")[0])
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    actions = {f.__name__: f for f in (run, test, heavy, check, bench, docs)}
+    actions = {
+        f.__name__: f for f in (run, test, fast, explore, heavy, durations, check, bench, docs)
+    }
     setup_parser = commands.add_parser("setup", help="install only")
     setup_parser.add_argument("profile", nargs="?", choices=("run", "test"), default="test")
     for name, action in actions.items():

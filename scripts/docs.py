@@ -2,8 +2,9 @@
 """Write the generated pages under docs/ from the code that they describe; `--check` only compares.
 
 configuration.md (keys of the core and of every component of this workspace), hooks.md (hooks and
-capabilities) and commands.md are generated whole; in processes.md what stands between the two marks is. In write-a-plugin.md
-the code blocks below a mark are parts of the files that it names.
+capabilities), modules.md, commands.md and distributions.md are generated whole, and so is the core's table of
+distributions; in processes.md what stands between the two marks is, and in decisions.md the table of contents and the
+headings. In the guides write-a-….md the code blocks below a mark are parts of the files that it names.
 """
 
 from __future__ import annotations
@@ -15,23 +16,32 @@ from pathlib import Path
 import dev
 from pages.commands import commands
 from pages.configuration import configuration
+from pages.decisions import decisions
+from pages.distributions import distributions, distributions_table
 from pages.hooks import hooks
 from pages.included import with_includes
 from pages.markdown import COMMAND
 from pages.processes import processes
+from pages.public_modules import modules
 
 DOCS = dev.ROOT / "docs"
+DISTRIBUTIONS = dev.ROOT / "core" / "src" / "astraflow_core" / "installed" / "distributions.json"
 
 
 def pages() -> dict[Path, str]:
     """What each page should hold."""
-    mixed, guide = DOCS / "processes.md", DOCS / "write-a-plugin.md"
+    mixed, chosen = DOCS / "processes.md", DOCS / "decisions.md"
+    guides = {file: file.read_text(encoding="utf-8") for file in sorted(DOCS.glob("write-a-*.md"))}
     return {
         DOCS / "commands.md": commands(),
         DOCS / "configuration.md": configuration(),
+        DOCS / "distributions.md": distributions(),
         DOCS / "hooks.md": hooks(),
+        DOCS / "modules.md": modules(),
+        DISTRIBUTIONS: distributions_table(),
         mixed: processes(mixed.read_text(encoding="utf-8")),
-        guide: with_includes(guide.read_text(encoding="utf-8")),
+        chosen: decisions(chosen.read_text(encoding="utf-8")),
+        **{file: with_includes(text) for file, text in guides.items()},
     }
 
 
@@ -55,9 +65,9 @@ def main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     found = stale()
     for file, text in found.items():
-        name = f"docs/{file.name}"
+        name = file.relative_to(dev.ROOT) if file.is_relative_to(dev.ROOT) else file
         if arguments.check:
-            print(f"{name} is stale; `{COMMAND}` mends it", file=sys.stderr)
+            print(f"{name} is stale; `{COMMAND}` fixes it", file=sys.stderr)
         else:
             file.write_text(text, encoding="utf-8")
             print(f"wrote {name}")

@@ -38,7 +38,7 @@ class Refusals:
         """Where the modules of a folder raise a refusal that was not seen."""
         return [
             f"{file.relative_to(ROOT)}:{node.lineno}"
-            for file in sorted(folder.glob("*.py"))
+            for file in sorted(folder.rglob("*.py"))
             for node in ast.walk(tree_of(file))
             if isinstance(node, ast.Raise)
             and isinstance(node.exc, ast.Call)

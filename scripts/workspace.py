@@ -6,10 +6,12 @@ For the layout tests and the generated documents. Everything is read, nothing is
 from __future__ import annotations
 
 import ast
+import gc
 import re
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,7 +30,24 @@ HEAVY = {
 @cache
 def tree_of(file: Path) -> ast.Module:
     """The parsed module."""
-    return ast.parse(file.read_text(encoding="utf-8"), str(file))
+    with uninterrupted():
+        return ast.parse(file.read_text(encoding="utf-8"), str(file))
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """No garbage collection meanwhile.
+
+    A collection may log the traceback of an abandoned task, and Python 3.11 parses source to print
+    one: its parser is not re-entrant, and the outer ``ast.parse`` ends in a ``SystemError``.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @cache
@@ -41,14 +60,19 @@ def metadata_of(package: Path) -> dict[str, Any]:
 def tracked_files() -> tuple[Path, ...]:
     """What git tracks or would; without git, what lies here outside hidden and built folders."""
     if (ROOT / ".git").exists():
-        command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        # A checkout may belong to another user than the one who tests it, as in a container.
+        command = ["git", "-c", "safe.directory=*", "ls-files", "-z"]
+        command += ["--cached", "--others", "--exclude-standard"]
         listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=30)
         files = [ROOT / name for name in listed.stdout.decode().split("\0") if name]
     else:
         files = [
             file
             for file in ROOT.rglob("*")
-            if not any(p.startswith(".") or p in ("build", "dist", "runs") for p in file.parts)
+            if not any(
+                part.startswith(".") or part in ("build", "dist", "runs")
+                for part in file.relative_to(ROOT).parts
+            )
         ]
     return tuple(sorted(file for file in files if file.is_file()))
 
@@ -92,10 +116,10 @@ def imports(file: Path) -> Iterator[Import]:
             yield Import(str(node.value).partition(":")[0], (), node)
 
 
-def first_party(item: Import) -> list[str]:
-    """The parts of the core that an import reaches (``from astraflow_core import x`` included)."""
+def parts_of(item: Import, package: str) -> list[str]:
+    """The parts of a package that an import reaches (``from package import x`` included)."""
     parts = item.module.split(".")
-    if parts[0] != "astraflow_core":
+    if parts[0] != package:
         return []
     return [parts[1]] if len(parts) > 1 else list(item.names)
 
@@ -159,8 +183,7 @@ def module_file(package: Path, module: str) -> Path:
 
 
 def plugins() -> list[dev.Package]:
-    """Every package that is found through an entry point: all but the core and the libraries."""
-    libraries = ROOT / "libs"
+    """Every package of plugins/ and contrib/."""
     return [
-        p for p in dev.packages() if p.name != "astraflow-core" and libraries not in p.path.parents
+        p for p in dev.packages() if p.path.relative_to(ROOT).parts[0] in ("plugins", "contrib")
     ]

@@ -11,8 +11,11 @@ import pytest
 from refusals import Refusals
 from workspace import ROOT
 
-from astraflow_core.cli import main
-from astraflow_core.testing.runs import TABLE_RUN, Ended, User
+sys.path.insert(0, str(Path(__file__).parent))
+
+from astraflow_runtime.cli import main
+from astraflow_testing.fake_plugins import site as site
+from astraflow_testing.runs import TABLE_RUN, EndedCommand, User
 
 
 @pytest.fixture
@@ -26,14 +29,14 @@ def user(tmp_path: Path) -> Iterator[User]:
 @pytest.fixture
 def run_here(
     user: User, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Callable[..., Ended]:
+) -> Callable[..., EndedCommand]:
     """``user.run_table`` in this process, for runs that are refused before anything is started."""
 
-    def run(*overrides: str, config: str = TABLE_RUN) -> Ended:
+    def run(*overrides: str, config: str = TABLE_RUN) -> EndedCommand:
         monkeypatch.chdir(user.directory)
         monkeypatch.setenv("XDG_CACHE_HOME", user.environment["XDG_CACHE_HOME"])
         exit_code = main(user.table_arguments(*overrides, config=config))
-        return Ended(exit_code, *capfd.readouterr(), user.directory)
+        return EndedCommand(exit_code, *capfd.readouterr(), user.directory)
 
     return run
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from astraflow_core.testing.runs import Ended, User, live_processes
+from astraflow_testing.runs import EndedCommand, User, live_processes
 
 pytestmark = [
     pytest.mark.timeout(240),
@@ -26,7 +26,7 @@ OFTEN = (
     "raas.autoscale=true",
     "balance.max_replicas=3",
 )
-STARVED = ("raas.episodes=8", "policies.solver.engine.token_s=0.1")
+STARVED = ("raas.max_concurrent_episodes=8", "policies.solver.engine.token_s=0.1")
 """One group at a time and 0.3 s for it, so that a batch of four takes a RaaS 1.2 s."""
 SATED = ("policies.solver.trainer.step_s=1.0", "balance.shrink_below=0.5", "balance.grow_above=0.9")
 
@@ -35,7 +35,7 @@ def lines(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
 
 
-def stop(user: User, process: subprocess.Popen[str]) -> Ended:
+def stop(user: User, process: subprocess.Popen[str]) -> EndedCommand:
     """End a run as Ctrl-C does: each update was made once, and nothing is lost or counted twice."""
     process.send_signal(signal.SIGINT)
     ended = user.end(process, 120)
@@ -108,7 +108,7 @@ def test_a_run_whose_raas_are_too_fast_shrinks(user: User) -> None:
     user.wait_for(lambda: sizes(directory)[-1] == 1, 120)
     user.wait_for(lambda: len(processes(user, "raas")) == 1)
     ended = stop(user, process)
-    assert "of the places stood empty: " in ended.text
+    assert "of the places were idle: " in ended.text
     assert "was drained and left" in ended.text
     assert ended.summary["restarts"] == 0
 
@@ -123,26 +123,26 @@ def test_the_pool_is_changed_by_hand_and_outlives_everybody(user: User) -> None:
         )
     )  # fmt: skip
     directory = user.wait_for_steps(2, 60)
-    added = user.astraflow("raas", "add", directory, "--count", "2")
+    added = user.astraflow("raas", "add", "--run", directory, "--count", "2")
     assert added.exit_code == 0, added.text
     user.wait_for(lambda: asked(user, directory)["pool"]["size"] == 3, 60)
-    drained = user.astraflow("raas", "drain", directory, "raas-0")
+    drained = user.astraflow("raas", "drain", "raas-0", "--run", directory)
     assert (drained.exit_code, drained.out) == (
         0,
-        "raas-0 finishes what it has and leaves; 2 stay\n",
+        "raas-0 finishes its tasks and leaves; 2 remain\n",
     )
     os.kill(pid_of(user, "dataflow"), signal.SIGKILL)
     user.wait_for(lambda: has_left(user, directory, "raas-0"), 60)
-    refused = user.astraflow("raas", "drain", directory, "raas-0")
+    refused = user.astraflow("raas", "drain", "raas-0", "--run", directory)
     assert refused.exit_code == 2
-    assert "no RaaS 'raas-0' is there" in refused.err
+    assert "there is no RaaS 'raas-0'" in refused.err
     process.kill()
     process.wait()
     assert user.left_running(20) == []
 
-    nobody = user.astraflow("raas", "add", directory)
+    nobody = user.astraflow("raas", "add", "--run", directory)
     assert nobody.exit_code == 2
-    assert "no launcher is at work" in nobody.err
+    assert "no launcher is running" in nobody.err
     process = user.start("run", "--resume", directory)
     made = len(lines(directory))
     user.wait_for(lambda: len(lines(directory)) > made + 4, 60)

@@ -9,8 +9,8 @@ import pytest
 
 from astraflow_core.catalog import Catalog
 from astraflow_core.errors import ConfigError
-from astraflow_core.testing.conformance.subject import context
-from astraflow_core.testing.runs import TABLE_RUN, User
+from astraflow_testing.conformance.subject import context
+from astraflow_testing.runs import TABLE_RUN, User
 
 REQUIRED: dict[str, dict[str, Any]] = {
     "mixing": {"weights": {"a": 1}},

@@ -13,10 +13,10 @@ from transformers import AutoTokenizer
 from workspace import ROOT
 
 from astraflow_contrib_rewards import exact
-from astraflow_core.raas.tokenizer import FolderTokenizer
-from astraflow_core.testing.tiny_model import ALPHABET, write_tiny_model
-from astraflow_core.training.schedule import lr_factor
 from astraflow_core.types import Completion
+from astraflow_runtime.raas.episodes.tokenizer import FolderTokenizer
+from astraflow_tiny_model.folder import ALPHABET, write_tiny_model
+from astraflow_training.schedule import lr_factor
 
 sys.path.append(str(ROOT))
 
@@ -101,7 +101,7 @@ def test_a_side_is_measured_with_its_children_until_it_is_solved(tmp_path: Path)
     solved = peer.solved([sys.executable, "-c", BUSY, str(file)], events)
     assert solved.steps == 20
     assert solved.first_wall_s < solved.wall_s - 0.5
-    # 0.5 s each in a child that has ended and in one that goes on, 0.3 s of its own; clocks tick.
+    # 0.5 s each in a child that has ended and in one that continues, 0.3 s of its own; clocks tick.
     assert 1.3 - 0.05 < solved.cpu_s < 4
     assert solved.first_cpu_s < solved.cpu_s - 0.3
     assert [line["step"] for line in peer._lines(file)] == [0, 1, 10, 20]

@@ -10,23 +10,38 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pages.commands import every_command
+from pages.workspace_catalog import catalog
 from workspace import ROOT, all_sources, tree_of
 
-from astraflow_core.cli import parser
 from astraflow_core.hookspecs import Lifecycle, Registration
+from astraflow_runtime.cli import parser
+from astraflow_runtime.cli.helping import every_command
 
 PAGE = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
-COMMANDS = dict(every_command(parser()))
+COMMANDS = dict(every_command(parser(catalog().plugins)))
 TESTS = sorted(
     file
-    for folder in ("core", "libs", "plugins", "contrib", "tests", "examples", "bench")
+    for folder in (
+        "core",
+        "libs",
+        "runtime",
+        "testing",
+        "plugins",
+        "contrib",
+        "tests",
+        "examples",
+        "bench",
+    )
     for file in (ROOT / folder).rglob("*.py")
-    if file.name.startswith("test_") or file.name == "conftest.py"
+    if file.name.startswith("test_") or file.name in ("conftest.py", "fake_plugins.py")
 )
 CALLERS = {"main", "astraflow", "start", "execute", "Popen", "run", "findings", "told", "append"}
 """Functions of tests that are given a command line."""
-INTERNAL = {"ASTRAFLOW_API", "ASTRAFLOW_ENVIRONMENT", "ASTRAFLOW_LAUNCHER", "ASTRAFLOW_TEST_MARKER"}
+INTERNAL = {
+    "ASTRAFLOW_EPISODE",  # marks the processes of an agent
+    "ASTRAFLOW_API", "ASTRAFLOW_ENVIRONMENT", "ASTRAFLOW_LAUNCHER", "ASTRAFLOW_ORIGIN", "ASTRAFLOW_START",
+    "ASTRAFLOW_SUITE", "ASTRAFLOW_SUITE_OWN", "ASTRAFLOW_TEST_MARKER",
+}  # fmt: skip
 """Attributes of manifests, and what the core tells its own children."""
 
 
@@ -84,8 +99,8 @@ def words(nodes: list[ast.expr]) -> list[str]:
 
 
 def begins(line: list[str], command: list[str]) -> bool:
-    """Whether a line is that command, after ``python -m astraflow_core`` or a path to ``astraflow``."""
-    starts = {0, *(i + 1 for i, word in enumerate(line) if word in ("astraflow_core", "*"))}
+    """Whether a line is that command, after ``python -m astraflow_runtime`` or a path to ``astraflow``."""
+    starts = {0, *(i + 1 for i, word in enumerate(line) if word in ("astraflow_runtime", "*"))}
     return any(line[start : start + len(command)] == command for start in starts)
 
 
@@ -105,7 +120,7 @@ def test_a_command_line_is_recognised_where_tests_write_one() -> None:
         "main(['plugins', 'why', name])\n"
         "user.astraflow('run', path)\n"
         "execute(*(astraflow, 'report', str(path)))\n"
-        "command = [sys.executable, '-m', 'astraflow_core', 'trainer', str(file)]\n"
+        "command = [sys.executable, '-m', 'astraflow_runtime', 'trainer', str(file)]\n"
         "places = ('raas', 'doctor')\n"
         "print('dataflow')\n"
         "main(['config', *words])\n"

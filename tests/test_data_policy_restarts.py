@@ -15,16 +15,16 @@ from workspace import ROOT
 
 from astraflow_core.catalog import Catalog
 from astraflow_core.config.models import DataPolicyTable
-from astraflow_core.dataflow.chains import DataChain, NamedPolicy
-from astraflow_core.dataflow.cursor import PromptCursor
-from astraflow_core.dataflow.flow import Dataflow
-from astraflow_core.dataflow.journal import Journal
-from astraflow_core.dataflow.main import policy_builder
-from astraflow_core.dataflow.state import FlowState
 from astraflow_core.seeds import derive_seed
 from astraflow_core.types import ComponentContext, Prompt, RunInfo
-from astraflow_core.wire.batches import NoBatch, encode_batch
-from astraflow_core.wire.messages import SwapPolicy
+from astraflow_runtime.dataflow.flow import Dataflow
+from astraflow_runtime.dataflow.journal.journal import Journal
+from astraflow_runtime.dataflow.main import policy_builder
+from astraflow_runtime.dataflow.policies.pipeline import NamedPolicy, PolicyPipeline
+from astraflow_runtime.dataflow.state import FlowState
+from astraflow_runtime.dataflow.tasks.cursor import PromptCursor
+from astraflow_wire.batches import NoBatch, encode_batch
+from astraflow_wire.messages import SwapPolicy
 
 STALENESS = 3
 STEPS = 1000
@@ -83,9 +83,9 @@ class Prompts:
 
 @pytest.fixture(scope="module")
 def kit() -> ModuleType:
-    """The dataflow with a fake clock of the core's own tests."""
+    """The dataflow with a fake clock of the runtime's tests."""
     spec = importlib.util.spec_from_file_location(
-        "dataflow_kit", ROOT / "core" / "tests" / "dataflow" / "conftest.py"
+        "dataflow_kit", ROOT / "runtime" / "tests" / "dataflow" / "conftest.py"
     )
     assert spec is not None
     assert spec.loader is not None
@@ -98,14 +98,14 @@ def kit() -> ModuleType:
 def bench(kit: ModuleType, data: list[dict[str, Any]], folder: Path, seed: int) -> Any:
     config = kit.make_config(
         run__steps=STEPS, run__max_staleness=STALENESS, run__group_size=3, run__task_attempts=1,
-        run__failure_limit=10**6, run__deadline_s=1e6, run__start_deadline_s=1e6,
+        run__max_consecutive_failures=10**6, run__deadline_s=1e6, run__start_deadline_s=1e6,
         policy__batch_sequences=6, prompts__data=ADMISSION, policy__data=data,
     )  # fmt: skip
     catalog = Catalog.discover()
     time = [1000.0]
     run = RunInfo("run", seed, STEPS, STALENESS, ("solver",), folder)
 
-    def chain(tables: list[dict[str, Any]], policy: str) -> DataChain:
+    def chain(tables: list[dict[str, Any]], policy: str) -> PolicyPipeline:
         made = []
         for index, raw in enumerate(tables):
             table = DataPolicyTable.model_validate(raw)
@@ -114,7 +114,7 @@ def bench(kit: ModuleType, data: list[dict[str, Any]], folder: Path, seed: int) 
             made.append(
                 NamedPolicy(table.label, catalog.build("data_policy", table, context), table.shadow)
             )
-        return DataChain(made)
+        return PolicyPipeline(made)
 
     def build() -> Dataflow:
         return Dataflow(

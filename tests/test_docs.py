@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-import contextlib
-import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -18,21 +17,26 @@ import docs
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from pages.decisions import UNSORTED, decisions, slug
 from pages.included import with_includes
-from pages.markdown import prose
+from pages.markdown import BEGIN, END, prose
 from pages.processes import dataflow_app, raas_app
+from pages.workspace_catalog import catalog
 from pydantic import BaseModel
 from workspace import HEAVY, ROOT, components, tracked_files, tree_of
 
 from astraflow_core.capabilities import CAPABILITIES
 from astraflow_core.catalog import Catalog
-from astraflow_core.cli import parser
 from astraflow_core.config.load import load_config
 from astraflow_core.config.models import ComponentTable, RunConfig
 from astraflow_core.config.rendering import models_in
-from astraflow_core.docstrings import docstring_of
+from astraflow_runtime.cli import parser
+from astraflow_runtime.cli.helping import every_command
+from astraflow_runtime.cli.installation.docstrings import docstring_of
 
 CORE = ROOT / "core" / "src" / "astraflow_core"
+RUNTIME = ROOT / "runtime" / "src" / "astraflow_runtime"
+WIRE = ROOT / "libs" / "wire" / "src" / "astraflow_wire"
 MARKDOWN = [f for f in tracked_files() if f.suffix == ".md" and "scaffold" not in f.parts]
 GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCED = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
@@ -63,17 +67,17 @@ def mentioned(pattern: str) -> set[tuple[str, ...]]:
 
 def test_generated_pages_are_current() -> None:
     names = [file.name for file in docs.stale()]
-    assert not names, f"stale: {', '.join(names)}; `make docs` mends that"
+    assert not names, f"stale: {', '.join(names)}; `make docs` fixes that"
 
 
 @pytest.mark.slow
 def test_a_stale_page_is_named_with_what_mends_it_and_mended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pages = [file.name for file in docs.pages()]
+    for file in docs.pages():
+        shutil.copy(file, tmp_path)
     monkeypatch.setattr(docs, "DOCS", tmp_path)
-    for page in pages:
-        (tmp_path / page).write_text(text_of(f"docs/{page}"), encoding="utf-8")
+    monkeypatch.setattr(docs, "DISTRIBUTIONS", tmp_path / docs.DISTRIBUTIONS.name)
     processes = tmp_path / "processes.md"
     processes.write_text(processes.read_text().replace("### LeaseTasks", "### LendTasks"))
     guide = tmp_path / "write-a-plugin.md"
@@ -81,8 +85,8 @@ def test_a_stale_page_is_named_with_what_mends_it_and_mended(
     (tmp_path / "hooks.md").unlink()
     assert docs.main(["--check"]) == 1
     told = capsys.readouterr().err
-    assert "docs/processes.md is stale; `make docs`" in told and "docs/hooks.md" in told
-    assert "docs/write-a-plugin.md is stale" in told
+    assert "processes.md is stale; `make docs`" in told and "hooks.md" in told
+    assert "write-a-plugin.md is stale" in told
     assert not (tmp_path / "hooks.md").exists()
     assert docs.main([]) == 0
     assert docs.main(["--check"]) == 0
@@ -99,6 +103,8 @@ def test_included_blocks_are_the_files_and_definitions_that_they_name() -> None:
     )
     whole, definition = (code for _, _, code in FENCED.findall(with_includes(marks)))
     assert whole == text
+    imports, _, definition = definition.partition("\n\n\n")
+    assert imports == "import re\nfrom included import _BLOCK, _part"
     assert definition.startswith("def with_includes(") and definition in text
     assert definition.rstrip().endswith("return _BLOCK.sub(renew, text)")
     for wrong in ("scripts/none.py", f"{script}: none"):
@@ -107,10 +113,13 @@ def test_included_blocks_are_the_files_and_definitions_that_they_name() -> None:
 
 
 def test_every_block_of_the_guide_that_is_code_is_included() -> None:
-    guide = text_of("docs/write-a-plugin.md")
-    languages = [language for _, language, _ in FENCED.findall(guide) if language]
-    assert len(languages) == len(re.findall(r"^<!-- from ", guide, re.MULTILINE)) > 5
-    named = set(re.findall(r"^<!-- from (\S+?)(?:: \w+)? -->$", guide, re.MULTILINE))
+    named = set()
+    for file in sorted((ROOT / "docs").glob("write-a-*.md")):
+        guide = file.read_text(encoding="utf-8")
+        code = [language for _, language, _ in FENCED.findall(guide) if language == "python"]
+        marks = re.findall(r"^<!-- from (\S+?)(?:: \w+)? -->\n```python$", guide, re.MULTILINE)
+        assert len(code) == len(marks) > 3, file
+        named.update(marks)
     outside = ROOT / "examples" / "plugins"
     modules = {f for f in outside.glob("*/src/*/*.py") if f.name != "__init__.py"}
     assert modules and {str(file.relative_to(ROOT)) for file in modules} <= named
@@ -226,10 +235,10 @@ def test_every_endpoint_is_described_and_no_other(title: str, make_app: type[Fas
     for method, path in found:
         refused = client.request("PATCH", path)
         assert (refused.status_code, refused.headers.get("allow")) == (405, method), path
-    place = {"Dataflow": "dataflow/service.py", "RaaS": "raas/monitor.py"}[title]
+    place = {"Dataflow": "dataflow/http/service.py", "RaaS": "raas/monitor.py"}[title]
     written = {
         node.value
-        for node in ast.walk(tree_of(CORE / place))
+        for node in ast.walk(tree_of(RUNTIME / place))
         if isinstance(node, ast.Constant) and re.match(r"/(v1/|metrics$)", str(node.value))
     }
     assert {path for _, path in found} == written
@@ -240,10 +249,10 @@ def test_every_call_of_a_service_is_to_a_described_endpoint() -> None:
     described = set(re.findall(r"^\| POST `(\S+)` \|", section, re.MULTILINE))
     called = {
         str(node.args[0].value)
-        for part in ("raas", "trainer", "launch", "cli", "wire")
-        for file in (CORE / part).glob("*.py")
+        for part in (*(RUNTIME / name for name in ("raas", "trainer", "launch", "cli")), WIRE)
+        for file in part.rglob("*.py")
         for node in ast.walk(tree_of(file))
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".post", ".post_bytes", ".post_for_bytes"))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".post", "._post", ".post_bytes", ".post_for_bytes"))
         and isinstance(node.args[0], ast.Constant)
     }  # fmt: skip
     assert called == described
@@ -252,27 +261,39 @@ def test_every_call_of_a_service_is_to_a_described_endpoint() -> None:
 # --- what documents name -----------------------------------------------------------------------
 
 
+ALL_COMMANDS = dict(every_command(parser(catalog().plugins)))
+
+
 def commands_in(help_text: str) -> set[str]:
     return set(re.findall(r"^ {4}([a-z]\w*)(?: |$)", help_text, re.MULTILINE))
 
 
 def subcommands(command: str) -> set[str]:
-    shown = io.StringIO()
-    with pytest.raises(SystemExit), contextlib.redirect_stdout(shown):
-        parser().parse_args([command, "--help"])
-    return commands_in(shown.getvalue())
+    """The second words of a command that has some."""
+    paths = (path.split() for path in ALL_COMMANDS)
+    return {words[1] for words in paths if words[0] == command and words[1:]}
+
+
+def first_words() -> set[str]:
+    return {path.split()[0] for path in ALL_COMMANDS}
 
 
 def test_every_command_is_mentioned() -> None:
-    listed = commands_in(parser().format_help())
+    listed = first_words()
     assert {"run", "plugins", "doctor", "config"} <= listed
     text = "".join(file.read_text(encoding="utf-8") for file in GUIDES)
     missing = [name for name in sorted(listed) if not re.search(rf"astraflow {name}\b", text)]
     assert not missing, f"no document mentions: {', '.join(missing)}"
 
 
+def commands_of_examples() -> set[str]:
+    manifests = (ROOT / "examples" / "plugins").glob("*/src/*/manifest.py")
+    found = (re.search(r'Command\(\s*name="([a-z-]+)', file.read_text()) for file in manifests)
+    return {match[1] for match in found if match}
+
+
 def test_every_mentioned_command_exists() -> None:
-    listed = commands_in(parser().format_help())
+    listed = first_words() | commands_of_examples()
     named = mentioned(r"\bastraflow ([a-z][\w-]*)(?: ([a-z]+)(?= |$|`))?")
     wrong = []
     for file, command, word in sorted(named, key=str):
@@ -303,7 +324,7 @@ def anchors(file: Path) -> set[str]:
     """The names that GitHub gives to the headings of a page."""
     text = FENCED.sub("", file.read_text(encoding="utf-8"))
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return {slug(heading) for heading in headings}
 
 
 @pytest.mark.parametrize("file", MARKDOWN, ids=lambda file: str(file.relative_to(ROOT)))
@@ -321,13 +342,60 @@ def test_relative_links_lead_somewhere(file: Path) -> None:
     assert not broken, broken
 
 
+def test_citations_of_decisions_name_a_heading() -> None:
+    known, wrong = anchors(ROOT / "docs" / "decisions.md"), []
+    for file in tracked_files():
+        if file.suffix not in (".py", ".md", ".toml", ".txt") or "tests" in file.parts:
+            continue
+        text = file.read_text(encoding="utf-8")
+        for anchor in re.findall(r"\bdecisions\.md(?:#([\w-]+))?(?=[`)])", text):
+            if anchor not in known and (
+                anchor or (file.suffix == ".py" and "scripts" not in file.parts)
+            ):
+                wrong.append(f"{file.relative_to(ROOT)}: decisions.md#{anchor}")
+    assert len(known) > 100 and not wrong, wrong
+
+
+def test_a_decision_that_is_appended_gets_a_heading_and_is_listed() -> None:
+    page = f"# Decisions\n\n{BEGIN}\n{END}\n\n### One: first\n<!-- topic: Engines -->\n\nText.\n**Two `x`,\nlater.** More.\n"
+    made = decisions(page)
+    assert made.endswith("Text.\n\n### Two `x`, later\n\nMore.\n")
+    assert "Engines:\n\n- [One: first](#one-first)\n" in made
+    assert f"{UNSORTED}:\n\n- [Two `x`, later](#two-x-later)\n" in made
+    assert decisions(made) == made
+
+
+@pytest.mark.parametrize(
+    ("decision", "told"),
+    [
+        (
+            "### One\n<!-- topic: Nothing -->\n",
+            "'One' has the topic 'Nothing'; expected one of Dataflow",
+        ),
+        ("### One\n\nText.\n\n### `One`\n", "headings of the same name: one"),
+    ],
+)
+def test_a_decision_that_cannot_be_listed_is_named(decision: str, told: str) -> None:
+    with pytest.raises(dev.Failure, match=re.escape(told)):
+        decisions(f"{BEGIN}\n{END}\n\n{decision}")
+    with pytest.raises(dev.Failure, match="must hold the lines"):
+        decisions(decision)
+
+
+def meant(path: str) -> Path:
+    """The file or folder that the overview names by a short path."""
+    first, _, rest = path.partition("/")
+    library = ROOT / "libs" / first / "src" / f"astraflow_{first}"
+    if library.is_dir():
+        return library / rest
+    if (CORE / first).exists():
+        return CORE / path
+    return (ROOT if first in ("core", "runtime", "plugins", "contrib") else RUNTIME) / path
+
+
 def test_overview_names_files_that_exist() -> None:
     named = re.findall(r"`((?:[a-z_]+/)+[\w.]*)`", text_of("docs/overview.md"))
-    places = [
-        ROOT if name.startswith(("core/", "libs/", "plugins/", "contrib/")) else CORE
-        for name in named
-    ]
-    missing = [n for n, place in zip(named, places, strict=True) if not (place / n).exists()]
+    missing = [name for name in named if not meant(name).exists()]
     assert named and not missing, missing
 
 
@@ -356,3 +424,17 @@ def test_the_quickstart_needs_only_what_make_run_installs() -> None:
     loaded = load_config(ROOT / "examples" / "quickstart.toml")
     needed = {selected.distribution for selected, _ in loaded.components.values()}
     assert needed <= installed, f"missing from `make run`: {needed - installed}"
+
+
+def whole_runs() -> Iterator[tuple[str, str]]:
+    """Name and text of each TOML block of a guide that is a whole run."""
+    for file in GUIDES:
+        for _, language, block in FENCED.findall(file.read_text(encoding="utf-8")):
+            whole = "[run]" in block and "extends" not in block
+            if language == "toml" and whole and "[workflow]" in block:
+                yield f"{file.name}-{tomllib.loads(block)['run']['name']}", block
+
+
+@pytest.mark.parametrize(("name", "text"), [pytest.param(*run, id=run[0]) for run in whole_runs()])
+def test_a_whole_run_of_a_guide_is_valid(name: str, text: str) -> None:
+    assert load_config(tomllib.loads(text)).config.run.steps > 0

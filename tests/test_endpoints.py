@@ -2,76 +2,37 @@
 
 from __future__ import annotations
 
-import ast
-import importlib.util
-import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from types import ModuleType
+import asyncio
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
+import httpx
 import msgspec
-import numpy as np
 from fastapi.testclient import TestClient
 from pages import processes as page
-from pages import views
 from refusals import Refusals
-from workspace import ROOT, tree_of
+from refused_groups import (
+    contradicted,
+    of_a_task_that_ended,
+    of_an_evaluation,
+    pushed,
+    pushed_by_the_process_before,
+)
+from served_dataflow import LIMIT, TOKEN, Served, flows
+from workspace import ROOT
 
 from astraflow_core import errors
-from astraflow_core.dataflow import service
-from astraflow_core.dataflow.balance import Step
-from astraflow_core.dataflow.service import DataflowService
-from astraflow_core.dataflow.wakeups import Wakeups
-from astraflow_core.wire import messages
-from astraflow_core.wire.frames import Frame, decode_header, encode_frame
-from astraflow_core.wire.groups import GroupHeader
+from astraflow_runtime.dataflow.fleet import pool
+from astraflow_runtime.dataflow.fleet import raas as fleet
+from astraflow_runtime.dataflow.http import service
+from astraflow_runtime.dataflow.policies import swapping
+from astraflow_wire import messages
+from astraflow_wire.http.connection_limits import MAX_HEAD, Limits
+from astraflow_wire.http.server import Server, create_app
 
-CORE = ROOT / "core" / "src" / "astraflow_core"
+RUNTIME = ROOT / "runtime" / "src" / "astraflow_runtime"
 PROCESSES = (ROOT / "docs" / "processes.md").read_text(encoding="utf-8")
-TOKEN = "of-this-run"
-LIMIT = 1 << 20
-"""Bytes of a body, here."""
-
-
-def load(file: Path) -> ModuleType:
-    """A module that is in no package."""
-    spec = importlib.util.spec_from_file_location(f"loaded_{file.parent.name}_{file.stem}", file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-flows = load(ROOT / "core" / "tests" / "dataflow" / "conftest.py")
-
-
-class Served:
-    """A dataflow with trainer and RaaS ``r0`` present, behind its real app."""
-
-    def __init__(
-        self, begun: bool = True, tables: Sequence[dict[str, Any]] = (), **parts: Any
-    ) -> None:
-        wakeups = Wakeups()
-        config = flows.make_config(eval__every=1, prompts__data=tables, balance__every=1)
-        self.bench = flows.make_bench(config, signals=wakeups, **parts)
-        if begun:
-            self.bench.begin()
-        with patch.object(service, "MAX_BODY_BYTES", LIMIT):
-            app = DataflowService(self.bench.flow, wakeups, TOKEN).app
-        headers = {"Authorization": f"Bearer {TOKEN}"}
-        self.client = TestClient(app, raise_server_exceptions=False, headers=headers)
-
-    def post(self, path: str, message: Any) -> Any:
-        body = message if isinstance(message, bytes) else messages.encode(message)
-        return self.client.post(path, content=body)
-
-    def task(self, raas: str = "r0") -> Any:
-        """A training task that ``raas`` holds."""
-        (task,), _ = self.bench.lease(2, raas)
-        return task
 
 
 Provocation = Callable[[], Any]
@@ -84,6 +45,8 @@ BEAT = messages.RenewLeases(raas="nobody", tasks=[], serving={}, seen={})
 NEXT = messages.NextBatch(policy="solver", version=0, wait_s=0)
 ACK = messages.AcknowledgeBatch(policy="solver", batch="solver-9", version=0, metrics={})
 RELEASE = messages.ReleaseBatches(policy="solver", updates=0)
+FAIL = messages.FailTask(raas="r0", task="train-0", error="e")
+LEAVE = messages.LeaveRaas(raas="r0", reason="e")
 FAILED = messages.TrainerFailed(policy="solver", error="e")
 VERSION = messages.AnnouncementMessage(
     policy="solver", version=0, transport="x", endpoints=[], digest="d0", size=1
@@ -105,8 +68,77 @@ def after_the_end() -> Any:
     return served.post("/v1/raas/add", ADD)
 
 
-def before_the_trainer() -> Any:
-    return Served(begun=False).post("/v1/batches/next", NEXT)
+def lent(path: str, message: Any, **changes: Any) -> Provocation:
+    """The message, changed, of a RaaS that is there."""
+    return sent(path, message, raas="r0", incarnation=1, **changes)
+
+
+def asked_too_often() -> Any:
+    served = Served()
+    with patch.object(pool, "MAX_RAAS", 3):
+        served.bench.add(3)
+        return served.post("/v1/raas/add", ADD)
+
+
+def with_a_full_house() -> Any:
+    with patch.object(fleet, "MAX_RAAS", 1):
+        return sent("/v1/raas/register", REGISTER)()
+
+
+def with_the_name_taken() -> Any:
+    served = Served()
+    fleet_of_it, clock = served.bench.state.fleet, served.bench.time
+    look = service.name_holder
+
+    def meanwhile(*asked: Any) -> Any:
+        found = look(*asked)
+        clock[0] += 1
+        fleet_of_it.heard("r0", {}, {}, clock[0])
+        return found
+
+    with patch.object(service, "name_holder", meanwhile):
+        return served.post("/v1/raas/register", msgspec.structs.replace(REGISTER, raas="r0", pid=9))
+
+
+def of_an_earlier_start() -> Any:
+    served = Served()
+    hello = msgspec.structs.replace(REGISTER, origin="o", start=1)
+    assert served.post("/v1/raas/register", hello).status_code == 200
+    return served.post("/v1/raas/register", msgspec.structs.replace(hello, start=0))
+
+
+def superseded(path: str, message: Any) -> Provocation:
+    """The call of a process in whose place another has registered."""
+
+    def late() -> Any:
+        served = Served()
+        served.bench.register_raas("r0")
+        served.bench.register_trainers()
+        changes = {"raas": "r0"} if hasattr(message, "raas") else {}
+        return served.post(path, msgspec.structs.replace(message, incarnation=1, **changes))
+
+    return late
+
+
+def without_a_trainer(path: str, message: Any) -> tuple[Provocation, ...]:
+    early = msgspec.structs.replace(message, incarnation=1)
+    unknown = sent(path, message, incarnation=9)
+    return (
+        lambda: Served(begun=False).post(path, early),
+        superseded(path, message),
+        unknown,
+    )
+
+
+def of_no_incarnation() -> Any:
+    bare = messages.encode(msgspec.structs.replace(BEAT, raas="r0"))
+    return Served().post("/v1/tasks/renew", bare)
+
+
+def of_one_that_left() -> Any:
+    served = Served()
+    served.bench.leave("r0")
+    return served.post("/v1/tasks/renew", msgspec.structs.replace(BEAT, raas="r0", incarnation=1))
 
 
 def with_a_batch_under_way() -> Any:
@@ -125,43 +157,6 @@ def after(newest: int, **changes: Any) -> Provocation:
         return served.post("/v1/versions", msgspec.structs.replace(VERSION, **changes))
 
     return announce
-
-
-def pushed(raas: str = "r0", **group: Any) -> Provocation:
-    def push() -> Any:
-        served = Served()
-        task = served.task()
-        prompt = group.pop("prompt", task.prompt_id)
-        return served.post("/v1/groups", flows.group_body(task.id, prompt, raas, **group))
-
-    return push
-
-
-def contradicted() -> Any:
-    served = Served()
-    task = served.task()
-    frame = Frame(flows.group_body(task.id, task.prompt_id))
-    header = decode_header(frame, GroupHeader)
-    wrong = [msgspec.structs.replace(s, min_version=7) for s in header.sequences]
-    columns = [np.frombuffer(buffer, np.uint8) for buffer in frame.buffers]
-    body = encode_frame(msgspec.structs.replace(header, sequences=wrong), columns)
-    return served.post("/v1/groups", bytes(body))
-
-
-def of_an_evaluation() -> Any:
-    served = Served(evals={"held": 2})
-    task = next(task for task in served.bench.lease()[0] if task.eval_set)
-    served.bench.announce(1)
-    body = flows.group_body(task.id, task.prompt_id, version=1, rewards=(0.0,), eval_set="held")
-    return served.post("/v1/groups", body)
-
-
-def of_a_task_that_ended() -> Any:
-    served = Served()
-    served.bench.register_raas("r1")
-    task = served.task()
-    served.bench.push(task)
-    return served.post("/v1/groups", flows.group_body(task.id, task.prompt_id, "r1"))
 
 
 class Picky:
@@ -206,43 +201,88 @@ def swapped(policy: str = "Picky", place: str = "prompts", **table: Any) -> Prov
     return swap
 
 
+def swapped_too_often() -> Any:
+    with patch.object(swapping, "MAX_SWAPS", 0):
+        return swapped(use="Picky")()
+
+
 PROVOKED: dict[str, list[tuple[Provocation, ...]]] = {
     "/v1/raas/register": [
         (sent("/v1/raas/register", REGISTER, capacity=0),),
         (sent("/v1/raas/register", REGISTER, policies=["nobody"]),),
+        (with_the_name_taken,),
+        (of_an_earlier_start,),
+        (with_a_full_house,),
     ],
     "/v1/raas/add": [
         (sent("/v1/raas/add", ADD, count=0),),
         (after_the_end,),
+        (asked_too_often,),
     ],
     "/v1/raas/drain": [
         (sent("/v1/raas/drain", DRAIN, raas="nobody"),),
         (sent("/v1/raas/drain", DRAIN),),
     ],
-    "/v1/tasks/lease": [(sent("/v1/tasks/lease", ASK),)],
-    "/v1/tasks/renew": [(sent("/v1/tasks/renew", BEAT),)],
+    "/v1/tasks/lease": [
+        (lent("/v1/tasks/lease", ASK, serving={"nobody": 0}),),
+        (sent("/v1/tasks/lease", ASK), sent("/v1/tasks/lease", ASK, raas="r0", incarnation=9)),
+        (superseded("/v1/tasks/lease", ASK),),
+    ],
+    "/v1/tasks/renew": [
+        (lent("/v1/tasks/renew", BEAT, seen={"nobody": 0}),),
+        (
+            lent("/v1/tasks/renew", BEAT, metrics={"tokens_generated": -1.0}),
+            lent("/v1/tasks/renew", BEAT, metrics={"solver/probe_version": 0.0}),
+        ),
+        (
+            sent("/v1/tasks/renew", BEAT),
+            sent("/v1/tasks/renew", BEAT, raas="r0", incarnation=9),
+            of_one_that_left,
+        ),
+        (superseded("/v1/tasks/renew", BEAT),),
+    ],
+    "/v1/tasks/fail": [
+        (
+            sent("/v1/tasks/fail", FAIL, incarnation=9),
+            sent("/v1/tasks/fail", FAIL, raas="nobody", incarnation=1),
+        ),
+        (superseded("/v1/tasks/fail", FAIL),),
+    ],
+    "/v1/raas/leave": [
+        (
+            sent("/v1/raas/leave", LEAVE, incarnation=9),
+            sent("/v1/raas/leave", LEAVE, raas="nobody", incarnation=1),
+        ),
+        (superseded("/v1/raas/leave", LEAVE),),
+    ],
     "/v1/trainers/register": [
         stranger("/v1/trainers/register", TRAINER),
         (sent("/v1/trainers/register", TRAINER, updates=(5,)),),
     ],
     "/v1/batches/next": [
         stranger("/v1/batches/next", NEXT),
-        (before_the_trainer,),
+        without_a_trainer("/v1/batches/next", NEXT),
         (sent("/v1/batches/next", NEXT, version=7),),
         (with_a_batch_under_way,),
     ],
     "/v1/batches/ack": [
         stranger("/v1/batches/ack", ACK),
+        without_a_trainer("/v1/batches/ack", ACK),
         (sent("/v1/batches/ack", ACK, version=9),),
         (sent("/v1/batches/ack", ACK),),
     ],
     "/v1/batches/release": [
         stranger("/v1/batches/release", RELEASE),
+        without_a_trainer("/v1/batches/release", RELEASE),
         (sent("/v1/batches/release", RELEASE, updates=3),),
     ],
-    "/v1/trainers/failed": [stranger("/v1/trainers/failed", FAILED)],
+    "/v1/trainers/failed": [
+        stranger("/v1/trainers/failed", FAILED),
+        without_a_trainer("/v1/trainers/failed", msgspec.structs.replace(FAILED, incarnation=1)),
+    ],
     "/v1/versions": [
         stranger("/v1/versions", VERSION),
+        without_a_trainer("/v1/versions", VERSION),
         (after(5, version=3),),
         (after(5, version=5, digest="another"),),
     ],
@@ -256,13 +296,18 @@ PROVOKED: dict[str, list[tuple[Provocation, ...]]] = {
             swapped(use="Picky", other=1),
         ),
         (swapped(),),
+        (swapped(use="os:environ"),),
+        (swapped_too_often,),
     ],
     "/v1/groups": [
         (contradicted,),
+        (pushed(rewards=(0.0, 1e30)), pushed(length=9)),
         (
             pushed(prompt="another"),
             pushed(eval_set="held"),
             pushed(rewards=(0.0, 1.0, 0.0)),
+            pushed(late=1),
+            pushed(rejected=2**31 - 1),
         ),
         (pushed(version=3), of_an_evaluation),
         (pushed(policies=("nobody",)),),
@@ -271,6 +316,8 @@ PROVOKED: dict[str, list[tuple[Provocation, ...]]] = {
             of_a_task_that_ended,
             lambda: Served().post("/v1/groups", flows.group_body("train-77", "p0")),
         ),
+        (pushed(incarnation=9),),
+        (pushed_by_the_process_before,),
     ],
 }
 """Path -> for each refusal that is documented, in that order, requests that are refused so."""
@@ -293,7 +340,9 @@ def test_every_documented_refusal_is_one_and_every_refusal_is_documented(
                 assert answer.status_code == status, f"{path}, {when}: {answer.text}"
                 assert answer.json()["error"]
     state_failed()
-    missed = refusals.never_raised(CORE / "dataflow")
+    without_room()
+    assert of_no_incarnation().status_code == 400
+    missed = refusals.never_raised(RUNTIME / "dataflow")
     assert not missed, (
         f"refused at {missed}: say so in the docstring of the message (wire/messages.py, wire/groups.py), "
         "as a line `STATUS: when.`, and provoke it here"
@@ -315,11 +364,32 @@ def state_failed() -> Any:
 def crashed() -> Any:
     served = Served()
     served.bench.state.fleet.heard = None
-    return served.post("/v1/tasks/renew", BEAT)
+    return served.post("/v1/tasks/renew", msgspec.structs.replace(BEAT, raas="r0", incarnation=1))
+
+
+def without_room() -> Any:
+    served = Served()
+    records = type(served.bench.state.records)
+    full = "No space left on device"
+    with patch.multiple(records, unwritten=full, write_error=full):
+        beat = msgspec.structs.replace(BEAT, raas="r0", incarnation=1)
+        return served.post("/v1/tasks/renew", beat)
 
 
 def without_a_token() -> Any:
     return Served().client.get("/v1/status", headers={"Authorization": "Bearer another"})
+
+
+def served_over_sockets(limits: Limits | None = None, **headers: str) -> Any:
+    async def main() -> httpx.Response:
+        app = create_app("dataflow", TOKEN, LIMIT)
+        async with (
+            Server(app, "127.0.0.1", 0, limits=limits) as server,
+            httpx.AsyncClient(base_url=server.url) as client,
+        ):
+            return await client.get("/v1/status", headers=headers)
+
+    return asyncio.run(main())
 
 
 EVERYWHERE: dict[tuple[str, int], Provocation] = {
@@ -327,9 +397,12 @@ EVERYWHERE: dict[tuple[str, int], Provocation] = {
     ("any", 404): lambda: Served().client.get("/v1/nothing"),
     ("any", 405): lambda: Served().client.get("/v1/groups"),
     ("any", 413): lambda: Served().post("/v1/groups", bytes(LIMIT + 1)),
+    ("any", 431): lambda: served_over_sockets(Long="x" * MAX_HEAD),
     ("any", 500): crashed,
+    ("any", 503): lambda: served_over_sockets(Limits(0, 0, 0)),
     ("POST", 400): lambda: Served().post("/v1/tasks/fail", b"\x93nonsense"),
     ("POST", 409): state_failed,
+    ("POST", 507): without_room,
 }
 
 
@@ -353,55 +426,3 @@ def test_a_raas_refuses_alike() -> None:
         answer = client.request(method, path)
         assert (answer.status_code, list(answer.json())) == (status, ["error"])
     assert client.request("GET", "/v1/health", content=bytes(2 << 20)).status_code == 413
-
-
-# --- what GET answers --------------------------------------------------------------------------
-
-
-def lively() -> Served:
-    """A dataflow of which every part of its status has something to show."""
-    served = Served(evals={"held": 2})
-    bench = served.bench
-    tasks, _ = bench.lease(10)
-    for task in tasks:
-        bench.push(task)
-    bench.next_batch(0)
-    bench.lease(2)
-    for version in range(2):  # the first step begins the windows of the balance
-        bench.state.balance.brought("r0", "solver", 6, True)
-        step = Step(0.0, 0, 0, version, again=False, done=False)
-        bench.state.balance.stepped("solver", step, float(version), 1, {})
-    return served
-
-
-def test_views_of_the_dataflow_hold_what_is_described() -> None:
-    served = lively()
-    shown = {e.path for e in page.endpoints(page.dataflow_app()) if e.method == "GET"}
-    assert views.DATAFLOW.keys() == shown - page.NOT_JSON.keys()
-    for path, view in views.DATAFLOW.items():
-        value = served.client.get(path).json()
-        unknown, known = views.undescribed(value, view)
-        assert not unknown, f"GET {path} holds {unknown}; describe it in scripts/pages/views.py"
-        assert known == view.keys(), f"GET {path} lacks {sorted(view.keys() - known)}"
-    assert served.client.get("/metrics").text.startswith("# HELP")
-
-
-def test_views_of_a_raas_hold_what_is_described() -> None:
-    (status,) = (
-        node
-        for node in ast.walk(tree_of(CORE / "raas" / "service.py"))
-        if isinstance(node, ast.FunctionDef) and node.name == "status"
-    )
-    (shown,) = (n.value for n in ast.walk(status) if isinstance(n, ast.Return))
-    assert isinstance(shown, ast.Dict)
-    assert {ast.literal_eval(key) for key in shown.keys if key} == views.RAAS["/v1/status"].keys()
-    health = TestClient(page.raas_app()).get("/v1/health").json()
-    assert health.keys() == views.RAAS["/v1/health"].keys()
-
-
-def test_a_key_that_nobody_describes_is_found() -> None:
-    view = {"a.NAME.b": "", "c.N.d": "", "e": ""}
-    whole = {"a": {"x": {"b": 1}}, "c": [{"d": 1}], "e": {"anything": 2}}
-    assert views.undescribed(whole, view) == ([], set(view))
-    new = {"a": {"x": {"b": 1, "z": 1}}, "c": [{"d": 1, "z": 2}], "f": 1}
-    assert sorted(views.undescribed(new, view)[0]) == ["a.NAME.z", "c.N.z", "f"]

@@ -11,7 +11,7 @@ from bench.support.engine_tables import READMES, filled, recorded
 def test_the_figures_of_a_readme_are_those_that_were_recorded(readme) -> None:
     text = readme.read_text(encoding="utf-8")
     assert "<!-- recorded: speeds -->" in text
-    assert filled(text, recorded()) == text, "python -m bench.support.engine_tables mends that"
+    assert filled(text, recorded()) == text, "python -m bench.support.engine_tables fixes that"
 
 
 def test_figures_take_the_places_of_older_ones() -> None:

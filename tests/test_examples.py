@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from astraflow_core.testing.runs import Ended, User, live_processes
+from astraflow_testing.runs import EndedCommand, User, live_processes
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+BOTH = ("solver", "verifier")
+TABLE = (
+    "engine={ use = 'astraflow_testing.table:TableEngine' }",
+    "trainer={ use = 'astraflow_testing.table:TableTrainer' }",
+    "algorithm={ use = 'astraflow_testing.table:TableAlgorithm' }",
+    "model=tiny:qwen3?hidden=8&layers=1&heads=1&kv_heads=1",
+    "batch_sequences=64",
+)
+"""Of a policy without a deep learning framework."""
 
 
-def learned(ended: Ended) -> None:
+def learned(ended: EndedCommand) -> None:
     summary = ended.summary
     assert summary["eval_first"] <= 0.2, summary
     assert summary["eval_last"] >= 0.9, summary
@@ -22,6 +33,7 @@ def learned(ended: Ended) -> None:
     assert summary["lost"] == summary["duplicated"] == summary["failed"] == 0, summary
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_quickstart_trains_for_a_few_steps(user: User) -> None:
     overrides = [
@@ -41,11 +53,8 @@ def test_the_quickstart_trains_for_a_few_steps(user: User) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("seed", [0, 1])
-def test_the_quickstart_learns(user: User, seed: int) -> None:
-    ended = user.astraflow(
-        "run", EXAMPLES / "quickstart.toml", "--set", f"run.seed={seed}", deadline_s=380
-    )
+def test_the_quickstart_learns(user: User) -> None:
+    ended = user.astraflow("run", EXAMPLES / "quickstart.toml", deadline_s=380)
     assert ended.exit_code == 0, ended.text
     learned(ended)
     assert list(ended.run_directory.glob("*.png"))
@@ -53,17 +62,56 @@ def test_the_quickstart_learns(user: User, seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(300)
+def test_two_policies_train_for_a_few_steps(user: User) -> None:
+    overrides = [
+        "run.steps=2", "raas.replicas=1", "eval.sets.held_out.size=8",
+        *(f"policies.{name}.batch_sequences=32" for name in BOTH),
+    ]  # fmt: skip
+    two_policies(user, 2, *overrides)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_both_policies_learn(user: User) -> None:
-    ended = user.astraflow("run", EXAMPLES / "two_policies.toml", deadline_s=380)
-    assert ended.exit_code == 0, ended.text
-    policies = ended.summary["policies"]
-    assert set(policies) == {"solver", "verifier"}
+    """As the example says, with tables instead of models: each policy has its own trainer, buffer and weights."""
+    overrides = ["run.steps=40", "prompts.digits=2", "eval.sets.held_out.digits=2"]
+    overrides += ["sampling.max_tokens=4", "raas.replicas=1"]
+    for name in BOTH:
+        overrides += [f"policies.{name}.{key}" for key in TABLE]
+    policies = two_policies(user, 40, *overrides)
     for name, policy in policies.items():
-        assert policy["reward_last"] > policy["reward_first"] + 0.4, (name, policy)
-        assert policy["reward_last"] > 0.8, (name, policy)
-        assert policy["version"] == ended.summary["steps"]
+        assert policy["reward_last"] > policy["reward_first"] + 0.2, (name, policy)
+
+
+def two_policies(user: User, steps: int, *overrides: str) -> dict[str, Any]:
+    """Run the example; what its summary says of each policy."""
+    arguments = [part for override in overrides for part in ("--set", override)]
+    ended = user.astraflow("run", EXAMPLES / "two_policies.toml", *arguments, deadline_s=280)
+    assert ended.exit_code == 0, ended.text
+    policies: dict[str, Any] = ended.summary["policies"]
+    assert set(policies) == set(BOTH)
+    for name, policy in policies.items():
+        assert policy["version"] == ended.summary["steps"] == steps
         assert (ended.run_directory / "models" / name / "model.safetensors").exists()
+    return policies
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_an_agent_plays_the_episodes(user: User) -> None:
+    played = EXAMPLES.parent / "contrib" / "agent" / "tests"
+    overrides = [
+        "run.steps=3",
+        "workflow.target=played_agents:without_reward",
+        f"workflow.folder={played}",
+        "eval.sets.held_out.size=8",
+        *(f"policies.solver.{key}" for key in TABLE),
+    ]
+    arguments = [part for override in overrides for part in ("--set", override)]
+    ended = user.astraflow("run", EXAMPLES / "agent.toml", *arguments, deadline_s=280)
+    assert ended.exit_code == 0, ended.text
+    assert ended.summary["steps"] == 3 and "agent_calls 1.000" in ended.text
 
 
 @pytest.mark.slow
@@ -91,7 +139,7 @@ def test_smollm2_trains_for_a_few_steps(user: User) -> None:
     del user.environment["XDG_CACHE_HOME"]  # the converted model is kept between runs
     overrides = [
         "run.steps=2", "policies.solver.batch_sequences=8", "run.group_size=4",
-        "raas.episodes=8", "eval.sets.held_out.size=4", "sampling.max_tokens=8",
+        "raas.max_concurrent_episodes=8", "eval.sets.held_out.size=4", "sampling.max_tokens=8",
         "policies.solver.data=[]",
     ]  # fmt: skip
     arguments = [part for override in overrides for part in ("--set", override)]
@@ -103,21 +151,37 @@ def test_smollm2_trains_for_a_few_steps(user: User) -> None:
 
 @pytest.mark.slow
 @pytest.mark.backend
-@pytest.mark.timeout(400)
-def test_megatron_trains_on_two_ranks(user: User) -> None:
+@pytest.mark.timeout(600)
+def test_megatron_trains_on_two_ranks_and_one_of_them_is_killed(user: User) -> None:
     """A few of the steps in which the example learns."""
-    overrides = ["run.steps=3", "policies.solver.batch_sequences=64", "eval.sets.held_out.size=8"]
+    overrides = [
+        "run.steps=8", "checkpoint.every=2", "policies.solver.batch_sequences=64",
+        "eval.sets.held_out.size=8", "raas.replicas=1",
+    ]  # fmt: skip
     arguments = [part for override in overrides for part in ("--set", override)]
-    ended = user.astraflow("run", EXAMPLES / "megatron.toml", *arguments, deadline_s=380)
+    running = user.start("run", EXAMPLES / "megatron.toml", *arguments)
+    directory = user.wait_for_steps(3, 200)
+    (rank,) = [
+        pid
+        for pid in live_processes(user.marker)
+        if b"RANK=1" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    ]
+    os.kill(rank, signal.SIGKILL)
+    ended = user.end(running, 380)
     assert ended.exit_code == 0, ended.text
-    assert ended.summary["versions"] == 3 and ended.summary["tokens_trained"] > 0
+    assert "rank 1 was killed by SIGKILL" in ended.text
+    lines = (directory / "metrics.jsonl").read_text().splitlines()
+    made = [line for line in map(json.loads, lines) if "step" in line]
+    assert [line["step"] for line in made if not line["again"]] == list(range(1, 9))
+    versions = [line["version"] for line in made]
+    assert versions == sorted(set(versions))
     assert ended.summary["lost"] == ended.summary["duplicated"] == 0
-    checkpoints = ended.run_directory / "checkpoints" / "solver"
-    last = checkpoints / "update-00000003"
+    assert ended.summary["max_staleness_seen"] <= ended.summary["max_staleness_allowed"]
+    last = directory / "checkpoints" / "solver" / "update-00000008"
     assert {file.name for file in last.glob("*.safetensors")} == {
         f"rank0000{rank}.safetensors" for rank in (0, 1)
     }
-    assert (ended.run_directory / "models" / "solver" / "model.safetensors").exists()
+    assert (directory / "models" / "solver" / "model.safetensors").exists()
     assert user.left_running() == []
 
 

@@ -18,11 +18,16 @@ from bench.support.processes import TOKEN, end_of, started
 from bench.support.slow_link import ADDRESSES, enter, possible
 from bench.support.weight_peer import POLICY, Peer
 
-from astraflow_core.testing.runs import TABLE_RUN
 from astraflow_core.types import Announcement
-from astraflow_core.weights.receiver import HttpReceiver
-from astraflow_core.wire.client import SyncClient
-from astraflow_core.wire.messages import AnnouncementMessage, VersionAnnounced
+from astraflow_testing.runs import TABLE_RUN
+from astraflow_weights.fetch.receiver import HttpReceiver
+from astraflow_wire.http.client import SyncClient
+from astraflow_wire.messages import (
+    AnnouncementMessage,
+    RegisterTrainer,
+    TrainerRegistered,
+    VersionAnnounced,
+)
 
 MEGABYTES_PER_S, ROUND_TRIP_MS, MEGABYTES = 20.0, 300.0, 40
 DEADLINE_S = 100.0
@@ -43,9 +48,12 @@ def within(namespace: str, act: Any, *arguments: Any) -> Any:
 
 def announce(url: str, told: dict[str, Any]) -> None:
     with closing(SyncClient(url, TOKEN)) as client:
-        client.post(
-            "/v1/versions", AnnouncementMessage(**told), VersionAnnounced, deadline_s=DEADLINE_S
-        )
+        hello = RegisterTrainer(policy=told["policy"], pid=1, host="h")
+        number = client.post(
+            "/v1/trainers/register", hello, TrainerRegistered, deadline_s=DEADLINE_S
+        ).incarnation
+        version = AnnouncementMessage(**told, incarnation=number)
+        client.post("/v1/versions", version, VersionAnnounced, deadline_s=DEADLINE_S)
 
 
 def fetch(told: dict[str, Any], folder: Path) -> Any:
@@ -63,7 +71,7 @@ def test_a_far_raas_measures_its_link_and_chooses_by_it(tmp_path: Path, stack: E
     (tmp_path / "token").write_text(TOKEN)
 
     def service(namespace: str, role: str, *arguments: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "astraflow_core", role, str(config), *arguments]
+        command = [sys.executable, "-m", "astraflow_runtime", role, str(config), *arguments]
         command += ["--directory", str(tmp_path / role), "--token-file", str(tmp_path / "token")]
         command += ["--set", f"dataflow.host='{ADDRESSES[0]}'"]
         log = stack.enter_context((tmp_path / f"{role}.log").open("wb"))
@@ -90,7 +98,7 @@ def test_a_far_raas_measures_its_link_and_chooses_by_it(tmp_path: Path, stack: E
     url = json.loads(said(dataflow, tmp_path / "dataflow" / "dataflow.json", r"(?s)\{.*\}"))["url"]
     note = said(dataflow, tmp_path / "dataflow.log", "'auto' chose .*")
     assert note.startswith("'auto' chose 'delta'")
-    assert "nobody to measure with; no run before this one has measured it" in note
+    assert "no peer to measure with; no run before this one has measured it" in note
 
     publisher = Peer(
         half="publisher",

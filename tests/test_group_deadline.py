@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from astraflow_core.testing.runs import TABLE_RUN, User
+from astraflow_testing.runs import TABLE_RUN, User
 
 WORKFLOW = """
 import asyncio
@@ -33,12 +33,13 @@ class EveryNinthHangs:
 @pytest.mark.timeout(180)
 def test_groups_are_whole_although_episodes_hang(user: User) -> None:
     user.write("hanging.py", WORKFLOW)
+    user.environment["ASTRAFLOW_DRY_CALL_S"] = "none"  # the first episode hangs
     ended = user.run_table(
         "run.steps=4",
         "run.group_deadline_s=3",
         "run.refill_groups=true",
         "run.task_attempts=20",
-        "run.failure_limit=1000",
+        "run.max_consecutive_failures=1000",
         config=TABLE_RUN.replace('use = "single_turn"', 'use = "hanging:EveryNinthHangs"'),
         deadline_s=120,
     )
@@ -49,7 +50,7 @@ def test_groups_are_whole_although_episodes_hang(user: User) -> None:
     assert tasks["set_aside"] == tasks["failed"] == tasks["lost"] == 0
     assert solver["accepted"] == 8 * solver["groups_accepted"] >= 4 * 32
     assert status["invariants_ok"]
-    told = user.astraflow("explain", "group", "train-0", ended.run_directory, "--json")
+    told = user.astraflow("trace", "group", "train-0", "--run", ended.run_directory, "--json")
     groups = {group["group"]: group for group in json.loads(told.out)["groups"]}
     last = groups["train-0"]
     while last["completed_by"]:

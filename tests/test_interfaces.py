@@ -16,17 +16,17 @@ from pages.interfaces import SECTION, serving
 from refusals import Refusals
 from workspace import ROOT
 
-from astraflow_core.raas import host_protocol
-from astraflow_core.testing.conformance import _tensors as tensors
-from astraflow_core.testing.conformance._transport_rig import TOKEN, Rig
-from astraflow_core.weights import server as weight_server
-from astraflow_core.weights import store as weight_store
-from astraflow_core.weights.part import Part
-from astraflow_core.weights.server import WeightServer
-from astraflow_core.weights.snapshot import Snapshot
-from astraflow_core.weights.store import Store
+from astraflow_engine_host import protocol as host_protocol
+from astraflow_testing.conformance._transports import tensors
+from astraflow_testing.conformance._transports.transport_rig import TOKEN, TransportRig
+from astraflow_weights.block_range import BlockRange
+from astraflow_weights.publish import server as weight_server
+from astraflow_weights.publish import store as weight_store
+from astraflow_weights.publish.server import WeightServer
+from astraflow_weights.publish.store import VersionStore
+from astraflow_weights.snapshot import Snapshot
+from astraflow_wire.http.connection_limits import MAX_HEAD, Limits
 
-CORE = ROOT / "core" / "src" / "astraflow_core"
 PROCESSES = (ROOT / "docs" / "processes.md").read_text(encoding="utf-8")
 
 
@@ -37,7 +37,12 @@ def test_every_message_of_an_engine_host_is_described() -> None:
     ]
     for member in members:
         assert f"| `{member.__struct_config__.tag}` |" in PROCESSES
-    named = set(re.findall(r"protocol\.(\w+)\(", (CORE / "raas/engine_host.py").read_text()))
+    named = set(
+        re.findall(
+            r"protocol\.(\w+)\(",
+            (ROOT / "libs/engine_host/src/astraflow_engine_host/main.py").read_text(),
+        )
+    )
     handled = named & {each.__name__ for each in typing.get_args(host_protocol.ToHost)}
     assert handled == {each.__name__ for each in typing.get_args(host_protocol.ToHost)}
     for kind in host_protocol.KNOWN:
@@ -59,14 +64,15 @@ class Publisher:
     """A publisher of the transport ``http`` that holds version 1, and raw requests to it."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
-        rig = Rig({"use": "http"}, folder, stack)
+        rig = TransportRig({"use": "http"}, folder, stack)
         publisher = rig.publisher()
         manifest = publisher.publish(1, tensors.model(1, 1))
         publisher.attach(1, "beside", b"some bytes")
         self.policy, self.digest = manifest.policy, manifest.digest
+        self.server = publisher._server
         self.url = urlsplit(publisher.endpoints[0])
-        store = Store(Part.release)
-        part = Part(manifest.size, manifest.block_size, ())
+        store = VersionStore(BlockRange.release)
+        part = BlockRange(manifest.size, manifest.block_size, ())
         store.add(Snapshot(manifest, b"", part), {})
         server = stack.enter_context(
             closing(WeightServer({manifest.policy: store}, TOKEN, "127.0.0.1", 0))
@@ -128,8 +134,9 @@ def test_the_publisher_over_http_answers_as_described(
         (401, publisher.ask("GET", manifest, token="another")),
         (413, publisher.ask("GET", manifest, body=b"x", headers={"Content-Length": "1"})),
         (501, publisher.ask("PATCH", manifest)),
+        (431, publisher.ask("GET", manifest, headers={"Long": "x" * MAX_HEAD})),
     ]
-    monkeypatch.setattr(weight_server, "MAX_CONNECTIONS", 0)
+    monkeypatch.setattr(publisher.server.limits, "limits", Limits(0, 0, 0))
     cases.append((503, publisher.ask("GET", manifest)))
     for status, answer in cases:
         assert answer[0] == status, answer
@@ -140,7 +147,7 @@ def test_the_publisher_over_http_answers_as_described(
     # The desk is where receivers of direct transports ask, and tested with these.
     missing = [
         where
-        for where in refusals.never_raised(CORE / "weights")
-        if not re.search(r"/(desk|direct_publisher)\.py", where)
+        for where in refusals.never_raised(ROOT / "libs/weights/src/astraflow_weights")
+        if not re.search(r"/direct/", where)
     ]
     assert missing == []

@@ -10,13 +10,13 @@ import dev
 import pytest
 from workspace import metadata_of
 
-from astraflow_core.discovery import read_manifest
-from astraflow_core.testing.conformance.manifest import ManifestConformance
+from astraflow_core.installed.discovery import read_manifest
+from astraflow_testing.conformance.manifest import ManifestConformance
 
 
 def manifests() -> list[str]:
     """Manifest modules of all packages under plugins/ and contrib/, and of the core."""
-    found = ["astraflow_core.builtin"]
+    found = ["astraflow_runtime.manifest"]
     for package in dev.packages():
         points = metadata_of(package.path)["project"].get("entry-points", {})
         found += points.get("astraflow", {}).values()

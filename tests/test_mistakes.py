@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from astraflow_core.testing.runs import TABLE_RUN, Ended, User
 from astraflow_core.types import Batch
-from astraflow_core.wire.batches import decode_batch
+from astraflow_testing.runs import TABLE_RUN, EndedCommand, User
+from astraflow_wire.batches import decode_batch
 
 pytestmark = pytest.mark.timeout(90)
 
 
-def refused(user: User, ended: Ended, *expected: str, exit_code: int = 2) -> None:
+def refused(user: User, ended: EndedCommand, *expected: str, exit_code: int = 2) -> None:
     for words in expected:
         assert words in ended.text, f"{words!r} is not in:\n{ended.text}"
     assert "Traceback" not in ended.text
@@ -31,7 +31,7 @@ def refused(user: User, ended: Ended, *expected: str, exit_code: int = 2) -> Non
         ("run.steps='many'", ["run.steps", "many"]),
         ("run.max_staleness=-1", ["run.max_staleness", "-1"]),
         ("policies.solver.transport.use='htp'", ["policies.solver.transport", "htp", "http"]),
-        ("policies.solver.algorithm.use='m3po'", ["m3po", "pip install astraflow-plugin-m3po"]),
+        ("policies.solver.algorithm.use='m3po'", ["m3po", "did you mean 'm2po'?"]),
         ("policies.solver.model='nowhere/model'", ["nowhere/model"]),
         ("policies.solver.model='tiny:qwen3?hiden=8'", ["hiden", "hidden"]),
         ("reward.partial='positons'", ["reward.partial", "positons"]),
@@ -39,7 +39,7 @@ def refused(user: User, ended: Ended, *expected: str, exit_code: int = 2) -> Non
     ],
 )
 def test_a_wrong_value_is_named_with_what_was_expected(
-    user: User, run_here: Callable[..., Ended], override: str, expected: list[str]
+    user: User, run_here: Callable[..., EndedCommand], override: str, expected: list[str]
 ) -> None:
     refused(user, run_here(override), *expected)
     assert not (user.directory / "runs").exists()
@@ -61,7 +61,10 @@ def test_a_port_in_use_is_named(user: User) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        refused(user, user.run_table(f"dataflow.port={port}"), str(port))
+        ended = user.run_table(f"dataflow.port={port}")
+        refused(user, ended, "dataflow: cannot listen on 127.0.0.1", "choose another port, or 0")
+    assert ended.text.count(f":{port}") == 1
+    assert "--resume" not in ended.text
 
 
 def test_a_run_directory_that_cannot_be_written_is_named(user: User) -> None:
@@ -69,7 +72,7 @@ def test_a_run_directory_that_cannot_be_written_is_named(user: User) -> None:
     refused(user, user.run_table(f"run.directory='{path}'"), str(path))
 
 
-def jsonl(user: User, text: str) -> Ended:
+def jsonl(user: User, text: str) -> EndedCommand:
     path = user.write("train.jsonl", text)
     config = TABLE_RUN.replace('use = "digits"\ndigits = 2', f'use = "jsonl"\npath = "{path}"')
     return user.run_table(config=config)
@@ -87,26 +90,95 @@ def test_max_tokens_over_the_context_are_named(user: User) -> None:
     assert not (user.directory / "runs").exists()
 
 
-@pytest.mark.slow
-def test_a_prompt_and_max_tokens_over_the_context_are_named(user: User) -> None:
-    ended = user.run_table("sampling.max_tokens=126", "run.failure_limit=3")
-    refused(user, ended, "prompt of 4 tokens + max_tokens 126", "context", exit_code=1)
+def test_a_prompt_and_max_tokens_over_the_context_are_named(
+    user: User, run_here: Callable[..., EndedCommand]
+) -> None:
+    ended = run_here("sampling.max_tokens=126")
+    refused(user, ended, "prompt of 4 tokens + max_tokens 126", "context")
 
 
 def write_component(user: User, text: str) -> None:
     user.write("mine.py", "from __future__ import annotations\nimport asyncio\n" + text)
 
 
-def test_a_reward_that_raises_ends_the_run_with_its_words(user: User) -> None:
+OWN_REWARD = TABLE_RUN.replace('use = "exact"\npartial = "positions"', 'use = "mine:reward"')
+
+
+def test_a_reward_that_raises_is_refused_before_anything_starts(user: User) -> None:
+    write_component(user, "def reward(view):\n    return view.data['answr']\n")
+    ended = user.run_table(config=OWN_REWARD)
+    said = f"KeyError: 'answr' ({user.directory / 'mine.py'}:4)"
+    refused(user, ended, "reward 'mine:reward' on prompt", said, "nothing has been started")
+    assert len(ended.text.splitlines()) == 2
+    assert not (user.directory / "runs").exists()
+
+
+@pytest.mark.slow
+def test_a_reward_that_raises_in_the_run_is_told_once_at_its_end(user: User) -> None:
     write_component(
         user,
-        "class Reward:\n"
-        "    def __init__(self, config, context): pass\n"
-        "    async def score(self, view): raise ValueError('no such unit: furlong')\n",
+        "calls = []\n"
+        "async def reward(view):\n"
+        "    calls.append(view)\n"
+        "    if len(calls) > 1: raise ValueError('no such unit: furlong')\n"
+        "    return 0.5\n",
     )
-    config = TABLE_RUN.replace('use = "exact"\npartial = "positions"', 'use = "mine:Reward"')
-    ended = user.run_table(config=config)
-    refused(user, ended, "mine:Reward", "no such unit: furlong", "mine.py", exit_code=1)
+    user.environment["ASTRAFLOW_DRY_CALL_S"] = "none"
+    ended = user.run_table(config=OWN_REWARD)
+    refused(user, ended, "reward 'mine:reward' raised", exit_code=1)
+    told = [line for line in ended.text.splitlines() if "no such unit: furlong" in line]
+    assert told[-1].startswith("astraflow: 8 tasks failed in a row, none succeeded; the last: ")
+    assert len(told) <= 2, ended.text  # as it begins, if somebody looked then, and at the end
+    logs = ended.run_directory / "logs"
+    assert ended.out.splitlines()[-2:] == [
+        "table: failed before its first step",
+        f"  what each process wrote: {logs}",
+    ]
+    assert (logs / "raas-0.log").read_text().count("no such unit: furlong") > 2
+
+
+@pytest.mark.slow
+def test_an_algorithm_that_raises_is_named_with_its_file_and_line(user: User) -> None:
+    write_component(
+        user,
+        "from astraflow_testing.table import TableAlgorithm\n"
+        "class Algorithm(TableAlgorithm):\n"
+        "    def weights(self, batch): return {'policy': batch.no_such_column}\n",
+    )
+    ended = user.run_table('policies.solver.algorithm.use="mine:Algorithm"')
+    where = f"{user.directory / 'mine.py'}:5 in weights"
+    assert ended.text.count("no_such_column") == 1
+    said = "algorithm 'mine:Algorithm' raised AttributeError: 'Batch' object has no attribute"
+    refused(user, ended, said, where, exit_code=1)
+
+
+def test_a_workflow_that_is_not_async_is_refused(
+    user: User, run_here: Callable[..., EndedCommand]
+) -> None:
+    write_component(
+        user,
+        "class Workflow:\n"
+        "    def __init__(self, config, context): pass\n"
+        "    def run_episode(self, engines, prompt): return None\n",
+    )
+    config = TABLE_RUN.replace('use = "single_turn"', 'use = "mine:Workflow"')
+    refused(user, run_here(config=config), "'mine:Workflow' must have", "async def run_episode")
+    assert not (user.directory / "runs").exists()
+
+
+@pytest.mark.slow
+def test_an_async_reward_that_blocks_is_named_and_ends_the_run(user: User) -> None:
+    write_component(
+        user,
+        "import time\nasync def reward(view):\n    time.sleep(3600)\n",
+    )
+    config = TABLE_RUN.replace('use = "exact"\npartial = "positions"', 'use = "mine:reward"')
+    user.environment["ASTRAFLOW_DRY_CALL_S"] = "none"
+    ended = user.run_table("run.max_consecutive_failures=1", config=config)
+    where = f"{user.directory / 'mine.py'}:5 in reward"
+    refused(user, ended, "reward 'mine:reward' blocked the event loop for", where, exit_code=1)
+    log = (ended.run_directory / "logs" / "raas-0.log").read_text()
+    assert f"at {where}; async code must not block" in log
 
 
 @pytest.mark.slow
@@ -118,10 +190,13 @@ def test_a_workflow_that_hangs_meets_its_deadline(user: User) -> None:
         "    async def run_episode(self, engines, prompt): await asyncio.sleep(3600)\n",
     )
     config = TABLE_RUN.replace('use = "single_turn"', 'use = "mine:Workflow"')
-    ended = user.run_table("run.episode_deadline_s=0.5", "run.failure_limit=3", config=config)
+    user.environment["ASTRAFLOW_DRY_CALL_S"] = "none"
+    short = ("run.episode_deadline_s=0.5", "run.max_consecutive_failures=3")
+    ended = user.run_table(*short, config=config)
     refused(user, ended, "mine:Workflow", "0.5", exit_code=1)
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_ends_the_run_with_the_batch_and_keeps_the_weights(
     user: User,
 ) -> None:
@@ -171,19 +246,15 @@ def astraflow_rewards():
 
 
 @pytest.mark.slow
-def test_duplicate_names_are_refused_only_when_named(user: User) -> None:
+def test_plugins_that_are_broken_incompatible_or_named_as_ours_do_not_matter_until_named(
+    user: User,
+) -> None:
     fake_plugin(user.directory, "dup", MANIFEST.format(api=(1, 0)))
-    refused(user, user.run_table(), "dup/exact", "rewards/exact")
-    ended = user.run_table("reward.use='rewards/exact'", "run.steps=1")
-    assert ended.exit_code == 0, ended.text
-
-
-@pytest.mark.slow
-def test_broken_and_incompatible_plugins_do_not_matter_until_named(user: User) -> None:
     fake_plugin(user.directory, "broken", "import a_module_that_is_absent\n")
     fake_plugin(user.directory, "future", MANIFEST.format(api=(9, 0)))
     ended = user.run_table("run.steps=1")
     assert ended.exit_code == 0, ended.text
+    assert "note: reward: 'exact' is rewards/exact; dup/exact has that name too" in ended.out
     listed = user.astraflow("plugins")
     assert listed.exit_code == 0
     assert "a_module_that_is_absent" in listed.out and "9.0" in listed.out

@@ -12,8 +12,9 @@ import pytest
 
 from astraflow_core.config.load import load_config
 from astraflow_core.errors import ConfigError, PreflightError
-from astraflow_core.launch.prepare import prepare
-from astraflow_core.testing.runs import TABLE_RUN, User
+from astraflow_runtime.launch.planning.prepare import prepare
+from astraflow_testing.runs import TABLE_RUN, User
+from astraflow_tiny_model.folder import write_tiny_model
 
 WORKFLOW = '''
 from astraflow_core.types import Trajectory
@@ -73,7 +74,7 @@ def test_a_run_whose_verifier_learns_from_the_solver_too(user: User) -> None:
 
 @pytest.mark.parametrize(
     ("source", "expected"),
-    [("verifier", "is no other policy"), ("sovler", "there are solver")],
+    [("verifier", "is not another policy"), ("sovler", "there are solver")],
 )
 def test_the_source_must_be_another_policy(user: User, source: str, expected: str) -> None:
     user.write("both.py", WORKFLOW)
@@ -92,9 +93,9 @@ def test_policies_of_different_tokenizers_share_no_rows(
         '"single_turn"', '"single_turn"\npolicy = "solver"'
     )
     for name in ("one", "other"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text("{}")
-        (tmp_path / name / "tokenizer.json").write_text(name)
+        write_tiny_model(tmp_path / name, hidden=8, layers=1, heads=2, kv_heads=1, context=1024)
+    tokenizer = tmp_path / "other" / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text() + "\n")
     path = user.write("run.toml", config)
     models = (f"policies.solver.model={tmp_path}/one", f"policies.verifier.model={tmp_path}/other")
     with pytest.raises(PreflightError, match="their tokenizers differ"):

@@ -10,11 +10,26 @@ import dev
 import pytest
 from wheels import build, clean_environment, execute
 
-from astraflow_core.testing.runs import TABLE_RUN
+from astraflow_testing.runs import TABLE_RUN
 
 OUTSIDE = dev.ROOT / "examples" / "plugins"
 PACKAGES = sorted(file.parent for file in OUTSIDE.glob("*/pyproject.toml"))
-NEEDED = {"core", "http", "tiny_models", "prompts", "rewards", "single_turn"}
+NEEDED = {
+    "core",
+    "wire",
+    "weights",
+    "engine_host",
+    "tiny_model",
+    "runtime",
+    "testing",
+    "policy_tools",
+    "http",
+    "tiny_models",
+    "prompts",
+    "rewards",
+    "single_turn",
+    "three_zones",
+}
 """Folders of the packages that the run of the table needs."""
 
 CONFIG = OUTSIDE / "run.toml"
@@ -31,7 +46,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Path]:
-    """Folder of a package -> its wheel: both outside plugins, and what a small run needs."""
+    """Folder of a package -> its wheel: the outside plugins, and what a small run needs."""
     needed = [package.path for package in dev.packages() if package.path.name in NEEDED]
     assert len(needed) == len(NEEDED)
     out, work = tmp_path_factory.mktemp("wheels"), tmp_path_factory.mktemp("sdists")
@@ -81,6 +96,8 @@ def test_they_are_listed_and_drive_a_run_in_a_clean_environment(
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     steps = [json.loads(line) for line in lines if '"grad_norm"' in line]
     assert any(step["metrics"]["grad_norm"] > 0 for step in steps)
+    best = json.loads(execute(astraflow, "best-step", "--run", str(run), "--json"))
+    assert best["solver"]["value"] == max(step["reward"] for step in steps)
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)

@@ -1,4 +1,4 @@
-"""A data policy is swapped, and swapped back, while a real run goes on and its dataflow is killed between."""
+"""A data policy is swapped, and swapped back, while a real run continues and its dataflow is killed between."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from astraflow_core.dataflow.entries import Swapped
-from astraflow_core.dataflow.journal_records import ENTRIES, read_records
-from astraflow_core.testing.runs import TABLE_RUN, User, live_processes
+from astraflow_runtime.dataflow.journal.entries import Swapped
+from astraflow_runtime.dataflow.journal_reader import JournalReader
+from astraflow_testing.runs import TABLE_RUN, User, live_processes
 
 pytestmark = [
     pytest.mark.timeout(240),
@@ -50,7 +50,7 @@ def test_swap_kill_and_roll_back(user: User) -> None:
     process = user.start(
         *user.table_arguments(
             # One group at a time: rows come in fresh enough to be served again within the bound.
-            "raas.episodes=8",
+            "raas.max_concurrent_episodes=8",
             "policies.solver.engine.token_s=0.02",
             "checkpoint.every=4",
             config=CONFIG,
@@ -59,13 +59,13 @@ def test_swap_kill_and_roll_back(user: User) -> None:
     directory = user.wait_for_steps(5, 60)
 
     def swap(*words: str) -> str:
-        done = user.astraflow("policy", *words)
+        done = user.astraflow("data-policy", *words, "--run", directory)
         assert done.exit_code == 0, done.text
         return done.out
 
-    swap("swap", str(directory), "prompts", "greso", '{ use = "greso", floor_hard = 1.0 }',
+    swap("swap", "prompts", "greso", '{ use = "greso", floor_hard = 1.0 }',
          "--author", "ada")  # fmt: skip
-    swap("swap", str(directory), "solver", "replay", '{ use = "ordering" }', "--author", "bob")
+    swap("swap", "solver", "replay", '{ use = "ordering" }', "--author", "bob")
     assert status(user, directory)["policies"]["solver"]["data_metrics"] == {}
     kill_dataflow(user, directory)
     told = status(user, directory)
@@ -76,24 +76,24 @@ def test_swap_kill_and_roll_back(user: User) -> None:
     assert told["policies"]["solver"]["data_metrics"] == {}
 
     assert 'replay of solver has use = "replay", ratio = 0.5' in swap(
-        "rollback", str(directory), "solver", "replay", "--author", "eve"
+        "rollback", "solver", "replay", "--author", "eve"
     )
     kill_dataflow(user, directory)
     user.wait_for(lambda: status(user, directory)["policies"]["solver"]["replayed"] > replayed, 60)
-    refused = user.astraflow("policy", "rollback", directory, "solver", "replay")
+    refused = user.astraflow("data-policy", "rollback", "solver", "replay")  # of the newest run
     assert refused.exit_code == 2
     assert "'replay' of 'solver' was not swapped" in refused.err
     refused = user.astraflow(
-        "policy", "swap", directory, "solver", "replay", "{ use = 'replay', ratio = 2 }"
+        "data-policy", "swap", "solver", "replay", "{ use = 'replay', ratio = 2 }"
     )
     assert refused.exit_code == 2
     assert "ratio" in refused.err
 
     prompt = status(user, directory)["samples"][-1]["prompt_id"]
-    explained = user.astraflow("explain", "prompt", prompt, directory, "--json")
+    explained = user.astraflow("trace", "prompt", prompt, "--json")
     story = json.loads(explained.out)
     assert any(group["shares"] for group in story["groups"]), explained.text
-    assert user.astraflow("explain", "group", "train-0", directory).exit_code == 0
+    assert user.astraflow("trace", "group", "train-0", "--run", directory.name).exit_code == 0
 
     process.send_signal(signal.SIGINT)
     ended = user.end(process, 90)
@@ -102,14 +102,14 @@ def test_swap_kill_and_roll_back(user: User) -> None:
     assert last["invariants_ok"]
     swaps = [
         entry
-        for _, entry, _ in read_records(directory / "journal" / ENTRIES)
+        for _, entry in JournalReader.of_run(directory).entries()
         if isinstance(entry, Swapped)
     ]
     assert [entry.message.author for entry in swaps] == ["ada", "bob", "eve"]
     assert swaps == sorted(swaps, key=lambda entry: entry.versions["solver"])
     assert swaps[0].versions["solver"] >= 0
     assert began <= swaps[0].message.at <= swaps[1].message.at <= swaps[2].message.at <= time.time()
-    story = json.loads(user.astraflow("explain", "group", "train-0", directory, "--json").out)
+    story = json.loads(user.astraflow("trace", "group", "train-0", "--json").out)
     (group,) = story["groups"]
     assert group["attempts"][0]["raas"] == "raas-0"
     assert group["state"] in ("accepted", "rejected")

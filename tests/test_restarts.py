@@ -1,4 +1,4 @@
-"""Whole runs whose dataflow, launcher or disk fails: they go on, and nothing is lost."""
+"""Whole runs whose dataflow, launcher or disk fails: they continue, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from astraflow_core.testing.runs import Ended, User, live_processes
+from astraflow_testing.runs import TABLE_RUN, EndedCommand, User, live_processes
 
 pytestmark = [
     pytest.mark.timeout(150),
@@ -38,7 +38,7 @@ def lines(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
 
 
-def check(ended: Ended, steps: int) -> list[dict[str, Any]]:
+def check(ended: EndedCommand, steps: int) -> list[dict[str, Any]]:
     """The run finished, every update was made in its turn, and all adds up; returns the repeated ones."""
     assert ended.exit_code == 0, ended.text
     assert ended.summary["steps"] == steps
@@ -62,7 +62,7 @@ def test_a_killed_dataflow_is_started_anew(user: User) -> None:
     ended = user.end(process, 90)
     assert check(ended, 60) == []
     assert ended.summary["restarts"] == 2
-    assert "dataflow was killed by SIGKILL and is started anew (restart 1 of 3)" in ended.text
+    assert "dataflow was killed by SIGKILL and is restarted (restart 1 of 3)" in ended.text
     assert "restored from" in (ended.run_directory / "logs" / "dataflow.log").read_text()
     assert user.left_running() == []
 
@@ -86,25 +86,50 @@ def test_without_a_journal_a_killed_dataflow_fails_the_run(user: User) -> None:
     os.kill(pid_of(user, "dataflow"), signal.SIGKILL)
     ended = user.end(process, 60)
     assert ended.exit_code == 1
-    assert "dataflow was killed by SIGKILL while the run went on" in ended.text
+    assert "dataflow was killed by SIGKILL while the run continued" in ended.text
     assert "--resume" not in ended.text
+
+
+OWN_REWARD = """
+class Reward:
+    def __init__(self, config, context): pass
+    async def score(self, view): return float(view.text.strip() == view.data["answer"])
+"""
+
+
+def own_project(user: User) -> Path:
+    """The config of a run whose data and reward lie beside it, in a folder where nobody works."""
+    project = user.directory / "project"
+    project.mkdir()
+    prompts = [{"prompt": f"{n:02}=", "answer": f"{99 - n:02}"} for n in range(100)]
+    (project / "train.jsonl").write_text("\n".join(map(json.dumps, prompts)))
+    (project / "project_reward.py").write_text(OWN_REWARD)
+    config = TABLE_RUN.replace('use = "digits"\ndigits = 2', 'use = "jsonl"\npath = "train.jsonl"')
+    config = config.replace('use = "exact"\npartial = "positions"', 'use = "project_reward:Reward"')
+    (project / "run.toml").write_text(config)
+    return project / "run.toml"
 
 
 @pytest.mark.slow
 def test_a_run_is_resumed_by_hand(user: User) -> None:
-    process = user.start(*user.table_arguments("run.steps=120", *SLOWLY))
+    settings = ("run.steps=120", "run.directory=runs", *SLOWLY)
+    arguments = [part for text in settings for part in ("--set", text)]
+    process = user.start("run", own_project(user), *arguments)
     directory = user.wait_for_steps(6)
     refused = user.astraflow("run", "--resume", directory)
     assert refused.exit_code == 2
-    assert "a launcher is at work on the run in" in refused.err
+    assert "a launcher is already running for the run in" in refused.err
     process.send_signal(signal.SIGINT)
     stopped = user.end(process, 60)
     assert stopped.exit_code == 130
-    assert f"to go on: astraflow run --resume {directory}" in stopped.out
+    assert f"to continue: astraflow run --resume {directory}" in stopped.out
     made = len([line for line in lines(directory) if "step" in line])
 
+    home, user.directory = user.directory, user.directory / "elsewhere"
+    user.directory.mkdir()
     process = user.start("run", "--resume", directory)
     user.wait_for(lambda: len(lines(directory)) >= made + 6)
+    user.directory = home
     process.kill()  # the launcher; its processes end by themselves
     process.wait()
     killed = time.monotonic()
@@ -113,7 +138,7 @@ def test_a_run_is_resumed_by_hand(user: User) -> None:
 
     ended = user.astraflow("run", "--resume", directory, deadline_s=90)
     assert len(check(ended, 120)) <= 4
-    assert "goes on where it ended" in ended.out
+    assert "resumes where it ended" in ended.out
     assert re.search(r"note: astraflow-.*: the run began with 0.0.9, 0.1.0 is installed", ended.out)
     assert time.monotonic() - killed < 60
 
@@ -125,10 +150,10 @@ def test_a_run_is_resumed_by_hand(user: User) -> None:
 def test_what_cannot_be_resumed_is_refused(user: User, tmp_path: Path) -> None:
     no_run = user.astraflow("run", "--resume", tmp_path)
     assert no_run.exit_code == 2
-    assert "is no run directory" in no_run.err
+    assert "run directory" in no_run.err
     with_changes = user.astraflow("run", "--resume", tmp_path, "--set", "run.steps=9")
     assert with_changes.exit_code == 2
-    assert "goes on with the configuration that it began with" in with_changes.err
+    assert "continues with the configuration that it began with" in with_changes.err
     both = user.astraflow("run", "a.toml", "--resume", tmp_path)
     assert both.exit_code == 2
 
@@ -172,10 +197,10 @@ def steps_made(directory: Path) -> int:
 
 
 def stand_still(directory: Path, seconds: float = 2.0) -> int:
-    """Wait until no step is made any more; returns how many were."""
+    """Wait until no step is made any longer; returns how many were."""
     end, made, since = time.monotonic() + 40, steps_made(directory), time.monotonic()
     while time.monotonic() - since < seconds:
-        assert time.monotonic() < end, "the run goes on"
+        assert time.monotonic() < end, "the run continues"
         time.sleep(0.1)
         if (now := steps_made(directory)) != made:
             made, since = now, time.monotonic()
@@ -197,7 +222,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_gone_on_from(user: 
     assert check(ended, 40)
     log = (ended.run_directory / "logs" / "trainer-solver.log").read_text()
     assert f"{saved[-1]}: table.safetensors has" in log
-    assert f"going on from {saved[-2]}" in log
+    assert f"continuing from {saved[-2]}" in log
 
 
 @pytest.mark.slow
@@ -218,7 +243,9 @@ def test_a_full_disk_under_the_journal(user: User) -> None:
     )  # what was held in memory is in the journal now
     ended = user.end(process, 60)
     assert check(ended, 40) == []
-    assert "dataflow: no new task is handed out: there is no room for the records" in ended.text
+    assert (
+        "dataflow: no new task is handed out: there is no disk space for the records" in ended.text
+    )
     assert "dataflow: tasks are handed out again: there is room" in ended.text
 
 
@@ -254,4 +281,4 @@ def test_a_full_disk_at_the_end_is_waited_for(user: User) -> None:
     assert check(ended, 8) == []
     assert [p.name for p in (directory / "checkpoints" / "solver").iterdir()] == ["update-00000008"]
     assert (directory / "models" / "solver" / "model.safetensors").stat().st_size
-    assert "there is room again" in ended.text
+    assert "there is disk space again" in ended.text

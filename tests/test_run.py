@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow_core.testing.runs import TABLE_RUN, Ended, User, live_processes
+from astraflow_testing.runs import TABLE_RUN, EndedCommand, User, live_processes
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -52,14 +52,14 @@ sets.held_out = { use = "digits", digits = 2, size = 8, split = "held_out" }
 
 
 @pytest.fixture(scope="module")
-def first_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[User, Ended]]:
+def first_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[User, EndedCommand]]:
     """A short run with evaluations, and whose it was."""
     user = User(tmp_path_factory.mktemp("first"))
     yield user, user.run_table("run.steps=8", config=EVALUATED)
     user.close()
 
 
-def test_a_run_leaves_what_it_promises(first_run: tuple[User, Ended]) -> None:
+def test_a_run_leaves_what_it_promises(first_run: tuple[User, EndedCommand]) -> None:
     user, ended = first_run
     assert ended.exit_code == 0, ended.text
     summary, directory = ended.summary, ended.run_directory
@@ -80,9 +80,9 @@ def test_a_run_leaves_what_it_promises(first_run: tuple[User, Ended]) -> None:
 
 
 @pytest.mark.slow
-def test_the_resolved_config_runs_again(first_run: tuple[User, Ended], user: User) -> None:
+def test_the_resolved_config_runs_again(first_run: tuple[User, EndedCommand], user: User) -> None:
     resolved = (first_run[1].run_directory / "config.toml").read_text()
-    ended = user.run_table(config=resolved)
+    ended = user.run_table("run.directory=runs", config=resolved)
     assert ended.exit_code == 0, ended.text
     assert ended.summary["steps"] == 8
 
@@ -124,7 +124,7 @@ def test_a_raas_may_die_and_another_may_join(user: User) -> None:
 
 @pytest.mark.slow
 def test_every_evaluation_is_made_whichever_raas_dies(user: User) -> None:
-    """The host of an evaluation may be killed at any moment; another one, or its successor, goes on."""
+    """The host of an evaluation may be killed at any moment; another one, or its successor, continues."""
     overrides = ["run.steps=60", "run.max_staleness=1", "raas.replicas=2", "eval.every=3"]
     process = user.start(*user.table_arguments(*overrides, config=EVALUATED))
     directory = user.wait_for_steps(1)
@@ -169,7 +169,7 @@ def test_a_killed_trainer_goes_on_from_its_checkpoint(user: User) -> None:
     versions = [line["version"] for line in steps]
     assert all(later > earlier for earlier, later in pairwise(versions))
     log = (directory / "logs" / "trainer-solver.log").read_text()
-    assert log.count("going on from") == 2
+    assert log.count("continuing from") == 2
 
 
 def _is_raas(pid: int, name: str, directory: str) -> bool:
@@ -182,6 +182,7 @@ def _is_role(pid: int, role: str, name: str, directory: str) -> bool:
     return role in words and name in words and any(directory in word for word in words)
 
 
+@pytest.mark.slow
 def test_ctrl_c_once_ends_cleanly_and_leaves_a_checkpoint(user: User) -> None:
     process = user.start(*user.table_arguments("run.steps=100000"))
     directory = user.wait_for_steps(3)
@@ -194,7 +195,7 @@ def test_ctrl_c_once_ends_cleanly_and_leaves_a_checkpoint(user: User) -> None:
 
 
 def test_ctrl_c_before_anybody_but_the_dataflow_is_there(user: User) -> None:
-    """Trainer and RaaS come when the run has ended already, and must hear of it."""
+    """Trainer and RaaS come when the run has ended already, and must learn of it."""
     process = user.start(*user.table_arguments("run.steps=100000"))
     user.wait_for(lambda: any(user.directory.glob("runs/*/dataflow.json")))
     process.send_signal(signal.SIGINT)
@@ -249,12 +250,19 @@ def test_a_killed_launcher_leaves_nothing_running(user: User, sockets: Path) -> 
     """Nor do engine hosts, a reward worker that hears no SIGTERM, and what that has started."""
     user.write("deaf_reward.py", DEAF_REWARD)
     deaf = TABLE_RUN.replace('use = "exact"\npartial = "positions"', 'use = "deaf_reward:Deaf"')
+    user.environment["ASTRAFLOW_DRY_CALL_S"] = "none"
     process = user.start(*user.table_arguments("raas.reward_deadline_s=1000", config=deaf))
     user.wait_for((user.directory / "asked").exists)
     lines = b"".join(
         Path(f"/proc/{pid}/cmdline").read_bytes() for pid in live_processes(user.marker)
     )
-    started = [b"raas.engine_host", b"raas.reward_worker", b"sleep", b"dataflow", b"trainer"]
+    started = [
+        b"astraflow_engine_host.main",
+        b"rewards.worker",
+        b"sleep",
+        b"dataflow",
+        b"trainer",
+    ]
     assert all(part in lines for part in started)
     process.kill()
     user.end(process, 10)

@@ -13,7 +13,7 @@ import pytest
 import xxhash
 from safetensors import deserialize
 
-from astraflow_core.testing.runs import User
+from astraflow_testing.runs import User
 
 pytest.importorskip("torch", reason="ranks are started by torchrun")
 
@@ -37,9 +37,9 @@ from pathlib import Path
 
 import numpy as np
 
-from astraflow_core.testing.table import TableEngine, TableTrainer
+from astraflow_testing.table import TableEngine, TableTrainer
 from astraflow_core.types import TensorSlice
-from astraflow_core.weights.part import Part
+from astraflow_weights.block_range import BlockRange
 from astraflow_plugin_fsdp.config import FsdpConfig
 
 
@@ -66,14 +66,14 @@ class Dying:
         self.rank, self.size = context.ranks.rank, context.ranks.size
         self.notes, self.made = Path(context.run.directory), 0
         self.deaths = json.loads((self.notes.parents[1] / "deaths.json").read_text())
-        read = Part.__getitem__
+        read = BlockRange.__getitem__
 
         def reading(part, wanted):
             if "process_request" in threading.current_thread().name:
                 self.at("serve")
             return read(part, wanted)
 
-        Part.__getitem__ = reading
+        BlockRange.__getitem__ = reading
 
     def at(self, phase):
         for number, (rank, where, steps) in enumerate(self.deaths):

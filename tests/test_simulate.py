@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from astraflow_core.testing.runs import TABLE_RUN, User
+from astraflow_testing.runs import TABLE_RUN, User
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 SLEEPY = (
     "run.steps=10",
-    "raas.episodes=16",
+    "raas.max_concurrent_episodes=16",
     "policies.solver.engine.token_s=0.5",
     "policies.solver.trainer.step_s=0.8",
 )
@@ -42,7 +42,7 @@ def run(user: User, *changes: str, config: str = TABLE_RUN) -> Path:
 
 
 def simulate(user: User, source: Path, *options: str) -> dict[str, Any]:
-    ended = user.astraflow("simulate", source, "--json", *options)
+    ended = user.astraflow("simulate", "--run", source, "--json", *options)
     assert ended.exit_code == 0, ended.text
     return dict(json.loads(ended.out))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow_core.testing.runs import TABLE_RUN, User
+from astraflow_testing.runs import TABLE_RUN, User
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -14,13 +14,14 @@ import pytest
 from safetensors import deserialize
 
 from astraflow_core.catalog import Catalog
-from astraflow_core.cli import main
-from astraflow_core.config.load import component_context, dump_toml
+from astraflow_core.config.load import component_context
 from astraflow_core.config.models import RunConfig
-from astraflow_core.dataflow.entries import Announced
-from astraflow_core.dataflow.journal_records import ENTRIES, encode_record
 from astraflow_core.types import ExportedTensor
-from astraflow_core.wire.messages import AnnouncementMessage
+from astraflow_runtime.cli import main
+from astraflow_runtime.config.saved import dump_toml
+from astraflow_runtime.dataflow.journal.entries import Announced
+from astraflow_runtime.dataflow.journal.entry_log import ENTRIES, encode_record
+from astraflow_wire.messages import AnnouncementMessage
 
 pytestmark = pytest.mark.timeout(120)
 TOKEN = "a-token-of-the-run"
@@ -44,7 +45,7 @@ def weights(changed: int) -> list[ExportedTensor]:
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """With a short path, as the socket of a doorbell wants it."""
-    with tempfile.TemporaryDirectory(prefix="w-") as made:
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="w-") as made:
         yield Path(made)
 
 
@@ -84,7 +85,7 @@ def test_versions_are_listed_verified_compared_and_pulled(
     table = config.policies["solver"].transport
 
     def told(*argv: object) -> Any:
-        assert main(["weights", argv[0], str(run), *map(str, argv[1:]), "--json"]) == 0  # type: ignore[list-item]
+        assert main(["weights", *map(str, argv), "--run", str(run), "--json"]) == 0
         return json.loads(capsys.readouterr().out)
 
     with closing(Catalog.discover().build("transport", table, context).publisher()) as publisher:

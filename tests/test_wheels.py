@@ -6,14 +6,13 @@ import configparser
 import json
 import tarfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import dev
 import pytest
+from packaging.requirements import Requirement
 from wheels import build, clean_environment, execute, install
-from workspace import declared, metadata_of, normal
+from workspace import declared, metadata_of, normal, plugins
 
 ADVANTAGES = """
 from importlib.metadata import entry_points
@@ -82,18 +81,10 @@ def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path
     return {names[path]: files for path, files in build(names, out, work).items()}
 
 
-def records(value: Any) -> Iterator[dict[str, Any]]:
-    """Every JSON object inside a JSON value."""
-    if isinstance(value, dict):
-        yield value
-        value = list(value.values())
-    if isinstance(value, list):
-        for item in value:
-            yield from records(item)
-
-
 @pytest.mark.timeout(120)
 def test_every_distribution_builds_whole(wheelhouse: dict[str, tuple[Path, Path]]) -> None:
+    plugin_folders = {package.path for package in plugins()}
+    wrong: list[str] = []
     for package in dev.packages():
         sdist, wheel = wheelhouse[package.name]
         source = package.path / "src"
@@ -118,11 +109,40 @@ def test_every_distribution_builds_whole(wheelhouse: dict[str, tuple[Path, Path]
             for line in metadata.splitlines()
             if line.startswith("Requires-Dist: ")
         }
+        wrong += [f"{package.name}: {line}" for line in _impossible(metadata)]
+        if package.path not in plugin_folders and not any(n.endswith("/py.typed") for n in names):
+            wrong.append(f"{package.name}: no py.typed, so that its annotations count for nobody")
         asked = declared(package.path)
         assert all(any(r.startswith(a) for r in required) for a in asked), package.name
         with tarfile.open(sdist) as archive:
             members = {name.partition("/")[2] for name in archive.getnames()}
         assert {"pyproject.toml", "README.md", "PKG-INFO"} <= members, package.name
+    assert not wrong, "\n".join(wrong)
+
+
+def _impossible(metadata: str) -> list[str]:
+    """Requirements of a wheel on distributions of ours that do not exist, or not in that version."""
+    versions = {p.name: metadata_of(p.path)["project"]["version"] for p in dev.packages()}
+    asked = [
+        Requirement(line.removeprefix("Requires-Dist: "))
+        for line in metadata.splitlines()
+        if line.startswith("Requires-Dist: astraflow")
+    ]
+    return [
+        f"{each} (here: {versions.get(normal(each.name), 'no such distribution')})"
+        for each in asked
+        if not each.specifier.contains(versions.get(normal(each.name), "none"))
+    ]
+
+
+def test_a_requirement_on_what_does_not_exist_is_found() -> None:
+    lines = ("astraflow-core>=0.1,<0.2", "astraflow-none>=0.1", "astraflow-wire>=7 ; extra == 'x'")
+    wrong = _impossible("".join(f"Requires-Dist: {line}\n" for line in lines))
+    assert [line.partition(" ")[0] for line in wrong] == [
+        "astraflow-none>=0.1",
+        "astraflow-wire>=7;",
+    ]
+    assert "no such distribution" in wrong[0] and "here: 0.1.0" in wrong[1]
 
 
 @pytest.mark.slow
@@ -132,11 +152,14 @@ def test_a_plugin_from_a_folder_brings_the_core_and_its_extra_what_the_loss_need
 ) -> None:
     wheels = wheelhouse["astraflow-core"][1].parent
     python = clean_environment(tmp_path / "venv", wheels, "astraflow-plugin-losses")
-    printed = execute(str(python.parent / "astraflow"), "plugins", "--json")
-    listed = [r for r in records(json.loads(printed)) if r.get("name") == "grpo"]
-    assert any(r.get("kind") == "algorithm" for r in listed), printed
-    assert not any(r.get("problem") for r in records(json.loads(printed))), printed
+    printed = execute(str(python), "-m", "astraflow_core")
+    listed = {plugin["distribution"]: plugin["problem"] for plugin in json.loads(printed)}
+    assert listed == {"astraflow-core": None, "astraflow-plugin-losses": None}, printed
     execute(str(python), "-c", NO_TORCH + ADVANTAGES)
+    for service in ("fastapi", "rich", "matplotlib", "zmq"):
+        execute(
+            str(python), "-c", f"import importlib.util as u; assert not u.find_spec({service!r})"
+        )
 
     install(python, wheels, "astraflow-plugin-losses[runtime]")
     execute(str(python), "-c", ADVANTAGES + LOSS)

@@ -3,7 +3,7 @@
 Restates: the sender compares two flat bf16 buffers at once, into a mask as long as the model, and writes a head of
 16 bytes, the index of every changed element (u32; u64 beyond 2^32 elements) and its new value; a body of more
 than half of the buffer does not fit, and the receiver pulls everything. The receiver copies the body, sorts the
-indices, scatters into a private copy of the model and writes the whole file anew beside the old one, which it
+indices, scatters into a private copy of the model and writes the whole file again beside the old one, which it
 replaces. Nothing is verified. Left out, in its favour: the trainer's copy into shared memory and the transfer.
 """
 

@@ -26,17 +26,17 @@ from astraflow_core.component import Kind
 from astraflow_core.config.environments import cache_folder
 from astraflow_core.config.load import LoadedConfig, component_context, load_config
 from astraflow_core.config.models import ComponentTable, DataPolicyTable
-from astraflow_core.dataflow.admission import Admission
-from astraflow_core.dataflow.chains import DataChain, NamedPolicy
-from astraflow_core.dataflow.cursor import PromptCursor
-from astraflow_core.dataflow.rows import shares_of, trained_tokens
-from astraflow_core.dataflow.stream import PolicyStream, StreamSettings
-from astraflow_core.hooks import Hooks
 from astraflow_core.seeds import derive_seed
-from astraflow_core.trainer.update import update
 from astraflow_core.types import Batch, Prompt, Sampling
-from astraflow_core.wire.batches import decode_batch
-from astraflow_core.wire.groups import ReceivedGroup
+from astraflow_runtime.dataflow.policies.pipeline import NamedPolicy, PolicyPipeline
+from astraflow_runtime.dataflow.rows.rows import shares_of, trained_tokens
+from astraflow_runtime.dataflow.rows.stream import PolicyStream, StreamSettings
+from astraflow_runtime.dataflow.tasks.admission import PromptAdmission
+from astraflow_runtime.dataflow.tasks.cursor import PromptCursor
+from astraflow_runtime.models.resolver import ModelResolver
+from astraflow_runtime.trainer.updates.update import update
+from astraflow_wire.batches import decode_batch
+from astraflow_wire.groups import ReceivedGroup
 from bench.studies.rollouts import POLICY, Rollouts
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart.toml"
@@ -111,7 +111,7 @@ class _Loop:
         held_out = self._build(Kind.PROMPT_SOURCE, config.eval.sets["held_out"], "eval-held_out")
         self._held_out = [held_out[index] for index in range(setting.held_out)]
         cursor = PromptCursor(prompts, config.run.seed, config.prompts.shuffle)
-        self.admission = Admission(cursor, self._chain(config.prompts.data, "prompts"))
+        self.admission = PromptAdmission(cursor, self._chain(config.prompts.data, "prompts"))
         settings = StreamSettings(
             table.batch_sequences, 1, config.run.steps, config.run.max_staleness, 1.0
         )
@@ -125,8 +125,8 @@ class _Loop:
         context = component_context(self._config, self._directory, "study", POLICY, name, "")
         return self._catalog.build(kind, table, context)
 
-    def _chain(self, tables: Sequence[DataPolicyTable], place: str) -> DataChain:
-        return DataChain(
+    def _chain(self, tables: Sequence[DataPolicyTable], place: str) -> PolicyPipeline:
+        return PolicyPipeline(
             [
                 NamedPolicy(
                     table.label, self._build(Kind.DATA_POLICY, table, f"{place}-{table.label}")
@@ -138,7 +138,7 @@ class _Loop:
     async def start(self) -> None:
         """Load the model on both sides."""
         config, table = self._config, self._config.policies[POLICY]
-        model = Hooks.for_models(self._catalog).resolve_model(
+        model = ModelResolver(self._catalog).resolve_model(
             table.model, config.run.seed, cache_folder()
         )
         steps = config.run.steps * table.mini_batches

@@ -35,7 +35,7 @@ def main(study: Study, arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=f"python -m bench.studies.{study.name}")
     parser.add_argument("--quick", action="store_true", help="two short runs, not recorded")
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, help="default: 0 1 2")
-    parser.add_argument("--report", action="store_true", help="make no run, write the report anew")
+    parser.add_argument("--report", action="store_true", help="make no run, write the report again")
     given = parser.parse_args(arguments)
     if given.quick:
         for run in make(study.quick(0), 0, []):

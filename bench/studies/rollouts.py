@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow_core.protocols.engine import Engine
-from astraflow_core.raas.tokenizer import FolderTokenizer
 from astraflow_core.types import (
     Completion,
     GenerateRequest,
@@ -24,7 +23,8 @@ from astraflow_core.types import (
     WeightSource,
 )
 from astraflow_core.types import Sequence as TokenSequence
-from astraflow_core.wire.groups import encode_group
+from astraflow_runtime.raas.episodes.tokenizer import FolderTokenizer
+from astraflow_wire.groups import encode_group
 
 POLICY = "solver"
 

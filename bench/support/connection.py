@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TypeVar
 
-from astraflow_core.wire.messages import Message, decode, encode
+from astraflow_wire.messages import Message, decode, encode
 from bench.support.processes import TOKEN, Service
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from astraflow_core.config.models import RunConfig
-from astraflow_core.dataflow.main import serve
+from astraflow_runtime.dataflow.main import serve
 from bench.support.processes import TOKEN, announce
 
 

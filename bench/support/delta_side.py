@@ -10,10 +10,10 @@ import numpy as np
 import xxhash
 
 from astraflow_core.types import Manifest
-from astraflow_core.weights.snapshot import BLOCK_SIZE
-from astraflow_plugin_delta.codec import Codec
+from astraflow_plugin_delta.coding.codec import Codec
 from astraflow_plugin_delta.link import LinkHead, entry_of, open_link, pack_link
 from astraflow_plugin_delta.patch import patch
+from astraflow_weights.snapshot import BLOCK_SIZE
 
 
 def blocks_of(weights: Any) -> Iterator[tuple[int, memoryview]]:

@@ -68,7 +68,7 @@ TABLES = {"speeds": speeds, "beside": beside}
 
 
 def filled(text: str, found: Recorded) -> str:
-    """A README with its tables anew. KeyError for a table that there is not."""
+    """A README with its tables again. KeyError for a table that there is not."""
     place = f"Recorded {found['date']} on {found['cores']} cores, Python {found['python']}:\n\n"
     return _BLOCK.sub(
         lambda block: block[1] + place + TABLES[block[2]](found) + "\n" + block[3], text

@@ -18,7 +18,7 @@ CONSTRAINTS = ROOT / "constraints.txt"
 
 def environment(name: str, requirements: Path) -> Path:
     """The interpreter of an environment with ``requirements`` (every one pinned) and nothing of ours, all
-    held to ``constraints.txt``; made anew if these files or our Python changed."""
+    held to ``constraints.txt``; made again if these files or our Python changed."""
     read = [requirements.read_bytes(), CONSTRAINTS.read_bytes(), sys.version.encode()]
     digest = hashlib.sha256(b"\0".join(read)).hexdigest()[:16]
     folder = cache_folder() / "bench" / f"{name}-{digest}"

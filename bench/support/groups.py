@@ -7,8 +7,24 @@ from collections.abc import Mapping
 import numpy as np
 
 from astraflow_core.types import Group, Sequence, Trajectory
-from astraflow_core.wire.groups import encode_group
-from astraflow_core.wire.messages import Task
+from astraflow_wire.groups import encode_group
+from astraflow_wire.messages import AnnouncementMessage, Task
+
+FIRST = 1
+"""The incarnation of everybody here: they register once."""
+
+
+def announcement(policy: str, version: int = 0) -> AnnouncementMessage:
+    """A version that nobody fetches."""
+    return AnnouncementMessage(
+        policy=policy,
+        version=version,
+        transport="none",
+        endpoints=[],
+        digest="0",
+        size=1,
+        incarnation=FIRST,
+    )
 
 
 def sequence_ids(task: str, size: int) -> range:
@@ -49,7 +65,8 @@ class Groups:
             )
             rewards = dict.fromkeys(self.policies, float(number % 2))
             trajectories.append(Trajectory(rows, rewards=rewards))
-        return encode_group(Group(task.id, task.prompt_id, tuple(trajectories)), raas)
+        group = Group(task.id, task.prompt_id, tuple(trajectories))
+        return encode_group(group, raas, incarnation=FIRST)
 
     def _sequence(self, identifier: int, policy: str, version: int) -> Sequence:
         tokens = self._tokens.copy()

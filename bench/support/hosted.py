@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from astraflow_core.config.load import load_config
-from astraflow_core.raas.host_client import HostClient
-from astraflow_core.raas.host_process import EngineHostProcess, HostSettings
 from astraflow_core.types import WeightSource
-from astraflow_core.wire.sockets import socket_folder
+from astraflow_runtime.raas.engines.host_client import HostClient
+from astraflow_runtime.raas.engines.host_process import EngineHostProcess, HostSettings
+from astraflow_wire.host.sockets import socket_folder
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 POLICY = "solver"

@@ -22,13 +22,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from astraflow_core.catalog import Catalog
 from astraflow_core.config.models import ComponentTable
-from astraflow_core.testing.conformance.subject import context
 from astraflow_core.types import Batch
-from astraflow_core.weights.snapshot import Snapshot, Snapshotter
-from astraflow_plugin_delta.codec import Codec
+from astraflow_plugin_delta.coding.codec import Codec
+from astraflow_plugin_delta.coding.kernels import load_kernel
 from astraflow_plugin_delta.companion import DeltaCompanion
-from astraflow_plugin_delta.kernels import load_kernel
 from astraflow_plugin_delta.link import open_index, open_link, pack_link
+from astraflow_testing.conformance.subject import context
+from astraflow_weights.snapshot import Snapshot, Snapshotter
 from bench.support.entropy import Seen
 
 RATES = ("1e-6", "5e-6")

@@ -24,10 +24,10 @@ import numpy.typing as npt
 
 from astraflow_core.types import Announcement, ExportedTensor, Manifest, Ranks, TensorSlice
 from astraflow_core.types.weights import DTYPE_BYTES
-from astraflow_core.weights.publisher import HttpPublisher
-from astraflow_core.weights.shard_publisher import HttpShardPublisher
-from astraflow_core.weights.shards import Place, make_plan
-from astraflow_core.weights.snapshot import BLOCK_SIZE
+from astraflow_weights.publish.publisher import HttpPublisher
+from astraflow_weights.shard_plan import ElementRange, make_plan
+from astraflow_weights.shards.publisher import HttpShardPublisher
+from astraflow_weights.snapshot import BLOCK_SIZE
 from bench.co_located import POLICY, Mapper
 from bench.support.obedient import ANSWER_S, Obedient
 from bench.support.timing import cpu_of
@@ -86,7 +86,7 @@ class Group:
         self._moved = self.size - self.size // ranks
         if mode == "sharded":
             said = [
-                [Place(*tensor, *span(tensor[2], rank, ranks)) for tensor in tensors]
+                [ElementRange(*tensor, *span(tensor[2], rank, ranks)) for tensor in tensors]
                 for rank in range(ranks)
             ]
             plan = make_plan("the model", said, BLOCK_SIZE)

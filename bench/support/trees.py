@@ -60,7 +60,7 @@ def cpu_s(root: int) -> float:
 
 
 def kill(root: int) -> None:
-    """SIGKILL to a whole tree, the root first, so that nothing is started anew."""
+    """SIGKILL to a whole tree, the root first, so that nothing is restarted."""
     for pid in tree(root):
         try:
             os.kill(pid, signal.SIGKILL)

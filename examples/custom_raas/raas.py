@@ -16,7 +16,8 @@ from pathlib import Path
 
 from table_engine import TableEngine
 
-from astraflow_core.wire import client, completions, messages, raas_client, server
+from astraflow_wire import completions, messages
+from astraflow_wire.http import client, raas_client, server
 
 log = logging.getLogger("custom_raas")
 Versions = dict[str, int]
@@ -27,7 +28,7 @@ class Raas:
 
     def __init__(self, engine: TableEngine, url: str, token: str, policy: str, name: str) -> None:
         self.engine, self.token, self.policy, self.name = engine, token, policy, name
-        self.http, self.capacity = client.Client(url, token), 32
+        self.http, self.capacity = client.AsyncClient(url, token), 32
         self.dataflow = raas_client.RaasClient(self.http, name, [policy], self.capacity, self.hear)
         self.tasks: dict[str, tuple[messages.Task, asyncio.Task[None]]] = {}
         self.known: dict[int, messages.AnnouncementMessage] = {}
@@ -51,7 +52,7 @@ class Raas:
 
     @property
     def seen(self) -> Versions:
-        """The newest version heard of."""
+        """The newest version known."""
         return {self.policy: max(self.known, default=-1)}
 
     @property
@@ -72,7 +73,7 @@ class Raas:
             await asyncio.sleep(self.dataflow.renew_s)
             await self.dataflow.renew(list(self.tasks), self.serving, self.seen)
 
-    def hear(self, news: messages.News) -> None:
+    def hear(self, news: messages.Notices) -> None:
         """Versions to fetch, versions to keep, leases that are lost, and the wish to stop."""
         self.known |= {entry.version: entry for entry in news.announcements}
         self.pins = news.pins
@@ -101,14 +102,16 @@ class Raas:
         """The group: prompts and completions as the token ids that were given and sampled, never text."""
         while task.pinned.get(self.policy, self.engine.version) != self.engine.version:
             await asyncio.sleep(0.01)
-        prompt = self.engine.encode(task.data["prompt"])
+        prompt, incarnation = self.engine.encode(task.data["prompt"]), self.dataflow.incarnation
         episodes = list[completions.Sampled]()
         for _ in range(task.group_size):
             tokens, logprobs, versions = await self.engine.generate(prompt, task.sampling)
             reward = self.reward(str(task.data.get("answer", "")), self.engine.decode(tokens))
             cut = tokens[-1] != self.engine.end
             episodes.append(completions.Sampled(tokens, logprobs, versions, reward, cut))
-        return completions.encode_completions(self.name, task, self.policy, prompt, episodes)
+        return completions.encode_completions(
+            self.name, task, self.policy, prompt, episodes, incarnation=incarnation
+        )
 
     def reward(self, answer: str, text: str) -> float:
         """The share of characters that are right."""
@@ -130,7 +133,7 @@ class Raas:
 
     async def swap(self, entry: messages.AnnouncementMessage) -> None:
         try:
-            # In a thread: the event loop answers meanwhile, and requests in flight go on.
+            # In a thread: the event loop answers meanwhile, and requests in flight continue.
             logits = await asyncio.to_thread(self.engine.load, entry, self.token)
         except (OSError, ValueError) as error:
             log.warning("%s stays at version %d: %s", self.name, self.engine.version, error)

@@ -1,25 +1,35 @@
-"""A toy that samples, for the rollout service beside it: a table of logits, without any framework."""
+"""A toy that samples, for the rollout service beside it: a table of logits, without any framework.
+
+    python table_engine.py FOLDER
+
+writes a model for it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import xxhash
-from safetensors.numpy import load
+from safetensors.numpy import load, save_file
 
-from astraflow_core.wire import auth, messages
+from astraflow_testing.table import POSITIONS
+from astraflow_tiny_model.folder import ALPHABET, write_tiny_model
+from astraflow_wire import messages
+from astraflow_wire.http import auth
 
 Samples = tuple[list[int], list[float], list[int]]
 
 
 class TableEngine:
     """Token `t` of a completion comes from `softmax(logits[t])`, whatever the prompt, as the trainer
-    `astraflow_core.testing.table:TableTrainer` learns it. `logits` float `[positions, vocabulary]`."""
+    `astraflow_testing.table:TableTrainer` learns it. `logits` float `[positions, vocabulary]`."""
 
     context = 128
 
@@ -70,8 +80,11 @@ class TableEngine:
             url = f"{url}/v1/weights/{entry.policy}/{entry.version}/{what}"
             headers = {**auth.bearer(token), **ranged}
             request = urllib.request.Request(url, headers=headers)  # noqa: S310
-            with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310
-                return bytes(response.read())
+            try:
+                with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310
+                    return bytes(response.read())
+            except HTTPException as error:  # the publisher ended in the middle of its answer
+                raise OSError(f"{url}: {type(error).__name__}: {error}") from error
 
         publisher = entry.endpoints[0]
         manifest = msgspec.msgpack.decode(get(publisher, "manifest", {}))
@@ -86,4 +99,20 @@ class TableEngine:
         digest = xxhash.xxh3_128_hexdigest(b"".join(map(xxhash.xxh3_128_digest, cut)))
         if digest != entry.digest:
             raise ValueError(f"version {entry.version} has digest {digest}, not {entry.digest}")
-        return np.asarray(load(bytes(data))["logits"], np.float64)
+        tensors = load(bytes(data))
+        if "logits" not in tensors:
+            raise ValueError(
+                f"this toy serves a table `logits`; the model has {sorted(tensors)[:3]}"
+            )
+        return np.asarray(tensors["logits"], np.float64)
+
+
+def write_model(folder: Path) -> None:
+    """A table as a model folder: tokenizer, config, and `logits` drawn at random."""
+    write_tiny_model(folder, hidden=8, layers=1, heads=1, kv_heads=1)
+    logits = np.random.default_rng(0).normal(0, 1.5, (POSITIONS, len(ALPHABET)))
+    save_file({"logits": logits.astype(np.float32)}, folder / "model.safetensors")
+
+
+if __name__ == "__main__":
+    write_model(Path(sys.argv[1]))

@@ -24,7 +24,9 @@ import msgspec
 import numpy as np
 import xxhash
 
-from astraflow_core.wire import batches, client, messages, tensor_file
+from astraflow_wire import batches, messages
+from astraflow_wire.http import client
+from astraflow_wire.model_files import tensor_file
 
 log = logging.getLogger("custom_trainer")
 BLOCK = 2 << 20
@@ -130,16 +132,16 @@ class Trainer:
     def __init__(self, table: Table, url: str, token: str, policy: str, saved: Path) -> None:
         self.table, self.policy, self.saved = table, policy, saved
         self.dataflow, self.weights = client.SyncClient(url, token), Weights(policy, token)
-        self.version = -1
+        self.version, self.incarnation = -1, 0
 
     def run(self, save_every: int = 4) -> None:
-        """Until there are no more batches. One that was killed goes on from the state that it saved."""
+        """Until there are no more batches. One that was killed continues from the state that it saved."""
         states = [0, *(int(file.stem) for file in self.saved.glob("*.npy"))]
         hello = messages.RegisterTrainer(
             policy=self.policy, pid=os.getpid(), host=socket.gethostname(), updates=tuple(states)
         )
         known = self.post("/v1/trainers/register", hello, messages.TrainerRegistered)
-        updates = known.updates
+        updates, self.incarnation = known.updates, known.incarnation
         if updates:
             self.table.logits = np.load(self.saved / f"{updates}.npy")
         self.announce(known.highest_version + 1)  # a number is never used twice
@@ -159,7 +161,9 @@ class Trainer:
 
     def next_batch(self) -> Any:
         while True:  # a long-poll: the answer may be that there is none yet
-            asked = messages.NextBatch(policy=self.policy, version=self.version, wait_s=5.0)
+            asked = messages.NextBatch(
+                policy=self.policy, version=self.version, wait_s=5.0, incarnation=self.incarnation
+            )
             body = self.dataflow.post_for_bytes("/v1/batches/next", asked, deadline_s=60.0)
             batch = batches.decode_batch(body)
             if not isinstance(batch, batches.NoBatch) or batch.ended:
@@ -184,6 +188,8 @@ class Trainer:
 
     def post(self, path: str, message: messages.Message, reply: Any = messages.Done) -> Any:
         """Tries again until the deadline if the dataflow is away for a moment."""
+        if self.incarnation:  # the number that register answered: every later call carries it
+            message = msgspec.structs.replace(message, incarnation=self.incarnation)
         return self.dataflow.post(path, message, reply, deadline_s=60.0)
 
 

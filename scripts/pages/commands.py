@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from functools import cache
 
-from astraflow_core.cli import TRACEBACK, parser
-from astraflow_core.cli.secrets import DATAFLOW, TOKEN
-from astraflow_core.discovery import DISABLE_VARIABLE
+from astraflow_core.installed.discovery import DISABLE_VARIABLE
+from astraflow_runtime.cli import TRACEBACK, parser
+from astraflow_runtime.cli.helping import READ_ON, every_command
+from astraflow_runtime.cli.running.secrets import DATAFLOW, TOKEN
 from pages.markdown import GENERATED, code, page, table
+from pages.workspace_catalog import catalog
 
 _VARIABLES = {
-    TOKEN: "the run's token, for the commands of one role and for those that look into a run",
+    TOKEN: "the run's token, for the commands of one role and for those that inspect a run",
     DATAFLOW: "URL of the dataflow, for the same",
     DISABLE_VARIABLE: "plugins that are not to be imported, by name, with commas between",
     "ASTRAFLOW_BANDWIDTH_MB_S": "megabytes per second between trainer and RaaS, if known: the transport `auto` "
     "chooses by it",
     "ASTRAFLOW_CACHE": "folder for what can be fetched or made again: models, environments",
+    "ASTRAFLOW_DRY_CALL_S": "seconds that the dry call of workflow and reward may take before a run starts (10); `none` leaves it out",
     "ASTRAFLOW_ENVIRONMENTS": "folder for environments alone; `scripts/dev.py` sets it for tests, since an "
     "environment holds the sources that made it, and two checkouts would take it from each other",
     "ASTRAFLOW_LOG_LEVEL": "what the processes of a run log: `debug`, `info`, `warning` or `error`",
     TRACEBACK: "`1` shows the traceback of every error",
 }
+
+
+@cache
+def _parser() -> argparse.ArgumentParser:
+    return parser(catalog().plugins)
 
 
 def commands() -> str:
@@ -30,36 +39,37 @@ def commands() -> str:
         "# Commands",
         GENERATED,
         """
-`astraflow COMMAND …`, or `python -m astraflow_core COMMAND …` with an interpreter of your choice. `--help`
+`astraflow COMMAND …`, or `python -m astraflow_runtime COMMAND …` with an interpreter of your choice. `--help`
 after any of them says what is below; `astraflow --version` gives the version of the core.
+
+Some commands come with a distribution of their own ([which](distributions.md#the-commands)), and `astraflow --help` lists those that
+are installed. A plugin of yours can bring [a command](write-a-plugin.md#a-command) too. If several plugins have one of the same name,
+the name means that of this repository, and `astraflow PLUGIN/NAME` another.
+
+Commands about a run take `--run RUN`: the path of its directory, or its name in `runs/` of the working directory.
+Without it they take the newest run there, and those that need a running run the newest that has not ended.
+
+A *policy* is a model that a run trains, a table `[policies.NAME]`. A *data policy* is a component that decides which
+prompts and groups are used, an entry of `[prompts] data` or `[policies.NAME] data`; `astraflow data-policy` changes
+those. `astraflow config explain` tells what a key means, `astraflow trace` what became of a prompt or a group.
 """,
-        *(part for path, each in every_command(parser()) for part in _command(path, each)),
+        *(part for path, each in every_command(_parser()) for part in _command(path, each)),
         "## Exit codes",
         """
 | code | meaning |
 |---|---|
 | 0 | done |
 | 1 | a run that started has failed |
-| 2 | something that you can mend: the message names what is wrong, what was expected and what to do |
+| 2 | something that you can fix: the message names what is wrong, what was expected and what to do |
+| 3 | `astraflow raas` alone: the dataflow does not take it in, as when another RaaS has its name; nobody needs to start it again |
 | 130 | interrupted by Ctrl-C |
+| 143 | interrupted by SIGTERM, or by SIGHUP: the terminal or the connection of ssh was closed. `nohup` keeps a run going |
 
 Commands that print for people print JSON with `--json`.
 """,
         "## Environment",
         table(("variable", ""), [(code(name), meaning) for name, meaning in _VARIABLES.items()]),
     )
-
-
-def every_command(
-    top: argparse.ArgumentParser, path: tuple[str, ...] = ()
-) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """``"plugins"``, ``"plugins why"`` … with their parsers, in the order of ``--help``. A command that only
-    groups others is one too."""
-    for action in top._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for name, inner in action.choices.items():
-                yield " ".join((*path, name)), inner
-                yield from every_command(inner, (*path, name))
 
 
 def _command(path: str, parser: argparse.ArgumentParser) -> Iterator[str]:
@@ -75,13 +85,18 @@ def _command(path: str, parser: argparse.ArgumentParser) -> Iterator[str]:
     for group in parser._mutually_exclusive_groups:
         names = " and ".join(code(_named(each).split()[0]) for each in group._group_actions)
         yield f"{'Exactly' if group.required else 'At most'} one of {names}."
+    if parser.epilog:
+        examples, _, read_on = parser.epilog.partition(f"\n\n{READ_ON}")
+        lines = [line.strip() for line in examples.splitlines()[1:]]
+        yield "\n".join(["```bash", *lines, "```"])
+        yield f"More: [{read_on}]({read_on})"
 
 
 def _summary(path: str) -> str:
     """The line that ``--help`` of the command above shows."""
     *above, last = path.split()
-    holders = [(parser(), path)]  # a command of two words stands beside those of one
-    holders += [(dict(every_command(parser()))[" ".join(above)], last)] if above else []
+    holders = [(_parser(), path)]  # a command of two words stands beside those of one
+    holders += [(dict(every_command(_parser()))[" ".join(above)], last)] if above else []
     for holder, name in holders:
         for action in holder._actions:
             shown_here = getattr(action, "_choices_actions", [])
@@ -108,6 +123,7 @@ def _named(action: argparse.Action) -> str:
     if not action.option_strings:
         return _metavar(action)
     takes = "" if action.nargs == 0 else f" {_metavar(action)}"
+    takes = f" [{_metavar(action)}]" if action.nargs == "?" else takes
     return f"{action.option_strings[-1]}{takes}"
 
 

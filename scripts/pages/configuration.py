@@ -12,11 +12,11 @@ from pydantic import BaseModel
 
 from astraflow_core.catalog import Selected
 from astraflow_core.component import Kind
-from astraflow_core.config.explain import Key, component_keys, core_keys
 from astraflow_core.config.models import RunConfig
 from astraflow_core.config.tables import component_tables
-from astraflow_core.docstrings import docstring_of
 from astraflow_core.hookspecs import PROJECT
+from astraflow_runtime.cli.installation.docstrings import docstring_of
+from astraflow_runtime.config.explain import KeyDescription, component_keys, core_keys
 from pages.markdown import GENERATED, code, codes, page, prose, table
 from pages.workspace_catalog import anchor, catalog, home, providers, title
 
@@ -31,14 +31,19 @@ A run is one TOML file with one table per role. A table that names a component b
 keys of that component, which are listed with it below. Unknown keys are errors. `NAME` stands for a name
 of yours (lower-case letters, digits and underscores, a letter first), `N` for a place in a list.
 
-- `use` is a component's name, `plugin/name` if two plugins provide that name, or `module:attr` for code
-  of yours that is in no package. `transport = { use = "auto" }` leaves the choice to a plugin
+- `use` is a component's name, `plugin/name`, or `module:attr` for code of yours that is in no package. If several
+  installed plugins provide a name, the name alone means the component that the run began with; in a new run that of this
+  project; if none of them is, the run must say `plugin/name`. So installing a plugin changes no run. `transport = { use = "auto" }` leaves the choice to a plugin
   ([astraflow_choose_transport](hooks.md)).
 - `extends = "base.toml"` at the top of a file starts from another file, found from the folder of the one
   that names it. Tables are merged key by key; a table that names another component replaces the one
   before, one that names the same component keeps its other keys, and the head of the run says which.
+- `"none"` switches a key off of which the type says so, over a default or over a file that is extended: TOML has no
+  null. Where 0 switches off, the key says that.
 - `--set run.steps=10` overrides one value, `--set policies.solver.data.0.use=…` one inside a list.
-- Relative paths start from the folder of the file that sets them, those of `--set` from where you are.
+- Relative paths start from the folder of the file that sets them, those of `--set` from where you are. The module of a
+  `module:attr` is looked for as Python does, then in the folder of the file that names it, then where you are. A run's
+  own `config.toml` has absolute paths, so that it continues from anywhere.
 - `astraflow config explain KEY` says here what a key means, `astraflow config show FILE` where each value
   of a run comes from, `astraflow config schema --json` gives the schema to an editor.
 """,
@@ -81,7 +86,9 @@ def _kinds_of_tables() -> dict[str, Kind]:
     return {re.sub(r"\.\d+", ".N", p.path): p.kind for p in component_tables(skeleton)}
 
 
-def _row(key: Key, name: str, kind: Kind | None, table_default: object) -> tuple[str, ...]:
+def _row(
+    key: KeyDescription, name: str, kind: Kind | None, table_default: object
+) -> tuple[str, ...]:
     default = key.default
     if default is None:  # required in its table, but the whole table may have a default
         given = getattr(table_default, name, None) if isinstance(table_default, BaseModel) else None
@@ -112,7 +119,9 @@ def _component(selected: Selected) -> str:
     keys = component_keys(catalog(), selected.kind, selected.qualified)
     prefix = f"{selected.kind}/{selected.qualified}."
     rows = [_row(key, key.path.removeprefix(prefix), None, None) for key in keys]
-    implements = docstring_of(component.target) if selected.kind is Kind.ALGORITHM else ""
+    # A data policy of the core has no README that would say what it computes.
+    computes = selected.kind is Kind.ALGORITHM or "scale" in component.capabilities
+    implements = docstring_of(component.target) if computes else ""
     return page(
         f"{summary}. In {home(selected.plugin)}. Capabilities: {flags}.",
         prose(implements),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from astraflow_core.protocols.engine import Engine
-from astraflow_core.raas import host_protocol as protocol
+from astraflow_engine_host import protocol
 from pages.markdown import code, page, prose, table
 
 
@@ -31,7 +31,7 @@ def engine_host() -> str:
 A `Failure` is `kind`, `message` and `where` (`file:line`). The caller gets it back as an exception:
 {", ".join(code(kind) for kind in protocol.KNOWN)} as such, any other as `EngineError`. A host that ends, or does not
 answer a `ping`, makes every call under way end with `HostGone`; a call without an answer by its deadline
-ends with `DeadlineExceeded`. In both cases the host is started anew. No deadline of a call counts the time in which
+ends with `DeadlineExceeded`. In both cases the host is restarted. No deadline of a call counts the time in which
 somebody has stopped the host (SIGSTOP); it is waited for, five times `run.deadline_s` at most.
 """,
     )

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from astraflow_core.capabilities import CAPABILITIES, PAIRINGS
 from astraflow_core.component import API_VERSION, Kind
 from astraflow_core.hookspecs import PROJECT, Lifecycle, Registration
+from astraflow_core.installed.manifest_problems import COMMANDS
+from pages.hook_docs import HookDoc, example_of
 from pages.markdown import GENERATED, code, codes, page, prose, table
 from pages.workspace_catalog import catalog, home, providers, title
 
@@ -28,15 +30,17 @@ arguments that it does not use.
 
 | call | meaning |
 |---|---|
-| registration | asked once per process; returns the components of one kind |
+| registration | asked once per process; returns what the plugin provides |
 | lifecycle | every active plugin is called |
 | first result | plugins are asked in turn until one answers other than `None` |
 | wrapper | a generator around the core's own implementation, `@hookimpl(wrapper=True)` |
 """,
         "## Registration",
-        *(part for kind in Kind for part in _registration(kind)),
+        HookDoc.of(Registration).text,
+        HookDoc.of(Registration).listed(),
+        *(part for name in _names(Registration) for part in _registration(name)),
         "## Lifecycle",
-        prose(Lifecycle.__doc__),
+        HookDoc.of(Lifecycle).text,
         *(part for name in _names(Lifecycle) for part in _lifecycle(name)),
         "## Capabilities",
         "What a component may declare. The sets are closed: an unknown flag makes a plugin unusable. Flags "
@@ -73,20 +77,35 @@ def _call(name: str) -> str:
     return "first result" if getattr(spec, f"{PROJECT}_spec")["firstresult"] else "lifecycle"
 
 
-def _registration(kind: Kind) -> Iterator[str]:
-    found = [selected.component.name for selected in catalog().components(kind)]
-    yield f"### `{_signature(Registration, kind.hook)}`"
-    yield f"*registration* of kind `{kind}`. {prose(getattr(Registration, kind.hook).__doc__)}"
+def _registration(name: str) -> Iterator[str]:
+    about = HookDoc.of(getattr(Registration, name))
+    kind = next((kind for kind in Kind if kind.hook == name), None)
+    found = [s.component.name for s in catalog().components(kind)] if kind else []
+    if name == COMMANDS:
+        found = [command.name for plugin in catalog().plugins for command in plugin.commands]
+    yield f"### `{_signature(Registration, name)}`"
+    yield (
+        f"*registration* of kind `{kind}`. {about.text}"
+        if kind
+        else f"*registration*. {about.text}"
+    )
     if found:
         yield f"In this repository: {codes(found)}."
+    if fields := about.listed():
+        yield fields
+    yield example_of(name)
 
 
 def _lifecycle(name: str) -> Iterator[str]:
+    about = HookDoc.of(getattr(Lifecycle, name))
     yield f"### `{_signature(Lifecycle, name)}`"
-    yield f"*{_call(name)}*. {prose(getattr(Lifecycle, name).__doc__)}"
+    yield f"*{_call(name)}*. {about.text}"
     found = providers(name)
     if found:
         yield f"In this repository: {', '.join(home(plugin.name) for plugin in found)}."
+    if fields := about.listed():
+        yield fields
+    yield example_of(name)
 
 
 def _capabilities(kind: Kind) -> Iterator[str]:

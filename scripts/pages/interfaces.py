@@ -8,8 +8,8 @@ from pathlib import Path
 
 import dev
 
-from astraflow_core.discovery import CORE
 from astraflow_core.hookspecs import PROJECT
+from astraflow_core.installed.discovery import RUNTIME
 from pages.markdown import page
 from pages.workspace_catalog import catalog
 
@@ -37,7 +37,7 @@ def serving() -> Iterator[tuple[str, Path]]:
     folders = {package.name: package.path for package in dev.packages()}
     for plugin in catalog().plugins:
         folder = folders[plugin.distribution]
-        sources = [] if plugin.name == CORE else sorted((folder / "src").rglob("*.py"))
+        sources = [] if plugin.name == RUNTIME else sorted((folder / "src").rglob("*.py"))
         if f"{PROJECT}_routes" in plugin.hooks or any(
             _SERVES.search(file.read_text(encoding="utf-8")) for file in sources
         ):

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from types import ModuleType
-from typing import Any
+from types import ModuleType, NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 from unittest.mock import MagicMock
 
 import dev
@@ -18,11 +18,14 @@ import workspace
 from fastapi import FastAPI
 from starlette.routing import Route
 
-from astraflow_core.dataflow.service import DataflowService
-from astraflow_core.raas.monitor import monitor_app
-from astraflow_core.wire import batches, groups, messages
+from astraflow_core.types.columns import Column
+from astraflow_core.types.units import UNIT_COLUMNS
+from astraflow_runtime.dataflow.http.service import DataflowService
+from astraflow_runtime.raas.monitor import monitor_app
+from astraflow_wire import batches, column_table, groups, limits, messages
 from pages import views
 from pages.engine_host import engine_host
+from pages.fields import View
 from pages.interfaces import interfaces
 from pages.markdown import BEGIN, END, code, page, prose, table
 
@@ -41,12 +44,17 @@ ANY_ROUTE = {
     404: "there is no such path",
     405: "the path has another method",
     413: "the body is over 512 MiB (on a RaaS 1 MiB)",
+    431: "the head is over 64 KiB, or has more than 100 headers",
     500: "the service failed; its log has the trace",
+    503: "no place for another connection: all belong to peers that have shown the token",
 }
 ANY_POST = {
     400: "malformed: the reason names the message that was expected and the field that is wrong",
     409: "what was asked for made the run fail; the reason is the run's",
+    507: "it is done, but the disk under the journal is full; the same call again gets the answer when there is room, "
+    "and no deadline counts until then",
 }
+_COUNTED = re.compile(r"^Annotated\[(.+), Meta\(max_length=(\w+)\)\]$")
 _REFUSAL = re.compile(r"^(\d{3}): (.*(?:\n(?!\d{3}: ).+)*)", re.MULTILINE)
 
 
@@ -79,7 +87,7 @@ def _linked(types: tuple[type, ...], framed: bool) -> str:
 
 
 def processes(text: str) -> str:
-    """The page of processes with its generated part anew."""
+    """The page of processes with its generated part again."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
@@ -112,14 +120,24 @@ def _protocol() -> str:
         "### Dataflow and RaaS",
         "Every request to either may be refused:",
         table(("status", "when"), [(str(status), when) for status, when in ANY_ROUTE.items()]),
-        "and every `POST` to the dataflow:",
+        "A connection over which no request with the token has come within 10 seconds is closed; the oldest such one makes room "
+        "for a new one. There are as many places as half of the files that the process may open, at most 4,096, three quarters of them for one "
+        "address. A connection that is idle for 120 seconds is closed.",
+        "Every `POST` to the dataflow may be refused too:",
         table(("status", "when"), [(str(status), when) for status, when in ANY_POST.items()]),
         "### Trainer",
         "A trainer serves nothing itself. The publisher of its transport, in the same process, serves its "
         "weights: see the plugins below.",
         engine_host(),
         interfaces(),
+        *_columns(),
         "## Messages",
+        "A message is a msgpack map of its fields by name, if nothing else is said. One with a default may be left out; "
+        "`incarnation` is given all the same.",
+        "Types of fields. NaN and infinities are out of bounds, and what is out of bounds is refused when it is "
+        f"decoded. Texts for people are cut after {limits.MAX_TEXT} characters instead, those of a wait after "
+        f"{limits.MAX_WAIT_TEXT}.",
+        _field_types(),
         *(part for struct in shown for part in _message(struct)),
     )
 
@@ -128,7 +146,7 @@ def _endpoints(found: list[Endpoint]) -> str:
     return table(("", "called by", "body", "reply"), [endpoint.row() for endpoint in found])
 
 
-def _views(service: str, described: dict[str, views.View]) -> Iterator[str]:
+def _views(service: str, described: dict[str, View]) -> Iterator[str]:
     """What the JSON of each view holds."""
     for path, view in described.items():
         yield f"`GET {path}` of the {service}:"
@@ -185,18 +203,21 @@ def _body(route: Route) -> tuple[type, ...]:
 def _calls() -> dict[str, list[tuple[str, str]]]:
     """Path -> the callers in the core, each with the name of the message that it expects ("": a frame)."""
     names = {
-        "wire/raas_client.py": "RaaS",
-        "trainer/*.py": "trainer",
-        "launch/*.py": "launcher",
-        "cli/*.py": "command line",
+        "libs/wire/src/astraflow_wire/http/raas_client.py": "RaaS",
+        "runtime/src/astraflow_runtime/trainer/**/*.py": "trainer",
+        "runtime/src/astraflow_runtime/launch/**/*.py": "launcher",
+        "runtime/src/astraflow_runtime/cli/**/*.py": "command line",
     }
     found: dict[str, list[tuple[str, str]]] = {}
     for files, caller in names.items():
-        for file in sorted((dev.ROOT / "core/src/astraflow_core").glob(files)):
+        for file in sorted(dev.ROOT.glob(files)):
             for node in ast.walk(workspace.tree_of(file)):
                 if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
                     continue
-                if node.func.attr in ("post", "post_bytes", "post_for_bytes") and node.args:
+                if (
+                    node.func.attr in ("post", "_post", "post_bytes", "post_for_bytes")
+                    and node.args
+                ):
                     path = ast.unparse(node.args[0]).strip("'\"")
                     framed = node.func.attr == "post_for_bytes"
                     expected = "" if framed else ast.unparse(node.args[2]).rpartition(".")[2]
@@ -222,18 +243,100 @@ def refusals(struct: type) -> list[tuple[int, str]]:
     return [(int(status), " ".join(when.split())) for status, when in _REFUSAL.findall(text)]
 
 
+COLUMNS = (
+    ("Columns of tokens", "token", column_table.TOKEN_COLUMNS),
+    ("Columns of rows", "row", column_table.ROW_COLUMNS),
+    ("Columns of units", "row", UNIT_COLUMNS),
+    ("Sparse columns", "token", column_table.SPARSE_COLUMNS),
+    ("Column of borrowed rows", "row", column_table.SOURCE_COLUMNS),
+)
+
+
+def _columns() -> Iterator[str]:
+    """The buffers of frames."""
+    yield "## Columns"
+    yield (
+        "The buffers of a pushed group are the columns of tokens, over all its sequences in the order of the header. "
+        "Those of a batch are the columns of rows, of tokens, with `units` in its header those of units, and with a "
+        "`source` the column of borrowed rows, in this order. A buffer has one element for each token, or for each "
+        "row, which is a sequence; the rows of a batch lie end to end. The sparse columns that the header names come "
+        "last, in the order of their table. Each has two buffers: ascending indexes of the tokens that have a value "
+        "(`<i8`, from 0, over all tokens), and the values."
+    )
+    for title, per, columns in COLUMNS:
+        yield f"### {title}"
+        lines = [
+            (
+                code(c.name),
+                code(_dtype(c)),
+                c.about,
+                "" if c.not_sampled is None else str(c.not_sampled),
+            )
+            for c in columns
+        ]
+        sampled = any(line[-1] for line in lines)
+        head = ("column", "dtype", f"each {per}", "where nothing was sampled")
+        yield table(head, lines) if sampled else table(head[:3], [line[:3] for line in lines])
+
+
+def _dtype(column: Column) -> str:
+    """As NumPy writes it, with the order of bytes."""
+    return column.raw.newbyteorder("<").str.replace("|", "")
+
+
 def _message(struct: type) -> Iterator[str]:
     yield f"### {struct.__name__}"
     yield _REFUSAL.sub("", prose(struct.__doc__)).rstrip()
+    config = struct.__struct_config__  # type: ignore[attr-defined]
+    if config.array_like:
+        yield "A msgpack array of these fields, in this order, instead of a map:"
+    if config.tag is not None:
+        yield f"The map has one key more, `{config.tag_field}`, with the value `{config.tag}`."
     if refused := refusals(struct):
         yield "\n".join(f"- {status}: {when}" for status, when in refused)
     fields = {field.name: field for field in msgspec.structs.fields(struct)}
     lines = [
-        f"{name}: {annotation}{_default(fields[name])}"
+        f"{name}: {_COUNTED.sub(_at_most, annotation)}{_default(fields[name])}"
         for name, annotation in struct.__annotations__.items()
     ]
     if lines:
         yield "```text\n" + "\n".join(lines) + "\n```"
+
+
+def _at_most(found: re.Match[str]) -> str:
+    return f"{found[1]} (at most {getattr(limits, found[2])})"
+
+
+def _field_types() -> str:
+    """The types of fields that bound what may be sent."""
+    rows = []
+    for name, value in vars(limits).items():
+        if get_origin(value) is Annotated:
+            base, *metas = get_args(value)
+            bounds = [f"{key} {number}" for m in metas for key, number in _bounds(m)]
+            rows.append((code(name), code(_spelled(base)), ", ".join(bounds)))
+    return table(("type", "is", "bounds"), rows)
+
+
+def _bounds(meta: msgspec.Meta) -> Iterator[tuple[str, Any]]:
+    words = (("ge", "from"), ("le", "to"), ("max_length", "length at most"))
+    for key, word in words:
+        if (number := getattr(meta, key)) is not None:
+            yield word, number
+
+
+def _spelled(base: Any) -> str:
+    """A type with the names that :mod:`astraflow_wire.limits` has for its parts."""
+    names = {id(value): name for name, value in vars(limits).items()}
+    if (name := names.get(id(base))) is not None:
+        return name
+    parts = [_spelled(part) for part in get_args(base)]
+    if get_origin(base) in (Union, UnionType):
+        return " | ".join(parts)
+    if base is NoneType:
+        return "None"
+    plain = "..." if base is ... else getattr(base, "__name__", str(base))
+    return f"{plain}[{', '.join(parts)}]" if parts else plain
 
 
 def _default(field: Any) -> str:

@@ -9,8 +9,8 @@ import workspace
 
 from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
-from astraflow_core.discovery import CORE, Plugin
 from astraflow_core.hookspecs import PROJECT
+from astraflow_core.installed.discovery import Plugin
 
 
 @cache
@@ -35,8 +35,6 @@ def catalog() -> Catalog:
 
 def home(plugin: str) -> str:
     """A link to the package of a plugin."""
-    if plugin == CORE:
-        return "the core"
     distribution = catalog().plugin(plugin).distribution
     folder = next(p.path for p in dev.packages() if p.name == distribution).relative_to(dev.ROOT)
     return f"[{folder}](../{folder}/README.md)"

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
-from astraflow_core.testing.runs import TABLE_RUN, User
-from astraflow_core.testing.table import POSITIONS
-from astraflow_core.testing.tiny_model import ALPHABET, write_tiny_model
+from astraflow_contrib_raas_check.check import CheckOptions, check_raas
+from astraflow_contrib_raas_check.outcome import RequirementOutcome
+from astraflow_core.config.load import load_config
+from astraflow_testing.runs import TABLE_RUN, User
+from astraflow_tiny_model.folder import write_tiny_model
 
 HERE = Path(__file__).resolve().parent
 EXAMPLE = HERE.parent.parent / "examples" / "custom_raas" / "raas.py"
@@ -26,20 +30,23 @@ WRONG = HERE / "wrong_raas.py"
 pytestmark = pytest.mark.timeout(240)
 
 
+def table_model(folder: Path) -> Path:
+    """A table as a model folder."""
+    ended = subprocess.run([sys.executable, EXAMPLE.parent / "table_engine.py", folder / "model"])
+    assert ended.returncode == 0
+    return folder / "model"
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A table as a model folder."""
-    folder = write_tiny_model(tmp_path / "model", hidden=8, layers=1, heads=1, kv_heads=1)
-    logits = np.random.default_rng(0).normal(0, 1.5, (POSITIONS, len(ALPHABET)))
-    save_file({"logits": logits.astype(np.float32)}, folder / "model.safetensors")
-    return folder
+    return table_model(tmp_path)
 
 
 def test_it_imports_the_wire_alone() -> None:
     text = EXAMPLE.read_text(encoding="utf-8")
     found = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
     modules = [node.module or "" for node in found]
-    assert [m for m in modules if m.startswith("astraflow")] == ["astraflow_core.wire"]
+    assert {m.partition(".")[0] for m in modules if m[:9] == "astraflow"} == {"astraflow_wire"}
     assert len(text.splitlines()) <= 170
 
 
@@ -55,7 +62,7 @@ def check(
     """Demand → outcome, by ``astraflow raas check``."""
     file = user.write("table.toml", TABLE_RUN)
     ended = user.astraflow(
-        "raas", "check", health, "--run", file, "--set", f"policies.solver.model={model}",
+        "raas", "check", health, file, "--set", f"policies.solver.model={model}",
         "--json", "--start", shlex.join(command), "--patience", patience, deadline_s=220,
     )  # fmt: skip
     assert ended.exit_code == code, ended.text
@@ -77,7 +84,7 @@ def test_the_example_meets_every_demand(user: User, model: Path) -> None:
 def test_our_own_meets_every_demand(user: User, model: Path) -> None:
     directory = user.directory / "run"
     command = [
-        sys.executable, "-m", "astraflow_core", "raas", str(user.directory / "table.toml"),
+        sys.executable, "-m", "astraflow_runtime", "raas", str(user.directory / "table.toml"),
         "--set", f"policies.solver.model={model}", "--directory", str(directory), "--name", "raas-0",
     ]  # fmt: skip
     place = directory / "state" / "raas-0" / "raas.json"
@@ -93,32 +100,87 @@ def test_a_url_where_nobody_answers_is_named(user: User, model: Path) -> None:
     assert health["state"] == "failed" and url in health["text"]
 
 
+MISTAKES = {
+    "Hasty": "It asks for tasks only once it serves",
+    "NewestStamp": "It refuses weights that do not have",
+    "Credulous": "It refuses weights that do not have",
+    "Fragile": "It refuses weights that do not have",
+    "Silent": "It renews its leases",
+    "Forgetful": "Its renewals name the tasks",
+    "Proud": "It registers again",
+    "Restless": "It keeps a pinned version",
+    "Dropping": "It serves a new version without losing",
+    "Boundless": "It fails a task whose prompt and max_tokens",
+    "Impatient": "It pushes the same group again",
+    "Stubborn": "It leaves when the news say stop",
+    "Vanishing": "It asks for tasks only once it serves",
+    "Deaf": "It answers GET /v1/health",
+    "Changeless": "It registers again",
+}
+"""What each of ``wrong_raas.py`` does not meet."""
+
+
+@pytest.fixture(scope="module")
+def checking(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[dict[str, Future[list[RequirementOutcome]]]]:
+    """The checks of all that are wrong, some at a time, since they mostly wait for what never comes."""
+    folder = tmp_path_factory.mktemp("wrong")
+    model = table_model(folder)
+    (folder / "table.toml").write_text(TABLE_RUN)
+    loaded = load_config(
+        folder / "table.toml", [f"policies.solver.model={model}"], workflow_given=True
+    )
+
+    def checked(kind: str) -> list[RequirementOutcome]:
+        port = free_port()
+        command = (sys.executable, str(WRONG), kind, str(model), "--port", str(port))
+        url = f"http://127.0.0.1:{port}"
+        return check_raas(
+            CheckOptions(loaded, "token", url, command=command, seconds=8), lambda one: None
+        )
+
+    with ThreadPoolExecutor(4) as pool:
+        yield {kind: pool.submit(checked, kind) for kind in MISTAKES}
+        pool.shutdown(cancel_futures=True)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "demand"),
-    [
-        ("Hasty", "It asks for tasks only once it serves"),
-        ("NewestStamp", "It refuses weights that do not have"),
-        ("Credulous", "It refuses weights that do not have"),
-        ("Fragile", "It refuses weights that do not have"),
-        ("Silent", "It renews its leases"),
-        ("Forgetful", "Its renewals name the tasks"),
-        ("Proud", "It registers again"),
-        ("Restless", "It keeps a pinned version"),
-        ("Dropping", "It serves a new version without losing"),
-        ("Boundless", "It fails a task whose prompt and max_tokens"),
-        ("Impatient", "It pushes the same group again"),
-        ("Stubborn", "It leaves when the news say stop"),
-        ("Vanishing", "It asks for tasks only once it serves"),
-        ("Deaf", "It answers GET /v1/health"),
-    ],
-)
-def test_what_is_wrong_is_found(user: User, model: Path, kind: str, demand: str) -> None:
+@pytest.mark.parametrize("kind", MISTAKES)
+def test_what_is_wrong_is_found(
+    checking: dict[str, Future[list[RequirementOutcome]]], kind: str
+) -> None:
+    failed = [one for one in checking[kind].result(200) if one.state == "failed"]
+    assert any(one.demand.startswith(MISTAKES[kind]) for one in failed), failed
+    assert all(one.fix for one in failed)
+
+
+@pytest.mark.slow
+def test_the_reason_of_a_refused_push_is_shown_at_once(user: User, model: Path) -> None:
+    """Though the service ends then, and however patient the check is."""
     port = free_port()
-    command = [sys.executable, str(WRONG), kind, str(model), "--port", str(port)]
-    outcomes = check(user, model, f"http://127.0.0.1:{port}", command, 1, "8")
-    failed = [told for told, outcome in outcomes.items() if outcome["state"] == "failed"]
-    assert any(told.startswith(demand) for told in failed), failed
+    command = [sys.executable, str(WRONG), "Garbled", str(model), "--port", str(port)]
+    outcomes = check(user, model, f"http://127.0.0.1:{port}", command, 1, "200")
+    (pushed,) = [o for told, o in outcomes.items() if told.startswith("It rolls a task out to")]
+    assert pushed["state"] == "failed"
+    assert pushed["text"].startswith("its push was refused: RaaS 'custom', sequence 0")
+    assert "logprobs has nan at token" in pushed["text"]
+
+
+@pytest.mark.slow
+def test_the_command_on_the_page_runs(user: User) -> None:
+    """As it is printed, in a copy of the repository's folder; only the port is another one."""
+    page = (EXAMPLE.parents[2] / "docs" / "custom-raas.md").read_text(encoding="utf-8")
+    (printed,) = re.findall(r"```bash\n(cd examples/custom_raas\n.*?)```", page, re.DOTALL)
+    shutil.copytree(EXAMPLE.parent, user.directory / "examples" / "custom_raas")
+    user.environment["PATH"] = f"{Path(sys.executable).parent}:{user.environment['PATH']}"
+    assert printed.count("19190") == 2
+    ended = subprocess.run(
+        ["bash", "-euc", printed.replace("19190", str(free_port()))],
+        cwd=user.directory, env=user.environment, capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "It leaves when the news say stop" in ended.stdout
 
 
 @pytest.mark.slow

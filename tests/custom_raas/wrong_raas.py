@@ -19,7 +19,10 @@ sys.path.insert(0, str(EXAMPLE))
 
 import raas as example  # noqa: E402
 
-from astraflow_core.wire import auth, client, messages  # noqa: E402
+from astraflow_wire import messages  # noqa: E402
+from astraflow_wire.frames import Frame, decode_header, encode_frame  # noqa: E402
+from astraflow_wire.groups import GroupHeader  # noqa: E402
+from astraflow_wire.http import auth, client  # noqa: E402
 
 
 class Hasty(example.Raas):
@@ -31,7 +34,7 @@ class Hasty(example.Raas):
 
 
 class NewestStamp(example.Raas):
-    """Stamps tokens with the newest version that it heard of, not with the one that sampled them."""
+    """Stamps tokens with the newest version that it knows, not with the one that sampled them."""
 
     async def play(self, task: messages.Task) -> bytes:
         served, self.engine.version = self.engine.version, max(self.known)
@@ -93,7 +96,7 @@ class Proud(example.Raas):
         await super().lease()
 
     async def give_up(self, deadline_s: float | None = None) -> None:
-        raise client.Refused(404, "not known any more")
+        raise client.Refused(404, "no longer known")
 
 
 class Restless(example.Raas):
@@ -131,7 +134,7 @@ class Boundless(example.Raas):
 class Stubborn(example.Raas):
     """Does not leave."""
 
-    def hear(self, news: messages.News) -> None:
+    def hear(self, news: messages.Notices) -> None:
         super().hear(msgspec.structs.replace(news, stop=False))
 
 
@@ -140,7 +143,7 @@ class Impatient(example.Raas):
 
     async def play(self, task: messages.Task) -> bytes:
         body = await super().play(task)
-        once = client.Client(self.http.base_url, self.token)
+        once = client.AsyncClient(self.http.base_url, self.token)
         try:
             await once.post_bytes("/v1/groups", body, messages.GroupPushed, deadline_s=0.3)
         except client.DeadlineExceeded as error:
@@ -156,6 +159,25 @@ class Deaf(example.Raas):
     async def swap(self, entry: messages.AnnouncementMessage) -> None:
         time.sleep(5.5)
         await super().swap(entry)
+
+
+class Garbled(example.Raas):
+    """Pushes log-probs that are not numbers."""
+
+    async def play(self, task: messages.Task) -> bytes:
+        body = bytearray(await super().play(task))
+        frame = Frame(body)
+        columns = [np.frombuffer(buffer, np.uint8).copy() for buffer in frame.buffers]
+        columns[2].view(np.float32)[:] = np.nan
+        return encode_frame(decode_header(frame, GroupHeader), columns)
+
+
+class Changeless(example.Raas):
+    """Keeps the incarnation of its first registration."""
+
+    def hear(self, news: messages.Notices) -> None:
+        self.dataflow.incarnation = 1
+        super().hear(news)
 
 
 class Vanishing(example.Raas):

@@ -23,10 +23,10 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from astraflow_core.errors import WeightsError
-from astraflow_core.testing.table import TableEngine, TableEngineConfig, TableTrainer
 from astraflow_core.types import ExportedTensor, WeightSource
 from astraflow_plugin_http.config import HttpConfig
 from astraflow_plugin_http.transport import HttpTransport
+from astraflow_testing.table import TableEngine, TableEngineConfig, TableTrainer
 
 BALLAST_BYTES = 5 << 20
 """Makes a version of three blocks; no byte of it says the same in two versions in a row."""
@@ -115,7 +115,7 @@ class FaultyConfig(HttpConfig):
     stall_at: int = -1
     """The first version of which one transfer stops half-way."""
     stall_publishes: int = 0
-    """How many versions are published before it goes on."""
+    """How many versions are published before it continues."""
 
 
 class FaultyTransport(HttpTransport):

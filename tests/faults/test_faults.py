@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from astraflow_core.testing.runs import TABLE_RUN, Ended, User, live_processes
+from astraflow_testing.runs import TABLE_RUN, EndedCommand, User, live_processes
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 
 PARTS = Path(__file__).with_name("faulty_parts.py")
 RUN = (
-    TABLE_RUN.replace("astraflow_core.testing.table:TableEngine", "faulty_parts:WitnessEngine")
-    .replace("astraflow_core.testing.table:TableTrainer", "faulty_parts:BallastTrainer")
+    TABLE_RUN.replace("astraflow_testing.table:TableEngine", "faulty_parts:WitnessEngine")
+    .replace("astraflow_testing.table:TableTrainer", "faulty_parts:BallastTrainer")
     .replace('use = "http"', 'use = "faulty_parts:FaultyTransport"')
 )
 
@@ -40,7 +40,7 @@ def faults(directory: Path) -> Counter[str]:
     return Counter(fault["kind"] for fault in notes(directory, "faults"))
 
 
-def check(ended: Ended, steps: int) -> list[int]:
+def check(ended: EndedCommand, steps: int) -> list[int]:
     """The run is sound and every version that an engine was given is what was exported under that
     number; returns the numbers, in the order in which they were given."""
     assert ended.exit_code == 0, ended.text
@@ -78,7 +78,7 @@ def test_a_receiver_that_stalls_for_20_publishes_gets_what_it_asked_for_or_nothi
     check(ended, 60)
     stalled, over = [f for f in notes(ended.run_directory, "faults") if "stall" in f["kind"]]
     assert over["newest"] >= stalled["version"] + 20
-    # Either RaaS has gone on to newer versions afterwards.
+    # Either RaaS has moved on to newer versions afterwards.
     newest = {
         entry["at"]: entry["version"] for entry in notes(ended.run_directory, "given")
     }.values()

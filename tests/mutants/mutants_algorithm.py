@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from astraflow_core.testing.conformance.algorithm import AlgorithmConformance
-from astraflow_core.testing.conformance.subject import Subject
 from astraflow_core.types import Batch, ComponentContext, Loss, LossInputs
-from astraflow_plugin_losses.grpo import Grpo, GrpoConfig
+from astraflow_plugin_losses.algorithms.grpo import Grpo, GrpoConfig
+from astraflow_testing.conformance.algorithm import AlgorithmConformance
+from astraflow_testing.conformance.subject import Subject
 
 KEYS: dict[str, Any] = {"kl_coef": 0.05, "entropy_coef": 0.01}
 GOLDEN = Path(__file__).parents[2] / "plugins" / "algorithms" / "losses" / "tests" / "golden.json"

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from astraflow_core.testing.conformance.data_policy import DataPolicyConformance
-from astraflow_core.testing.conformance.subject import Subject
 from astraflow_core.types import BufferedRow, ComponentContext, GroupSummary, Prompt, Verdict
+from astraflow_testing.conformance.data_policy import DataPolicyConformance
+from astraflow_testing.conformance.subject import Subject
 
 ALL = frozenset({"admit", "accept", "key", "arrange", "draw", "stateful", "random"})
 
@@ -154,7 +154,7 @@ class SharesItsState(Explorer):
 
 
 class TestSharesItsState(OfExplorer):
-    wrong = "gives away its own dictionary as the state, and goes on writing into it"
+    wrong = "gives away its own dictionary as the state, and keeps writing into it"
     mistake = SharesItsState
 
 

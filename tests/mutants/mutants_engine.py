@@ -18,17 +18,17 @@ from safetensors.numpy import load_file, save_file
 
 from astraflow_core.errors import WeightsError
 from astraflow_core.protocols.engine import PauseMode
-from astraflow_core.testing.conformance.engine import (
-    EngineConformance,
-    Reference,
-    Subject,
-)
-from astraflow_core.testing.table import POSITIONS, TableEngine, TableEngineConfig
-from astraflow_core.testing.tiny_model import write_tiny_model
 from astraflow_core.types import ComponentContext, GenerateRequest, GenerateResult, WeightSource
 from astraflow_plugin_torch_engine import manifest
 from astraflow_plugin_torch_engine.config import TorchEngineConfig
 from astraflow_plugin_torch_engine.engine import TorchEngine
+from astraflow_testing.conformance.engine import (
+    EngineConformance,
+    Reference,
+    Subject,
+)
+from astraflow_testing.table import POSITIONS, TableEngine, TableEngineConfig
+from astraflow_tiny_model.folder import write_tiny_model
 
 
 def write_table(file: Path, seed: int) -> Path:
@@ -175,6 +175,42 @@ class TestKeepThatGoesOn(Examination):
     engine = KeepThatGoesOn
 
 
+class DeafWhileFrozen(TableEngine):
+    """As a server whose requests end only with their next token."""
+
+    kept = False
+
+    async def pause(self, mode: PauseMode) -> None:
+        self.kept = mode == "keep"
+        await super().pause(mode)
+
+    async def resume(self) -> None:
+        self.kept = False
+        await super().resume()
+
+    async def abort(self, ids: list[str]) -> None:
+        if not self.kept:
+            await super().abort(ids)
+
+
+class TestDeafWhileFrozen(Examination):
+    wrong = "abort of a frozen request does nothing"
+    caught_by = "test_a_frozen_request_can_be_aborted"
+    engine = DeafWhileFrozen
+
+
+class FrozenForEver(TableEngine):
+    async def pause(self, mode: PauseMode) -> None:
+        if not (mode == "abort" and self._paused):
+            await super().pause(mode)
+
+
+class TestFrozenForEver(Examination):
+    wrong = "pause('abort') leaves what pause('keep') had frozen"
+    caught_by = "test_frozen_requests_end_by_a_pause_that_aborts"
+    engine = FrozenForEver
+
+
 class HastyVersion(TableEngine):
     async def load_weights(self, source: WeightSource) -> None:
         self._version = source.version
@@ -217,7 +253,7 @@ class LeakingCancel(TableEngine):
 
 
 class TestLeakingCancel(Examination):
-    wrong = "a cancelled request goes on sampling"
+    wrong = "a cancelled request keeps sampling"
     engine = LeakingCancel
 
 

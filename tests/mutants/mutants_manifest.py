@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 
-from astraflow_core.testing.conformance.manifest import ManifestConformance
+from astraflow_testing.conformance.manifest import ManifestConformance
 
 MANIFEST = """
 from __future__ import annotations

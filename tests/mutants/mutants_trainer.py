@@ -16,12 +16,12 @@ import torch
 
 from astraflow_core.errors import NonFiniteLoss
 from astraflow_core.protocols.algorithm import Algorithm
-from astraflow_core.testing.conformance._trainer_rig import Rig
-from astraflow_core.testing.conformance.trainer import Subject, TrainerConformance
 from astraflow_core.types import Batch, ExportedTensor, Loss, LossInputs, TensorSlice
 from astraflow_plugin_torch_trainer import manifest
 from astraflow_plugin_torch_trainer.config import TorchTrainerConfig
 from astraflow_plugin_torch_trainer.trainer import TorchTrainer
+from astraflow_testing.conformance._models.trainer_rig import TrainerRig
+from astraflow_testing.conformance.trainer import Subject, TrainerConformance
 
 KEYS: dict[str, Any] = {
     "device": "cpu",
@@ -43,7 +43,7 @@ class Examination(TrainerConformance):
     more: frozenset[str] = frozenset()
     own_tests: ClassVar[dict[str, str]] = {"lora": "test_adapters"}
 
-    def test_adapters(self, rig: Rig) -> None:
+    def test_adapters(self, rig: TrainerRig) -> None:
         """The trainer's own tests show them; none of the mistakes here is about them."""
         assert rig.build().weights_kind == "full"  # type: ignore[attr-defined]
 
@@ -220,7 +220,7 @@ class StaleExport(TorchTrainer):
 
 
 class TestStaleExport(Examination):
-    wrong = "export() goes on giving the weights of the start"
+    wrong = "export() keeps giving the weights of the start"
     trainer = StaleExport
 
 

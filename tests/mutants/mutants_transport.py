@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 import pytest
 
 from astraflow_core.errors import WeightsError
-from astraflow_core.testing.conformance.transport import TransportConformance
 from astraflow_core.types import (
     Announcement,
     ComponentContext,
@@ -23,11 +22,12 @@ from astraflow_core.types import (
     Manifest,
     WeightSource,
 )
-from astraflow_core.weights.publisher import HttpPublisher
-from astraflow_core.weights.receiver import HttpReceiver
-from astraflow_core.weights.shard_publisher import HttpShardPublisher
 from astraflow_plugin_http.config import HttpConfig
 from astraflow_plugin_http.transport import HttpTransport
+from astraflow_testing.conformance.transport import TransportConformance
+from astraflow_weights.fetch.receiver import HttpReceiver
+from astraflow_weights.publish.publisher import HttpPublisher
+from astraflow_weights.shards.publisher import HttpShardPublisher
 
 
 class Wrapped(HttpTransport):
@@ -194,7 +194,7 @@ class Littering(Wrapped):
 class Open(Wrapped):
     def publisher(self) -> Any:
         publisher = super().publisher()
-        publisher.real._server.authorization = b""
+        publisher.real._server.token = ""
         return publisher
 
 

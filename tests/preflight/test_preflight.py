@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from astraflow_core.cli import main
-from astraflow_core.testing.runs import TABLE_RUN
-from astraflow_core.testing.table import POSITIONS
-from astraflow_core.testing.tiny_model import ALPHABET, write_tiny_model
+from astraflow_runtime.cli import main
+from astraflow_testing.runs import TABLE_RUN
+from astraflow_testing.table import POSITIONS
+from astraflow_tiny_model.folder import ALPHABET, write_tiny_model
 
 HERE = Path(__file__).parent
 MUTANTS = HERE.parent / "mutants"

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from astraflow_core.testing.runs import User
-from astraflow_core.testing.table import POSITIONS
-from astraflow_core.testing.tiny_model import ALPHABET, write_tiny_model
+from astraflow_testing.runs import User
+from astraflow_testing.table import POSITIONS
+from astraflow_tiny_model.folder import ALPHABET, write_tiny_model
 
 HERE = Path(__file__).parent
 

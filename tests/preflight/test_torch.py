@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from astraflow_core.testing.runs import User
+from astraflow_testing.runs import User
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parent.parent / "examples" / "quickstart.toml"

@@ -8,7 +8,6 @@ from typing import Literal
 
 import numpy as np
 
-from astraflow_core.testing.table import POSITIONS, TableEngine, TableTrainer
 from astraflow_core.types import (
     Batch,
     ComponentContext,
@@ -18,6 +17,7 @@ from astraflow_core.types import (
     LogprobSemantics,
     WeightSource,
 )
+from astraflow_testing.table import POSITIONS, TableEngine, TableTrainer
 
 PROMPT = 4
 """Tokens of a prompt of the run of tables, such as ``x12=``."""
@@ -96,7 +96,7 @@ class ForgetfulLoad(TableEngine):
 
 
 class PretendsToLoad(TableEngine):
-    """Counts versions, and goes on with the weights that it began with."""
+    """Counts versions, and continues with the weights that it began with."""
 
     async def load_weights(self, source: WeightSource) -> None:
         before = self._logits

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from astraflow_contrib_prompts import jsonl
 from astraflow_contrib_prompts.config import JsonLinesConfig
 from astraflow_contrib_prompts.jsonl import JsonLines
 from astraflow_core.errors import PromptError
@@ -120,3 +122,24 @@ def test_what_was_written_is_what_is_read(
     path = tmp_path_factory.getbasetemp() / "written.jsonl"
     found = source(path, *map(json.dumps, items))
     assert [found[i].data for i in range(len(found))] == items
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("kind", ["device", "pipe"])
+def test_what_is_no_regular_file_is_refused_at_once(path: Path, kind: str) -> None:
+    if kind == "device":
+        path = Path("/dev/zero")
+    else:
+        os.mkfifo(path)
+    with pytest.raises(PromptError, match=f"'jsonl': {path} is not a regular file"):
+        JsonLines(JsonLinesConfig(path=path), CONTEXT)
+
+
+def test_a_line_without_end_is_refused_by_its_number(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonl, "_MAX_LINE", 1 << 20)
+    lines = ['{"prompt": "a", "answer": "b"}', " " * ((1 << 20) - 1), "x" * (1 << 20) + "x"]
+    assert len(source(path, *lines[:2])) == 1
+    with pytest.raises(PromptError, match=r"data.jsonl:3: a line of over 1 MiB; expected one JSON"):
+        source(path, *lines)

@@ -149,7 +149,7 @@ def test_waiting_for_another_process_has_a_deadline(
         began = time.monotonic()
         with pytest.raises(DeadlineExceeded, match="another process: it makes model"):
             resolve(REFERENCE, tmp_path)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30
     finally:
         holder.kill()
         holder.communicate(timeout=10)

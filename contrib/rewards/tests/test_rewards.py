@@ -33,6 +33,15 @@ def score(reward: Any, answer: Any, *texts: str, finish_reason: str = "stop") ->
     return asyncio.run(reward.score(TrajectoryView(Prompt("q7", {"answer": answer}), done)))
 
 
+@pytest.mark.parametrize("each_policy", [False, True])
+def test_a_trajectory_without_completions_scores_0(each_policy: bool) -> None:
+    for reward in (
+        Exact(ExactConfig(each_policy=each_policy), CONTEXT),
+        Numeric(NumericConfig(each_policy=each_policy), CONTEXT),
+    ):
+        assert score(reward, "42") == 0.0
+
+
 # --- exact ---------------------------------------------------------------------------------------
 
 

@@ -4,64 +4,61 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from astraflow_contrib_solver_verifier.config import WorkflowConfig
 from astraflow_contrib_solver_verifier.workflow import SolverVerifier
-from astraflow_core.errors import PreflightError
-from astraflow_core.types import Completion, ComponentContext, Prompt, RunInfo
+from astraflow_core.errors import PreflightError, WorkflowError
+from astraflow_core.types import ComponentContext, Prompt
+from astraflow_testing.conformance.subject import context
+from astraflow_testing.scripted_policies import ScriptedPolicies
 
 
-def context(*policies: str) -> ComponentContext:
-    run = RunInfo("r", 0, 1, 0, policies, Path("r"))
-    return ComponentContext(run, "raas", "", 0, Path("r"))
+def run_with(*policies: str) -> ComponentContext:
+    return context("raas", Path("r"), policies=policies)
 
 
-class Says:
-    """A policy that always says the same; what it was shown is in ``shown``."""
+def test_the_verifier_reads_prompt_and_answer(tmp_path: Path) -> None:
+    workflow = SolverVerifier(
+        WorkflowConfig(template="{prompt}{answer};"),
+        context("raas", tmp_path, policies=("solver", "verifier")),
+    )
+    policies = ScriptedPolicies(("solver", "verifier"), says={"solver": ["80"], "verifier": ["87"]})
+    trajectory = asyncio.run(
+        workflow.run_episode(policies.engines(), Prompt("p", {"prompt": "x12="}))
+    )
 
-    def __init__(self, policy: str, text: str) -> None:
-        self.policy, self.text = policy, text
-        self.shown: list[str] = []
-
-    def render(self, text: str) -> str:
-        self.shown.append(text)
-        return text
-
-    async def generate(self, asked: str) -> str:
-        return self.text
-
-    def completion(self, result: str) -> Completion:
-        return Completion(self.policy, result, np.zeros(1, np.int32), "stop")
-
-    def sequence(self, asked: str, result: str) -> tuple[str, str, str]:
-        return self.policy, asked, result
-
-
-def episode(solver: Says, verifier: Says, **keys: Any) -> Any:
-    workflow = SolverVerifier(WorkflowConfig(**keys), context("solver", "verifier"))
-    engines: Any = {"solver": solver, "verifier": verifier}
-    return asyncio.run(workflow.run_episode(engines, Prompt("p", {"prompt": "x12="})))
-
-
-def test_the_verifier_reads_prompt_and_answer() -> None:
-    solver, verifier = Says("solver", "80"), Says("verifier", "87")
-    trajectory = episode(solver, verifier, template="{prompt}{answer};")
-    assert solver.shown == ["x12="] and verifier.shown == ["x12=80;"]
-    assert trajectory.sequences == (("solver", "x12=", "80"), ("verifier", "x12=80;", "87"))
-    assert [completion.text for completion in trajectory.completions] == ["80", "87"]
+    assert trajectory is not None
+    assert [(each.policy, each.text) for each in policies.asked] == [
+        ("solver", "x12="),
+        ("verifier", "x12=80;"),
+    ]
+    assert [each.policy for each in trajectory.sequences] == ["solver", "verifier"]
+    assert [each.text for each in trajectory.completions] == ["80", "87"]
 
 
 def test_an_empty_answer_is_rejected() -> None:
-    verifier = Says("verifier", "87")
-    assert episode(Says("solver", ""), verifier) is None
-    assert verifier.shown == []
+    policies = ScriptedPolicies(("solver", "verifier"), says={"solver": [""]})
+    workflow = SolverVerifier(WorkflowConfig(), run_with("solver", "verifier"))
+    assert (
+        asyncio.run(workflow.run_episode(policies.engines(), Prompt("p", {"prompt": "?"}))) is None
+    )
+    assert [each.policy for each in policies.asked] == ["solver"]
 
 
 def test_a_run_without_the_policies_is_refused() -> None:
     with pytest.raises(PreflightError, match="needs a policy 'verifier'; the run has solver"):
-        SolverVerifier(WorkflowConfig(), context("solver"))
+        SolverVerifier(WorkflowConfig(), run_with("solver"))
+
+
+@pytest.mark.parametrize(
+    "data", [{}, {"prompt": ""}, {"prompt": [{"role": "user", "content": "x"}]}]
+)
+def test_a_prompt_that_is_no_text_is_named(data: dict[str, Any]) -> None:
+    workflow = SolverVerifier(WorkflowConfig(), run_with("solver", "verifier"))
+    policies = ScriptedPolicies(("solver", "verifier"))
+    with pytest.raises(WorkflowError, match=r"prompt 'p'.*expects data\['prompt'\] to be text"):
+        asyncio.run(workflow.run_episode(policies.engines(), Prompt("p", data)))
 
 
 def test_a_template_without_the_answer_is_refused() -> None:

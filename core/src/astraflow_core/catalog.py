@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from astraflow_core.capabilities import unknown_flags
-from astraflow_core.component import CannotImport, Component, Kind, load_attribute
-from astraflow_core.discovery import DISABLE_VARIABLE, Plugin, find_plugins
+from astraflow_core.component import (
+    CannotImport,
+    Component,
+    Kind,
+    is_reward_function,
+    load_attribute,
+)
 from astraflow_core.errors import ConfigError, PluginError
-from astraflow_core.provenance import check_version
+from astraflow_core.installed.discovery import (
+    DISABLE_VARIABLE,
+    Plugin,
+    find_plugins,
+    find_unregistered,
+)
+from astraflow_core.installed.distributions import (
+    distribution_of,
+    how_to_install,
+    provided,
+)
+from astraflow_core.installed.provenance import check_version
 from astraflow_core.suggestions import did_you_mean, nearest
 
 if TYPE_CHECKING:
@@ -22,8 +38,6 @@ if TYPE_CHECKING:
 
     from astraflow_core.config.models import ComponentTable
     from astraflow_core.types import ComponentContext
-
-_CONTRIBUTED = frozenset({Kind.WORKFLOW, Kind.REWARD, Kind.PROMPT_SOURCE, Kind.LAUNCHER})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,45 +85,55 @@ class Selected:
         return checked
 
     def build(self, config: BaseModel | None, context: ComponentContext) -> Any:
-        """Call the component's factory."""
+        """Call the component's factory; a reward that is a function of a view is there already."""
         factory = self.load(self.component.target)
+        if self.kind is Kind.REWARD and is_reward_function(factory):
+            return factory
         try:
             return factory(config, context)
         except ModuleNotFoundError as error:
             raise self._import_failed(error) from error
 
     def _import_failed(self, error: BaseException) -> PluginError:
-        from astraflow_core.requirements import RUNTIME, missing_runtime
+        from astraflow_core.installed.origins import how_to_add
+        from astraflow_core.installed.requirements import RUNTIME, missing_runtime
 
         said = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
         who = f"{self.kind} {self.component.name!r}"
         missing = missing_runtime(self.metadata)
-        if missing:
+        if missing and self.metadata is not None:
             return PluginError(
                 f"{who} needs packages that are not installed: {', '.join(missing)}; "
-                f"pip install '{self.distribution}[{RUNTIME}]'"
+                f"{how_to_add(RUNTIME, self.metadata)}"
             )
         if self.packaged:
             return PluginError(
                 f"{who} of {self.distribution} {self.version} cannot be imported: {said}"
             )
         return PluginError(
-            f"{who} cannot be imported: {said}; install its package or put its folder on PYTHONPATH"
+            f"{who} cannot be imported: {said}; install its package, or put it beside the file that "
+            "names it or on PYTHONPATH"
         )
 
 
 class Catalog:
-    """The plugins of this process and the components that they provide."""
+    """The plugins of this process and the components that they provide. ``lock``: the plugin that ``"KIND/NAME"``
+    means where several provide it and the run has begun with one of them."""
 
-    def __init__(self, plugins: Iterable[Plugin]) -> None:
+    def __init__(self, plugins: Iterable[Plugin], lock: Mapping[str, str] | None = None) -> None:
         self.plugins = tuple(plugins)
+        self._lock = dict(lock or {})
+
+    def locked(self, lock: Mapping[str, str]) -> Catalog:
+        """The same plugins, with names that mean what they meant when a run began."""
+        return Catalog(self.plugins, lock)
 
     @staticmethod
     def discover(disable: Iterable[str] = (), only: Iterable[str] | None = None) -> Catalog:
         """The catalog of what is installed; scanned once per process for the same arguments.
 
         Plugins in ``disable`` (also: environment ``ASTRAFLOW_DISABLE_PLUGINS``) and, if ``only`` is given,
-        those not in it are never imported; the core's own plugin always is there.
+        those not in it are never imported; the runtime's plugin always is there.
         """
         return _discover(
             tuple(sys.path),
@@ -142,7 +166,8 @@ class Catalog:
             yield from sorted(found, key=lambda entry: (entry.component.name, entry.plugin))
 
     def select(self, kind: Kind | str, use: str) -> Selected:
-        """The component that ``use`` names: ``name``, ``plugin/name`` or ``module:attr``.
+        """The component that ``use`` names: ``name``, ``plugin/name`` or ``module:attr``. A name that several
+        plugins provide means the one that the run began with, else that of this project.
 
         Raises :class:`PluginError` if it is missing, ambiguous, or provided by a plugin with a problem.
         """
@@ -163,6 +188,8 @@ class Catalog:
                 f"plugin {provider!r} provides no {kind} {name!r}{did_you_mean(name, names)} ({has})"
             )
         found = [entry for entry in self.components(kind) if entry.component.name == use]
+        if len(found) > 1 and (settled := self._settled(found)) is not None:
+            return settled
         if len(found) > 1:
             choices = " or ".join(repr(entry.qualified) for entry in found)
             raise PluginError(
@@ -171,6 +198,24 @@ class Catalog:
         if not found:
             raise self._missing(kind, use)
         return found[0]
+
+    def meaning(self, kind: Kind, name: str) -> str:
+        """The component, qualified, that a name alone means; empty if a run must say which of several."""
+        found = [entry for entry in self.components(kind) if entry.component.name == name]
+        meant = found[0] if len(found) == 1 else self._settled(found) if found else None
+        return meant.qualified if meant is not None else ""
+
+    def rivals(self, kind: Kind, use: str) -> list[str]:
+        """The other components, qualified, that provide the name ``use``; none if it is qualified itself."""
+        named = [e.qualified for e in self.components(kind) if e.component.name == use]
+        return [each for each in named if each != self.meaning(kind, use)]
+
+    def _settled(self, found: Sequence[Selected]) -> Selected | None:
+        """Which of several components of one name and kind is meant, if that is known."""
+        kind, name = found[0].kind, found[0].component.name
+        began_with = [e for e in found if e.plugin == self._lock.get(f"{kind}/{name}")]
+        ours = [e for e in found if e.distribution == distribution_of(kind, name)]
+        return next(iter(began_with or ours), None)
 
     def flags(self, kind: Kind | str, use: str) -> frozenset[str]:
         """The capabilities that the component declares."""
@@ -214,25 +259,40 @@ class Catalog:
         check_version(selected.distribution, selected.version, context.run.directory)
         return selected.build(config, context)
 
+    def unregistered(self) -> list[Plugin]:
+        """Installed distributions that are named like plugins but cannot be found as such."""
+        return find_unregistered()
+
     def _missing(self, kind: Kind, use: str) -> PluginError:
-        broken = [plugin for plugin in self.plugins if not plugin.healthy]
+        broken = [plugin for plugin in self.plugins if not plugin.healthy] + self.unregistered()
         for plugin in broken:
             if plugin.name == use:
                 return _unusable(kind, use, plugin)
         names = sorted({entry.component.name for entry in self.components(kind)})
-        match = nearest(use, names)
-        installed = f"nstalled: {', '.join(names) or 'none'}"
-        owner = "contrib" if kind in _CONTRIBUTED else "plugin"
-        to_add = f"pip install astraflow-{owner}-{use.replace('_', '-')}"
-        parts = [f"no {kind} {use!r} is installed"]
-        if match is not None:
-            parts += [f"did you mean {match!r}? I{installed}", f"to add another: {to_add}"]
-        else:
-            parts += [f"i{installed}", f"to add it: {to_add}"]
+        text = "; ".join([f"no {kind} {use!r} is installed", *self._remedy(kind, use, names)])
+        text += f" (installed: {', '.join(names) or 'none'})"
         if broken:
             listed = ", ".join(f"{plugin.name!r} ({plugin.problem})" for plugin in broken)
-            parts.append(f"plugins with problems that may provide it: {listed}")
-        return PluginError("; ".join(parts))
+            text += f"; plugins with problems that may provide it: {listed}"
+            text += f"; `astraflow plugins why {broken[0].name}` says what helps"
+        return PluginError(text)
+
+    def _remedy(self, kind: Kind, use: str, names: list[str]) -> Iterator[str]:
+        """What to do about a name: install what provides it, or write it otherwise. Names of distributions are
+        never guessed: on an index anybody could own them."""
+        if distribution := distribution_of(kind, use):
+            yield f"{distribution} provides it: {how_to_install(distribution)}"
+            return
+        for other in Kind:
+            here = any(entry.component.name == use for entry in self.components(other))
+            if other is not kind and (here or distribution_of(other, use)):
+                yield f"{use!r} is {_with_article(other)}, not {_with_article(kind)}"
+        ours = [name for name in provided(kind) if name not in names]
+        match = nearest(use, [*names, *ours])
+        if match is not None:
+            distribution = None if match in names else distribution_of(kind, match)
+            hint = f" ({how_to_install(distribution)})" if distribution else ""
+            yield f"did you mean {match!r}?{hint}"
 
 
 @lru_cache(maxsize=8)
@@ -240,6 +300,11 @@ def _discover(
     path: tuple[str, ...], barred: str, disable: tuple[str, ...], only: tuple[str, ...] | None
 ) -> Catalog:
     return Catalog(find_plugins(disable, only))
+
+
+def _with_article(kind: Kind) -> str:
+    text = kind.value.replace("_", " ")
+    return f"{'an' if text[0] in 'ae' else 'a'} {text}"
 
 
 def _selected(plugin: Plugin, kind: Kind, component: Component) -> Selected:
@@ -251,7 +316,10 @@ def _selected(plugin: Plugin, kind: Kind, component: Component) -> Selected:
 def _unpackaged(kind: Kind, use: str) -> Selected:
     target = Selected(kind, Component(use, use, "unpackaged")).load(use)
     if not callable(target):
-        raise PluginError(f"{kind} {use!r} is {target!r}; expected a class or a function")
+        raise PluginError(
+            f"{kind} {use!r} is an object of type {type(target).__name__}; "
+            "expected a class or a function"
+        )
     flags = frozenset(getattr(target, "capabilities", ()))
     unknown = unknown_flags(kind, flags)
     if unknown:

@@ -1,8 +1,9 @@
-"""What a plugin declares: named components, as strings that are imported only when a run names them."""
+"""What a plugin declares: named components and commands, as strings that are imported only when they are used."""
 
 from __future__ import annotations
 
 import importlib
+import inspect
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -38,7 +39,8 @@ class Component:
     """One named thing that a plugin provides.
 
     ``target`` is ``"module:attribute"`` of a factory called as ``factory(config, context)`` with the
-    validated config model (or ``None``) and a :class:`astraflow_core.types.ComponentContext`.
+    validated config model (or ``None``) and a :class:`astraflow_core.types.ComponentContext`; for a reward
+    it may be the reward itself, a function of a view (:func:`is_reward_function`).
     ``config`` is ``"module:attribute"`` of a frozen pydantic model with ``extra="forbid"``.
     ``capabilities`` are flags of :mod:`astraflow_core.capabilities` for this kind.
     """
@@ -48,6 +50,22 @@ class Component:
     summary: str
     config: str | None = None
     capabilities: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command of ``astraflow`` that a plugin provides.
+
+    ``name`` is one word or two: ``"doctor"``, ``"raas check"``. ``summary`` is its line in ``astraflow --help``, below
+    the title ``group``. ``target`` is ``"module:function"``, imported when the command is called. The function gets the
+    command's :class:`argparse.ArgumentParser` and declares the arguments; ``parser.set_defaults(command=run)`` names the function that
+    gets the parsed arguments and returns the exit code.
+    """
+
+    name: str
+    summary: str
+    group: str
+    target: str
 
 
 class CannotImport(PluginError):
@@ -71,3 +89,17 @@ def load_attribute(reference: str) -> Any:
         except AttributeError as error:
             raise PluginError(f"module {module_name!r} has no attribute {attribute!r}") from error
     return value
+
+
+def is_reward_function(target: Any) -> bool:
+    """Whether ``target`` is itself a reward, a function of a view (and maybe ``engines``), and no factory, which takes
+    ``(config, context)``."""
+    if not inspect.isfunction(target):
+        return False
+    needed = [
+        parameter.name
+        for parameter in inspect.signature(target).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    return len([name for name in needed if name != "engines"]) == 1

@@ -13,7 +13,7 @@ class AstraFlowError(Exception):
 
 
 class UserError(AstraFlowError):
-    """A mistake that the user can mend; printed without a traceback."""
+    """A mistake that the user can fix; printed without a traceback."""
 
     exit_code = 2
 
@@ -71,7 +71,7 @@ class WrongVersion(AstraFlowError):
 
 
 class EngineLost(AstraFlowError):
-    """An engine cannot serve any more, for good: its backend died, hangs or holds nobody knows what. Its
+    """An engine can no longer serve, for good: its backend died, hangs or holds nobody knows what. Its
     host ends and is started again."""
 
 
@@ -87,9 +87,19 @@ class Refused(AstraFlowError):
         super().__init__(reason)
 
 
-class DeadlineExceeded(AstraFlowError):
-    """A wait reached its deadline: names the one waited for, the reason and the seconds."""
+class RaasRefused(Refused):
+    """The dataflow does not take this RaaS in, or another process has its name: to start it again is no help."""
 
-    def __init__(self, waited_for: str, what: str, seconds: float) -> None:
+    exit_code = 3
+
+
+class DeadlineExceeded(AstraFlowError):
+    """A wait reached its deadline: names the one waited for, the reason and the seconds. ``had_no_room``: before, that
+    one said that it waits for disk space on a full disk, which no deadline counts."""
+
+    def __init__(
+        self, waited_for: str, what: str, seconds: float, had_no_room: bool = False
+    ) -> None:
         self.waited_for, self.what, self.seconds = waited_for, what, seconds
+        self.had_no_room = had_no_room
         super().__init__(f"gave up after {seconds:.1f} s waiting for {waited_for}: {what}")

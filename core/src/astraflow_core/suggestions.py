@@ -7,9 +7,14 @@ from difflib import get_close_matches
 
 
 def near(name: str, known: Iterable[str], most: int = 3) -> list[str]:
-    """Up to ``most`` known names that are like ``name``, the most like it first."""
+    """Up to ``most`` known names that are like ``name``, the most like it first; failing those, names that contain all
+    of its words, as ``max_episodes`` does those of ``episodes``."""
     by_folded = {entry.lower().replace("-", "_"): entry for entry in known}
-    matches = get_close_matches(name.lower().replace("-", "_"), by_folded, n=most, cutoff=0.6)
+    folded = name.lower().replace("-", "_")
+    matches = get_close_matches(folded, by_folded, n=most, cutoff=0.6)
+    if not matches and folded:
+        words = set(folded.split("_"))
+        matches = [entry for entry in by_folded if words <= set(entry.split("_"))][:most]
     return [by_folded[match] for match in matches]
 
 

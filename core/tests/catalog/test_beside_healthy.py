@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
-from astraflow_core.cli import main
 from astraflow_core.config.load import load_config
 from astraflow_core.errors import ConfigError
+from astraflow_core.installed import distributions
+from astraflow_runtime.cli import main
+from astraflow_runtime.config.saved import dump_toml
+from astraflow_runtime.launch.planning.plugins_file import write_plugins
+from astraflow_runtime.launch.planning.prepare import described_plugins
 
 LOSS = """
 @hookimpl
@@ -70,6 +74,51 @@ def test_a_second_of_the_name_fails_only_the_unqualified(
         load_config(museum)
     loaded = load_config(museum, named("toy/toy_loss"))
     assert loaded.components["policies.solver.algorithm"][0].plugin == "toy"
+
+
+def published(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plugin ``toy`` is of this project."""
+    table = {"components": {"algorithm": {"toy_loss": "fake-toy"}}, "hooks": {}, "commands": {}}
+    monkeypatch.setattr(distributions, "_table", lambda: table)
+
+
+def test_a_second_of_a_name_of_ours_changes_no_run(
+    site: Any, museum: Path, manifest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published(monkeypatch)
+    site.add("usurper", manifest + LOSS.format(name="toy_loss"))
+    loaded = load_config(museum)
+    assert loaded.components["policies.solver.algorithm"][0].plugin == "toy"
+    note = (
+        "policies.solver.algorithm: 'toy_loss' is toy/toy_loss; usurper/toy_loss has that name too"
+    )
+    assert note in loaded.notes
+    assert load_config(museum, named("usurper/toy_loss")).notes == ()
+
+
+def test_a_second_plugin_of_a_name_of_ours_does_not_displace_it(
+    site: Any, museum: Path, manifest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published(monkeypatch)
+    site.add("toy", manifest + LOSS.format(name="toy_loss"), distribution="other-toy")
+    loaded = load_config(museum)
+    assert loaded.components["policies.solver.algorithm"][0].distribution == "fake-toy"
+    states = {p.distribution: p.state for p in loaded.catalog.plugins if p.name == "toy"}
+    assert states == {"fake-toy": "healthy", "other-toy": "conflicting"}
+
+
+def test_a_run_that_has_begun_keeps_the_plugin_that_it_began_with(
+    site: Any, museum: Path, manifest: str, tmp_path: Path
+) -> None:
+    loaded = load_config(museum)
+    folder = tmp_path / "runs" / "one"
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(dump_toml(loaded.config))
+    write_plugins(folder, described_plugins(loaded))
+    site.add("usurper", manifest + LOSS.format(name="toy_loss"))
+    again = load_config(folder / "config.toml")
+    assert again.components["policies.solver.algorithm"][0].plugin == "toy"
+    assert again.catalog.select("algorithm", "toy_loss").plugin == "toy"
 
 
 def test_all_are_listed_and_nothing_fails(museum: Path, capsys: pytest.CaptureFixture[str]) -> None:

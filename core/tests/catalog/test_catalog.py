@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 
 from astraflow_core.config.models import ComponentTable
 from astraflow_core.errors import ConfigError, PluginError
+from astraflow_core.installed import distributions
+from astraflow_core.installed.references import unresolved
 from astraflow_core.types import ComponentContext, RunInfo
 
 CONTEXT = ComponentContext(
@@ -37,15 +40,88 @@ def test_ambiguous_names_ask_which(site: Any, manifest: str) -> None:
     assert catalog.select("algorithm", "dup/grpo_like").component.target == "dup_parts:Loss"
 
 
+def refusal(site: Any, kind: str, use: str) -> str:
+    with pytest.raises(PluginError) as caught:
+        site.catalog().select(kind, use)
+    return str(caught.value)
+
+
 def test_missing_components_say_what_to_do(site: Any, manifest: str) -> None:
     site.toy()
     site.add("half_broken", manifest + "\nimport not_there")
-    with pytest.raises(PluginError) as caught:
-        site.catalog().select("data_policy", "toy_fliter")
-    text = str(caught.value)
+    text = refusal(site, "data_policy", "toy_fliter")
     assert "did you mean 'toy_filter'?" in text
-    assert "pip install astraflow-plugin-toy-fliter" in text
+    assert "pip install" not in text
     assert "'half_broken' (its manifest" in text
+
+
+def test_what_provides_a_component_of_ours_is_named_and_no_other_distribution(
+    site: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert "dev.py setup" in refusal(site, "algorithm", "m2po")
+    monkeypatch.setattr(distributions, "_CHECKOUT", tmp_path)
+    known = "astraflow-plugin-losses provides it: pip install astraflow-plugin-losses"
+    assert known in refusal(site, "algorithm", "m2po")
+    assert "did you mean 'm2po'? (pip install astraflow-plugin-losses)" in refusal(
+        site, "algorithm", "m3po"
+    )
+    assert "pip install" not in refusal(site, "algorithm", "xyzzy")
+
+
+@pytest.mark.parametrize(
+    ("target", "problem"),
+    [
+        ("toy_parts:Part", ""),
+        ("toy_parts:Path", ""),
+        ("toy_parts:Nothing", "defines no 'Nothing'"),
+        ("toy_parts.deeper:Part", "there is no module 'toy_parts.deeper'"),
+        ("nowhere_at_all:Part", "there is no module 'nowhere_at_all'"),
+        ("own_lazy:Anything", ""),
+        ("own_branch:Chosen", ""),
+        ("own_torn:Part", "module 'own_torn' cannot be read: invalid syntax"),
+        ("math:floor", ""),
+    ],
+)
+def test_a_target_that_is_not_there_is_found_without_importing_it(
+    site: Any, target: str, problem: str
+) -> None:
+    site.toy()
+    (site.folder / "own_lazy.py").write_text("def __getattr__(name): ...\n")
+    (site.folder / "own_branch.py").write_text(
+        "try:\n    import torch as Chosen\nexcept E:\n    pass\n"
+    )
+    (site.folder / "own_torn.py").write_text("class Part(:\n")
+    found = unresolved(target)
+    assert problem in found
+    assert bool(found) == bool(problem)
+    assert target.partition(":")[0] not in sys.modules or target == "math:floor"
+
+
+def test_the_right_kind_of_a_name_is_told(site: Any) -> None:
+    site.toy()
+    assert "'toy_loss' is an algorithm, not a trainer" in refusal(site, "trainer", "toy_loss")
+    assert "'m2po' is an algorithm, not a data policy" in refusal(site, "data_policy", "m2po")
+
+
+@pytest.mark.parametrize(
+    ("group", "problem"),
+    [
+        ("astraflow.plugins", "its entry point is in the group 'astraflow.plugins'"),
+        ("", "it has no entry point"),
+    ],
+)
+def test_a_plugin_that_cannot_be_found_is_told(site: Any, group: str, problem: str) -> None:
+    info = site.folder / "astraflow_plugin_lost-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: astraflow-plugin-lost\nVersion: 0.1\n"
+    )
+    if group:
+        (info / "entry_points.txt").write_text(f"[{group}]\nlost = lost_manifest\n")
+    text = refusal(site, "algorithm", "lost_loss")
+    assert f"{problem}; plugins are found by [project.entry-points.astraflow]" in text
+    (plugin,) = site.catalog().unregistered()
+    assert (plugin.distribution, plugin.state) == ("astraflow-plugin-lost", "broken")
 
 
 @pytest.mark.parametrize(

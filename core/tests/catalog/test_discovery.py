@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from astraflow_core.catalog import Catalog
-from astraflow_core.discovery import DISABLE_VARIABLE, Plugin, State
 from astraflow_core.errors import PluginError
+from astraflow_core.installed.discovery import DISABLE_VARIABLE, RUNTIME, Plugin, State
 
 HEALTHY = """
 @hookimpl
@@ -117,7 +117,7 @@ def test_blocked_plugins_are_not_imported(
     assert plugin.state is State.DISABLED
     assert plugin.problem
     assert module not in sys.modules
-    assert catalog.plugin("core").healthy
+    assert catalog.plugin(RUNTIME).healthy
 
 
 def test_two_distributions_of_one_plugin_name(site: Any, manifest: str) -> None:
@@ -142,19 +142,18 @@ def test_the_first_on_the_path_of_one_distribution_counts(
     assert [(p.version, p.problem) for p in plugins] == [("1.0", "")]
 
 
-def test_the_name_of_the_core_is_taken(site: Any, manifest: str) -> None:
-    site.add("core", manifest)
-    ours, theirs = (p for p in site.catalog().plugins if p.name == "core")
-    assert ours.healthy
-    assert "taken by astraflow-core" in theirs.problem
+def test_the_name_of_the_runtime_is_taken(site: Any, manifest: str) -> None:
+    site.add(RUNTIME, manifest, distribution="aaa")
+    theirs, ours = (p for p in site.catalog().plugins if p.name == RUNTIME)
+    assert ours.healthy and ours.distribution == "astraflow-runtime"
+    assert "aaa, astraflow-runtime" in theirs.problem
 
 
 def test_plugins_are_in_name_order_and_scanned_once(site: Any, manifest: str) -> None:
     for name in ("zeta", "alpha", "mid"):
         site.add(name, manifest)
     names = [plugin.name for plugin in Catalog.discover().plugins]
-    assert names[0] == "core"
-    assert names[1:] == sorted(names[1:])
+    assert names == sorted(names)
     assert Catalog.discover() is Catalog.discover()
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from astraflow_core.config.load import load_config, run_info
-from astraflow_core.discovery import Plugin
-from astraflow_core.errors import ConfigError, PluginError, PreflightError
+from astraflow_core.errors import ConfigError
 from astraflow_core.hooks import Hooks
+from astraflow_core.installed.discovery import Plugin
 
 RECORDER = """
 heard = []
@@ -36,16 +36,6 @@ def astraflow_train_step(step):
     metrics = yield
     heard.append("after")
     return {{**metrics, "{name}": float(step)}}
-"""
-RESOLVER = """
-from pathlib import Path
-
-@hookimpl
-def astraflow_resolve_model(reference, seed, cache):
-    if reference.startswith("made:"):
-        return Path(cache) / reference[5:]
-    if reference.startswith("text:"):
-        return "a string"
 """
 CHOOSER = """
 @hookimpl
@@ -76,7 +66,7 @@ def test_only_named_plugins_hear(site: Any, run_file: Path, manifest: str) -> No
     for name in ("ear", "deaf"):
         site.add(name, manifest + RECORDER.format(name=name))
     hooks = hooks_of(site, run_file, 'plugins.enable=["ear"]')
-    assert [plugin.name for plugin in hooks.active] == ["core", "ear", "toy"]
+    assert [plugin.name for plugin in hooks.active] == ["ear", "runtime", "three_zones", "toy"]
     loaded = load_config(run_file, (), site.catalog())
     run = run_info(loaded.config, Path("d"))
     boom = RuntimeError("boom")
@@ -118,46 +108,12 @@ def test_exceptions_of_hooks_are_not_swallowed(site: Any, run_file: Path, manife
         hooks.run_started(None)  # type: ignore[arg-type]
 
 
-def test_local_models_are_checked(site: Any, tmp_path: Path) -> None:
-    hooks = Hooks.for_models(site.catalog())
-    folder = tmp_path / "model"
-    with pytest.raises(PreflightError, match=f"there is no folder '{folder}'"):
-        hooks.resolve_model(str(folder), 0, tmp_path)
-    folder.mkdir()
-    with pytest.raises(PreflightError, match=r"has no config\.json"):
-        hooks.resolve_model(str(folder), 0, tmp_path)
-    (folder / "config.json").write_text("{}")
-    assert hooks.resolve_model(str(folder), 0, tmp_path) == folder
-    with pytest.raises(PreflightError, match="is a file"):
-        hooks.resolve_model(str(folder / "config.json"), 0, tmp_path)
-
-
-def test_schemes_go_to_the_plugins(site: Any, manifest: str, tmp_path: Path) -> None:
-    with pytest.raises(PreflightError, match=r"'made:'.*none is installed"):
-        Hooks.for_models(site.catalog()).resolve_model("made:m", 0, tmp_path)
-    site.add("maker", manifest + RESOLVER)
-    hooks = Hooks.for_models(site.catalog())
-    (tmp_path / "m").mkdir()
-    with pytest.raises(PreflightError, match=r"'made:m', resolved to .* has no config\.json"):
-        hooks.resolve_model("made:m", 0, tmp_path)
-    (tmp_path / "m" / "config.json").write_text("{}")
-    assert hooks.resolve_model("made:m", 0, tmp_path) == tmp_path / "m"
-    with pytest.raises(PreflightError, match=r"'other:'.*maker"):
-        hooks.resolve_model("other:m", 0, tmp_path)
-    blocked = tmp_path / "file"
-    blocked.touch()
-    with pytest.raises(PreflightError, match="set ASTRAFLOW_CACHE"):
-        hooks.resolve_model("made:m", 0, blocked / "cache")
-    with pytest.raises(PluginError, match="'a string'"):
-        hooks.resolve_model("text:m", 0, tmp_path)
-
-
 def test_a_plugin_of_the_run_chooses_the_transport(
     site: Any, run_file: Path, manifest: str
 ) -> None:
     site.add("chooser", manifest + CHOOSER)
     overrides = ["policies.solver.transport.use=auto"]
-    with pytest.raises(ConfigError, match=r"run\.toml: (.|\n)*'auto' needs a plugin of the run"):
+    with pytest.raises(ConfigError, match=r"run\.toml: (.|\n)*'auto' needs a plugin that chooses"):
         load_config(run_file, overrides, site.catalog())
     loaded = load_config(run_file, [*overrides, 'plugins.enable=["chooser"]'], site.catalog())
     assert loaded.config.policies["solver"].transport.use == "toy_full"

@@ -9,13 +9,14 @@ from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
 from astraflow_core.config.models import ComponentTable
 from astraflow_core.errors import PluginError, VersionSkew
-from astraflow_core.launch.local import LocalLauncher
-from astraflow_core.provenance import read_plugins, write_plugins
+from astraflow_core.installed.provenance import read_plugins
 from astraflow_core.types import ComponentContext, RunInfo
+from astraflow_runtime.launch.local.launcher import LocalLauncher
+from astraflow_runtime.launch.planning.plugins_file import write_plugins
 
 
 def began_with(directory: Path, version: str) -> None:
-    entry = {"plugin": "core", "distribution": "astraflow-core", "version": version}
+    entry = {"plugin": "runtime", "distribution": "astraflow-runtime", "version": version}
     write_plugins(directory, [{**entry, "packaged": True, "components": {"launcher": "local"}}])
 
 
@@ -36,7 +37,7 @@ def test_a_process_has_the_versions_that_the_run_began_with(tmp_path: Path) -> N
     began_with(other, "9.9.9")
     with pytest.raises(
         VersionSkew,
-        match=rf"began with astraflow-core 9\.9\.9, and .* has {__version__}; pip install",
+        match=rf"began with astraflow-runtime 9\.9\.9, and .* has {__version__}; pip install",
     ):
         built(other)
     assert issubclass(VersionSkew, PluginError)

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from astraflow_core.catalog import Catalog
 from astraflow_core.config.load import component_context, load_config
-from astraflow_core.config.show import values
-from astraflow_core.discovery import DISABLE_VARIABLE
 from astraflow_core.errors import ConfigError, PluginError
+from astraflow_core.installed.discovery import DISABLE_VARIABLE
+from astraflow_runtime.config.show import values
 
 
 def problems(file: Path, site: Any, *overrides: str) -> list[str]:
@@ -26,7 +27,7 @@ def test_a_valid_run_loads(site: Any, run_file: Path) -> None:
     loaded = load_config(run_file, ["run.seed=7"], site.catalog())
     assert loaded.config.run.seed == 7
     assert loaded.components["policies.solver.engine"][0].qualified == "toy/toy_engine"
-    assert loaded.components["launcher"][0].qualified == "core/local"
+    assert loaded.components["launcher"][0].qualified == "runtime/local"
     assert loaded.origins["run.seed"] == "--set"
     assert loaded.origins["run.steps"] == str(run_file)
     assert "run.group_size" not in loaded.origins
@@ -36,6 +37,28 @@ def test_keys_of_the_launcher_need_no_name(site: Any, run_file: Path) -> None:
     loaded = load_config(run_file, ["launcher.restarts=7"], site.catalog())
     assert loaded.config.launcher.use == "local"
     assert loaded.config.launcher.options == {"restarts": 7}
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        (
+            "run.steps=3",
+            "balance.use: no data_policy 'three_zones' is installed; astraflow-plugin-three-zones provides it",
+        ),
+        (
+            "prompts.use=merged",
+            "prompts.use: no prompt_source 'merged' is installed; astraflow-contrib-merged provides it",
+        ),
+    ],
+)
+def test_a_default_that_is_not_installed_names_its_distribution(
+    site: Any, run_file: Path, override: str, problem: str
+) -> None:
+    toys = Catalog([p for p in site.catalog().plugins if p.name in ("runtime", "toy")])
+    with pytest.raises(ConfigError) as caught:
+        load_config(run_file, [override], toys)
+    assert any(found.startswith(problem) for found in caught.value.problems)
 
 
 def test_every_problem_of_a_run_at_once(site: Any, run_file: Path) -> None:
@@ -61,6 +84,8 @@ engine = "toy_engine"
 [eval.sets.held_out]
 use = "toy_file"
 path = 3
+[raas]
+episodes = 4
 """
     )
     found = problems(run_file, site, "nonsense", "run.max_staleness.x=1")
@@ -71,6 +96,7 @@ path = 3
         "run.stepz: unknown key (received 3); did you mean 'steps'? allowed: ",
         "run.steps: must be greater than or equal to 1; received 0",
         "run.max_staleness: must be greater than or equal to 0; received -1",
+        "raas.episodes: unknown key (received 4); did you mean 'max_concurrent_episodes'? allowed: ",
         "prompts.pat: unknown key (received 'x'); did you mean 'path'? allowed: extra, path, title",
         "prompts.path: this key is required",
         "prompts.data.0.ratio: must be less than or equal to 1; received 2",
@@ -107,7 +133,7 @@ def test_a_policy_that_only_set_names_is_taken_for_a_mistyped_one(
     site: Any, run_file: Path
 ) -> None:
     assert problems(run_file, site, "policies.solverr.trainer.lr=1") == [
-        "policies.solverr: only --set speaks of it; did you mean 'solver'?"
+        "policies.solverr: only --set names it; did you mean 'solver'?"
     ]
     lacking = problems(run_file, site, "policies.xyzzy.batch_sequences=1")
     assert "policies.xyzzy.model: this key is required" in lacking[0]
@@ -118,7 +144,7 @@ def test_a_data_policy_stands_twice_under_different_names_only(site: Any, run_fi
     twice = 'data = [{ use = "toy_filter", ratio = 0.1 }, { use = "toy_filter", NAMEratio = 0.9 }]'
     run_file.write_text(text.replace("[prompts]", f"[prompts]\n{twice}").replace("NAME", ""))
     (problem,) = problems(run_file, site)
-    assert problem.startswith("prompts.data: toy_filter stands there more than once")
+    assert problem.startswith("prompts.data: toy_filter appears more than once")
     named = twice.replace("NAME", 'name = "second", ')
     run_file.write_text(text.replace("[prompts]", f"[prompts]\n{named}"))
     first, second = load_config(run_file, (), site.catalog()).config.prompts.data
@@ -271,7 +297,9 @@ def test_plugins_of_the_run_are_barred_before_import(
     run_file.write_text(run_file.read_text() + table)
     loaded = load_config(run_file)
     assert loaded.catalog.plugin("loud").state == "disabled"
-    run_file.write_text(run_file.read_text().replace('"loud"', '"luod", "never_heard_of", "core"'))
+    run_file.write_text(
+        run_file.read_text().replace('"loud"', '"luod", "never_heard_of", "runtime"')
+    )
     found = problems(run_file, site)
     assert len(found) == 2
     assert "did you mean 'loud'?" in found[0]

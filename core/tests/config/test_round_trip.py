@@ -9,7 +9,8 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from astraflow_core.config.load import dump_toml, load_config
+from astraflow_core.config.load import load_config
+from astraflow_runtime.config.saved import dump_toml
 
 names = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

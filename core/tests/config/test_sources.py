@@ -51,7 +51,7 @@ def test_what_a_table_takes_over_that_names_its_component_again(tmp_path: Path) 
 def test_files_that_extend_each_other_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('extends = "b.toml"\n')
     (tmp_path / "b.toml").write_text('extends = "a.toml"\n')
-    with pytest.raises(ConfigError, match=r"circle: .*a\.toml → .*b\.toml → .*a\.toml"):
+    with pytest.raises(ConfigError, match=r"cycle: .*a\.toml → .*b\.toml → .*a\.toml"):
         read_file(tmp_path / "a.toml")
 
 
@@ -123,8 +123,8 @@ def test_overrides_reach_tables_lists_and_new_keys() -> None:
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("data.2.use=x", "data is a list of 1; '2' is no index"),
-        ("data.x=1", "'x' is no index"),
+        ("data.2.use=x", "data is a list of 1; '2' is not a valid index"),
+        ("data.x=1", "'x' is not a valid index"),
         ("run.steps.x=1", "run.steps is 1, not a table"),
         ("=1", "expected KEY=VALUE"),
         ("run..x=1", "expected KEY=VALUE"),

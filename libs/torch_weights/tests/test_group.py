@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from astraflow_core.errors import WeightsError
-from astraflow_core.serving.buckets import digest_of_buffer
 from astraflow_core.types import Bucket, Rendezvous, TensorSpec
+from astraflow_serving.buckets import digest_of_buffer
 from astraflow_torch_weights.buckets import receive, tensors_of
-from astraflow_torch_weights.group import Meeting, follow
+from astraflow_torch_weights.group import GroupRendezvous, follow
 
 pytestmark = pytest.mark.timeout(60)
 HOST = "127.0.0.1"
@@ -39,7 +39,7 @@ def sent(number: int) -> torch.Tensor:
 
 
 def test_an_engine_of_two_workers_receives_at_both(pool: ThreadPoolExecutor) -> None:
-    meeting = Meeting(HOST, HOST, time.monotonic() + 30)
+    meeting = GroupRendezvous(HOST, HOST, time.monotonic() + 30)
     place = Rendezvous(HOST, meeting.port, 1, 3)
     buckets = [bucket_of(sent(number)) for number in range(3)]
 
@@ -59,7 +59,7 @@ def test_an_engine_of_two_workers_receives_at_both(pool: ThreadPoolExecutor) -> 
 
 
 def test_what_is_torn_is_named_and_the_sender_hears_of_it(pool: ThreadPoolExecutor) -> None:
-    meeting = Meeting(HOST, HOST, time.monotonic() + 30)
+    meeting = GroupRendezvous(HOST, HOST, time.monotonic() + 30)
     place = Rendezvous(HOST, meeting.port, 1, 2)
     buckets = [bucket_of(sent(number)) for number in range(3)]
 
@@ -72,16 +72,16 @@ def test_what_is_torn_is_named_and_the_sender_hears_of_it(pool: ThreadPoolExecut
         for number in range(3):
             group.broadcast(sent(number if number != 1 else 9))
         assert "bucket 1 has the digest" in group.outcomes({1: "a"})["a"]
-    with pytest.raises(WeightsError, match="version 7 arrived torn: bucket 1 has the digest"):
+    with pytest.raises(WeightsError, match="version 7 arrived corrupted: bucket 1 has the digest"):
         working.result(30)
 
 
 def test_those_who_do_not_come_are_named_to_those_who_do(pool: ThreadPoolExecutor) -> None:
-    meeting = Meeting(HOST, HOST, time.monotonic() + 5)
+    meeting = GroupRendezvous(HOST, HOST, time.monotonic() + 2)
     working = pool.submit(follow, Rendezvous(HOST, meeting.port, 2, 4), 0, 30)
-    with pytest.raises(WeightsError, match=r"did not come to the rendezvous: first, third$"):
+    with pytest.raises(WeightsError, match=r"did not reach the rendezvous: first, third$"):
         meeting.lead({1: "first", 2: "second", 3: "third"}, "gloo")
-    with pytest.raises(WeightsError, match=r"did not come to the rendezvous: first, third$"):
+    with pytest.raises(WeightsError, match=r"did not reach the rendezvous: first, third$"):
         working.result(30)
 
 
@@ -95,7 +95,7 @@ def test_a_trainer_that_is_not_there_is_an_error_in_time() -> None:
 
 
 def test_a_backend_that_is_not_known_is_refused(pool: ThreadPoolExecutor) -> None:
-    meeting = Meeting(HOST, HOST, time.monotonic() + 30)
+    meeting = GroupRendezvous(HOST, HOST, time.monotonic() + 30)
     working = pool.submit(follow, Rendezvous(HOST, meeting.port, 1, 2), 0, 30)
     with pytest.raises(WeightsError, match="unknown backend 'mpi'; known: gloo, nccl"):
         meeting.lead({1: "a"}, "mpi")

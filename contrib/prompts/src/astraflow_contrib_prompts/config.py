@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from astraflow_core.config.models import ConfigModel, PositiveInt
+from astraflow_core.config.or_none import OrNone
 
 
 class JsonLinesConfig(ConfigModel):
     """``use = "jsonl"``"""
 
-    path: Annotated[str, Field(min_length=1)] = Field(description="File, one JSON object per line.")
-    limit: PositiveInt | None = Field(None, description="Only the first prompts.")
+    path: Path = Field(description="File, one JSON object per line.")
+    limit: OrNone[PositiveInt] = Field(
+        None, description="Only the first prompts, as many as this; 'none': all."
+    )
     prompt_key: str = Field("prompt", description="Key of the text or the messages.")
     answer_key: str = Field("answer", description="Key of the answer; '': answers are not needed.")
 
@@ -28,5 +32,5 @@ class DigitsConfig(ConfigModel):
     split: Literal["train", "held_out"] = Field(
         "train", description="Nine tenths of all digit strings, or the other tenth."
     )
-    size: PositiveInt | None = Field(None, description="Prompts; default: the whole split.")
+    size: OrNone[PositiveInt] = Field(None, description="Prompts; 'none': the whole split.")
     seed: Annotated[int, Field(ge=0)] = Field(0, description="Which prompts, and in which order.")

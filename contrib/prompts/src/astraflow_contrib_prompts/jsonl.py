@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -12,6 +13,8 @@ from astraflow_core.errors import PromptError
 from astraflow_core.types import ComponentContext, Prompt
 
 _PROBLEMS_SHOWN = 10
+_MAX_LINE = 64 << 20
+"""Bytes: far more than a prompt, and little enough to be read before it is refused."""
 
 
 class JsonLines:
@@ -23,15 +26,19 @@ class JsonLines:
 
     def __init__(self, config: JsonLinesConfig, context: ComponentContext) -> None:
         self._config = config
-        path = Path(config.path).expanduser()
+        path = config.path.expanduser()
         self._prompts: list[Prompt] = []
         first_line: dict[str, int] = {}
         problems: list[str] = []
         try:
-            with path.open("rb") as file:
-                for number, line in enumerate(file, start=1):
+            with _opened(path) as file:
+                for number, line in enumerate(iter(partial(file.readline, _MAX_LINE + 1), b""), 1):
                     if len(self._prompts) == config.limit:
                         break
+                    if len(line) > _MAX_LINE:
+                        raise PromptError(
+                            f"{path}:{number}: a line of over {_MAX_LINE >> 20} MiB; expected one JSON object per line"
+                        )
                     if not line.strip():
                         continue
                     try:
@@ -88,6 +95,13 @@ class JsonLines:
         if not isinstance(prompt_id, (str, int)) or prompt_id == "":
             raise ValueError(f"'id' must be a string or an integer, got {prompt_id!r:.40}")
         return Prompt(str(prompt_id), data)
+
+
+def _opened(path: Path) -> BinaryIO:
+    """A file of which one can tell that it ends: a device or a pipe may not."""
+    if not path.is_file() and path.exists() and not path.is_dir():
+        raise PromptError(f"prompt source 'jsonl': {path.absolute()} is not a regular file")
+    return path.open("rb")
 
 
 def _prompt_problem(value: Any) -> str:

@@ -12,7 +12,7 @@ from astraflow_core.errors import PromptError
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class Dataset:
     """One dataset: its name in reasoning-gym, its settings as sorted JSON, its seed and its items."""
 
     name: str
@@ -22,7 +22,7 @@ class Source:
 
 
 @lru_cache(64)
-def dataset(source: Source) -> Any:
+def dataset(source: Dataset) -> Any:
     """The dataset; :class:`PromptError` names one that is unknown or refuses its settings."""
     name = source.name
     try:
@@ -49,7 +49,7 @@ def dataset(source: Source) -> Any:
 
 
 @lru_cache(1024)
-def entry(source: Source, index: int) -> dict[str, Any]:
+def entry(source: Dataset, index: int) -> dict[str, Any]:
     """Item ``index``: ``question``, ``answer`` and ``metadata``; the same on every machine."""
     made: dict[str, Any] = dataset(source)[index]
     return made

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import xxhash
 
 from astraflow_contrib_reasoning_gym.config import PromptsConfig
-from astraflow_contrib_reasoning_gym.datasets import Source, entry
+from astraflow_contrib_reasoning_gym.datasets import Dataset, entry
 from astraflow_core.errors import PromptError
 from astraflow_core.types import ComponentContext, Prompt
 
@@ -29,7 +29,7 @@ class ReasoningGym:
         self._config = config
         items = config.size if config.split == "all" else config.size * _LOOKED_AT
         self._sources = [
-            Source(name, json.dumps(settings, sort_keys=True), config.seed, items)
+            Dataset(name, json.dumps(settings, sort_keys=True), config.seed, items)
             for name, settings in sorted(config.datasets.items())
         ]
         for source in self._sources:
@@ -54,11 +54,11 @@ class ReasoningGym:
             },
         )
 
-    def _in_turn(self, index: int) -> tuple[Source, int]:
+    def _in_turn(self, index: int) -> tuple[Dataset, int]:
         item, which = divmod(index, len(self._sources))
         return self._sources[which], item
 
-    def _item(self, source: Source, index: int) -> dict[str, str]:
+    def _item(self, source: Dataset, index: int) -> dict[str, str]:
         try:
             return entry(source, index)
         except PromptError:
@@ -69,7 +69,7 @@ class ReasoningGym:
                 f"{source.settings}: {error!r}"
             ) from error
 
-    def _choose(self) -> list[tuple[Source, int]]:
+    def _choose(self) -> list[tuple[Dataset, int]]:
         wanted, chosen = self._config.split == "held_out", []
         looked_at = _LOOKED_AT * len(self)
         for index in range(looked_at):

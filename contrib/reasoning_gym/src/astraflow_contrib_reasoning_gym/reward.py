@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from astraflow_contrib_reasoning_gym.config import RewardConfig
-from astraflow_contrib_reasoning_gym.datasets import Source, dataset, entry
+from astraflow_contrib_reasoning_gym.datasets import Dataset, dataset, entry
 from astraflow_core.errors import WorkflowError
 from astraflow_core.types import ComponentContext, TrajectoryView
 
@@ -28,7 +28,7 @@ class ReasoningGymReward:
                 f"prompt {view.prompt.id!r}: reward 'reasoning_gym' needs prompts of the prompt source "
                 "'reasoning_gym' (data['source'])"
             )
-        made_by = Source(**source)
+        made_by = Dataset(**source)
         item = entry(made_by, view.data["index"])
         text = view.text.strip()
         if self._config.extract == "last_number":

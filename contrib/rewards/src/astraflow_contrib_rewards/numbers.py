@@ -7,7 +7,7 @@ from collections import deque
 from fractions import Fraction
 
 LONGEST = 300
-"""A longer run of characters is no number: a policy may write any, and arithmetic must stay cheap."""
+"""A longer run of characters is not a number: a policy may write any, and arithmetic must stay cheap."""
 # Every part is tried in constant time or consumes what it matches, so the search is linear in the text.
 _PLAIN = r"(?:\d{1,3}(?:,\d{3}(?!\d))+|\d+)(?:\.\d+)?|(?<!\d)\.\d+"
 _EXPONENT = r"(?:[eE][-+]?\d{1,3}(?![\d.]))?"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from astraflow_contrib_solver_verifier.config import WorkflowConfig
-from astraflow_core.errors import PreflightError
+from astraflow_core.errors import PreflightError, WorkflowError
 from astraflow_core.protocols.workflow import PolicyEngine
 from astraflow_core.types import ComponentContext, Prompt, Trajectory
 
@@ -28,7 +28,12 @@ class SolverVerifier:
     ) -> Trajectory | None:
         """An empty answer is rejected: there is nothing to check."""
         solver, verifier = engines[self._config.solver], engines[self._config.verifier]
-        question = str(prompt.data["prompt"])
+        question = prompt.data.get("prompt")
+        if not isinstance(question, str) or not question:
+            raise WorkflowError(
+                f"prompt {prompt.id!r}: workflow 'solver_verifier' expects data['prompt'] to be text, got "
+                f"{question!r:.80}"
+            )
         asked = solver.render(question)
         answered = await solver.generate(asked)
         answer = solver.completion(answered)

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 import xxhash
 
 from astraflow_core.errors import PreflightError
-from astraflow_core.testing.tiny_model import write_tiny_model
+from astraflow_tiny_model.folder import write_tiny_model
 
 _FORMAT = 1
 """Counts changes of what :func:`write_tiny_model` writes for the same arguments."""

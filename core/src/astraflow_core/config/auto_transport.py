@@ -16,9 +16,11 @@ from astraflow_core.config.rendering import shown
 from astraflow_core.config.tables import AUTO
 from astraflow_core.errors import ConfigError
 from astraflow_core.hooks import Hooks
+from astraflow_core.installed.distributions import how_to_install, implementing
 from astraflow_core.types import Announcement, RunInfo, TransportChoice, TransportEnds
 
 Components = dict[str, tuple[Selected, BaseModel | None]]
+_HOOK = "astraflow_choose_transport"
 _LOOPBACK = ("localhost", "::1")
 _EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 (compared, not bound)
 
@@ -64,8 +66,9 @@ def choose_transports(
         if not isinstance(chosen, TransportChoice):
             names = ", ".join(entry.qualified for entry in catalog.components("transport"))
             problem = (
-                f"{path}.use: 'auto' needs a plugin of the run that chooses (received {shown(chosen)}); "
-                f"pip install astraflow-plugin-auto, or name one of the installed transports: {names or 'none'}"
+                f"{path}.use: 'auto' needs a plugin that chooses the transport (received {shown(chosen)}); "
+                f"install one ({' or '.join(map(how_to_install, implementing(_HOOK)))}), or name one of the "
+                f"installed transports: {names or 'none'}"
             )
             raise ConfigError([problem], label)
         table = type(policy.transport)(use=chosen.use, **chosen.options)
@@ -104,8 +107,3 @@ def _tensor_bytes(model: Path) -> int | None:
     """The size of the safetensors files of a local folder."""
     sizes = [file.stat().st_size for file in model.glob("*.safetensors") if file.is_file()]
     return sum(sizes) if sizes else None
-
-
-def as_comments(notes: tuple[str, ...]) -> str:
-    """The notes as lines of TOML."""
-    return "".join(f"# {note}\n" for note in notes)

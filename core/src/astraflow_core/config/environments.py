@@ -54,7 +54,7 @@ def environment_folder(name: str) -> Path:
     """The folder of the environment ``name``; raises :class:`ValueError` for a name that is none."""
     if not _NAME.fullmatch(name):
         raise ValueError(
-            f"{name!r} is no name of an environment: letters, digits, '.', '_' and '-', a letter or "
+            f"{name!r} is not a name for an environment: letters, digits, '.', '_' and '-', a letter or "
             "digit first"
         )
     return environments_folder() / name

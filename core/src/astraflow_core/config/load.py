@@ -11,14 +11,17 @@ from pydantic import BaseModel, ValidationError
 
 from astraflow_core.catalog import Catalog, Selected
 from astraflow_core.config.auto_transport import Joining, choose_transports
-from astraflow_core.config.models import RunConfig
+from astraflow_core.config.lone_groups import lone_group_lines, lone_group_notes
+from astraflow_core.config.models import RunConfig, RunTable
+from astraflow_core.config.own_modules import make_importable
 from astraflow_core.config.pairing import pairing_lines
 from astraflow_core.config.paths import absolute, resolved_options
 from astraflow_core.config.rendering import join, render
 from astraflow_core.config.sources import Layers, Origin, apply_overrides, read_file
-from astraflow_core.config.tables import AUTO, Place, component_tables
-from astraflow_core.discovery import CORE, DISABLE_VARIABLE, disabled_by_environment
+from astraflow_core.config.tables import AUTO, TablePlace, component_tables
 from astraflow_core.errors import ConfigError, PluginError
+from astraflow_core.installed.discovery import DISABLE_VARIABLE, RUNTIME, disabled_by_environment
+from astraflow_core.installed.provenance import lock_of
 from astraflow_core.seeds import derive_seed
 from astraflow_core.suggestions import nearest
 from astraflow_core.types import ComponentContext, RunInfo
@@ -60,11 +63,15 @@ def load_config(
     else:
         label, layers = str(source), read_file(Path(source))
     problems = apply_overrides(layers, overrides)
+    make_importable(layers, Path(label).parent if label else None)
     catalog = catalog or catalog_of(layers.raw)
+    if label:
+        catalog = catalog.locked(lock_of(Path(label).parent))
     components: dict[str, tuple[Selected, BaseModel | None]] = {}
     for place in component_tables(layers.raw):
         _check_component(place, layers, catalog, components, problems)
     _resolve_models(layers)
+    _resolve_run_directory(layers)
     if "workflow" not in layers.raw and not workflow_given:
         names = ", ".join(entry.qualified for entry in catalog.components("workflow")) or "none"
         problems.append(
@@ -78,17 +85,29 @@ def load_config(
     problems += _plugin_problems(config, catalog)
     if problems:
         raise ConfigError(sorted(problems, key=_place_in_file), label)
-    for place in component_tables(config):
-        if place.path not in components and place.table.use != AUTO:  # a default of the core
-            components[place.path] = catalog.validate(place.kind, place.table, place.path)
+    problems = _add_defaults(config, catalog, components)
+    if problems:
+        raise ConfigError(problems, label)
     info = run_info(config, Path(config.run.directory) / config.run.name)
     config, notes = choose_transports(config, catalog, components, info, label, joining)
     problems = pairing_lines(config, components)
+    problems += lone_group_lines(config, components, catalog)
     if problems:
         raise ConfigError(problems, label)
     origins = {path: origin.label for path, origin in layers.origins.items()}
     notes += tuple(_taken_over(layers, components))
+    notes += tuple(_of_several(config, catalog))
+    notes += tuple(lone_group_notes(config, components))
     return LoadedConfig(config, origins, catalog, components, notes)
+
+
+def _of_several(config: RunConfig, catalog: Catalog) -> Iterator[str]:
+    """Which of several components of one name was taken."""
+    for place in component_tables(config):
+        use = place.table.use
+        if use != AUTO and (rivals := catalog.rivals(place.kind, use)):
+            chosen, others = catalog.select(place.kind, use).qualified, " and ".join(rivals)
+            yield f"{place.path}: {use!r} is {chosen}; {others} has that name too"
 
 
 def _without_mistyped(layers: Layers, problems: list[str]) -> list[str]:
@@ -102,7 +121,7 @@ def _without_mistyped(layers: Layers, problems: list[str]) -> list[str]:
             match = nearest(name, [other for other in names if other not in only_set])
             lacking = [line for line in problems if line.startswith(f"{root}.{name}.")]
             if match is not None and lacking:
-                line = f"{root}.{name}: only --set speaks of it; did you mean {match!r}?"
+                line = f"{root}.{name}: only --set names it; did you mean {match!r}?"
                 problems = [line, *(each for each in problems if each not in lacking)]
     return problems
 
@@ -114,13 +133,6 @@ def _taken_over(layers: Layers, components: Iterable[str]) -> Iterator[str]:
         files = " and ".join(dict.fromkeys(Path(file).name for file in keys.values()))
         if keys:
             yield f"{path}: {', '.join(keys)} as in {files}, which has the same component there"
-
-
-def dump_toml(config: RunConfig) -> str:
-    """The config as TOML, defaults of the core included; loading it gives an equal config."""
-    import tomli_w
-
-    return tomli_w.dumps(_without_none(config.model_dump(mode="json")))
 
 
 def run_info(config: RunConfig, directory: Path) -> RunInfo:
@@ -151,6 +163,12 @@ def component_context(
     )
 
 
+def catalog_of_run(config: RunConfig, directory: Path) -> Catalog:
+    """The catalog of a process of the run that lives in ``directory``."""
+    found = Catalog.discover(disable=config.plugins.disable, only=config.plugins.only)
+    return found.locked(lock_of(directory))
+
+
 def catalog_of(raw: Mapping[str, Any]) -> Catalog:
     """The catalog that ``[plugins]`` of a raw run asks for, before validation: what it bars is not
     imported."""
@@ -164,7 +182,7 @@ def catalog_of(raw: Mapping[str, Any]) -> Catalog:
 
 
 def _check_component(
-    place: Place,
+    place: TablePlace,
     layers: Layers,
     catalog: Catalog,
     components: dict[str, tuple[Selected, BaseModel | None]],
@@ -210,6 +228,20 @@ def _check_component(
         problems.append(f"{place.path}.use: {error}")
 
 
+def _add_defaults(
+    config: RunConfig, catalog: Catalog, components: dict[str, tuple[Selected, BaseModel | None]]
+) -> list[str]:
+    """Validate the components that the core names by default; returns problems."""
+    problems = []
+    for place in component_tables(config):
+        if place.path not in components and place.table.use != AUTO:
+            try:
+                components[place.path] = catalog.validate(place.kind, place.table, place.path)
+            except PluginError as error:
+                problems.append(f"{place.path}.use: {error}")
+    return problems
+
+
 def _resolve_models(layers: Layers) -> None:
     """Point ``model`` at the folder beside the file that names it, if there is one."""
     for root in ("policies", "engines"):
@@ -221,6 +253,16 @@ def _resolve_models(layers: Layers) -> None:
                 folder = absolute(model, origin.folder)
                 if Path(folder).is_dir():
                     table["model"] = folder
+
+
+def _resolve_run_directory(layers: Layers) -> None:
+    """``run.directory`` starts from the file that names it; the default from where the command is called."""
+    table, origin = layers.raw.get("run"), layers.origin("run.directory")
+    if not isinstance(table, dict):
+        return
+    text = table.get("directory", RunTable.model_fields["directory"].default)
+    if isinstance(text, str):
+        table["directory"] = absolute(text, origin.folder if origin else Path.cwd())
 
 
 def _plugin_problems(config: RunConfig, catalog: Catalog) -> Iterator[str]:
@@ -237,8 +279,8 @@ def _plugin_problems(config: RunConfig, catalog: Catalog) -> Iterator[str]:
     disabled += [(DISABLE_VARIABLE, name) for name in disabled_by_environment()]
     for where, name in disabled:
         match = nearest(name, names)
-        if name == CORE:
-            yield f"{where}: the core's own plugin cannot be disabled"
+        if name == RUNTIME:
+            yield f"{where}: the runtime's own plugin cannot be disabled"
         elif name not in names and match is not None:  # a typing error would let it in
             yield f"{where}: no plugin {name!r} is installed; did you mean {match!r}?"
 
@@ -248,11 +290,3 @@ def _place_in_file(problem: str) -> tuple[int, str]:
     path = problem.partition(":")[0].split(".")
     tables = list(RunConfig.model_fields)
     return tables.index(path[0]) if path[0] in tables else -1, ".".join(path[:2])
-
-
-def _without_none(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_none(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list):
-        return [_without_none(item) for item in value]
-    return value

@@ -5,26 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from astraflow_core.config.environments import interpreter
+from astraflow_core.config.or_none import OrNone
+from astraflow_core.config.strict import StrictNumbers
 
 PositiveInt = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(gt=0)]
-PATIENCE = 5
-"""``deadline_s`` after which nobody waits any more for a service that is silent."""
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+GIVE_UP_FACTOR = 5
+"""``deadline_s`` after which nobody waits any longer for a service that is silent."""
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 Interpreter = Annotated[str, AfterValidator(interpreter)]
 
 
-class ConfigModel(BaseModel):
-    """Base of every config model, of the core and of components: frozen, unknown keys are errors."""
+class ConfigModel(StrictNumbers):
+    """Base of every config model, of the core and of components: frozen, unknown keys are errors, and so are a boolean
+    or a text for a number and a number for a boolean."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ComponentTable(BaseModel):
+class ComponentTable(StrictNumbers):
     """A table that names a component: ``use`` and the keys of that component, which its own model
     validates."""
 
@@ -142,18 +145,21 @@ class RunTable(ConfigModel):
         "same tokens and weights; 0: none.",
     )
     group_size: PositiveInt = Field(default=8, description="Trajectories per prompt.")
-    directory: str = Field(default="runs", description="Folder for run directories.")
+    directory: str = Field(
+        default="runs",
+        description="Folder for run directories; by default in the folder where the command is called.",
+    )
     episode_deadline_s: Seconds = Field(
         default=120.0, description="Longest an episode may take, reward included."
     )
-    group_deadline_s: Seconds | None = Field(
+    group_deadline_s: OrNone[Seconds] = Field(
         default=None,
-        description="A group that has run for so long is pushed as it is and its other episodes are aborted; "
-        "default: all of them are waited for.",
+        description="After this time a group is pushed with the episodes that are done, and the others are aborted; "
+        "'none': wait for all of them.",
     )
     refill_groups: bool = Field(
         default=False,
-        description="Roll out anew what the group deadline cut off, before a data policy sees the group.",
+        description="Roll out again what the group deadline cut off, before a data policy sees the group.",
     )
     lease_s: Seconds = Field(
         default=30.0, description="Lease of a task; renewed while its RaaS is alive."
@@ -161,12 +167,14 @@ class RunTable(ConfigModel):
     task_attempts: PositiveInt = Field(
         default=3, description="Attempts before a prompt is set aside."
     )
-    failure_limit: PositiveInt = Field(
-        default=8, description="Failed tasks in a row, with no success between, that end the run."
+    max_consecutive_failures: PositiveInt = Field(
+        default=8,
+        description="Failed tasks in a row, with no success between, after which a RaaS gets no more tasks; the "
+        "run ends when no RaaS is left.",
     )
     deadline_s: Seconds = Field(
         default=120.0,
-        description="Longest silence of a service before it counts as gone. One that the run cannot do "
+        description="Longest silence of a service before it counts as lost. One that the run cannot do "
         "without is waited for five times as long.",
     )
     start_deadline_s: Seconds = Field(
@@ -192,10 +200,10 @@ class RunTable(ConfigModel):
         return self
 
     @property
-    def patience_s(self) -> float:
+    def give_up_after_s(self) -> float:
         """How long a process that is there but silent, stopped perhaps, is waited for before the run
         fails."""
-        return PATIENCE * self.deadline_s
+        return GIVE_UP_FACTOR * self.deadline_s
 
 
 class DataPolicyTable(ComponentTable):
@@ -203,11 +211,11 @@ class DataPolicyTable(ComponentTable):
 
     name: Name | None = Field(
         default=None,
-        description="What it is called in figures and logs; needed if the list has the component twice.",
+        description="Its name in metrics and logs; required if the list has the component twice.",
     )
     shadow: bool = Field(
         default=False,
-        description="Let it learn and count what it would have decided, without effect.",
+        description="Run it without effect: it learns, and its decisions are only counted.",
     )
 
     @property
@@ -221,7 +229,7 @@ def _of_different_names(tables: tuple[DataPolicyTable, ...]) -> tuple[DataPolicy
     twice = sorted({label for label in labels if labels.count(label) > 1})
     if twice:
         raise ValueError(
-            f"{', '.join(twice)} stands there more than once: give each a name of its own, as "
+            f"{', '.join(twice)} appears more than once: give each entry its own name, such as "
             'name = "first"'
         )
     return tables
@@ -274,7 +282,9 @@ class RaasTable(ConfigModel):
     """``[raas]``"""
 
     replicas: PositiveInt = Field(default=1, description="RaaS processes that the launcher starts.")
-    episodes: PositiveInt = Field(default=64, description="Episodes at once in one RaaS.")
+    max_concurrent_episodes: PositiveInt = Field(
+        default=64, description="The most episodes that one RaaS runs at the same time."
+    )
     reward_workers: PositiveInt = Field(
         default=1, description="Worker processes for rewards that block."
     )
@@ -312,7 +322,7 @@ class EvalTable(ConfigModel):
         default=1, description="Samples per prompt (k of avg@k and pass@k)."
     )
     temperature: Annotated[float, Field(ge=0)] = Field(default=0.0, description="0 is greedy.")
-    solved_at: float = Field(
+    pass_threshold: float = Field(
         default=1.0, description="Reward from which a sample counts as correct."
     )
 
@@ -322,7 +332,7 @@ class CheckpointTable(ConfigModel):
 
     every: Annotated[int, Field(ge=0)] = Field(
         default=0,
-        description="Updates between checkpoints; 0: at the end. Above 0 a trainer that is killed goes on "
+        description="Updates between checkpoints; 0: at the end. Above 0 a trainer that is killed continues "
         "from the last one.",
     )
     keep: PositiveInt = Field(default=2, description="Checkpoints kept, the newest ones.")

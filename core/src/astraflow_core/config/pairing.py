@@ -44,7 +44,7 @@ def _of_loans(config: RunConfig, components: Components) -> list[str]:
             )
         elif source not in lenders:
             lines.append(
-                f"{path}.source: {source!r} is no other policy of this run; there are {', '.join(lenders) or 'none'}"
+                f"{path}.source: {source!r} is not another policy of this run; there are {', '.join(lenders) or 'none'}"
             )
     return lines
 

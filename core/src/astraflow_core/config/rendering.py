@@ -118,7 +118,7 @@ def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def alternatives(annotation: Any) -> list[Any]:
-    """The alternatives of an annotation, ``None`` left out; itself if it is no union."""
+    """The alternatives of an annotation, ``None`` left out; itself if it is not a union."""
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
         return alternatives(typing.get_args(annotation)[0])

@@ -142,7 +142,7 @@ def read_file(path: Path) -> Layers:
         if following.resolve() in [file.resolve() for file in seen]:
             loop = " → ".join(map(str, [*seen, following]))
             raise ConfigError(
-                [f"extends: the files extend each other in a circle: {loop}"], str(path)
+                [f"extends: the files extend each other in a cycle: {loop}"], str(path)
             )
         table = parse_file(following)
         base = table.pop("extends", None)
@@ -230,4 +230,4 @@ def _plain(value: Any) -> Any:
 def _bad_index(items: list[Any], part: str, path: str) -> str | None:
     if part.isdecimal() and int(part) < len(items):
         return None
-    return f"{path} is a list of {len(items)}; {part!r} is no index of it"
+    return f"{path} is a list of {len(items)}; {part!r} is not a valid index"

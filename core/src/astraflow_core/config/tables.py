@@ -27,7 +27,7 @@ MERGED = "merged"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TablePlace:
     """A component table of a run: its dotted path, kind, model, and the table (model or raw mapping)."""
 
     path: str
@@ -50,7 +50,7 @@ _OF_POLICY: tuple[tuple[str, Kind, type[ComponentTable]], ...] = (
 )
 
 
-def component_tables(config: RunConfig | Mapping[str, Any]) -> Iterator[Place]:
+def component_tables(config: RunConfig | Mapping[str, Any]) -> Iterator[TablePlace]:
     """Every component table of a validated config, or of raw TOML as far as it has the right shape."""
     prompts = _get(config, "prompts")
     yield from _sources("prompts", PromptsTable, prompts)
@@ -69,12 +69,12 @@ def component_tables(config: RunConfig | Mapping[str, Any]) -> Iterator[Place]:
     yield from _place("launcher", Kind.LAUNCHER, LauncherTable, _get(config, "launcher"))
 
 
-def _place(path: str, kind: Kind, model: type[ComponentTable], table: Any) -> Iterator[Place]:
+def _place(path: str, kind: Kind, model: type[ComponentTable], table: Any) -> Iterator[TablePlace]:
     if isinstance(table, Mapping | ComponentTable):
-        yield Place(path, kind, model, table)
+        yield TablePlace(path, kind, model, table)
 
 
-def _sources(path: str, model: type[ComponentTable], table: Any) -> Iterator[Place]:
+def _sources(path: str, model: type[ComponentTable], table: Any) -> Iterator[TablePlace]:
     """The table of a prompt source, after those of which it is merged."""
     merged = _get(table, "use") == MERGED
     for name, nested in _items(_get(table, "sources")) if merged else ():
@@ -84,7 +84,7 @@ def _sources(path: str, model: type[ComponentTable], table: Any) -> Iterator[Pla
     yield from _place(path, Kind.PROMPT_SOURCE, model, table)
 
 
-def _list(path: str, owner: Any) -> Iterator[Place]:
+def _list(path: str, owner: Any) -> Iterator[TablePlace]:
     tables = _get(owner, "data")
     if isinstance(tables, list | tuple):
         for index, table in enumerate(tables):

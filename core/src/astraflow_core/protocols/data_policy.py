@@ -75,7 +75,8 @@ class Draw(Protocol):
         self, count: int, fresh: Sequence[BufferedRow], kept: Sequence[BufferedRow], version: int
     ) -> list[BufferedRow] | None:
         """``count`` rows out of ``fresh`` (never served, in key order or as arranged) and ``kept`` (served
-        before, oldest first), or ``None`` to wait for more. Rows too stale for ``version`` are not offered."""
+        before, each once, in the order in which they were served first), or ``None`` to wait for more. Rows too
+        stale for ``version`` are not offered."""
 
 
 @runtime_checkable

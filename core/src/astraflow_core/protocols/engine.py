@@ -54,7 +54,7 @@ class Engine(Protocol):
     async def pause(self, mode: PauseMode) -> None:
         """Stop decoding. ``keep`` freezes requests in place, ``wait`` drains those that run, ``abort``
         returns partial results with ``finish_reason="abort"``. Requests that arrive while paused wait.
-        Returns when no decoding step runs any more. Pausing a paused engine is allowed."""
+        Returns when no decoding step runs any longer. Pausing a paused engine is allowed."""
 
     async def resume(self) -> None:
         """Go on decoding; frozen requests continue at their next token with the weights now loaded."""
@@ -72,7 +72,7 @@ class Engine(Protocol):
         """Give memory back (1: caches, 2: weights too); only with capability ``sleep``."""
 
     async def wake(self) -> None:
-        """Undo :meth:`sleep`; weights are loaded anew after level 2."""
+        """Undo :meth:`sleep`; weights are loaded again after level 2."""
 
     async def health(self) -> dict[str, float]:
         """Gauges and counters: at least ``running``, ``waiting``, ``version``, ``tokens_generated``,

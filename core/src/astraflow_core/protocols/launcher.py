@@ -13,12 +13,13 @@ Role = Literal["dataflow", "raas", "trainer"]
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
     """One process of a run. ``name`` is unique (``"raas-1"``); ``argv`` its command line, which never
-    holds a secret; ``environment`` is added to the launcher's own; output goes to ``log``."""
+    holds a secret; ``environment``, which does and has no repr, is added to the launcher's own; output goes to
+    ``log``."""
 
     name: str
     role: Role
     argv: tuple[str, ...]
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(repr=False)
     log: Path
     ranks: int = 1
 
@@ -43,14 +44,14 @@ class Launcher(Protocol):
 
     @property
     def restarts(self) -> int:
-        """How often a RaaS that died is started anew."""
+        """How often a RaaS that died is restarted."""
 
     def prepare(self, specs: Sequence[ProcessSpec]) -> None:
         """All processes of the run, once, before the first start: share out the resources, and refuse
         with a :class:`astraflow_core.errors.PreflightError` what cannot be placed."""
 
     def start(self, spec: ProcessSpec) -> None:
-        """Start a process, or start it anew after it ended."""
+        """Start a process, or restart it after it ended; an error that names it while it runs."""
 
     def poll(self) -> list[ProcessState]:
         """The state of every process started, in order of their first start; never blocks."""
@@ -62,4 +63,5 @@ class Launcher(Protocol):
         """The last lines of a process's output."""
 
     def close(self) -> None:
-        """End everything at once; nothing that was started is left running."""
+        """End everything at once; nothing that was started is left running, children of processes that ended
+        included. Once more does nothing."""

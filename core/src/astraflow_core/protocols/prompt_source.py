@@ -18,4 +18,4 @@ class PromptSource(Protocol):
         """Number of prompts, at least 1."""
 
     def __getitem__(self, index: int) -> Prompt:
-        """The prompt at ``0 <= index < len``; always the same."""
+        """The prompt at ``0 <= index < len``; always the same. :class:`IndexError` from ``len`` on."""

@@ -33,7 +33,7 @@ class Publisher(Protocol):
         """Take a snapshot and offer it as immutable ``version``; returns once fetches of it succeed, though they
         may wait for what is still written in the background; if that fails, the next publish says so. Reusing
         a number is an error. With ``base``, the digest of a model
-        (:func:`astraflow_core.weights.base.digest_of_model`), the tensors are an adapter for it; only
+        (:func:`astraflow_weights.base.digest_of_model`), the tensors are an adapter for it; only
         transports with capability ``adapter`` are given one."""
 
     def retain(self, versions: frozenset[int]) -> None:
@@ -89,7 +89,7 @@ class DirectReceiver(Receiver, Protocol):
         self, announcement: Announcement, member: str, workers: int, deadline_s: float
     ) -> Delivery:
         """Ask for a direct delivery to the engine ``member`` with so many ``workers``; returns when it is known
-        who else gets one. Raises :class:`astraflow_core.errors.WeightsError` if there is none (any more)."""
+        who else gets one. Raises :class:`astraflow_core.errors.WeightsError` if there is none (any longer)."""
 
     def done(self, announcement: Announcement, delivery: Delivery) -> None:
         """The engine needs the delivery no longer, whatever came of it."""

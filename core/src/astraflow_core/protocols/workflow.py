@@ -12,6 +12,8 @@ from astraflow_core.types import Completion, GenerateResult, Prompt, Sampling, T
 from astraflow_core.types import Sequence as TokenSequence
 
 Messages = Sequence[Mapping[str, Any]]
+Tools = Sequence[Mapping[str, Any]]
+"""Tools that a model may call, each ``{"type": "function", "function": {"name", "description", "parameters"}}``."""
 
 
 class Tokenizer(Protocol):
@@ -44,6 +46,10 @@ class PolicyEngine(Protocol):
         """Version served now; a version may change between two tokens."""
 
     @property
+    def context_length(self) -> int:
+        """The most tokens, prompt and completion together, that a sequence may have."""
+
+    @property
     def sampling(self) -> Sampling:
         """Sampling of this task (training or evaluation), to derive variations from."""
 
@@ -51,6 +57,12 @@ class PolicyEngine(Protocol):
         self, messages: Messages | str, add_generation_prompt: bool = True
     ) -> npt.NDArray[np.int32]:
         """Token ids of chat messages by the model's template; a string is encoded as it is."""
+
+    def chat_text(
+        self, messages: Messages, add_generation_prompt: bool = True, tools: Tools = ()
+    ) -> str:
+        """The text of chat messages by the model's template, which :meth:`render` encodes. A template that knows
+        nothing of ``tools`` leaves them out. :class:`astraflow_core.errors.UserError` if it refuses the messages."""
 
     async def generate(
         self, prompt: npt.NDArray[np.int32], sampling: Sampling | None = None

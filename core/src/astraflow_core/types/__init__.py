@@ -24,6 +24,7 @@ from astraflow_core.types.policy_data import (
     Verdict,
 )
 from astraflow_core.types.prompt import Prompt
+from astraflow_core.types.resolved_model import ResolvedModel
 from astraflow_core.types.trajectory import (
     Completion,
     Group,
@@ -72,6 +73,7 @@ __all__ = [
     "Prompt",
     "Ranks",
     "Rendezvous",
+    "ResolvedModel",
     "RunInfo",
     "Sampling",
     "Sequence",

@@ -2,66 +2,129 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 
+from astraflow_core.types.columns import Column, columns_of
+from astraflow_core.types.trajectory import NOT_SAMPLED
 from astraflow_core.types.units import Units
+
+FilledIn = Annotated[npt.NDArray[np.float32] | None, Column("token", "", given="trainer")]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """``R`` sequences packed into ``N`` tokens.
+    """``R`` sequences packed into ``N`` tokens. Each column says what its elements are: arrays per row have the shape
+    ``[R]``, those per token ``[N]``, with the rows end to end.
 
-    Per row (``[R]``): ``lengths`` int32 with sum ``N``; ``rewards`` float32; ``group`` int64, equal for
-    rows of one group; ``trajectory`` int64, equal for rows of one trajectory; ``group_size`` int32,
-    ``group_mean`` and ``group_std`` float32 as stamped at acceptance (std with n-1, 0 for one).
-
-    ``units``, if the batch comes from a dataflow: places in trajectories, and statistics of the group over
-    trajectories and over tokens instead of sequences.
+    Statistics of the group are as stamped at acceptance. ``units``, if the batch comes from a dataflow: places in
+    trajectories, and statistics of the group over trajectories and over tokens instead of sequences. ``logprobs`` are
+    behaviour log-probs. The first token of a row is never trained.
 
     ``source``, if rows that another policy of that name sampled are among them: their log-probs and versions are
-    *that policy's*, so a ratio against ``logprobs`` corrects for its sampling, and ``counted_from`` (int32
-    ``[R]``) is the version from which the age of each row counts (:attr:`ages`): the one that a batch of the
-    policy that sampled it would update. Without a ``source`` that is ``version``.
+    *that policy's*, so a ratio against ``logprobs`` corrects for its sampling, and ``counted_from`` is the version
+    from which the age of each row counts (:attr:`ages`). Without a ``source`` that is ``version``.
 
-    Per token (``[N]``): ``tokens`` int32; ``loss_mask`` bool; ``logprobs`` float32, behaviour log-prob of
-    each token given those before it in its row; ``versions`` int32, -1 where not sampled. The first token
-    of a row is never trained.
+    ``turn_rewards``, if a row of the batch has rewards of its turns; they are not part of ``rewards`` and of no
+    statistic.
 
     ``version`` is the version that the batch will update: a row's staleness is ``version`` minus the
     smallest version of its trained tokens. ``temperature`` is the sampling temperature that the behaviour
     log-probs include (1.0 if the engine reports raw ones); a trainer divides its logits by it.
 
-    Filled by the trainer's loop, each float32 ``[N]``: ``reference``, ``proximal``, ``current``,
-    ``values``, ``advantages``, and ``weights``: loss term → each token's share in it.
+    Filled by the trainer's loop: ``reference``, ``proximal``, ``current``, ``values``, ``advantages``, and ``weights``:
+    loss term → each token's share in it, float32 ``[N]``.
     """
 
     id: str
     policy: str
     version: int
-    lengths: npt.NDArray[np.int32]
-    tokens: npt.NDArray[np.int32]
-    loss_mask: npt.NDArray[np.bool_]
-    logprobs: npt.NDArray[np.float32]
-    versions: npt.NDArray[np.int32]
-    rewards: npt.NDArray[np.float32]
-    group: npt.NDArray[np.int64]
-    trajectory: npt.NDArray[np.int64]
-    group_size: npt.NDArray[np.int32]
-    group_mean: npt.NDArray[np.float32]
-    group_std: npt.NDArray[np.float32]
+    lengths: Annotated[
+        npt.NDArray[np.int32],
+        Column("row", "tokens of the row; their sum is `tokens` of the header", of_row="length"),
+    ]
+    tokens: Annotated[npt.NDArray[np.int32], Column("token", "token id")]
+    loss_mask: Annotated[
+        npt.NDArray[np.bool_],
+        Column(
+            "token",
+            "1: sampled, and to be trained; else 0. The first token of a sequence is never sampled",
+            not_sampled=0,
+        ),
+    ]
+    logprobs: Annotated[
+        npt.NDArray[np.float32],
+        Column(
+            "token",
+            "log-prob of the token, given those before it in its sequence, in nats and at the temperature of the "
+            "task's sampling: of `log_softmax(logits / temperature)`, and of the logits themselves where that is 0",
+            not_sampled=0,
+            finite=True,
+        ),
+    ]
+    versions: Annotated[
+        npt.NDArray[np.int32],
+        Column("token", "version of the policy that sampled the token", not_sampled=NOT_SAMPLED),
+    ]
+    rewards: Annotated[
+        npt.NDArray[np.float32],
+        Column("row", "reward of the sequence", of_row="reward", finite=True),
+    ]
+    group: Annotated[npt.NDArray[np.int64], Column("row", "equal for rows of one group")]
+    trajectory: Annotated[npt.NDArray[np.int64], Column("row", "equal for rows of one trajectory")]
+    group_size: Annotated[
+        npt.NDArray[np.int32],
+        Column(
+            "row",
+            "sequences that the policy has in the whole group",
+            of_row="group_size",
+            statistic=True,
+        ),
+    ]
+    group_mean: Annotated[
+        npt.NDArray[np.float32],
+        Column("row", "mean of their rewards", of_row="group_mean", statistic=True, finite=True),
+    ]
+    group_std: Annotated[
+        npt.NDArray[np.float32],
+        Column(
+            "row",
+            "standard deviation of their rewards, with n-1; 0 for one",
+            of_row="group_std",
+            statistic=True,
+            finite=True,
+        ),
+    ]
     temperature: float = 1.0
     units: Units | None = None
     source: str = ""
-    counted_from: npt.NDArray[np.int32] | None = None
-    reference: npt.NDArray[np.float32] | None = None
-    proximal: npt.NDArray[np.float32] | None = None
-    current: npt.NDArray[np.float32] | None = None
-    values: npt.NDArray[np.float32] | None = None
-    advantages: npt.NDArray[np.float32] | None = None
+    counted_from: Annotated[
+        npt.NDArray[np.int32] | None,
+        Column(
+            "row",
+            "version from which the age of the row counts: the one that a batch of the policy that sampled it would "
+            "update",
+            given="source",
+        ),
+    ] = None
+    turn_rewards: Annotated[
+        npt.NDArray[np.float32] | None,
+        Column(
+            "token",
+            "what a turn earned, at the turn's last token; 0 elsewhere",
+            finite=True,
+            sparse=True,
+        ),
+    ] = None
+    reference: FilledIn = None
+    proximal: FilledIn = None
+    current: FilledIn = None
+    values: FilledIn = None
+    advantages: FilledIn = None
     weights: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -105,24 +168,14 @@ class Batch:
         first = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[:-1]
         tokens = np.arange(int(lengths.sum()), dtype=np.int64) + np.repeat(starts - first, lengths)
         changed: dict[str, object] = {"weights": {k: v[tokens] for k, v in self.weights.items()}}
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            if isinstance(value, np.ndarray):
-                changed[entry.name] = value[rows if entry.name in _PER_ROW else tokens]
+        for column in BATCH_COLUMNS:
+            value = getattr(self, column.name)
+            if value is not None:
+                changed[column.name] = value[rows if column.per == "row" else tokens]
         if self.units is not None:
             changed["units"] = self.units.take(rows)
         return replace(self, **changed)  # type: ignore[arg-type]
 
 
-_PER_ROW = frozenset(
-    {
-        "lengths",
-        "rewards",
-        "group",
-        "trajectory",
-        "group_size",
-        "group_mean",
-        "group_std",
-        "counted_from",
-    }
-)
+BATCH_COLUMNS = columns_of(Batch)
+"""All arrays of a batch but those of its units and weights."""

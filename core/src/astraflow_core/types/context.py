@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -48,7 +48,7 @@ class ComponentContext:
     policy: str
     seed: int
     directory: Path
-    token: str = ""
+    token: str = field(default="", repr=False)
     ranks: Ranks = Ranks()
     replica: int = 0
     replicas: int = 1

@@ -15,7 +15,7 @@ from astraflow_core.types.prompt import Prompt
 class GroupSummary:
     """A finished group as one policy's data policies see it, before any normalisation.
 
-    ``rewards`` float64 ``[n]`` of the policy's sequences, ``lengths`` int32 ``[n]`` (all tokens),
+    ``rewards`` float64 ``[n]`` of the policy's sequences, rounded to float32 as they are trained, ``lengths`` int32 ``[n]`` (all tokens),
     ``trained`` int32 ``[n]`` (trained tokens), ``min_versions`` int32 ``[n]``, ``truncated`` bool ``[n]``
     (ended by the token limit). ``version`` is the policy's newest announced version.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +23,9 @@ class Sequence:
     ``tokens`` int32 ``[T]``; ``loss_mask`` bool ``[T]``, true where the policy sampled the token and it
     shall be trained; ``logprobs`` float32 ``[T]``, behaviour log-prob of token t given those before it, 0
     where not sampled; ``versions`` int32 ``[T]``, -1 where not sampled. ``reward`` overrides the
-    trajectory's reward for this sequence.
+    trajectory's reward for this sequence: what this step of it earned. ``turn_rewards``: index of the last token of a
+    turn, which the policy sampled → what that turn earned, beside ``reward`` and in no sum with it; algorithms find it
+    in :attr:`Batch.turn_rewards <astraflow_core.types.batch.Batch.turn_rewards>`.
     """
 
     policy: str
@@ -31,6 +34,7 @@ class Sequence:
     logprobs: npt.NDArray[np.float32]
     versions: npt.NDArray[np.int32]
     reward: float | None = None
+    turn_rewards: Mapping[int, float] | None = None
 
     @property
     def min_version(self) -> int:
@@ -52,7 +56,8 @@ class Completion:
 @dataclass(frozen=True, slots=True)
 class Trajectory:
     """The sequences of one episode. ``rewards`` maps policy → reward; the reward component fills it
-    when the workflow leaves it empty. ``metrics`` are averaged over episodes and shown."""
+    when the workflow leaves it empty. ``metrics``: name → finite number, averaged over the episodes of each batch that
+    have one of the name, and shown with their number; at most 64 names in a run."""
 
     sequences: tuple[Sequence, ...]
     completions: tuple[Completion, ...] = ()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
+
+from astraflow_core.types.columns import Column, columns_of
 
 
 @dataclass(frozen=True)
@@ -13,28 +16,50 @@ class Units:
     """Per row of a batch (``[R]``), stamped at acceptance over *all* sequences that the policy has in the
     group, since a batch may split groups and trajectories.
 
-    ``turn`` int32, place of the sequence among those of its trajectory, from 0; ``turns`` int32, their
-    number; ``trajectory_reward`` float32, the mean of their rewards.
-
-    ``trajectories`` int32, ``trajectory_mean`` and ``trajectory_std`` float32: over the trajectories of the
-    group, each with its ``trajectory_reward`` (std with n-1, 0 for one). ``trained_tokens`` int32,
-    ``token_mean`` and ``token_std`` float32: over the trained tokens of the group, each with the reward of
-    its sequence.
+    Of the sequence: its place among those of its trajectory, their number, and what the trajectory earned. Of the
+    group, to normalise over trajectories: their number, mean and standard deviation, each with its
+    ``trajectory_reward``; and to normalise over trained tokens the same.
     """
 
-    turn: npt.NDArray[np.int32]
-    turns: npt.NDArray[np.int32]
-    trajectory_reward: npt.NDArray[np.float32]
-    trajectories: npt.NDArray[np.int32]
-    trajectory_mean: npt.NDArray[np.float32]
-    trajectory_std: npt.NDArray[np.float32]
-    trained_tokens: npt.NDArray[np.int32]
-    token_mean: npt.NDArray[np.float32]
-    token_std: npt.NDArray[np.float32]
+    turn: Annotated[
+        npt.NDArray[np.int32],
+        Column("row", "place of the sequence among those of its trajectory, from 0"),
+    ]
+    turns: Annotated[npt.NDArray[np.int32], Column("row", "sequences of its trajectory")]
+    trajectory_reward: Annotated[
+        npt.NDArray[np.float32],
+        Column(
+            "row",
+            "what the trajectory earned: the rewards that its sequences have of their own, and once the reward that others share",
+        ),
+    ]
+    trajectories: Annotated[npt.NDArray[np.int32], Column("row", "trajectories of the whole group")]
+    trajectory_mean: Annotated[
+        npt.NDArray[np.float32], Column("row", "mean of `trajectory_reward` over them")
+    ]
+    trajectory_std: Annotated[
+        npt.NDArray[np.float32],
+        Column("row", "their standard deviation, with n-1; 0 for one"),
+    ]
+    trained_tokens: Annotated[
+        npt.NDArray[np.int32], Column("row", "trained tokens of the whole group")
+    ]
+    token_mean: Annotated[
+        npt.NDArray[np.float32],
+        Column("row", "mean over these tokens, each with the reward of its sequence"),
+    ]
+    token_std: Annotated[
+        npt.NDArray[np.float32],
+        Column("row", "their standard deviation, with n-1; 0 for one"),
+    ]
 
     def take(self, rows: npt.NDArray[np.int64]) -> Units:
         """Those of the given rows, in that order."""
-        return Units(**{entry.name: getattr(self, entry.name)[rows] for entry in fields(self)})
+        return Units(**{c.name: getattr(self, c.name)[rows] for c in UNIT_COLUMNS})
+
+
+UNIT_COLUMNS = columns_of(Units)
+"""All arrays of units."""
 
 
 def units_of(
@@ -42,13 +67,19 @@ def units_of(
     trajectory: npt.NDArray[np.int64],
     rewards: npt.NDArray[np.floating],
     tokens: npt.NDArray[np.integer],
+    own: npt.NDArray[np.bool_] | None = None,
 ) -> Units:
     """The units of sequences that make up whole groups, all ``[n]``: ``group`` and ``trajectory`` number
     them from 0, with or without gaps (a trajectory lies within one group), ``tokens`` counts the trained
-    ones. In float64 inside."""
+    ones, ``own`` is set where a reward is of the sequence alone (default: everywhere) and not set where it is that of
+    the trajectory. In float64 inside."""
     values = rewards.astype(np.float64)
     turns = np.bincount(trajectory)
-    rewarded = np.bincount(trajectory, weights=values) / np.maximum(turns, 1)
+    shared = np.zeros(len(values), dtype=np.bool_) if own is None else ~own
+    sharing = np.bincount(trajectory, weights=shared)
+    # A reward that several sequences share counts once: one over their number of each.
+    each = np.where(shared, values / np.maximum(sharing, 1)[trajectory], values)
+    rewarded = np.bincount(trajectory, weights=each).astype(np.float64)
     owner = np.zeros(len(turns), dtype=np.int64)
     owner[trajectory] = group
     order = np.argsort(trajectory, kind="stable")

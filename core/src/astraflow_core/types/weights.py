@@ -111,7 +111,7 @@ class Link:
 class WeightSource:
     """A version that is local, whole and verified. ``path`` is a safetensors file that any process on
     this host can open; it stays as it is until the source is released by its receiver. ``kind`` and ``base`` are
-    the manifest's. ``link`` is what the fetch told of its way, if it was long enough to tell."""
+    the manifest's. ``link`` is what the fetch told about its way, if it was long enough to tell."""
 
     policy: str
     version: int

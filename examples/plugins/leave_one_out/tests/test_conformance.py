@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from astraflow_plugin_leave_one_out.algorithm import LeaveOneOut, LeaveOneOutConfig
 
-from astraflow_core.testing.conformance.algorithm import AlgorithmConformance
-from astraflow_core.testing.conformance.manifest import ManifestConformance
-from astraflow_core.testing.conformance.subject import Subject, context, installed
 from astraflow_core.types import Batch
+from astraflow_testing.conformance.algorithm import AlgorithmConformance
+from astraflow_testing.conformance.manifest import ManifestConformance
+from astraflow_testing.conformance.subject import Subject, context, installed
 
 
 class TestManifest(ManifestConformance):

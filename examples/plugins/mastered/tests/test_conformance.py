@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from astraflow_plugin_mastered.policy import Mastered, MasteredConfig
 
-from astraflow_core.testing.conformance.data_policy import DataPolicyConformance
-from astraflow_core.testing.conformance.manifest import ManifestConformance
-from astraflow_core.testing.conformance.subject import Subject, context, installed
 from astraflow_core.types import GroupSummary, Prompt
+from astraflow_testing.conformance.data_policy import DataPolicyConformance
+from astraflow_testing.conformance.manifest import ManifestConformance
+from astraflow_testing.conformance.subject import Subject, context, installed
 
 
 class TestManifest(ManifestConformance):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -71,7 +72,7 @@ class TrainingConfig(AdapterKeys):
     publish_dtype: Literal["float32", "bfloat16"] = Field(
         "bfloat16", description="Of published versions and of the model left at the end."
     )
-    reference_model: str | None = Field(
+    reference_model: Path | None = Field(
         None,
         description="Hugging Face folder of the reference model, of the same vocabulary: a teacher. Default: "
         "the initial model.",
@@ -99,7 +100,7 @@ class TrainingConfig(AdapterKeys):
         description="For algorithms with a critic: a linear head on the policy's backbone, which it also "
         "trains, or a model of its own.",
     )
-    critic_model: str | None = Field(
+    critic_model: Path | None = Field(
         None,
         description="Hugging Face folder from which critic = 'model' starts, of the same vocabulary. "
         "Default: the initial model.",

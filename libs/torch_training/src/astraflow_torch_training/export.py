@@ -12,9 +12,9 @@ import torch
 from transformers.core_model_loading import revert_weight_conversion
 
 from astraflow_core.types import ExportedTensor
-from astraflow_core.wire.tensor_file import lay_out
 from astraflow_torch_training.critic import NOT_PUBLISHED
 from astraflow_torch_training.lora import Full, adapted
+from astraflow_wire.model_files.tensor_file import lay_out
 
 PublishDtype = Literal["float32", "bfloat16"]
 SAFETENSORS_NAMES = {

@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from astraflow_core.errors import RunFailed
 from astraflow_core.protocols.algorithm import Algorithm
-from astraflow_core.training.micro_batches import MicroBatch
-from astraflow_core.types import Batch, LossInputs
-from astraflow_torch_training.model import CausalLM, Prediction
+from astraflow_core.types import Batch, Loss, LossInputs
+from astraflow_torch_training.model import CausalLM, TokenPrediction
+from astraflow_training.micro_batches import MicroBatch
 
 _SURPRISE = "surprise"
 """Among the sums: minus the log-probs of the trained tokens."""
@@ -35,7 +36,7 @@ class Predictor(Protocol):
         temperature: float,
         with_entropy: bool,
         with_values: bool,
-    ) -> Prediction:
+    ) -> TokenPrediction:
         """See :meth:`CausalLM.predict`."""
 
 
@@ -109,10 +110,10 @@ def forward(
     step: int,
     micro: MicroBatch,
     tally: Tally,
-) -> tuple[torch.Tensor, Prediction]:
+) -> tuple[torch.Tensor, TokenPrediction]:
     """The share of one micro-batch in the loss, a scalar, and the prediction that it was made of."""
     inputs, predicted = _inputs(model, batch, micro, step, algorithm.needs)
-    loss = algorithm.loss(inputs)
+    loss = checked_loss(algorithm, inputs)
     total = torch.zeros((), device=model.device)
     for term, (coefficient, value) in loss.terms.items():
         tally.add(f"loss_{term}", coefficient * value)
@@ -127,9 +128,30 @@ def forward(
     return total, predicted
 
 
+def checked_loss(algorithm: Algorithm, inputs: LossInputs) -> Loss:
+    """The algorithm's loss; :class:`RunFailed` naming it if that is not a :class:`Loss` of scalars."""
+    loss: object = algorithm.loss(inputs)
+    who = f"loss() of {type(algorithm).__module__}:{type(algorithm).__qualname__}"
+    if not isinstance(loss, Loss):
+        raise RunFailed(
+            f"{who} returned a {type(loss).__name__}; expected an astraflow_core.types.Loss"
+        )
+    scalars = {f"term {name!r}": value for name, (_, value) in loss.terms.items()}
+    scalars |= {f"metric {name!r}": value for name, value in loss.metrics.items()}
+    for name, value in scalars.items():
+        if not isinstance(value, torch.Tensor) or value.ndim:
+            shape = (
+                f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
+            )
+            raise RunFailed(
+                f"{who} gave {name} as {shape}; expected a scalar tensor, the sum over the micro-batch"
+            )
+    return loss
+
+
 def _inputs(
     model: Predictor, batch: Batch, micro: MicroBatch, step: int, needs: frozenset[str]
-) -> tuple[LossInputs, Prediction]:
+) -> tuple[LossInputs, TokenPrediction]:
     def there(per_token: npt.NDArray[np.generic]) -> torch.Tensor:
         return torch.from_numpy(per_token[micro.positions]).to(model.device)
 

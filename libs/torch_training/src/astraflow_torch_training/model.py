@@ -13,16 +13,16 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from astraflow_core.errors import UserError
-from astraflow_core.training.micro_batches import MicroBatch
 from astraflow_torch_training.logprobs import token_logprobs
 from astraflow_torch_training.memory import enough_memory_for_state
+from astraflow_training.micro_batches import MicroBatch
 
 VALUE_HEAD = "value_head"
 """Name of the critic's head among the modules of the transformers model, which is never published."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class TokenPrediction:
     """At each of ``n`` positions, float32 ``[n]``, differentiable: log-probs of the targets; the entropy in
     nats of the distribution and the value of the state before the token, if asked for."""
 
@@ -59,7 +59,7 @@ class CausalLM:
         temperature: float,
         with_entropy: bool = False,
         with_values: bool = False,
-    ) -> Prediction:
+    ) -> TokenPrediction:
         """What the model says of ``targets`` (int64 ``[n]``) at the positions of ``micro``.
 
         Only hidden states that predict such a position go through the head.
@@ -70,9 +70,9 @@ class CausalLM:
                 self.head, hidden, targets, temperature, self.vocabulary, with_entropy
             )
         if not with_values:
-            return Prediction(logprobs, entropy, None)
+            return TokenPrediction(logprobs, entropy, None)
         values = self._value(hidden) if self.critic is None else self.critic.values(micro)
-        return Prediction(logprobs, entropy, values)
+        return TokenPrediction(logprobs, entropy, values)
 
     def values(self, micro: MicroBatch) -> torch.Tensor:
         """The value of the state before each position of ``micro``: float32 ``[n]``."""
@@ -174,7 +174,7 @@ def _refuse_pickles(folder: Path) -> None:
     """To read a pickle is to run what is in it."""
     if not any(folder.glob("*.safetensors")) and any(folder.glob("*.bin")):
         raise UserError(
-            f"{folder} has its weights in *.bin, which are pickles and not read; if you trust them, write them anew "
+            f"{folder} has its weights in *.bin, which are pickles and not read; if you trust them, convert them to safetensors "
             "as safetensors: AutoModelForCausalLM.from_pretrained(…).save_pretrained(…) of transformers"
         )
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from astraflow_core.errors import WeightsError
-from astraflow_core.serving.buckets import Bucket, digest_of_buffer
 from astraflow_core.types import DeviceMemory
-from astraflow_torch_weights.group import Group
+from astraflow_serving.buckets import Bucket, digest_of_buffer
+from astraflow_torch_weights.group import BroadcastGroup
 from astraflow_torch_weights.memory import mapped
 
 DTYPES = {
@@ -36,12 +36,12 @@ def opened(
         torn += _torn(number, bucket, buffer)
         buffers.append(buffer)
     if torn:
-        raise WeightsError(f"version {version} arrived torn: {'; '.join(torn[:3])}")
+        raise WeightsError(f"version {version} arrived corrupted: {'; '.join(torn[:3])}")
     return buffers
 
 
 def receive(
-    group: Group, version: int, buckets: Sequence[Bucket], device: torch.device
+    group: BroadcastGroup, version: int, buckets: Sequence[Bucket], device: torch.device
 ) -> list[torch.Tensor]:
     """One buffer (uint8, on ``device``) per bucket. Raises :class:`WeightsError`, with nothing handed out, if one is
     torn; the broadcast is gone through to its end all the same, for the others' sake."""
@@ -53,7 +53,7 @@ def receive(
         buffers.append(buffer)
     group.report(torn[0] if torn else "ok")
     if torn:
-        raise WeightsError(f"version {version} arrived torn: {'; '.join(torn[:3])}")
+        raise WeightsError(f"version {version} arrived corrupted: {'; '.join(torn[:3])}")
     return buffers
 
 

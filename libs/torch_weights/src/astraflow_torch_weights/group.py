@@ -25,7 +25,7 @@ _VERDICT = "verdict"
 _GO = "go "
 
 
-class Group:
+class BroadcastGroup:
     """Ranks that are all there. Every call ends by ``deadline``, of :func:`time.monotonic`."""
 
     def __init__(self, group: Any, store: Any, rank: int, size: int, deadline: float) -> None:
@@ -40,7 +40,7 @@ class Group:
             if buffer.is_cuda:
                 torch.cuda.synchronize(buffer.device)
         except RuntimeError as error:
-            raise WeightsError(f"the broadcast broke off: {error}") from error
+            raise WeightsError(f"the broadcast was interrupted: {error}") from error
 
     def report(self, text: str = "ok") -> None:
         """Tell rank 0 what came of it."""
@@ -67,7 +67,7 @@ class Group:
         self._store = None
 
 
-class Meeting:
+class GroupRendezvous:
     """Rank 0's side until all are there: a store at ``host``, on a free port. The others reach this host at
     ``address``."""
 
@@ -85,7 +85,7 @@ class Meeting:
             master_listen_fd=listening.detach(),
         )
 
-    def lead(self, names: Mapping[int, str], backend: str) -> Group:
+    def lead(self, names: Mapping[int, str], backend: str) -> BroadcastGroup:
         """Wait for the ranks of ``names`` and make the group. Raises :class:`WeightsError` that names those which
         did not come by the deadline; the others are told the same."""
         keys = {rank: _here(rank) for rank in names}
@@ -93,14 +93,14 @@ class Meeting:
             self._store.wait(list(keys.values()), _left(self.deadline))
         except RuntimeError:
             missing = [names[rank] for rank, key in keys.items() if not self._store.check([key])]
-            text = f"did not come to the rendezvous: {', '.join(missing)}"
+            text = f"did not reach the rendezvous: {', '.join(missing)}"
             self._store.set(_VERDICT, text)
             self._await_readers([rank for rank, key in keys.items() if self._store.check([key])])
             raise WeightsError(text) from None
         self._store.set(_VERDICT, _GO + backend)
         size = len(names) + 1
         made = _make(backend, self._store, 0, size, self._address, self.deadline)
-        return Group(made, self._store, 0, size, self.deadline)
+        return BroadcastGroup(made, self._store, 0, size, self.deadline)
 
     def _await_readers(self, ranks: list[int]) -> None:
         """The store goes with us, so those who are there read the verdict first."""
@@ -108,7 +108,7 @@ class Meeting:
             self._store.wait([_outcome(rank) for rank in ranks], timedelta(seconds=2))
 
 
-def follow(rendezvous: Rendezvous, worker: int, deadline_s: float) -> Group:
+def follow(rendezvous: Rendezvous, worker: int, deadline_s: float) -> BroadcastGroup:
     """Take the place of ``worker``. Raises :class:`WeightsError`, which names who is missing if that is why there is
     no group."""
     rank, deadline = rendezvous.rank_offset + worker, time.monotonic() + deadline_s
@@ -131,7 +131,7 @@ def follow(rendezvous: Rendezvous, worker: int, deadline_s: float) -> Group:
     except RuntimeError as error:
         place = f"{rendezvous.address}:{rendezvous.port}"
         raise WeightsError(f"no broadcast from the trainer at {place}: {error}") from error
-    return Group(made, store, rank, rendezvous.world_size, deadline)
+    return BroadcastGroup(made, store, rank, rendezvous.world_size, deadline)
 
 
 def _make(backend: str, store: Any, rank: int, size: int, host: str, deadline: float) -> Any:

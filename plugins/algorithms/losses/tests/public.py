@@ -188,6 +188,14 @@ def areal_loglinear(lp: Array, old: Array, versions: Array, current: int) -> Arr
     return old + np.clip(part, 0, 1) * (lp.real - old)
 
 
+def areal_normalize(values: Array, mask: Array, eps: float = 1e-5) -> Array:
+    """``Normalization`` with ``mean_level`` and ``std_level`` "batch" (areal/utils/data.py): sample deviation, plus
+    ``eps``."""
+    count = mask.sum()
+    centered = (values - (values * mask).sum() / count) * mask
+    return centered / (np.sqrt((centered**2).sum() / (count - 1)) + eps)
+
+
 # --- AstraFlow: astraflow/train_worker/engine/ppo/actor.py --------------------------------------------------
 
 
@@ -246,6 +254,11 @@ def trl_advantages(rewards: Array, index: Array, scale: bool) -> Array:
     return result
 
 
+def trl_normalize(advantages: Array) -> Array:
+    """``normalize_advantages`` of trl/trainer/rloo_trainer.py: of rows, sample deviation plus 1e-4."""
+    return (advantages - advantages.mean()) / (advantages.std(ddof=1) + 1e-4)
+
+
 def trl_loss(
     lp: Array, old: Array, a: Array, mask: Array, loss_type: str, low: float = 0.2,
     high: float = 0.2, level: str = "token", ref: Array = None, beta: float = 0.0,
@@ -289,9 +302,9 @@ def trl_off_policy_mask(lp: Array, sampled: Array, a: Array, mask: Array, delta:
 
 
 def claw_grpo(rewards: Array, trajectory: Array, index: Array, eps: float) -> Array:
-    """``compute_grpo_outcome_advantage``: per row, a trajectory counting once."""
+    """``compute_grpo_outcome_advantage``: per row (a step), a trajectory counting once, with the sum of its steps."""
     ids = np.unique(trajectory)
-    score = {t: rewards[trajectory == t].mean() for t in ids}  # equal for the rows of a trajectory
+    score = {t: rewards[trajectory == t].sum() for t in ids}
     of = {t: index[trajectory == t][0] for t in ids}
     result = {}
     for t in ids:

@@ -16,7 +16,7 @@ from astraflow_core.catalog import Catalog
 from astraflow_core.types import Batch, ComponentContext, LossInputs, RunInfo, units_of
 
 P = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("public.py"))))
-VERL = {"std_eps": 1e-6, "alone": "reward", "log_ratio_clamp": 20.0, "dual_clip": 3.0}
+VERL = {"std_eps": 1e-6, "singleton_advantage": "reward", "log_ratio_clamp": 20.0, "dual_clip": 3.0}
 RECOMPUTE = {"proximal": "recompute"}
 SIZES = (4, 3, 1, 2)
 
@@ -53,8 +53,15 @@ class Data:
         return result
 
 
-def make(seed: int, spread: float, sizes: tuple[int, ...] = SIZES, longest: int = 10) -> Data:
-    """Groups (the second has equal rewards); holes in the masks; the second row trains nothing."""
+def make(
+    seed: int,
+    spread: float,
+    sizes: tuple[int, ...] = SIZES,
+    longest: int = 10,
+    bfloat16: bool = False,
+) -> Data:
+    """Groups (the second has equal rewards); holes in the masks; the second row trains nothing. With ``bfloat16``
+    log-probs are rounded to that, so that many gaps between them are equal."""
     rng = np.random.default_rng(seed)
     rows = sum(sizes)
     group = np.repeat(np.arange(len(sizes)), sizes)
@@ -68,10 +75,15 @@ def make(seed: int, spread: float, sizes: tuple[int, ...] = SIZES, longest: int 
     rewards[group == 1] = 0.25
     rewards = rewards.astype(np.float32)
     of = [rewards[group == g].astype(float) for g in range(len(sizes))]
-    behaviour = (-4 * rng.random(total)).astype(np.float32)
+
+    def rounded(values: Any) -> Any:
+        given = torch.from_numpy(values.astype(np.float32))
+        return (given.bfloat16().float() if bfloat16 else given).numpy()
+
+    behaviour = rounded(-4 * rng.random(total))
 
     def near(share: float = 1.0) -> Any:
-        return (behaviour + share * spread * rng.uniform(-1, 1, total)).astype(np.float32)
+        return rounded(behaviour + share * spread * rng.uniform(-1, 1, total))
 
     trained = np.add.reduceat(mask, starts)
     trajectory = np.arange(rows) + 70
@@ -179,11 +191,11 @@ CASES: dict[str, tuple[str, dict[str, Any], Advantages | None, Public]] = {
     ),
     "verl gspo": (
         "gspo", {"form": "token", "aggregation": "seq_mean_token_mean", "clip_low": 0.1, "clip_high": 0.1,
-                 "std_eps": 1e-6, "alone": "reward"},
+                 "std_eps": 1e-6, "singleton_advantage": "reward"},
         GRPO, lambda d, lp, a: P.verl_gspo(lp, d.old, a, d.mask, 0.1, 0.1),
     ),
     "verl sapo": (
-        "sapo", {"std_eps": 1e-6, "alone": "reward"}, GRPO,
+        "sapo", {"std_eps": 1e-6, "singleton_advantage": "reward"}, GRPO,
         lambda d, lp, a: P.verl_sapo(lp, d.old, a, d.mask, "seq-mean-token-mean"),
     ),
     "verl cispo": (

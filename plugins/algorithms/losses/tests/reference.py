@@ -21,10 +21,11 @@ COMMON: dict[str, Any] = {
     "kl_estimator": "k3", "kl_clamp": "none", "kl_in": "loss", "entropy_coef": 0.0,
     "proximal": "behaviour", "corrections": [], "off_policy_delta": None,
 }  # fmt: skip
+WHITEN = {"whiten_eps": 1e-8, "whiten_eps_inside": True}
 GROUP: dict[str, Any] = {
     "normalize_std": True, "std_eps": 1e-4, "std_eps_inside": False, "bessel": True,
-    "leave_one_out": False, "alone": "zero", "whiten": "none",
-}  # fmt: skip
+    "leave_one_out": False, "singleton_advantage": "zero", "whiten": "none",
+} | WHITEN  # fmt: skip
 VERL = {"log_ratio_clamp": 20.0, "dual_clip": 3.0}
 DEFAULTS: dict[str, dict[str, Any]] = {
     "grpo": COMMON | CLIP | GROUP,
@@ -32,10 +33,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     | {"aggregation": "const_norm_all_rows", "normalize_std": False},
     "dapo": COMMON | CLIP | GROUP | {"clip_high": 0.28, "overlong": "none", "overlong_factor": 1.0},
     "rloo": COMMON | CLIP | GROUP | VERL
-    | {"normalize_std": False, "leave_one_out": True, "alone": "reward"},
-    "reinforce_pp": COMMON | CLIP | VERL
+    | {"normalize_std": False, "leave_one_out": True, "singleton_advantage": "reward"},
+    "reinforce_pp": COMMON | CLIP | VERL | WHITEN
     | {"kl_estimator": "k1", "kl_in": "reward", "baseline": "none", "gamma": 1.0},
-    "ppo": COMMON | CLIP | VERL
+    "ppo": COMMON | CLIP | VERL | WHITEN
     | {"kl_estimator": "k1", "kl_in": "reward", "gamma": 1.0, "lam": 1.0, "whiten": True,
        "value_coef": 1.0, "value_clip": 0.5, "value_loss": "squared"},
     "opd": COMMON | {"coef": 1.0, "discount": 0.0},
@@ -130,8 +131,8 @@ class Reference:
             counted = [r for r, row in enumerate(self.rows) if row]
             times = {r: len(self.rows[r]) if k["whiten"] == "token" else 1 for r in counted}
             sample = [per_row[r] for r in counted for _ in range(times[r])]
-            mean, variance = np.mean(sample), np.var(sample, ddof=1)
-            per_row = [(x - mean) / math.sqrt(variance + 1e-8) for x in per_row]
+            mean, scale = self._moments(sample)
+            per_row = [(x - mean) / scale for x in per_row]
         for r, row in enumerate(self.rows):
             for t in row:
                 found[t] = per_row[r] + sum(kl[later] for later in row if later >= t)
@@ -140,8 +141,8 @@ class Reference:
     def _relative(self, reward: float, members: list[float], length: int) -> float:
         k, n = self.k, len(members)
         if n == 1:
-            value = reward if k["alone"] == "reward" else 0.0
-            spread = 1.0 if k["alone"] == "reward" else 0.0
+            value = reward if k["singleton_advantage"] == "reward" else 0.0
+            spread = 1.0 if k["singleton_advantage"] == "reward" else 0.0
         else:
             others = list(members)
             others.remove(reward)
@@ -163,9 +164,15 @@ class Reference:
         return value / (math.sqrt(spread**2 + eps) if k["std_eps_inside"] else spread + eps)
 
     def _whitened(self, values: dict[int, float]) -> dict[int, float]:
-        sample = list(values.values())
-        mean, variance = np.mean(sample), np.var(sample, ddof=1)
-        return {t: float((x - mean) / math.sqrt(variance + 1e-8)) for t, x in values.items()}
+        mean, scale = self._moments(list(values.values()))
+        return {t: float((x - mean) / scale) for t, x in values.items()}
+
+    def _moments(self, sample: list[float]) -> tuple[float, float]:
+        variance, eps = float(np.var(sample, ddof=1)), self.k["whiten_eps"]
+        inside = self.k["whiten_eps_inside"]
+        return float(np.mean(sample)), (
+            math.sqrt(variance + eps) if inside else math.sqrt(variance) + eps
+        )
 
     def shares(self, kept: list[list[int]]) -> dict[int, float]:
         mode, b, length = self.k["aggregation"], self.b, self.k["max_tokens"]
@@ -195,7 +202,7 @@ class Reference:
         harmful.sort()
         limit, astraflow = self.k["threshold"], self.k["variant"] == "clip_range_astraflow"
         if not harmful or np.mean(harmful) <= limit:
-            return (0.95, 20.0) if astraflow else (1.0, 1e5)
+            return (0.95, 20.0) if astraflow else (1.0, 1e5 - 1)
         if astraflow:
             while len(harmful) > 1 and np.mean(harmful) >= limit:
                 harmful.pop()
@@ -211,7 +218,7 @@ class Reference:
         moments = {
             t: (float(self.b.proximal[t]) - float(self.b.logprobs[t])) ** 2 for t in self.trained
         }
-        stay = sorted(self.trained, key=moments.__getitem__)
+        stay = sorted(self.trained, key=lambda t: (moments[t], -t))
         while len(stay) > 1 and np.mean([moments[t] for t in stay]) >= self.k["threshold"]:
             stay.pop()
         return [[t for t in row if t in set(stay)] for row in self.rows]

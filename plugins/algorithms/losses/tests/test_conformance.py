@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from astraflow_core.testing.conformance.algorithm import AlgorithmConformance
-from astraflow_core.testing.conformance.subject import Subject, installed
+from astraflow_testing.conformance.algorithm import AlgorithmConformance
+from astraflow_testing.conformance.subject import Subject, installed
 
 HERE = Path(__file__).parent
 

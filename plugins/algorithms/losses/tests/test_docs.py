@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from astraflow_core.catalog import Catalog
-from astraflow_core.docstrings import docstring_of
 from astraflow_plugin_losses.manifest import astraflow_algorithms
+from astraflow_runtime.cli.installation.docstrings import docstring_of
 
 HERE = Path(__file__).parents[1]
 COMPONENTS = {component.name: component for component in astraflow_algorithms()}

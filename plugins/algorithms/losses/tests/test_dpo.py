@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from astraflow_core.types import Batch, ComponentContext, LossInputs, RunInfo
-from astraflow_plugin_losses.dpo import Dpo, DpoConfig
+from astraflow_plugin_losses.algorithms.dpo import Dpo, DpoConfig
 
 BETA = 0.3
 

@@ -18,7 +18,7 @@ from astraflow_core.types import (
     RunInfo,
     group_statistics,
 )
-from astraflow_plugin_losses.grpo import Grpo, GrpoConfig
+from astraflow_plugin_losses.algorithms.grpo import Grpo, GrpoConfig
 from astraflow_plugin_losses.schedule import piecewise_linear
 
 

@@ -8,15 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astraflow_core.catalog import Catalog
 from astraflow_core.errors import UserError
 from astraflow_core.types import Batch
-from astraflow_plugin_losses.dapo import overlong_penalty
+from astraflow_plugin_losses.algorithms.dapo import overlong_penalty
 from astraflow_plugin_losses.normalization import group_relative, whiten
 from astraflow_plugin_losses.returns import gae, outcome_rewards, returns_to_go
+from astraflow_plugin_losses.second_moment import left, m2po_repo_bounds
 from astraflow_plugin_losses.shares import shares
 
 AGGREGATIONS: tuple[Any, ...] = (
@@ -73,7 +75,7 @@ def test_gae_is_its_recursion_over_trained_tokens(
 
 
 def test_gae_by_hand() -> None:
-    batch = batch_of([[False, True, False, True]])  # the hole is no step
+    batch = batch_of([[False, True, False, True]])  # the hole is not a step
     rewards, values = np.array([9.0, 1.0, 9.0, 2.0]), np.array([9.0, 0.5, 9.0, 1.0])
     # last: 2 - 1 = 1; first: 1 + 0.5·1 - 0.5 + 0.5·0.5·1
     np.testing.assert_allclose(gae(batch, rewards, values, 0.5, 0.5), [0, 1.25, 0, 1])
@@ -142,7 +144,7 @@ def test_group_advantages_by_hand() -> None:
     biased = group_relative(batch, bessel=False, **plain)
     np.testing.assert_allclose(biased, sign * 0.5 / (0.5 + 0.5), **near)
     single = grouped([3.0])
-    assert group_relative(single, alone="reward", **plain).tolist() == [3.0 / 1.5]
+    assert group_relative(single, singleton_advantage="reward", **plain).tolist() == [3.0 / 1.5]
     assert group_relative(single, **plain).tolist() == [0.0]
 
 
@@ -158,6 +160,33 @@ def test_overlong_penalty_by_hand() -> None:
     tokens = np.array([0.0, 6, 8, 10, 14])
     assert overlong_penalty(tokens, "piecewise", 10, 4).tolist() == [0, 0, -0.5, -1, -1]
     assert overlong_penalty(tokens, "linear", 10, 4).tolist() == [0, 0, -0.5, -1, -2]
+
+
+@pytest.mark.parametrize(
+    ("moments", "kept"),
+    [
+        ([0.25] * 5, [4]),
+        ([0.25, 0.01, 0.25, 0.01, 0.0625], [1, 3, 4]),
+        ([0.01, 0.16, 0.01, 0.16, 0.0], [0, 2, 3, 4]),
+        ([0.04, 0.01], [0, 1]),
+        ([], []),
+    ],
+)
+def test_of_equal_moments_only_as_many_stay_as_the_threshold_allows(
+    moments: list[float], kept: list[int]
+) -> None:
+    given = torch.tensor([math.inf, *moments], dtype=torch.float64)
+    counted = torch.tensor([False] + [True] * len(moments))
+    stays = left(given, counted, 0.05).nonzero()[:, 0] - 1
+    assert stays.tolist() == kept
+
+
+@pytest.mark.parametrize("counted", [0, 3])
+def test_without_excess_the_m2po_repository_clips_at_a_ratio_of_100_000(counted: int) -> None:
+    moment = torch.full((counted,), 0.01)
+    low, high = m2po_repo_bounds(moment, moment > 0, 0.05)
+    # kpo_clip_harmful_tokens returns the ratios 0.0 and 100000; compute_m2po_policy_loss takes 1 from them
+    assert (1 - low.item(), 1 + high.item()) == (0.0, 100_000.0)
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,72 @@ def test_a_component_is_what_its_source_computes(case: str, spread: float) -> No
     compare(case, make(int(spread * 10), spread))
 
 
+@pytest.mark.parametrize("case", ["AReaL m2", "AReaL m2, micro-batch"])
+@pytest.mark.parametrize("seed", [9, 13, 30])
+def test_of_equal_moments_as_many_leave_as_in_the_source(case: str, seed: int) -> None:
+    data = make(seed, 2.0, (8, 8, 8), 40, bfloat16=True)
+    gaps = np.abs(data.prox - data.old)[data.mask > 0]
+    kept = P.areal_m2_mask(data.prox, data.old, data.mask, 0.3)[data.mask > 0] > 0
+    assert gaps[~kept].min() == gaps[kept].max(), "the threshold does not fall between equal ones"
+    compare(case, data)
+
+
+WHITENED = {"whiten": "token", "normalize_std": False}
+OUTSIDE = {"whiten_eps_inside": False}
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-4])
+@pytest.mark.parametrize("source", ["verl", "AReaL", "TRL"])
+def test_whitening_is_that_of_each_source_where_its_epsilon_shows(
+    source: str, scale: float
+) -> None:
+    data = make(7, 0.6)
+    small = {
+        name: (getattr(data.batch, name) * scale).astype(np.float32)
+        for name in ("rewards", "group_mean", "group_std")
+    }
+    data = replace(data, batch=replace(data.batch, **small))
+    row, place = data.columns
+    expected = np.zeros_like(data.mask)
+    if source == "TRL":
+        trained = data.mask.sum(1) > 0  # a row without a trained token has no weight here
+        keys = {"whiten": "row", "whiten_eps": 1e-4, **OUTSIDE}
+        found = build("rloo", keys).advantages(data.batch)
+        plain = P.verl_outcome("rloo", data.rewards, np.ones_like(data.mask), data.index)[:, 0]
+        expected[trained] = P.trl_normalize(plain[trained])[:, None]
+    else:
+        keys = {} if source == "verl" else {"whiten_eps": 1e-5, **OUTSIDE}
+        found = build("grpo", WHITENED | keys).advantages(data.batch)
+        whiten = P.verl_whiten if source == "verl" else P.areal_normalize
+        plain = P.trl_advantages(data.rewards, data.index, False)[:, None] * data.mask
+        expected = whiten(plain, data.mask)
+    at = data.batch.loss_mask
+    np.testing.assert_allclose(found[at], expected[row, place][at], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("keys", [{}, {"whiten_eps": 1e-5, "whiten_eps_inside": False}])
+@pytest.mark.parametrize("use", ["ppo", "reinforce_pp"])
+def test_returns_are_whitened_with_either_epsilon(use: str, keys: dict[str, Any]) -> None:
+    data = make(3, 0.3)
+    data = replace(data, batch=replace(data.batch, rewards=data.batch.rewards * np.float32(1e-4)))
+    values = data.values * 1e-4
+    batch = replace(data.batch, values=data.batch.values * np.float32(1e-4))
+    row, place = data.columns
+    found = build(use, {"gamma": 0.9, "log_ratio_clamp": "none", **keys}).advantages(batch)
+    if use == "ppo":
+        plain = P.verl_gae(data.last(), values, data.mask, 0.9, 1.0)[1] - values
+    else:
+        plain = np.zeros_like(data.mask)
+        for t in reversed(range(data.mask.shape[1])):
+            after = plain[:, t + 1] if t + 1 < data.mask.shape[1] else 0.0
+            here = data.mask[:, t] > 0
+            plain[:, t] = np.where(here, data.last()[:, t] + 0.9 * after, after)
+    whiten = P.areal_normalize if keys else P.verl_whiten
+    expected = whiten(plain, data.mask)
+    at = batch.loss_mask
+    np.testing.assert_allclose(found[at], expected[row, place][at], rtol=1e-3, atol=1e-4)
+
+
 def golden() -> dict[str, Any]:
     """Value and slopes of each source, at one batch: `python test_public.py` writes them."""
     data = make(11, 0.6)

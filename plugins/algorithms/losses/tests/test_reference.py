@@ -28,8 +28,11 @@ RECOMPUTE = {"proximal": "recompute"}
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("grpo", BOTH),
     ("grpo", {"std_eps_inside": True, "bessel": False, "leave_one_out": True, "dual_clip": 1.5}),
-    ("grpo", {"alone": "reward", "whiten": "token", "aggregation": "const_norm_all_rows", "max_tokens": 7}),
+    ("grpo", {"singleton_advantage": "reward", "whiten": "token", "aggregation": "const_norm_all_rows", "max_tokens": 7}),
     ("grpo", {"whiten": "row", "aggregation": "seq_mean_token_sum_norm", "max_tokens": 7}),
+    ("grpo", {"whiten": "token", "whiten_eps": 0.3, "whiten_eps_inside": False}),
+    ("reinforce_pp", {"whiten_eps": 0.3, "whiten_eps_inside": False}),
+    ("ppo", {"whiten_eps": 0.3, "gamma": 0.9}),
     *(("grpo", {"aggregation": mode}) for mode in ROW_MEANS),
     *(
         ("grpo", {"kl_coef": 0.3, "kl_estimator": estimator, "kl_clamp": clamp})
@@ -44,6 +47,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ),
     ("grpo", {"proximal": "loglinear", "corrections": [{"mode": "truncate", "high": 1.1}]}),
     ("grpo", {"off_policy_delta": 0.05}),
+    ("grpo", {"off_policy_delta": 0}),
     ("grpo", {"log_ratio_clamp": 0.1, "clip_low": 0.5, "clip_high": 0.5}),
     ("dr_grpo", {"max_tokens": 9}),
     ("dapo", {}),

@@ -48,8 +48,8 @@ def test_ppo_is_the_estimator_and_the_two_losses_of_verl(spread: float) -> None:
 
 
 def turns(seed: int, each: bool) -> Any:
-    """Eight rows: trajectories of 3, 2, 1 and 2 turns, two to a group; ``each``: a reward per turn. The
-    rows of a trajectory follow each other, and each trains one run of tokens."""
+    """Eight rows: trajectories of 3, 2, 1 and 2 turns, two to a group; ``each``: a reward per turn, else one that the
+    turns share. The rows of a trajectory follow each other, and each trains one run of tokens."""
     data = make(seed, 0.3, sizes=(5, 3))
     batch = data.batch
     trajectory = np.repeat([9, 4, 7, 5], [3, 2, 1, 2])
@@ -62,7 +62,9 @@ def turns(seed: int, each: bool) -> Any:
     batch = replace(
         batch, loss_mask=mask, trajectory=trajectory, rewards=rewards.astype(np.float32),
         versions=np.where(mask, 3, -1).astype(np.int32),
-        units=units_of(batch.group, trajectory, rewards.astype(np.float32), trained),
+        units=units_of(
+            batch.group, trajectory, rewards.astype(np.float32), trained, np.full(8, each)
+        ),
     )  # fmt: skip
     return replace(data, batch=batch)
 
@@ -146,13 +148,16 @@ def test_runs_of_trained_tokens_are_turns_within_a_row() -> None:
             np.testing.assert_allclose(found[run], value, rtol=1e-4)
 
 
-def test_a_trajectory_counts_once_in_its_group() -> None:
-    batch = turns(6, each=False).batch
+@pytest.mark.parametrize("each", [True, False])
+def test_a_trajectory_counts_once_in_its_group(each: bool) -> None:
+    batch = turns(6, each).batch
     found = build("grpo", {"group_unit": "trajectory", "std_eps": 1e-5}).advantages(batch)
-    expected = P.claw_grpo(batch.rewards, batch.trajectory, batch.group, 1e-5)
+    last = np.append(np.diff(batch.trajectory) != 0, True)
+    steps = batch.rewards * (1 if each else last)  # where Claw-R1 has an outcome
+    expected = P.claw_grpo(steps, batch.trajectory, batch.group, 1e-5)
     for row, (start, end) in enumerate(zip(batch.offsets[:-1], batch.offsets[1:], strict=True)):
         np.testing.assert_allclose(found[start + 1 : end], expected[row], rtol=1e-4, atol=1e-5)
     alone = build("rloo", {"group_unit": "trajectory"}).advantages(batch.take(np.array([0, 7])))
-    of = {t: batch.rewards[batch.trajectory == t][0] for t in (9, 4, 7, 5)}
+    of = {t: steps[batch.trajectory == t].sum() for t in (9, 4, 7, 5)}
     for start, pair in ((1, (9, 4)), (int(batch.lengths[0]) + 1, (5, 7))):
         assert alone[start] == pytest.approx(of[pair[0]] - of[pair[1]], rel=1e-4)

@@ -10,8 +10,8 @@ import sys
 sys.modules["torch"] = None  # any import of it now fails
 import numpy as np
 from pathlib import Path
-from astraflow_plugin_losses.grpo import Grpo
-from astraflow_plugin_losses.grpo import GrpoConfig
+from astraflow_plugin_losses.algorithms.grpo import Grpo
+from astraflow_plugin_losses.algorithms.grpo import GrpoConfig
 from astraflow_core.types import Batch, ComponentContext, RunInfo
 
 run = RunInfo("test", 0, 1, 0, ("p",), Path("."))

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from astraflow_core.errors import UserError
-from astraflow_core.testing.conformance.subject import context
 from astraflow_core.types import GroupSummary, Prompt
 from astraflow_plugin_greso.config import GresoConfig, GresoRepositoryConfig
 from astraflow_plugin_greso.curator import Greso
 from astraflow_plugin_greso.repository import GresoRepository
+from astraflow_testing.conformance.subject import context
 
 REWARDS = {
     "easy": [1.0, 1.0],
@@ -236,3 +236,33 @@ def test_keys_are_checked():
     for wrong in ({"p_easy": 0}, {"floor_hard": 1.2}, {"target_easy": -0.1}, {"lowest": 1}):
         with pytest.raises(ValidationError):
             GresoConfig(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "keys", "flat"),
+    [
+        ([0.1 + 0.2, 0.3], {}, True),
+        ([1.0, 1.00001], {}, False),
+        ([1.0, 1.00001], {"tolerance": 1e-4}, True),
+        ([0.0, 1e-9], {"tolerance": 1e-5}, False),
+        ([0.0, 1e-9], {"tolerance": 1e-5, "absolute_tolerance": 1e-8}, True),
+    ],
+)
+def test_rewards_are_compared_as_by_dynamic_sampling(rewards, keys, flat):
+    streak = greso(easy_above=0.3, **keys)
+    streak.accept(group("a", rewards))
+    assert (streak.why_refused(Prompt("a")) != "no streak") is flat
+    step = repository(**keys)
+    step.admit(Prompt("a"))
+    step.admit(Prompt("a"))  # the second epoch
+    step.accept(group("a", rewards))
+    step.on_version("solver", 1)
+    kinds = step.metrics()["ratio_easy"] + step.metrics()["ratio_hard"]
+    assert kinds == (flat and not 0.11 < np.mean(rewards) < 0.98)
+
+
+def test_a_nearly_flat_group_is_easy_by_its_mean():
+    streak = greso(easy_above=0.5, tolerance=0.1)
+    streak.accept(group("a", [0.49, 0.53, 0.53]))
+    streak.accept(group("b", [0.51, 0.47, 0.47]))
+    assert [streak.why_refused(Prompt(p)) for p in "ab"] == ["easy streak", "hard streak"]

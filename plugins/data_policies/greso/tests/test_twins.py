@@ -13,11 +13,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astraflow_core.testing.conformance.subject import context
 from astraflow_core.types import GroupSummary, Prompt
 from astraflow_plugin_greso.config import GresoConfig, GresoRepositoryConfig
 from astraflow_plugin_greso.curator import Greso
 from astraflow_plugin_greso.repository import GresoRepository
+from astraflow_testing.conformance.subject import context
 
 SEED = 11
 PROMPTS = 4

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from astraflow_core.testing.conformance.subject import context
 from astraflow_core.types import GroupSummary, Prompt
 from astraflow_plugin_group_filters import config as keys_of
 from astraflow_plugin_group_filters import filters
+from astraflow_testing.conformance.subject import context
 
 CONTEXT = context("dataflow", Path("."))
 OF = {

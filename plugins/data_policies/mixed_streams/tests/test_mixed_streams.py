@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astraflow_core.errors import UserError
-from astraflow_core.testing.conformance.subject import context
 from astraflow_core.types import BufferedRow, ComponentContext
 from astraflow_plugin_mixed_streams.config import MixedStreamsConfig
 from astraflow_plugin_mixed_streams.policy import MixedStreams
+from astraflow_testing.conformance.subject import context
 
 
 def given_context(*policies: str, max_staleness: int = 3) -> ComponentContext:
@@ -49,5 +49,5 @@ def test_the_age_is_bounded_by_the_run():
 
 @pytest.mark.parametrize("policies", [("solver", "verifier"), ("verifier",), ("verifier", "other")])
 def test_the_source_is_another_policy_of_the_run(policies):
-    with pytest.raises(UserError, match="'solver' is no other policy"):
+    with pytest.raises(UserError, match="'solver' is not another policy"):
         MixedStreams(MixedStreamsConfig(source="solver"), given_context(*policies))

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from astraflow_core.testing.conformance.data_policy import DataPolicyConformance
-from astraflow_core.testing.conformance.subject import Subject, installed
 from astraflow_core.types import Prompt
+from astraflow_testing.conformance.data_policy import DataPolicyConformance
+from astraflow_testing.conformance.subject import Subject, installed
 
 
 class TestSolvedFilter(DataPolicyConformance):

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from astraflow_core.errors import PromptError, UserError
-from astraflow_core.testing.conformance.subject import context
 from astraflow_core.types import GroupSummary, Prompt
 from astraflow_plugin_prompt_filters import config as keys_of
 from astraflow_plugin_prompt_filters.curriculum import Curriculum
 from astraflow_plugin_prompt_filters.mixing import Mixing
 from astraflow_plugin_prompt_filters.quarantine import Quarantine
 from astraflow_plugin_prompt_filters.solved import SolvedFilter
+from astraflow_testing.conformance.subject import context
 
 CONTEXT = context("dataflow", Path("."))
 
@@ -123,7 +123,7 @@ def test_what_lies_outside_is_explored_by_chance():
 
 
 # The bounds are some four standard deviations of what is drawn, so the examples are the same each time.
-@settings(max_examples=30, derandomize=True)
+@settings(max_examples=30)
 @given(
     st.dictionaries(st.sampled_from("abcd"), st.integers(1, 9), min_size=1),
     st.dictionaries(st.sampled_from("abcd"), st.floats(0.2, 5)),

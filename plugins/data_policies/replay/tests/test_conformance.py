@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from astraflow_core.testing.conformance.data_policy import DataPolicyConformance
-from astraflow_core.testing.conformance.subject import Subject, installed
+from astraflow_testing.conformance.data_policy import DataPolicyConformance
+from astraflow_testing.conformance.subject import Subject, installed
 
 
 class TestReplay(DataPolicyConformance):

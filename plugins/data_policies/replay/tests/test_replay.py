@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from astraflow_core.errors import UserError
-from astraflow_core.testing.conformance.subject import context
 from astraflow_core.types import BufferedRow
 from astraflow_plugin_replay.config import ReplayConfig
 from astraflow_plugin_replay.policy import Replay
+from astraflow_testing.conformance.subject import context
 
 BOUND = 4  # of the run of the conformance context
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from astraflow_core.errors import UserError
-from astraflow_core.testing.conformance.subject import context
 from astraflow_core.types import BufferedRow, GroupSummary, Prompt
 from astraflow_plugin_staleness.config import StalenessDecayConfig, StalenessThrottleConfig
 from astraflow_plugin_staleness.decay import StalenessDecay
 from astraflow_plugin_staleness.throttle import StalenessThrottle
+from astraflow_testing.conformance.subject import context
 
 CONTEXT = context("dataflow", Path("."))
 

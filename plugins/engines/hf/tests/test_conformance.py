@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from astraflow_core.testing.conformance.engine import EngineConformance, Subject, installed
-from astraflow_core.testing.conformance.manifest import ManifestConformance
+from astraflow_testing.conformance.engine import EngineConformance, Subject, installed
+from astraflow_testing.conformance.manifest import ManifestConformance
 
 
 class TestManifest(ManifestConformance):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from astraflow_core.testing.conformance.engine import EngineConformance, Subject, installed
+from astraflow_testing.conformance.engine import EngineConformance, Subject, installed
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from astraflow_core.errors import EngineLost
-from astraflow_core.testing.conformance import _qwen3
-from astraflow_core.testing.conformance.subject import context, installed
-from astraflow_core.testing.tiny_model import write_tiny_model
 from astraflow_core.types import GenerateRequest, Sampling, WeightSource
+from astraflow_testing.conformance._models import qwen3
+from astraflow_testing.conformance.subject import context, installed
+from astraflow_tiny_model.folder import write_tiny_model
 
 GIB = 1 << 30
 PER_TOKEN = 2 * 2 * 2 * 8 * 4  # keys and values, layers, heads, their size, bytes
@@ -52,8 +52,8 @@ def examine(model: Path, sent: GenerateRequest, result: Any) -> None:
     count = sent.sampling.max_tokens
     assert (len(result.tokens), result.finish_reason) == (count, "length")
     ids = np.concatenate([sent.prompt, result.tokens])
-    logits = _qwen3.logits(model, [(model / "model.safetensors", ids[:-1])])[len(sent.prompt) - 1 :]
-    expected = _qwen3.log_softmax(logits)[np.arange(count), result.tokens]
+    logits = qwen3.logits(model, [(model / "model.safetensors", ids[:-1])])[len(sent.prompt) - 1 :]
+    expected = qwen3.log_softmax(logits)[np.arange(count), result.tokens]
     np.testing.assert_allclose(result.logprobs, expected, atol=1e-4)
 
 
@@ -116,7 +116,7 @@ def test_a_process_ends_though_its_engine_was_not_closed(model: Path) -> None:
     script = f"""
 import asyncio
 from pathlib import Path
-from astraflow_core.testing.conformance.subject import context, installed
+from astraflow_testing.conformance.subject import context, installed
 keys = {{"device": "cpu", "cache_gb": 0.01}}
 (build,) = installed("engine", "hf", keys).variants.values()
 model = Path({str(model)!r})

@@ -14,8 +14,8 @@ import pytest
 from aiohttp import web
 from tokenizers import Tokenizer
 
-from astraflow_core.testing.tiny_decoder import TinyDecoder
 from astraflow_core.types import Sampling
+from astraflow_testing.tiny_decoder import TinyDecoder
 
 PLAIN = {"model", "prompt", "max_tokens", "temperature", "top_p", "stream", "stop"}
 

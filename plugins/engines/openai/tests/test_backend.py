@@ -21,10 +21,10 @@ import numpy as np
 import pytest
 
 from astraflow_core.errors import WeightsError
-from astraflow_core.testing.conformance import subject
-from astraflow_core.testing.conformance.engine import EngineConformance, Subject, installed
-from astraflow_core.testing.tiny_model import write_tiny_model
 from astraflow_core.types import GenerateRequest, Sampling, WeightSource
+from astraflow_testing.conformance import subject
+from astraflow_testing.conformance.engine import EngineConformance, Subject, installed
+from astraflow_tiny_model.folder import write_tiny_model
 
 pytestmark = [pytest.mark.backend, pytest.mark.timeout(2000)]
 ENVIRONMENT = "tests-vllm"
@@ -78,7 +78,7 @@ def free_port() -> int:
 def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a plain `vllm serve`, in an environment made as a user would make it."""
     done = subprocess.run(
-        [sys.executable, "-m", "astraflow_core", "env", "create", ENVIRONMENT, "--plugin", "vllm",
+        [sys.executable, "-m", "astraflow_runtime", "env", "create", ENVIRONMENT, "--plugin", "vllm",
          "--json"],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=1500, check=False,
     )  # fmt: skip

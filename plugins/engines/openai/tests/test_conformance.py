@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import pytest
 
 from astraflow_core.errors import WeightsError
-from astraflow_core.testing.conformance.engine import EngineConformance, Subject, installed
-from astraflow_core.testing.conformance.manifest import ManifestConformance
 from astraflow_core.types import Sampling, WeightSource
+from astraflow_testing.conformance.engine import EngineConformance, Subject, installed
+from astraflow_testing.conformance.manifest import ManifestConformance
 
 
 class TestManifest(ManifestConformance):

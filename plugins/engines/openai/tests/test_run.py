@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from astraflow_core.testing.runs import TABLE_RUN, User
-from astraflow_core.testing.tiny_model import write_tiny_model
+from astraflow_testing.runs import TABLE_RUN, User
+from astraflow_tiny_model.folder import write_tiny_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 

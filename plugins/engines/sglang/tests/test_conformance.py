@@ -1,5 +1,5 @@
-"""The engine suite against a stand-in for SGLang's protocol (see ``conftest``); `test_gpu.py` runs it against
-the real server."""
+"""The engine suite against the stand-in for SGLang (see ``sglang_stand_in``), by each way of an update and of a
+pause; `test_gpu.py` runs it against the real server."""
 
 from __future__ import annotations
 
@@ -8,9 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sglang_recomputed import recomputed
 
-from astraflow_core.testing.conformance.engine import EngineConformance, Subject, installed
-from astraflow_core.testing.conformance.manifest import ManifestConformance
+from astraflow_testing.conformance.engine import (
+    EngineConformance,
+    Reference,
+    Subject,
+    installed,
+)
+from astraflow_testing.conformance.manifest import ManifestConformance
+
+pytestmark = pytest.mark.timeout(120)
+RETRACT = ("--skip-tokenizer-init",)
+
+
+class OnStandIn:
+    deadline_s = 60.0  # it computes in numpy, and longest for a prompt of 2,000 tokens
 
 
 class TestManifest(ManifestConformance):
@@ -19,7 +32,41 @@ class TestManifest(ManifestConformance):
         return "astraflow_plugin_sglang.manifest"
 
 
-class TestSGLangOnAProtocolStandIn(EngineConformance):
+class TestSGLangOnAProtocolStandIn(OnStandIn, EngineConformance):
     @pytest.fixture
-    def component(self, serving: Callable[[Path], Any], model: Path) -> Subject:
+    def component(self, serving: Callable[..., Any], model: Path) -> Subject:
         return installed("engine", "sglang", {"url": serving(model).url})
+
+
+class TestSGLangRetractingOnAProtocolStandIn(OnStandIn, EngineConformance):
+    """With the overlap scheduler and the prefix cache, which are SGLang's defaults."""
+
+    @pytest.fixture
+    def component(self, serving: Callable[..., Any], model: Path) -> Subject:
+        keys = {"url": serving(model, RETRACT).url, "keep": "retract"}
+        return installed("engine", "sglang", keys)
+
+    @pytest.fixture
+    def reference(self, model: Path) -> Reference:
+        return recomputed(model)
+
+
+@pytest.mark.slow
+class TestSGLangByTensorsOnAProtocolStandIn(OnStandIn, EngineConformance):
+    @pytest.fixture
+    def component(
+        self, serving: Callable[..., Any], model: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> Subject:
+        torch = pytest.importorskip("torch")
+        from astraflow_plugin_sglang import sharing
+
+        monkeypatch.setattr(sharing, "gpu", lambda: torch.device("cpu"))
+        return installed("engine", "sglang", {"url": serving(model).url, "update": "tensor"})
+
+
+@pytest.mark.slow
+class TestSGLangByBroadcastOnAProtocolStandIn(OnStandIn, EngineConformance):
+    @pytest.fixture
+    def component(self, serving: Callable[..., Any], model: Path) -> Subject:
+        pytest.importorskip("torch")
+        return installed("engine", "sglang", {"url": serving(model).url, "update": "distributed"})

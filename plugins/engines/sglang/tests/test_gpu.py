@@ -11,11 +11,17 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from sglang_recomputed import recomputed
 
-from astraflow_core.testing.conformance.engine import EngineConformance, Subject, installed
-from astraflow_core.testing.tiny_model import write_tiny_model
 from astraflow_plugin_sglang.config import SGLangConfig
 from astraflow_plugin_sglang.server import sglang_server
+from astraflow_testing.conformance.engine import (
+    EngineConformance,
+    Reference,
+    Subject,
+    installed,
+)
+from astraflow_tiny_model.folder import write_tiny_model
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(2000)]
 START_S = 600.0
@@ -92,3 +98,7 @@ class TestSGLangOnGpuByBroadcast(OnGpu, EngineConformance):
 
 class TestSGLangOnGpuRetracting(OnGpu, EngineConformance):
     keys: ClassVar = {"keep": "retract"}
+
+    @pytest.fixture
+    def reference(self, model: Path) -> Reference:
+        return recomputed(model)

@@ -1,5 +1,5 @@
-"""What the engine sends and how it takes what may come back, against the stand-in for SGLang's protocol; first,
-that the stand-in is as awkward as the sources say the server is."""
+"""What the engine sends and how it takes what may come back, against the stand-in for SGLang's protocol, of which
+``test_stand_in`` shows that it is as awkward as the sources say the server is."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import numpy as np
 import pytest
 
 from astraflow_core.errors import EngineLost, PreflightError, WeightsError
-from astraflow_core.testing.conformance import _qwen3
-from astraflow_core.testing.conformance.subject import context, installed
-from astraflow_core.testing.tiny_model import write_tiny_model
 from astraflow_core.types import GenerateRequest, Sampling, WeightSource
+from astraflow_testing.conformance._models import qwen3
+from astraflow_testing.conformance.subject import context, installed
+from astraflow_tiny_model.folder import write_tiny_model
 
-Serving = Callable[[Path], Any]
+Serving = Callable[..., Any]
 UPDATE = "/update_weights_from_disk"
 LONG = Sampling(400, ignore_eos=True)
+RETRACT = ("--skip-tokenizer-init",)
 
 
 @pytest.fixture
@@ -60,87 +60,6 @@ async def underway(engine: Any, tokens: int = 5) -> asyncio.Future[Any]:
     return sent
 
 
-# --- the stand-in ------------------------------------------------------------------------------
-
-
-def raw(url: str, scenario: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
-    async def main() -> None:
-        async with aiohttp.ClientSession(url) as http, asyncio.timeout(15):
-            await scenario(http)
-
-    asyncio.run(main())
-
-
-def plain(rid: str, tokens: int, **more: Any) -> dict[str, Any]:
-    sampling = {"max_new_tokens": tokens, "temperature": 1.0, "ignore_eos": True}
-    return {"input_ids": [5, 9], "rid": rid, "sampling_params": sampling, "stream": True, **more}
-
-
-def test_stand_in_update_without_a_pause_waits_for_what_runs_and_holds_back_what_comes(
-    serving: Serving, model: Path, other: Path
-) -> None:
-    stand_in = serving(model)
-    stand_in.delay_s = 0.005
-
-    async def scenario(http: Any) -> None:
-        order: list[str] = []
-
-        async def send(what: str, path: str, body: Any) -> None:
-            async with http.post(path, json=body) as response:
-                await response.read()
-            order.append(what)
-
-        first = asyncio.ensure_future(send("first", "/generate", plain("a", 20)))
-        while not stand_in.running:
-            await asyncio.sleep(0.002)
-        update = asyncio.ensure_future(send("update", UPDATE, {"model_path": str(other)}))
-        while not stand_in.bodies(UPDATE):
-            await asyncio.sleep(0.002)
-        later = asyncio.ensure_future(send("later", "/generate", plain("b", 1)))
-        await asyncio.gather(first, update, later)
-        assert order == ["first", "update", "later"]
-
-    raw(stand_in.url, scenario)
-
-
-def test_stand_in_pause_without_a_mode_aborts(serving: Serving, model: Path) -> None:
-    stand_in = serving(model)
-
-    async def scenario(http: Any) -> None:
-        async with http.post("/generate", json=plain("a", 10_000)) as response:
-            while not stand_in.running:
-                await asyncio.sleep(0.002)
-            await http.post("/abort_request", json={"rid": ""})  # ignored
-            await http.post("/pause_generation", json={})
-            assert b'"type": "abort"' in await response.read()
-
-    raw(stand_in.url, scenario)
-
-
-def test_stand_in_refuses_unknown_fields_and_flushes_over_frozen_requests(
-    serving: Serving, model: Path, other: Path
-) -> None:
-    stand_in = serving(model)
-
-    async def scenario(http: Any) -> None:
-        for body in (plain("a", 1, extra=1), {**plain("a", 1), "sampling_params": {"n_": 2}}):
-            async with http.post("/generate", json=body) as response:
-                assert response.status == 400
-        async with http.post("/generate", json=plain("a", 10_000)):
-            while not stand_in.running:
-                await asyncio.sleep(0.002)
-            await http.post("/pause_generation", json={"mode": "in_place"})
-            for flush, status in ((True, 400), (False, 200)):
-                body = {"model_path": str(other), "flush_cache": flush}
-                async with http.post(UPDATE, json=body) as response:
-                    assert response.status == status
-
-    raw(stand_in.url, scenario)
-
-
-# --- the engine against it ---------------------------------------------------------------------
-
-
 def test_no_default_that_aborts_is_left_to_the_server(
     serving: Serving, model: Path, other: Path
 ) -> None:
@@ -148,15 +67,14 @@ def test_no_default_that_aborts_is_left_to_the_server(
 
     async def scenario(engine: Any) -> None:
         sent = await underway(engine)
-        for mode, name in (("keep", "in_place"), ("abort", "abort")):
+        for mode in ("keep", "abort"):
             await engine.pause(mode)
-            assert stand_in.bodies("/pause_generation")[-1] == {"mode": name}
+            # Of its own mode abort a server never returns that has frozen requests.
+            assert stand_in.bodies("/pause_generation")[-1] == {"mode": "in_place"}
             await engine.load_weights(source(other))
             body = stand_in.bodies(UPDATE)[-1]
-            assert body["abort_all_requests"] is False and body["keep_pause"] is True
+            assert body["abort_all_requests"] is False and body["flush_cache"] is False
             assert body["weight_version"] == "1"
-            # Frozen requests hold their blocks: only without them can the cache be flushed.
-            assert body["flush_cache"] is (mode == "abort")
             if mode == "keep":
                 await engine.resume()
         assert (await sent).finish_reason == "abort"
@@ -168,14 +86,16 @@ def test_no_default_that_aborts_is_left_to_the_server(
 def test_retracted_requests_go_on_with_keys_and_values_of_the_new_weights(
     serving: Serving, model: Path, other: Path
 ) -> None:
-    stand_in = serving(model)
+    stand_in = serving(model, RETRACT)
 
     async def scenario(engine: Any) -> None:
         sent = await underway(engine)
         await engine.pause("keep")
         assert stand_in.bodies("/pause_generation")[-1] == {"mode": "retract"}
         await engine.load_weights(source(other))
-        assert stand_in.bodies(UPDATE)[-1]["flush_cache"] is True
+        # A flush that is part of the update would be refused after it.
+        assert [path for path, _ in stand_in.calls][-2:] == ["/flush_cache", UPDATE]
+        assert stand_in.bodies(UPDATE)[-1]["flush_cache"] is False
         await engine.resume()
         while (await engine.health())["tokens_generated"] < 40:
             await asyncio.sleep(0.002)
@@ -183,10 +103,31 @@ def test_retracted_requests_go_on_with_keys_and_values_of_the_new_weights(
         result = await sent
         assert set(result.versions.tolist()) == {0, 1}
         whole = np.concatenate([np.array((5, 9, 3), np.int32), result.tokens])
-        logits = _qwen3.logits(model, [(other / "model.safetensors", whole[:-1])])[2:]
-        logprobs = _qwen3.log_softmax(logits)[np.arange(len(result.tokens)), result.tokens]
+        logits = qwen3.logits(model, [(other / "model.safetensors", whole[:-1])])[2:]
+        logprobs = qwen3.log_softmax(logits)[np.arange(len(result.tokens)), result.tokens]
         new = result.versions == 1
         np.testing.assert_allclose(result.logprobs[new], logprobs[new], atol=1e-5)
+
+    run(stand_in.url, model, scenario, keep="retract")
+    assert not stand_in.scheduler.stale_cache
+
+
+def test_a_flush_that_is_refused_changes_nothing(
+    serving: Serving, model: Path, other: Path
+) -> None:
+    stand_in = serving(model, RETRACT)
+
+    async def scenario(engine: Any) -> None:
+        await engine.pause("keep")
+        stand_in.refuse = ["/flush_cache"]
+        with pytest.raises(WeightsError, match="does not flush its cache, so version 0 stays"):
+            await engine.load_weights(source(other))
+        assert (await engine.health())["version"] == 0
+        assert [body["weight_version"] for body in stand_in.bodies(UPDATE)] == ["0"]
+        await engine.load_weights(source(other))
+        await engine.resume()
+        result = await engine.generate(request(Sampling(3, ignore_eos=True)))
+        assert result.versions.tolist() == [1, 1, 1]
 
     run(stand_in.url, model, scenario, keep="retract")
 
@@ -202,7 +143,7 @@ def test_a_refused_version_is_replaced_by_the_one_before_while_paused(
         with pytest.raises(WeightsError, match="version 0 is loaded again"):
             await engine.load_weights(source(other))
         assert [b["weight_version"] for b in stand_in.bodies(UPDATE)] == ["0", "1", "0"]
-        assert stand_in.paused == "in_place"
+        assert stand_in.scheduler.paused
         await engine.resume()
         result = await engine.generate(request(Sampling(3, ignore_eos=True)))
         assert result.versions.tolist() == [0, 0, 0]
@@ -290,7 +231,7 @@ def test_one_that_samples_nothing_is_given_up(serving: Serving, model: Path) -> 
 
     async def scenario(engine: Any) -> None:
         sent = await underway(engine)
-        stand_in.frozen = True
+        stand_in.scheduler.frozen = True
         with pytest.raises(EngineLost, match="sampled nothing for"):
             await sent
 
@@ -305,23 +246,11 @@ def test_a_server_has_to_be_there(model: Path) -> None:
         run("http://127.0.0.1:9", model, nothing)
 
 
-def test_one_that_was_left_paused_is_taken_over(serving: Serving, model: Path) -> None:
-    stand_in = serving(model)
-    stand_in.paused = "in_place"
-    stand_in.health_samples = False  # as the README has it started
-
-    async def scenario(engine: Any) -> None:
-        result = await engine.generate(request(Sampling(3, ignore_eos=True)))
-        assert result.versions.tolist() == [0, 0, 0]
-
-    run(stand_in.url, model, scenario)
-
-
 @pytest.mark.parametrize(
     ("info", "said"),
     [
         ({"version": "0.6.1"}, "SGLang 0.6.1 is not the version .* 0.5.23: it has no /continue"),
-        ({}, "SGLang of a version that it does not say"),
+        ({"version": None}, "SGLang of a version that it does not say"),
     ],
 )
 def test_a_version_that_it_was_not_written_for_is_warned_of(
@@ -329,7 +258,7 @@ def test_a_version_that_it_was_not_written_for_is_warned_of(
     model: Path,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
-    info: dict[str, str],
+    info: dict[str, Any],
     said: str,
 ) -> None:
     stand_in = serving(model)
@@ -339,7 +268,7 @@ def test_a_version_that_it_was_not_written_for_is_warned_of(
 
     run(stand_in.url, model, scenario)
     assert "written for" not in caplog.text
-    stand_in.info = info
+    stand_in.info |= info
     monkeypatch.delitem(stand_in.routes, "/continue_generation")
     run(stand_in.url, model, scenario)
     assert re.search(said, caplog.text), caplog.text

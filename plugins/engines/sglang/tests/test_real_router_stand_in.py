@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 from astraflow_core.errors import AstraFlowError
-from astraflow_core.testing.conformance.subject import context
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling, WeightSource
 from astraflow_plugin_sglang.config import SGLangConfig
 from astraflow_plugin_sglang.engine import SGLangEngine
+from astraflow_testing.conformance.subject import context
 
 pytestmark = [pytest.mark.backend, pytest.mark.timeout(240)]
 START_S, SCENARIO_S = 90.0, 120.0
@@ -131,13 +131,13 @@ def test_the_death_of_a_replica_costs_the_requests_that_it_ran(
 
     async def scenario(engines: list[SGLangEngine]) -> None:
         for server in servers:
-            server.delay_s = 0.01  # long enough for both to be under way
+            server.scheduler.delay_s = 0.01  # long enough for both to be under way
         sent = [
             asyncio.ensure_future(engines[0].generate(request(f"r{n}", LONG))) for n in range(2)
         ]
         await until(lambda: all(server.running for server in servers))
         await asyncio.to_thread(servers[1].stop)
-        servers[0].delay_s = 0.0005
+        servers[0].scheduler.delay_s = 0.0005
         ended = await asyncio.gather(*sent, return_exceptions=True)
         lost = [end for end in ended if isinstance(end, BaseException)]
         assert len(lost) == 1 and isinstance(lost[0], AstraFlowError), ended

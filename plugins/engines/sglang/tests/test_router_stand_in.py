@@ -17,10 +17,10 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from astraflow_core.errors import AstraFlowError, PreflightError
-from astraflow_core.testing.conformance.subject import context
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling, WeightSource
 from astraflow_plugin_sglang.config import SGLangConfig
 from astraflow_plugin_sglang.engine import SGLangEngine
+from astraflow_testing.conformance.subject import context
 
 SHORT, LONG = Sampling(8), Sampling(400, ignore_eos=True)
 

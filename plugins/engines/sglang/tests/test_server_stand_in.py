@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 
 from astraflow_core.errors import DeadlineExceeded, EngineLost, PreflightError, RunFailed
-from astraflow_core.testing.conformance.subject import context
 from astraflow_core.types import GenerateRequest, Sampling
 from astraflow_plugin_sglang.config import SGLangConfig
 from astraflow_plugin_sglang.engine import SGLangEngine
 from astraflow_plugin_sglang.server import sglang_server
+from astraflow_testing.conformance.subject import context
 
 pytestmark = pytest.mark.timeout(120)
-STAND_IN = Path(__file__).with_name("conftest.py")
+STAND_IN = Path(__file__).with_name("sglang_stand_in.py")
 Scenario = Callable[[SGLangEngine], Coroutine[Any, Any, None]]
 
 
@@ -125,7 +125,10 @@ def test_a_port_that_is_taken_is_refused_before_anything_starts(
             run(tmp_path / "never", unreached, port=port)
 
 
-def test_the_command_says_what_the_keys_say(tmp_path: Path) -> None:
+def test_the_command_says_what_the_keys_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SGLANG_RETURN_ORIGINAL_LOGPROB", "1")
     config = SGLangConfig(
         server_python="/envs/sglang/bin/python",
         dtype="bfloat16",
@@ -142,11 +145,14 @@ def test_the_command_says_what_the_keys_say(tmp_path: Path) -> None:
     )
     for part in (
         "--host 127.0.0.1", "--port", "--skip-tokenizer-init", "--random-seed 7", "--dtype bfloat16",
-        "--tp-size 2", "--max-running-requests 3", "--disable-radix-cache", "--context-length 64",
+        "--tp-size 2", "--max-running-requests 3", "--disable-radix-cache", "--disable-overlap-schedule",
+        "--context-length 64",
         "--mem-fraction-static 0.5",
     ):  # fmt: skip
         assert part in line
     assert line.endswith("--attention-backend triton")
     kept = sglang_server(SGLangConfig(keep="retract"), tmp_path, tmp_path / "log", 7)
-    assert "--disable-radix-cache" not in kept.command
+    assert "--skip-tokenizer-init" in kept.command
+    assert not {"--disable-radix-cache", "--disable-overlap-schedule"} & set(kept.command)
     assert kept.environment["SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"] == "0"
+    assert "SGLANG_RETURN_ORIGINAL_LOGPROB" not in kept.environment

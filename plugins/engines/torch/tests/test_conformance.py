@@ -16,13 +16,13 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from astraflow_core.errors import WeightsError
-from astraflow_core.serving.model_folder import specs_of
-from astraflow_core.testing.conformance.engine import EngineConformance, Subject, installed
 from astraflow_core.types import Bucket, DeviceMemory, Rendezvous, WeightSource
-from astraflow_core.wire.model_digest import digest_of_model
 from astraflow_plugin_torch_engine import receiving
+from astraflow_serving.model_folder import specs_of
+from astraflow_testing.conformance.engine import EngineConformance, Subject, installed
 from astraflow_torch_weights.buckets import opened
-from astraflow_torch_weights.group import Meeting
+from astraflow_torch_weights.group import GroupRendezvous
+from astraflow_wire.model_files.model_digest import digest_of_model
 
 TOKENS = np.array([5, 9, 3, 7, 11, 2, 30, 4], np.int32)
 
@@ -118,14 +118,14 @@ class TestTorchEngine(EngineConformance):
         buckets, data = packed(other)
         torn = replace(buckets[1], digest="0" * 32)
 
-        def send(meeting: Meeting) -> None:
+        def send(meeting: GroupRendezvous) -> None:
             with closing(meeting.lead({1: "engine"}, "gloo")) as group:
                 for each in data:
                     group.broadcast(each)
                 group.outcomes({1: "engine"})
 
         async def bring(engine: Any, version: int, given: list[Bucket]) -> None:
-            meeting = Meeting("127.0.0.1", "127.0.0.1", time.monotonic() + 60)
+            meeting = GroupRendezvous("127.0.0.1", "127.0.0.1", time.monotonic() + 60)
             sending = asyncio.create_task(asyncio.to_thread(send, meeting))
             await engine.join(Rendezvous("127.0.0.1", meeting.port, 1, 2))
             await engine.pause("keep")
@@ -141,7 +141,7 @@ class TestTorchEngine(EngineConformance):
                 before = await engine.score(TOKENS)
                 with pytest.raises(WeightsError, match="no broadcast of version 1 was joined"):
                     await engine.receive(1, buckets)
-                with pytest.raises(WeightsError, match="version 1 arrived torn: bucket 1 has"):
+                with pytest.raises(WeightsError, match="version 1 arrived corrupted: bucket 1 has"):
                     await bring(engine, 1, [buckets[0], torn])
                 assert (await engine.score(TOKENS) == before).all()
                 assert (await engine.health())["version"] == 0
@@ -178,7 +178,7 @@ class TestTorchEngine(EngineConformance):
             async with serve(folder) as engine:
                 before = await engine.score(TOKENS)
                 await engine.pause("keep")
-                with pytest.raises(WeightsError, match="version 1 arrived torn: bucket 0 has"):
+                with pytest.raises(WeightsError, match="version 1 arrived corrupted: bucket 0 has"):
                     await engine.receive(1, [replace(given[0], digest="0" * 32), given[1]])
                 assert (await engine.score(TOKENS) == before).all()
                 await engine.receive(2, given)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from astraflow_core.testing.conformance.engine import EngineConformance, Subject, installed
+from astraflow_testing.conformance.engine import EngineConformance, Subject, installed
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from astraflow_core.serving.http import Client
-from astraflow_core.testing.tiny_model import write_tiny_model
 from astraflow_plugin_vllm.config import VllmConfig
 from astraflow_plugin_vllm.requests import PATH
 from astraflow_plugin_vllm.server import VllmServer
+from astraflow_serving.http import ServerClient
+from astraflow_tiny_model.folder import write_tiny_model
 
 ENVIRONMENT = "tests-vllm"
 CREATE_S, START_S = 1500, 290
@@ -44,7 +44,7 @@ def _write_model() -> Callable[..., Path]:
 def environment() -> str:
     """The interpreter with vLLM, made as a user would make it."""
     done = subprocess.run(
-        [sys.executable, "-m", "astraflow_core", "env", "create", ENVIRONMENT, "--plugin", "vllm",
+        [sys.executable, "-m", "astraflow_runtime", "env", "create", ENVIRONMENT, "--plugin", "vllm",
          "--json"],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=CREATE_S, check=False,
     )  # fmt: skip
@@ -64,7 +64,7 @@ def exact_float32() -> Iterator[None]:
 
 async def warmed(url: str) -> None:
     """A server's first token takes long on a busy machine: it is waited for here, not in some test's deadline."""
-    client = Client("vLLM server", url, START_S)
+    client = ServerClient("vLLM server", url, START_S)
     try:
         await client.post(PATH, {"token_ids": [5], "sampling_params": {"max_tokens": 1}})
     finally:

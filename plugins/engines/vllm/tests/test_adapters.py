@@ -15,13 +15,13 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from astraflow_core.errors import WeightsError
-from astraflow_core.testing.conformance import _qwen3
-from astraflow_core.testing.conformance.subject import context
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling, WeightSource
-from astraflow_core.wire.model_digest import digest_of_model
 from astraflow_plugin_vllm.config import VllmConfig
 from astraflow_plugin_vllm.engine import VllmEngine
 from astraflow_plugin_vllm.server import VllmServer
+from astraflow_testing.conformance._models import qwen3
+from astraflow_testing.conformance.subject import context
+from astraflow_wire.model_files.model_digest import digest_of_model
 
 pytestmark = pytest.mark.timeout(900)
 WriteModel = Callable[..., Path]
@@ -139,8 +139,8 @@ def examine(policy: Policy, result: GenerateResult) -> None:
     parts: list[tuple[Path, npt.NDArray[np.int32]]] = []
     for version in dict.fromkeys(versions.tolist()):
         parts.append((policy.merged[version], fed[versions == version].astype(np.int32)))
-    logits = _qwen3.logits(policy.folder, parts)[len(PROMPT) - 1 :]
-    expected = _qwen3.log_softmax(logits)[np.arange(len(result.tokens)), result.tokens]
+    logits = qwen3.logits(policy.folder, parts)[len(PROMPT) - 1 :]
+    expected = qwen3.log_softmax(logits)[np.arange(len(result.tokens)), result.tokens]
     close(policy, result.logprobs, expected)
 
 

@@ -12,17 +12,17 @@ import pytest
 
 from astraflow_core.catalog import Catalog
 from astraflow_core.config.environments import cache_folder
-from astraflow_core.hooks import Hooks
 from astraflow_core.protocols.engine import Engine, PauseMode
-from astraflow_core.testing.conformance.subject import context, installed
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling, WeightSource
 from astraflow_plugin_vllm.config import VllmConfig
 from astraflow_plugin_vllm.server import VllmServer
+from astraflow_runtime.models.resolver import ModelResolver
+from astraflow_testing.conformance.subject import context, installed
 
 pytestmark = [pytest.mark.backend, pytest.mark.timeout(900)]
 MODEL = "pypi:SmolLM2-135M-Instruct"
 KEYS = {"max_batch": 40, "context_length": 256}
-CALLERS, SWAPS = 32, 50
+CALLERS, SWAPS = 32, 12
 PROMPTS = [np.arange(start, start + 12, dtype=np.int32) for start in (100, 500)]
 GAP = 1e-4
 """Largest that was measured in float32 on CPU: 5e-5."""
@@ -30,7 +30,7 @@ GAP = 1e-4
 
 @pytest.fixture(scope="module")
 def model() -> Path:
-    hooks = Hooks.for_models(Catalog.discover())
+    hooks = ModelResolver(Catalog.discover())
     try:
         return hooks.resolve_model(MODEL, 0, cache_folder())
     except OSError as error:

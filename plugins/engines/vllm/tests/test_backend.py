@@ -12,10 +12,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from astraflow_core.errors import WeightsError
-from astraflow_core.serving.model_folder import ModelFolder
-from astraflow_core.testing.conformance.engine import EngineConformance, Subject, installed
 from astraflow_core.types import Sampling, WeightSource
 from astraflow_plugin_vllm.server import VllmServer
+from astraflow_serving.model_folder import ModelFolder
+from astraflow_testing.conformance.engine import EngineConformance, Subject, installed
 
 pytestmark = [pytest.mark.backend, pytest.mark.timeout(2000)]
 WriteModel = Callable[..., Path]

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from astraflow_core.errors import EngineLost, RunFailed
-from astraflow_core.testing.conformance.subject import context
 from astraflow_core.types import GenerateRequest, Sampling, WeightSource
 from astraflow_plugin_vllm.config import VllmConfig
 from astraflow_plugin_vllm.engine import VllmEngine
 from astraflow_plugin_vllm.server import VllmServer
+from astraflow_testing.conformance.subject import context
 
 pytestmark = pytest.mark.timeout(60)
 FAKE = Path(__file__).with_name("fake_vllm.py")

@@ -16,15 +16,15 @@ import pytest
 from aiohttp import web
 
 from astraflow_core.errors import AstraFlowError, EngineLost, UserError, WeightsError
-from astraflow_core.serving.buckets import Bucket, DeviceMemory, Rendezvous
-from astraflow_core.serving.model_folder import specs_of
-from astraflow_core.testing.conformance.subject import context
 from astraflow_core.types import GenerateRequest, Sampling, WeightSource
-from astraflow_core.wire.model_digest import digest_of_model
-from astraflow_core.wire.tensor_file import lay_out
 from astraflow_plugin_vllm import engine as engine_module
 from astraflow_plugin_vllm.config import VllmConfig
 from astraflow_plugin_vllm.engine import VllmEngine
+from astraflow_serving.buckets import Bucket, DeviceMemory, Rendezvous
+from astraflow_serving.model_folder import specs_of
+from astraflow_testing.conformance.subject import context
+from astraflow_wire.model_files.model_digest import digest_of_model
+from astraflow_wire.model_files.tensor_file import lay_out
 
 pytestmark = pytest.mark.timeout(30)
 

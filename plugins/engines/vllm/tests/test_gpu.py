@@ -12,15 +12,15 @@ import pytest
 import xxhash
 
 from astraflow_core.errors import WeightsError
-from astraflow_core.serving.buckets import Bucket, DeviceMemory, Rendezvous
-from astraflow_core.serving.child_server import free_port
-from astraflow_core.serving.model_folder import specs_of
-from astraflow_core.testing.conformance.engine import EngineConformance, Subject
 from astraflow_core.types import Sampling, TensorSpec
 from astraflow_plugin_vllm.config import VllmConfig
 from astraflow_plugin_vllm.engine import VllmEngine
 from astraflow_plugin_vllm.manifest import astraflow_engines
 from astraflow_plugin_vllm.server import VllmServer
+from astraflow_serving.buckets import Bucket, DeviceMemory, Rendezvous
+from astraflow_serving.child_server import free_port
+from astraflow_serving.model_folder import specs_of
+from astraflow_testing.conformance.engine import EngineConformance, Subject
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(2000)]
 KEYS: dict[str, Any] = {

@@ -21,10 +21,10 @@ import pytest
 from aiohttp import web
 
 from astraflow_core.errors import AstraFlowError
-from astraflow_core.testing.conformance.subject import context
 from astraflow_core.types import GenerateRequest, Sampling, WeightSource
 from astraflow_plugin_vllm.config import VllmConfig
 from astraflow_plugin_vllm.engine import VllmEngine
+from astraflow_testing.conformance.subject import context
 
 pytestmark = [pytest.mark.backend, pytest.mark.timeout(240)]
 GENERATE = "/inference/v1/generate"

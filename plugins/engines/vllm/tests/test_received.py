@@ -7,8 +7,8 @@ import pytest
 import xxhash
 
 torch = pytest.importorskip("torch")
-from astraflow_plugin_vllm.received import (  # noqa: E402
-    Layout,
+from astraflow_plugin_vllm.workers.received import (  # noqa: E402
+    BufferLayout,
     TornBucket,
     broadcast,
     mapped,
@@ -16,12 +16,12 @@ from astraflow_plugin_vllm.received import (  # noqa: E402
 )
 
 
-def packed() -> tuple[Layout, np.ndarray]:
+def packed() -> tuple[BufferLayout, np.ndarray]:
     first = np.arange(6, dtype=np.float32)
     second = np.array([1, -2], dtype=np.int64)
     data = np.frombuffer(first.tobytes() + second.tobytes(), np.uint8).copy()
     tensors = [("a", "F32", [2, 3], 0, 24), ("b", "I64", [2], 24, 40)]
-    return Layout(tensors, xxhash.xxh3_128_hexdigest(data)), data
+    return BufferLayout(tensors, xxhash.xxh3_128_hexdigest(data)), data
 
 
 def test_the_tensors_of_a_whole_buffer_are_views_of_it() -> None:

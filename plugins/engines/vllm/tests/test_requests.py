@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from astraflow_core.errors import AstraFlowError
-from astraflow_core.serving.tokens import first_stop, nothing
 from astraflow_core.types import GenerateRequest, Sampling
-from astraflow_plugin_vllm.requests import Sampled, body_of, read_scores
+from astraflow_plugin_vllm.requests import SampledPieces, body_of, read_scores
+from astraflow_serving.tokens import first_stop, nothing
+from astraflow_testing.damage import assert_refused_or_read, damaged
 
 PROMPT = np.array([5, 9, 3], dtype=np.int32)
 
@@ -52,7 +53,7 @@ def test_sampling_is_said_in_full_and_stops_are_ours() -> None:
 
 
 def test_an_answer_becomes_arrays_with_the_version_of_each_token() -> None:
-    sampled = Sampled(GenerateRequest("r", PROMPT, Sampling(4)))
+    sampled = SampledPieces(GenerateRequest("r", PROMPT, Sampling(4)))
     sampled.take(answer(choice([2, 4, 6, 8], [("3", 0, 1), ("12", 1, 4)], "length")))
     result = sampled.result()
     assert (result.id, result.finish_reason) == ("r", "length")
@@ -65,7 +66,7 @@ def test_an_answer_becomes_arrays_with_the_version_of_each_token() -> None:
 
 
 def test_pieces_add_up_and_a_cut_is_a_stop() -> None:
-    sampled = Sampled(GenerateRequest("r", PROMPT, Sampling(9)))
+    sampled = SampledPieces(GenerateRequest("r", PROMPT, Sampling(9)))
     sampled.take(answer(choice([2], None, None)))
     sampled.take(answer(choice([4, 6], None, None)))
     sampled.take(answer(choice([], [("0", 0, 2), ("1", 2, 3)], "abort")))
@@ -87,7 +88,7 @@ def test_pieces_add_up_and_a_cut_is_a_stop() -> None:
     ],
 )
 def test_an_answer_that_is_none_is_refused(given: bytes, said: str) -> None:
-    sampled = Sampled(GenerateRequest("r", PROMPT, Sampling(4)))
+    sampled = SampledPieces(GenerateRequest("r", PROMPT, Sampling(4)))
     with pytest.raises(AstraFlowError, match=said):
         sampled.take(given)
         sampled.result()
@@ -95,7 +96,7 @@ def test_an_answer_that_is_none_is_refused(given: bytes, said: str) -> None:
 
 def test_a_request_that_was_ended_before_it_sampled_anything() -> None:
     request = GenerateRequest("r", PROMPT, Sampling(4))
-    sampled = Sampled(request)
+    sampled = SampledPieces(request)
     sampled.take(answer(choice([], None, "abort")))
     for result in (sampled.result(), nothing(request)):
         assert (len(result.tokens), result.finish_reason) == (0, "abort")
@@ -123,3 +124,21 @@ def test_where_a_stop_sequence_ends(
     tokens: list[int], before: int, stops: list[tuple[int, ...]], end: int | None
 ) -> None:
     assert first_stop(tokens, before, stops) == end
+
+
+def test_damaged_answers_are_errors_or_results() -> None:
+    def read(given: bytes) -> None:
+        sampled = SampledPieces(GenerateRequest("r", PROMPT, Sampling(4)))
+        sampled.take(given)
+        sampled.result()
+
+    def score(given: bytes) -> None:
+        read_scores(given, PROMPT)
+
+    scored = [None, {"9": {"logprob": -1.5}, "2": {"logprob": -0.1}}, {"3": {"logprob": -2.5}}]
+    scores = json.dumps({"choices": [], "prompt_logprobs": scored}).encode()
+    sound = answer(choice([5, 6], [("3", 0, 2)], "stop"))
+    read(sound)
+    score(scores)
+    assert_refused_or_read(read, damaged([sound], "json", count=400), AstraFlowError)
+    assert_refused_or_read(score, damaged([scores], "json", count=400), AstraFlowError)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from astraflow_core.serving.desk import Flight
-from astraflow_core.serving.model_folder import ModelFolder
-from astraflow_core.testing.tiny_model import write_tiny_model
 from astraflow_core.types import GenerateRequest, Sampling
 from astraflow_plugin_vllm.backend import VllmBackend
 from astraflow_plugin_vllm.config import VllmConfig
+from astraflow_serving.desk import Flight
+from astraflow_serving.model_folder import ModelFolder
+from astraflow_tiny_model.folder import write_tiny_model
 
 SERVERS = ("http://a", "http://b")
 

@@ -16,8 +16,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCau
 
 from astraflow_core.protocols.algorithm import Algorithm
 from astraflow_core.protocols.trainer import ExportsShards, Trainer
-from astraflow_core.testing.conformance.subject import installed
 from astraflow_core.types import Batch, ComponentContext, Ranks, RunInfo
+from astraflow_testing.conformance.subject import installed
 
 VOCABULARY = 27
 LR = 1e-3
@@ -185,7 +185,8 @@ CONTEXT = {
     "lora": {},
 }
 """Scenarios of two ranks that share rows, and the keys that they have besides."""
-STEPS = 5
+STEPS = 3
+"""Of them two warm up."""
 MESHES: list[dict[str, Any]] = [
     {"replicas": 2},
     {"tensor_parallel": 2},
@@ -199,7 +200,7 @@ MESHES: list[dict[str, Any]] = [
 
 
 def run_scenario(rank: Rank, use: str, name: str, **more: Any) -> dict[str, Any]:
-    """Five steps; what came of them."""
+    """A few steps; what came of them."""
     model, algorithm_name, algorithm_keys, keys = SCENARIOS[name]
     algorithm = rank.algorithm(algorithm_name, algorithm_keys)
     trainer = rank.trainer(use, model, algorithm.needs, **{**keys, **more})

@@ -28,9 +28,9 @@ from fsdp_cases import (
 
 from astraflow_core.errors import NonFiniteLoss, UserError
 from astraflow_core.types import Announcement, Ranks
-from astraflow_core.weights.receiver import HttpReceiver
-from astraflow_core.weights.shard_publisher import HttpShardPublisher
-from astraflow_core.weights.snapshot import Snapshotter
+from astraflow_weights.fetch.receiver import HttpReceiver
+from astraflow_weights.shards.publisher import HttpShardPublisher
+from astraflow_weights.snapshot import Snapshotter
 
 BLOCK = 512
 

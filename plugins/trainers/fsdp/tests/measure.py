@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from fsdp_cases import GRPO, Rank, make_batch, prepared
 from fsdp_launch import start_ranks
 
-from astraflow_core.testing.tiny_model import write_tiny_model
 from astraflow_core.types import Ranks
+from astraflow_tiny_model.folder import write_tiny_model
 
 
 def measure(directory: Path, use: str) -> None:

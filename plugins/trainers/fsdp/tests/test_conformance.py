@@ -14,12 +14,17 @@ from safetensors.numpy import load_file
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 
 from astraflow_core.errors import AstraFlowError, RunFailed, UserError
-from astraflow_core.testing.conformance._trainer_rig import Rig, exported, ragged_batch, train
-from astraflow_core.testing.conformance.subject import context
-from astraflow_core.testing.conformance.trainer import Subject, TrainerConformance, installed
-from astraflow_core.trainer.update import update
 from astraflow_core.types import ExportedTensor
 from astraflow_plugin_fsdp.sharding import ShardedLM
+from astraflow_runtime.trainer.updates.update import update
+from astraflow_testing.conformance._models.trainer_rig import (
+    TrainerRig,
+    exported,
+    ragged_batch,
+    train,
+)
+from astraflow_testing.conformance.subject import context
+from astraflow_testing.conformance.trainer import Subject, TrainerConformance, installed
 
 KEYS: dict[str, Any] = {
     "device": "cpu",
@@ -71,7 +76,7 @@ class TestFsdpTrainer(TrainerConformance):
                 assert found["resharded"][name].tobytes() == value.tobytes()
 
     def test_adapters(self, model: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-        rig = Rig(installed("trainer", "fsdp", {**KEYS, "lora_rank": 2}), model, tmp_path)
+        rig = TrainerRig(installed("trainer", "fsdp", {**KEYS, "lora_rank": 2}), model, tmp_path)
         request.addfinalizer(lambda: [trainer.close() for trainer in rig.built])
         trainer = rig.build(needs=frozenset({"reference"}))
         assert trainer.weights_kind == "adapter"  # type: ignore[attr-defined]
@@ -106,7 +111,12 @@ class TestFsdpTrainer(TrainerConformance):
 
     @pytest.mark.parametrize(("parts", "passes"), [(1, 1), (2, 3)])
     def test_the_first_loss_computes_proximal_log_probs(
-        self, parts: int, passes: int, rig: Rig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+        self,
+        parts: int,
+        passes: int,
+        rig: TrainerRig,
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
     ) -> None:
         (factory,) = installed("algorithm", "decoupled_ppo").variants.values()
         algorithm = factory(context("trainer", tmp_path))
@@ -121,7 +131,7 @@ class TestFsdpTrainer(TrainerConformance):
         assert len(made) == passes
 
     def test_training_goes_on_while_a_checkpoint_is_written(
-        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
+        self, rig: TrainerRig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         written, write = threading.Event(), FileSystemWriter.write_data
 
@@ -143,7 +153,9 @@ class TestFsdpTrainer(TrainerConformance):
         again.load(folder)
         assert exported(again) == saved
 
-    def test_a_disk_without_room_is_said(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_disk_without_room_is_said(
+        self, rig: TrainerRig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def full(*_: Any) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -159,7 +171,7 @@ class TestFsdpTrainer(TrainerConformance):
         assert trainer.finish_save(wait=True)  # type: ignore[attr-defined]
 
     def test_what_to_do_without_memory_is_said(
-        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
+        self, rig: TrainerRig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def refuse(*_: Any, **__: Any) -> None:
             raise torch.OutOfMemoryError("tried to allocate 20 MiB")
@@ -169,7 +181,7 @@ class TestFsdpTrainer(TrainerConformance):
         with pytest.raises(RunFailed, match="out of memory: set micro_batch_tokens = 15"):
             trainer.logprobs(ragged_batch(), "current")
 
-    def test_checkpoints_that_are_none_are_refused(self, rig: Rig) -> None:
+    def test_checkpoints_that_are_none_are_refused(self, rig: TrainerRig) -> None:
         trainer, folder = rig.build(), rig.folder("checkpoint")
         with pytest.raises(UserError, match="not a checkpoint of trainer 'fsdp'"):
             trainer.load(folder)

@@ -21,11 +21,11 @@ from transformers import (
 )
 
 from astraflow_core.errors import UserError
-from astraflow_core.training.micro_batches import micro_batches
 from astraflow_plugin_fsdp import context_parallel
 from astraflow_plugin_fsdp.context_attention import attend, attend_piece
-from astraflow_plugin_fsdp.context_layout import Piece, columns, own, padded, pieces
+from astraflow_plugin_fsdp.context_layout import TokenSpan, columns, own, padded, pieces
 from astraflow_plugin_fsdp.sharding import _layers
+from astraflow_training.micro_batches import micro_batches
 
 SIZES: dict[str, Any] = {
     "vocab_size": 11, "hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 2,
@@ -124,7 +124,7 @@ def test_ranks_attend_as_one_does(
 def test_a_window_leaves_out_keys_that_nobody_sees() -> None:
     query, keys = torch.zeros(1, 1, 4, 2), torch.zeros(1, 1, 12, 2)
     keys[:, :, :7] = torch.nan
-    piece = Piece(slice(2, 4), slice(0, 10))
+    piece = TokenSpan(slice(2, 4), slice(0, 10))
     seen = attend_piece(query, keys, torch.ones_like(keys), piece, None, 2)
     assert (seen == 1).all()
 

@@ -19,9 +19,9 @@ from fsdp_cases import (
     train,
 )
 
-from astraflow_core.testing.conformance.trainer import Subject, TrainerConformance, installed
 from astraflow_plugin_fsdp.context_attention import attend_piece
-from astraflow_plugin_fsdp.context_layout import Piece
+from astraflow_plugin_fsdp.context_layout import TokenSpan
+from astraflow_testing.conformance.trainer import Subject, TrainerConformance, installed
 
 pytestmark = [
     pytest.mark.gpu,
@@ -80,7 +80,7 @@ def test_a_rank_of_those_that_share_a_row_attends_as_on_cpu(
         rng = torch.Generator().manual_seed(1)
         shapes = [(2, 4, 64, 64), (2, 2, 96, 64), (2, 2, 96, 64)]
         given = [torch.randn(s, generator=rng).to(device, dtype).requires_grad_() for s in shapes]
-        piece = Piece(slice(32, 64), slice(0, 80))
+        piece = TokenSpan(slice(32, 64), slice(0, 80))
         seen = attend_piece(*given, piece, None, window)  # type: ignore[arg-type]
         (seen.float() ** 2).sum().backward()
         return [part.detach().float().cpu() for part in (seen, *(t.grad for t in given))]

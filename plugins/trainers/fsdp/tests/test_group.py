@@ -29,7 +29,7 @@ SIZES: dict[str, Any] = {
     "vocab_size": 11, "hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 1,
     "num_attention_heads": 4, "num_key_value_heads": 2,
 }  # fmt: skip
-ENOUGH_S = 3.0
+ENOUGH_S = 1.5
 """For a loaded machine to reach the meeting place, where nobody else will come."""
 
 

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_five_steps_are_those_of_one_rank(
+def test_steps_are_those_of_one_rank(
     name: str, one: dict[str, Any], two: list[dict[str, Any]]
 ) -> None:
     for found in two:
@@ -76,7 +76,7 @@ def test_four_ranks_in_a_mesh_make_the_same_steps(
     for found in four:
         same_metrics(found[str(keys)]["metrics"], one["qwen3"]["metrics"])
         same_weights(found[str(keys)]["weights"], one["qwen3"]["weights"], STEPS)
-        # Sums cut within rows and within layers are rounded once more, which five steps of AdamW carry on.
+        # Sums cut within rows and within layers are rounded once more, which steps of AdamW carry on.
         limit = 3e-5 if {"tensor_parallel", "context_parallel"} <= keys.keys() else 1e-5
         np.testing.assert_allclose(
             found[str(keys)]["logprobs"], one["qwen3"]["logprobs"], rtol=0, atol=limit

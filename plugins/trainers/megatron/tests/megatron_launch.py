@@ -116,7 +116,7 @@ def write_reference(folder: Path) -> Path:
 @torch.no_grad()
 def start_adapters(course: Course) -> None:
     """Where those of ``megatron`` start, in a trainer ``torch``."""
-    from astraflow_plugin_megatron.adapters import initial
+    from astraflow_plugin_megatron.weights.adapters import initial
     from astraflow_torch_training.lora import adapted
 
     for name, layer in adapted(course.trainer._model.whole):

@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # for megatron_cases
 from megatron_cases import STEPS, Course, make_batch
 
 from astraflow_core.errors import NonFiniteLoss
-from astraflow_core.trainer.update import update
 from astraflow_core.types import Batch, Ranks
+from astraflow_runtime.trainer.updates.update import update
 
 RESUMED_AT = 3
 
@@ -176,14 +176,14 @@ class Shown:
         return [course.step(self.batches[n], n)["grad_norm"] for n in range(RESUMED_AT, STEPS)]
 
     def save(self, course: Course, name: str) -> None:
-        """Into a folder of this name, whole once every rank goes on."""
+        """Into a folder of this name, whole once every rank continues."""
         self.make(name, course)
         course.trainer.save(self.folder / name)
         course.trainer.finish_save(wait=True)
         course.trainer.logprobs(self.batches[0], "current")
 
     def make(self, name: str, course: Course) -> None:
-        """A folder of this name, made once every rank goes on."""
+        """A folder of this name, made once every rank continues."""
         if self.ranks.rank == 0:
             shutil.rmtree(self.folder / name, ignore_errors=True)
             (self.folder / name).mkdir()

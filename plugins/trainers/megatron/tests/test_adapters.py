@@ -68,15 +68,15 @@ def state(course: Course) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_what_is_added_is_the_product_of_both_matrices(fused: bool) -> None:
-    """In the order in which Megatron-Core packs queries, keys and values, nothing where there is no adapter; of a
+    """In the order in which Megatron-Core packs queries, keys and values, nothing where there is not an adapter; of a
     module that has the norm within it, of what the norm gives."""
-    from astraflow_plugin_megatron.adapters import Adapter, Adapters
+    from astraflow_plugin_megatron.weights.adapters import Adapter, ModuleAdapters
 
     generator = torch.Generator().manual_seed(0)
     low, high = torch.randn(2, 6, generator=generator), torch.randn(8, 2, generator=generator)
     hidden = torch.randn(5, 1, 6, generator=generator)
     group: Any = FakeGroup()
-    adapters = Adapters(
+    adapters = ModuleAdapters(
         {"q": Adapter(low, high)}, {"q": 8, "k": 4, "v": 4}, "qkv", 2, 0.5, group, False
     )
     module = torch.nn.Module()

@@ -7,7 +7,7 @@ import pytest
 from megatron_cases import NO_CUDA
 from megatron_launch import same_steps_as_one
 
-from astraflow_core.testing.conformance.trainer import Subject, TrainerConformance, installed
+from astraflow_testing.conformance.trainer import Subject, TrainerConformance, installed
 
 pytestmark = [pytest.mark.backend, NO_CUDA]
 

@@ -11,7 +11,7 @@ import torch
 from megatron_cases import LR, STEPS, Course, as_of_two_replicas, write_model
 from megatron_launch import start_adapters
 
-from astraflow_core.testing.conformance.trainer import Subject, TrainerConformance, installed
+from astraflow_testing.conformance.trainer import Subject, TrainerConformance, installed
 
 pytestmark = [
     pytest.mark.gpu,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from astraflow_plugin_megatron.architecture import Architecture, Experts
-from astraflow_plugin_megatron.mapping import entries, pack, unpack
+from astraflow_plugin_megatron.weights.mapping import entries, pack, unpack
 
 ARCH = Architecture(
     vocabulary=29, hidden=12, ffn=10, layers=4, heads=6, groups=2, head_size=4, norm_eps=1e-6,

@@ -65,7 +65,7 @@ def test_a_large_step_differs_where_adam_makes_much_of_little_only(tmp_path: Pat
 
 
 def test_a_softmax_in_chunks_is_an_ordinary_one(tmp_path: Path) -> None:
-    from astraflow_plugin_megatron.logprobs import token_logprobs
+    from astraflow_plugin_megatron.model.logprobs import token_logprobs
 
     course = Course("megatron", {}, write_model(tmp_path / "model", "qwen3"), tmp_path)
     try:

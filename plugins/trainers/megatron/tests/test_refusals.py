@@ -12,9 +12,9 @@ from megatron_cases import NO_CUDA, component, write_model
 
 from astraflow_core.component import Kind
 from astraflow_core.errors import ConfigError, UserError
-from astraflow_core.testing.tiny_model import write_tiny_model
 from astraflow_core.types import Ranks
 from astraflow_plugin_megatron.architecture import check_split, read_architecture
+from astraflow_tiny_model.folder import write_tiny_model
 
 Change = Callable[[dict[str, Any]], Any]
 
@@ -96,7 +96,7 @@ def test_a_sequence_that_nobody_shares(tmp_path: Path) -> None:
 def test_adapters_on_layers_that_are_not_there(
     kind: str, targets: tuple[str, ...], words: str, tmp_path: Path
 ) -> None:
-    from astraflow_plugin_megatron.adapters import check_targets
+    from astraflow_plugin_megatron.weights.adapters import check_targets
 
     arch = read_architecture(write_model(tmp_path / "model", kind))
     check_targets(arch, ("q_proj", "k_proj", "v_proj", "o_proj"))

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from astraflow_core.testing.tiny_model import write_tiny_model
 from astraflow_core.types import ComponentContext, RunInfo
 from astraflow_plugin_torch_trainer.config import TorchTrainerConfig
 from astraflow_plugin_torch_trainer.trainer import TorchTrainer
+from astraflow_tiny_model.folder import write_tiny_model
 
 sys.path.insert(0, str(Path(__file__).parent))  # for trainer_cases
 

@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from astraflow_core.testing.conformance._trainer_rig import Rig, exported, train
-from astraflow_core.testing.conformance.trainer import Subject, TrainerConformance, installed
+from astraflow_testing.conformance._models.trainer_rig import TrainerRig, exported, train
+from astraflow_testing.conformance.trainer import Subject, TrainerConformance, installed
 
 KEYS: dict[str, Any] = {
     "device": "cpu",
@@ -32,7 +32,7 @@ class TestTorchTrainer(TrainerConformance):
     def test_adapters(self, model: Path, tmp_path: Path) -> None:
         """More of them is in test_lora.py."""
         subject = installed("trainer", "torch", {**KEYS, "lora_rank": 2})
-        rig = Rig(subject, model, tmp_path)
+        rig = TrainerRig(subject, model, tmp_path)
         trainer = rig.build()
         before = exported(trainer)
         train(trainer, range(2))

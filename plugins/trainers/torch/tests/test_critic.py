@@ -16,10 +16,10 @@ from trainer_cases import Surrogate, make_batch
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from astraflow_core.errors import UserError
-from astraflow_core.testing.tiny_model import write_tiny_model
 from astraflow_core.types import Batch, Loss, LossInputs
 from astraflow_plugin_torch_trainer.config import TorchTrainerConfig
 from astraflow_plugin_torch_trainer.trainer import TorchTrainer
+from astraflow_tiny_model.folder import write_tiny_model
 
 Build = Callable[..., TorchTrainer]
 NEEDS = frozenset({"values"})

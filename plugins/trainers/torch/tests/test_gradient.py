@@ -12,11 +12,11 @@ import torch
 from trainer_cases import Surrogate, make_batch, prepared
 from transformers import AutoModelForCausalLM
 
-from astraflow_core.training.micro_batches import micro_batches
 from astraflow_core.types import Batch
 from astraflow_plugin_torch_trainer.trainer import TorchTrainer
 from astraflow_torch_training.gradient import Tally, accumulate
 from astraflow_torch_training.logprobs import token_logprobs
+from astraflow_training.micro_batches import micro_batches
 
 Build = Callable[..., TorchTrainer]
 

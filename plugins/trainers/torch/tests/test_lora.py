@@ -15,8 +15,8 @@ from trainer_cases import Surrogate, make_batch, prepared
 from transformers import AutoModelForCausalLM
 
 from astraflow_core.errors import RunFailed, UserError
-from astraflow_core.testing.tiny_model import write_tiny_model
 from astraflow_plugin_torch_trainer.trainer import TorchTrainer
+from astraflow_tiny_model.folder import write_tiny_model
 from astraflow_torch_training.memory import enough_memory_for_state
 
 Build = Callable[..., TorchTrainer]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trainer_cases import make_batch
 
-from astraflow_core.training.micro_batches import micro_batches
+from astraflow_training.micro_batches import micro_batches
 
 
 @settings(max_examples=60, deadline=None)

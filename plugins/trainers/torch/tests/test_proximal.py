@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from trainer_cases import make_batch
 
-from astraflow_core.testing.conformance.subject import context, installed
-from astraflow_core.trainer.update import update
 from astraflow_plugin_torch_trainer.trainer import TorchTrainer
+from astraflow_runtime.trainer.updates.update import update
+from astraflow_testing.conformance.subject import context, installed
 
 Build = Callable[..., TorchTrainer]
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from astraflow_core.testing.conformance._trainer_rig import PolicyGradient, ragged_batch, ready
-from astraflow_core.testing.conformance.subject import context
-from astraflow_core.testing.tiny_model import write_tiny_model
 from astraflow_plugin_torch_trainer.config import TorchTrainerConfig
 from astraflow_plugin_torch_trainer.trainer import TorchTrainer
+from astraflow_testing.conformance._models.trainer_rig import PolicyGradient, ragged_batch, ready
+from astraflow_testing.conformance.subject import context
+from astraflow_tiny_model.folder import write_tiny_model
 
 KEYS: dict[str, Any] = {"device": "cpu", "lr": 1e-2, "publish_dtype": "float32"}
 VARIANTS = [{}, {"offload_weights": True}, {"lora_rank": 2, "offload_weights": True}, {"optimizer": "muon"}]  # fmt: skip

@@ -19,11 +19,11 @@ from trainer_cases import Surrogate, make_batch, prepared
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from astraflow_core.errors import NonFiniteLoss, UserError
-from astraflow_core.testing.tiny_model import write_tiny_model
-from astraflow_core.training.schedule import lr_factor
 from astraflow_core.types import Batch
 from astraflow_plugin_torch_trainer.config import TorchTrainerConfig
 from astraflow_plugin_torch_trainer.trainer import TorchTrainer
+from astraflow_tiny_model.folder import write_tiny_model
+from astraflow_training.schedule import lr_factor
 
 Build = Callable[..., TorchTrainer]
 LR = {"lr": 1e-3, "betas": (0.9, 0.95)}

@@ -15,10 +15,10 @@ from trainer_cases import make_batch
 from transformers import AutoModel
 
 from astraflow_core.errors import UserError
-from astraflow_core.training.micro_batches import micro_batches
 from astraflow_core.types import Batch, Loss, LossInputs
 from astraflow_plugin_torch_trainer.trainer import TorchTrainer
 from astraflow_torch_training.gradient import Tally, accumulate
+from astraflow_training.micro_batches import micro_batches
 
 Build = Callable[..., TorchTrainer]
 VALUES = frozenset({"values"})

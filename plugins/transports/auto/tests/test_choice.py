@@ -16,7 +16,6 @@ import pytest
 from astraflow_core.config.auto_transport import Joined, as_comments
 from astraflow_core.config.load import load_config
 from astraflow_core.errors import PluginError
-from astraflow_core.testing.runs import TABLE_RUN
 from astraflow_core.types import (
     Announcement,
     ExportedTensor,
@@ -24,13 +23,14 @@ from astraflow_core.types import (
     TransportChoice,
     TransportEnds,
 )
-from astraflow_core.weights.probe import probe
-from astraflow_core.weights.publisher import HttpPublisher
 from astraflow_plugin_auto import surroundings
-from astraflow_plugin_auto.choice import LEAST_SHARED, Facts, choose
+from astraflow_plugin_auto.choice import LEAST_SHARED, TransportFacts, choose
 from astraflow_plugin_auto.earlier import measured
 from astraflow_plugin_auto.estimate import FAST_MB_S
 from astraflow_plugin_auto.surroundings import BANDWIDTH
+from astraflow_testing.runs import TABLE_RUN
+from astraflow_weights.fetch.probe import probe
+from astraflow_weights.publish.publisher import HttpPublisher
 
 ALL = {
     "http": frozenset({"full", "adapter", "cross_host"}),
@@ -49,12 +49,12 @@ ENDS = TransportEnds(
     trainer=frozenset(),
     transports=ALL,
 )
-HERE = Facts("vllm", "fsdp", ENDS, gpus=True, shared_bytes=LEAST_SHARED)
+HERE = TransportFacts("vllm", "fsdp", ENDS, gpus=True, shared_bytes=LEAST_SHARED)
 
 
-def facts(**changes: Any) -> Facts:
+def facts(**changes: Any) -> TransportFacts:
     """``HERE`` with changes to it or to its ends."""
-    own = {key: value for key, value in changes.items() if key in Facts.__slots__}
+    own = {key: value for key, value in changes.items() if key in TransportFacts.__slots__}
     ends = replace(HERE.ends, **{k: v for k, v in changes.items() if k not in own})
     return replace(HERE, **own, ends=ends)
 
@@ -268,5 +268,5 @@ def test_a_process_that_joins_measures_the_publisher_and_says_so(
 def test_without_the_plugin_auto_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text(AUTO_RUN + '\n[plugins]\ndisable = ["auto"]\n')
-    with pytest.raises(Exception, match="pip install astraflow-plugin-auto"):
+    with pytest.raises(Exception, match=r"install one \("):
         load_config(file)

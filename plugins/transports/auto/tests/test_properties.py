@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from astraflow_core.capabilities import pairing_problems
 from astraflow_core.types import Announcement, Link, TransportChoice, TransportEnds
-from astraflow_plugin_auto.choice import LEAST_SHARED, WHOLE_TOO, Facts, choose
+from astraflow_plugin_auto.choice import LEAST_SHARED, WHOLE_TOO, TransportFacts, choose
 
 FLAGS = {
     "http": frozenset({"full", "adapter", "cross_host"}),
@@ -43,7 +43,7 @@ ends = st.builds(
     announced=st.none() | st.sampled_from(sorted(FLAGS)).map(told),
 )
 facts = st.builds(
-    Facts,
+    TransportFacts,
     engine=st.just("engine"),
     trainer=st.just("trainer"),
     ends=ends,
@@ -55,14 +55,14 @@ AWAY = TransportEnds(False, False, "10.0.0.7", frozenset({"weights.path"}), froz
 
 
 def use(link: Link, size: int) -> str:
-    chosen = choose(Facts("engine", "trainer", replace(AWAY, model_bytes=size), link=link))
+    chosen = choose(TransportFacts("engine", "trainer", replace(AWAY, model_bytes=size), link=link))
     assert isinstance(chosen, TransportChoice)
     return chosen.use
 
 
 @given(facts)
 @settings(max_examples=100, deadline=None)
-def test_what_is_chosen_is_what_both_sides_can_do(case: Facts) -> None:
+def test_what_is_chosen_is_what_both_sides_can_do(case: TransportFacts) -> None:
     chosen = choose(case)
     if isinstance(chosen, list):
         assert chosen and all(chosen)
@@ -81,6 +81,7 @@ def test_what_is_chosen_is_what_both_sides_can_do(case: Facts) -> None:
 
 
 @given(links, sizes, st.floats(1, 1e3))
+@example(Link(mb_s=500.0, round_trip_s=0.0), 377, 3.0)
 @settings(max_examples=60, deadline=None)
 def test_a_quicker_link_is_no_reason_for_deltas_and_a_larger_model_none_against(
     link: Link, size: int, factor: float

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from astraflow_core.testing.conformance import _tensors as tensors
-from astraflow_core.testing.conformance._transport_checks import publish
-from astraflow_core.testing.conformance.transport import TransportConformance
+from astraflow_testing.conformance._transports import tensors
+from astraflow_testing.conformance._transports.transport_checks import publish
+from astraflow_testing.conformance.transport import TransportConformance
 from astraflow_torch_weights.buckets import receive, tensors_of
 from astraflow_torch_weights.group import follow
 

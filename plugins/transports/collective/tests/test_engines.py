@@ -16,17 +16,17 @@ import pytest
 from safetensors.numpy import load_file
 
 from astraflow_core.config.models import RunConfig
-from astraflow_core.raas.host_process import EngineHostProcess, HostSettings
-from astraflow_core.raas.refresh import WeightRefresh
-from astraflow_core.raas.supervised_engine import SupervisedEngine
-from astraflow_core.testing.tiny_model import write_tiny_model
 from astraflow_core.types import Announcement, ComponentContext, ExportedTensor, RunInfo
-from astraflow_core.wire.sockets import socket_folder
 from astraflow_plugin_collective import round as rounds
 from astraflow_plugin_collective.config import CollectiveConfig
 from astraflow_plugin_collective.publisher import CollectivePublisher
 from astraflow_plugin_collective.transport import CollectiveTransport
-from astraflow_torch_weights.group import Group
+from astraflow_runtime.raas.engines.host_process import EngineHostProcess, HostSettings
+from astraflow_runtime.raas.engines.refresh import WeightRefresh
+from astraflow_runtime.raas.engines.supervised_engine import SupervisedEngine
+from astraflow_tiny_model.folder import write_tiny_model
+from astraflow_torch_weights.group import BroadcastGroup
+from astraflow_wire.host.sockets import socket_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 TOKENS = np.arange(1, 9, dtype=np.int32)
@@ -155,7 +155,7 @@ def test_every_engine_serves_whole_versions_whatever_happens(
     interfere: list[Callable[[int], bool]] = []
     real = rounds.send
 
-    def send(group: Group, data: memoryview, backend: str) -> None:
+    def send(group: BroadcastGroup, data: memoryview, backend: str) -> None:
         held = bytearray(data)
         if interfere and interfere[0](len(sent)):
             held[len(held) // 2] ^= 4

@@ -18,8 +18,6 @@ import torch
 
 from astraflow_core.errors import WeightsError
 from astraflow_core.types import Announcement, ComponentContext, ExportedTensor, Manifest, RunInfo
-from astraflow_core.weights.buckets import cut
-from astraflow_core.weights.direct import DirectHttpReceiver
 from astraflow_plugin_collective import round as rounds
 from astraflow_plugin_collective.config import CollectiveConfig
 from astraflow_plugin_collective.publisher import CollectivePublisher
@@ -27,6 +25,8 @@ from astraflow_plugin_collective.transport import CollectiveTransport
 from astraflow_torch_weights import group as groups
 from astraflow_torch_weights.buckets import receive, tensors_of
 from astraflow_torch_weights.group import follow
+from astraflow_weights.buckets import cut
+from astraflow_weights.direct.receiver import DirectHttpReceiver
 
 pytestmark = pytest.mark.timeout(90)
 LONG_S = 60.0
@@ -142,7 +142,7 @@ def test_a_new_version_ends_the_window_of_the_one_before(
     while not publisher._round.members:  # type: ignore[union-attr]
         threading.Event().wait(0.01)
     publisher.publish(2, model(2))
-    with pytest.raises(WeightsError, match="overtaken by version 2"):
+    with pytest.raises(WeightsError, match="superseded by version 2"):
         waiting.result(40)
 
 
@@ -153,7 +153,7 @@ def test_one_who_joins_and_does_not_come_is_named_to_all(
     announcement = expecting(publisher, 2, ("here", "gone"))
     part = pool.submit(take_part, receiver, announcement, "here")
     receiver.meet(announcement, "gone", 1, LONG_S)
-    with pytest.raises(WeightsError, match=r"did not come to the rendezvous: gone$"):
+    with pytest.raises(WeightsError, match=r"did not reach the rendezvous: gone$"):
         part.result(40)
 
 
@@ -163,7 +163,7 @@ def test_a_flipped_bit_is_refused_by_all(
 ) -> None:
     real, sent = rounds.send, []
 
-    def flip(group: groups.Group, data: memoryview, backend: str) -> None:
+    def flip(group: groups.BroadcastGroup, data: memoryview, backend: str) -> None:
         sent.append(bytearray(data))
         if len(sent) == bucket + 1:
             sent[-1][len(data) // 2] ^= 1
@@ -172,7 +172,7 @@ def test_a_flipped_bit_is_refused_by_all(
     monkeypatch.setattr(rounds, "send", flip)
     _, announcement, parts = broadcast(make, pool, ("one", "two"))
     for part in parts:
-        with pytest.raises(WeightsError, match=f"version 2 arrived torn: bucket {bucket} has"):
+        with pytest.raises(WeightsError, match=f"version 2 arrived corrupted: bucket {bucket} has"):
             part.result(40)
     _, receiver = make()
     assert receiver.fetch(announcement, 20).digest == announcement.digest
@@ -211,7 +211,7 @@ def test_one_who_leaves_in_the_middle_breaks_it_off_for_all(
     try:
         assert same(part.result(40), 2)
     except WeightsError as error:
-        assert "broke off" in str(error)
+        assert "interrupted" in str(error)
     assert receiver.fetch(announcement, 20).digest == announcement.digest
 
 

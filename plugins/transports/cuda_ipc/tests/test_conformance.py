@@ -7,9 +7,9 @@ import pytest
 import torch
 from host_memory_stand_in import HostMemoryStandIn, map_stand_in
 
-from astraflow_core.testing.conformance import _tensors as tensors
-from astraflow_core.testing.conformance._transport_checks import publish
-from astraflow_core.testing.conformance.transport import TransportConformance
+from astraflow_testing.conformance._transports import tensors
+from astraflow_testing.conformance._transports.transport_checks import publish
+from astraflow_testing.conformance.transport import TransportConformance
 from astraflow_torch_weights.buckets import opened, tensors_of
 
 

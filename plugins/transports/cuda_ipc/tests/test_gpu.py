@@ -69,7 +69,7 @@ def test_every_tensor_comes_out_of_the_trainers_memory(tmp_path: Path) -> None:
                 receiver.done(announcement, delivery)
             delivery = receiver.meet(announcement, "engine", 0, 60)
             wrong = replace(delivery.buckets[0], digest="0" * 32)
-            with pytest.raises(WeightsError, match="arrived torn: bucket 0"):
+            with pytest.raises(WeightsError, match="arrived corrupted: bucket 0"):
                 opened(1, [wrong], device)
             receiver.done(announcement, delivery)
     finally:

@@ -13,11 +13,11 @@ from host_memory_stand_in import HostMemoryStandIn, map_stand_in
 
 from astraflow_core.errors import Refused, WeightsError
 from astraflow_core.types import ExportedTensor
-from astraflow_core.weights.snapshot import Snapshot, Snapshotter
 from astraflow_plugin_cuda_ipc.gpu_buffer import GpuBuffer
 from astraflow_plugin_cuda_ipc.offers import Offers
 from astraflow_torch_weights.buckets import opened
 from astraflow_torch_weights.memory import mapped
+from astraflow_weights.snapshot import Snapshot, Snapshotter
 
 CPU = torch.device("cpu")
 
@@ -88,7 +88,7 @@ def test_a_bit_that_flips_in_memory_is_found(offers: Offers) -> None:
     memory = delivery.buckets[1].memory
     assert memory is not None
     HostMemoryStandIn.held[memory.handle.decode()].buf[77] ^= 8
-    with pytest.raises(WeightsError, match="version 1 arrived torn: bucket 1 has the digest"):
+    with pytest.raises(WeightsError, match="version 1 arrived corrupted: bucket 1 has the digest"):
         opened(1, delivery.buckets, CPU, map_stand_in)
     neither = replace(delivery.buckets[0], memory=None)
     with pytest.raises(WeightsError, match="neither broadcast nor in memory"):

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from astraflow_core.types import Announcement, ComponentContext, ExportedTensor, RunInfo
-from astraflow_plugin_delta.codec import Codec
+from astraflow_plugin_delta.coding.codec import Codec
+from astraflow_plugin_delta.coding.kernel_numpy import NumpyKernel
 from astraflow_plugin_delta.config import DeltaConfig
-from astraflow_plugin_delta.kernel_numpy import NumpyKernel
 from astraflow_plugin_delta.receiver import DeltaReceiver
 from astraflow_plugin_delta.transport import DeltaPublisher, DeltaTransport
 

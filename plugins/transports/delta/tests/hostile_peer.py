@@ -15,15 +15,15 @@ import msgspec
 import numpy as np
 import xxhash
 
-from astraflow_core.testing.conformance._transport_rig import TOKEN, announcement
-from astraflow_core.testing.weight_peers import content
-from astraflow_core.weights.publisher import HttpPublisher
 from astraflow_plugin_delta import link as links
-from astraflow_plugin_delta.codec import Codec
+from astraflow_plugin_delta.coding.codec import Codec
+from astraflow_plugin_delta.coding.frame import RAW, STEPS, Head, seal
+from astraflow_plugin_delta.coding.kernel_numpy import NumpyKernel
 from astraflow_plugin_delta.companion import DeltaCompanion
-from astraflow_plugin_delta.frame import RAW, STEPS, Head, seal
-from astraflow_plugin_delta.kernel_numpy import NumpyKernel
-from astraflow_plugin_delta.link import INDEX, Entry, entry_of, open_index, open_link, pack_link
+from astraflow_plugin_delta.link import INDEX, LinkEntry, entry_of, open_index, open_link, pack_link
+from astraflow_testing.conformance._transports.transport_rig import TOKEN, announcement
+from astraflow_testing.weight_peers import content
+from astraflow_weights.publish.publisher import HttpPublisher
 
 BLOCK = 2 << 20
 
@@ -88,8 +88,8 @@ class Lies:
 
     def _told(self, link: bytes, **changes: Any) -> dict[str, Any]:
         entry = entry_of(self._head, link)
-        fields = {name: getattr(entry, name) for name in Entry.__struct_fields__} | changes
-        index = self._list(msgspec.msgpack.encode([Entry(**fields)]))
+        fields = {name: getattr(entry, name) for name in LinkEntry.__struct_fields__} | changes
+        index = self._list(msgspec.msgpack.encode([LinkEntry(**fields)]))
         return {**index, entry.name: link}
 
     def _list(self, body: bytes) -> dict[str, Any]:

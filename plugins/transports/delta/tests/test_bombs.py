@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from astraflow_core.testing.weight_peers import Liar, WeightPeer, expected
 from astraflow_core.types import Announcement
+from astraflow_testing.weight_peers import Liar, WeightPeer, expected
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

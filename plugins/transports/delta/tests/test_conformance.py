@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from astraflow_core.testing.conformance.transport import TransportConformance
+from astraflow_testing.conformance.transport import TransportConformance
 
 
 class TestNumpy(TransportConformance):
@@ -15,6 +15,7 @@ class TestNumpy(TransportConformance):
         return {"use": "delta", "streams": 2, "kernel": "numpy"}
 
 
+@pytest.mark.timeout(300)  # it compiles
 @pytest.mark.slow
 class TestNumba(TransportConformance):
     @pytest.fixture

@@ -8,15 +8,27 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astraflow_plugin_delta.codec import Codec
-from astraflow_plugin_delta.frame import DENSE, HEAD, HUFFMAN, RAW, STEPS, BadFrame, Head, seal
-from astraflow_plugin_delta.kernel_numpy import NumpyKernel
+from astraflow_core.errors import WireError
+from astraflow_plugin_delta.coding.codec import Codec
+from astraflow_plugin_delta.coding.frame import (
+    DENSE,
+    HEAD,
+    HUFFMAN,
+    RAW,
+    STEPS,
+    BadFrame,
+    Head,
+    seal,
+)
+from astraflow_plugin_delta.coding.kernel_numpy import NumpyKernel
 from astraflow_plugin_delta.link import (
+    _START,
     BadLink,
-    Entry,
+    LinkEntry,
     LinkHead,
     entry_of,
     open_index,
@@ -24,6 +36,7 @@ from astraflow_plugin_delta.link import (
     pack_index,
     pack_link,
 )
+from astraflow_testing.damage import assert_refused_or_read, damaged
 
 GUARD, SIZE = 4096, 2048
 NUMPY = Codec(NumpyKernel())
@@ -125,13 +138,14 @@ def test_mutated_frames_are_refused_or_stay_inside() -> None:
     ways = campaign(NUMPY, None, 1500, 1)
     assert len(ways) > 25
     assert {way.split()[1] for way in ways if way.startswith("code ")} >= {"1", "2", "3", "4"}
-    assert any("no complete code" in way for way in ways)
+    assert any("not a complete code" in way for way in ways)
 
 
+@pytest.mark.timeout(300)  # it compiles
 @pytest.mark.slow
 def test_both_kernels_decide_the_same_on_mutated_frames() -> None:
     pytest.importorskip("numba")
-    from astraflow_plugin_delta.kernel_numba import NumbaKernel
+    from astraflow_plugin_delta.coding.kernel_numba import NumbaKernel
 
     assert len(campaign(Codec(NumbaKernel()), NUMPY, 12_000, 2)) > 20
 
@@ -214,7 +228,32 @@ def test_damaged_links_and_lists_are_refused_or_say_the_same(data: st.DataObject
 
 def test_a_table_that_points_outside_is_refused() -> None:
     link = pack_link(HEADER, [(0, b"frame")])
-    entry: Entry = entry_of(HEADER, link)
+    entry: LinkEntry = entry_of(HEADER, link)
     for raw in (link[:-1], link + b"x"):
         with pytest.raises(BadLink, match="frames end"):
             open_link(memoryview(raw), entry)
+
+
+def rehashed(head: bytes) -> bytes:
+    """A link with another head and a checksum that is right, so that the decoder has to look."""
+    link = pack_link(HEADER, [(0, bytes(50)), (2, bytes(60))])
+    _, length, _ = _START.unpack_from(link)
+    frames = link[_START.size + length :]
+    return _START.pack(b"AFDELTA1", len(head), xxhash.xxh3_64_intdigest(head)) + head + frames
+
+
+def test_damaged_heads_and_lists_whose_checksum_is_right_are_refused_or_read() -> None:
+    link = pack_link(HEADER, [(0, bytes(50)), (2, bytes(60))])
+    entry, length = entry_of(HEADER, link), _START.unpack_from(link)[1]
+    head = link[_START.size : _START.size + length]
+
+    def read_head(packed: bytes) -> object:
+        return open_link(memoryview(rehashed(packed)), entry)
+
+    def read_list(body: bytes) -> object:
+        return open_index(xxhash.xxh3_128_digest(body) + body)
+
+    read_head(head)
+    assert_refused_or_read(read_head, damaged([head]), BadLink)
+    assert_refused_or_read(read_list, damaged([pack_index([entry])[16:]]), BadLink)
+    assert issubclass(BadLink, WireError) and issubclass(BadFrame, WireError)

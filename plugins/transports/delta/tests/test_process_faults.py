@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from astraflow_core.testing.weight_faults import BLOCK, WeightFaults, World
+from astraflow_testing.weight_faults import BLOCK, TransportWorld, WeightFaults
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -17,7 +17,9 @@ class TestDelta(WeightFaults):
     def table(cls, folder: Path) -> dict[str, Any]:
         return {"use": "delta", "kernel": "numpy"}
 
-    def test_a_bit_that_flips_where_the_receiver_holds_the_base(self, world: World) -> None:
+    def test_a_bit_that_flips_where_the_receiver_holds_the_base(
+        self, world: TransportWorld
+    ) -> None:
         told = world.publisher.publish(world.next_version())
         came = world.receiver.fetch(told)
         self.arrives(came, told.version)

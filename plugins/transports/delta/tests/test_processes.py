@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from astraflow_core.errors import WeightsError
-from astraflow_core.testing.conformance.transport import TcpLink
 from astraflow_core.types import Announcement
+from astraflow_testing.conformance.transport import TcpLink
 
 pytestmark = pytest.mark.slow
 TOKEN = "a-token-of-the-run"

@@ -12,14 +12,12 @@ import pytest
 import xxhash
 
 from astraflow_core.types import Announcement, ExportedTensor
-from astraflow_core.weights.publisher import HttpPublisher
-from astraflow_core.weights.snapshot import Snapshot
-from astraflow_plugin_delta.codec import Codec
+from astraflow_plugin_delta.coding.codec import Codec
+from astraflow_plugin_delta.coding.frame import DENSE, STEPS, Head, seal
 from astraflow_plugin_delta.companion import DeltaCompanion
-from astraflow_plugin_delta.frame import DENSE, STEPS, Head, seal
 from astraflow_plugin_delta.link import (
     INDEX,
-    Entry,
+    LinkEntry,
     LinkHead,
     entry_of,
     open_index,
@@ -30,6 +28,8 @@ from astraflow_plugin_delta.link import (
 from astraflow_plugin_delta.log import LinkLog
 from astraflow_plugin_delta.merge import merge
 from astraflow_plugin_delta.paths import cheapest
+from astraflow_weights.publish.publisher import HttpPublisher
+from astraflow_weights.snapshot import Snapshot
 
 DEADLINE_S = 20.0
 BLOCK = 2 << 20
@@ -144,16 +144,16 @@ class Hostile(DeltaCompanion):
         opened = open_link(memoryview(link), entry)
         frames = [(block, bytes(frame)) for block, each in opened.frames.items() for frame in each]
 
-        def told(link: bytes, entry: Entry | None = None) -> Mapping[str, bytes]:
+        def told(link: bytes, entry: LinkEntry | None = None) -> Mapping[str, bytes]:
             entry = entry or entry_of(opened.head, link)
             return {INDEX: pack_index([entry]), entry.name: link}
 
         def linked(frames: list[tuple[int, bytes]]) -> Mapping[str, bytes]:
             return told(pack_link(opened.head, frames))
 
-        def entry_with(**changes: Any) -> Entry:
-            fields = {name: getattr(entry, name) for name in Entry.__struct_fields__}
-            return Entry(**(fields | changes))
+        def entry_with(**changes: Any) -> LinkEntry:
+            fields = {name: getattr(entry, name) for name in LinkEntry.__struct_fields__}
+            return LinkEntry(**(fields | changes))
 
         elements = BLOCK // 2
         zeros, ones = bytes(8 << 20), b"\xff" * (elements // 8)
@@ -311,8 +311,8 @@ def test_the_log_is_bounded_in_versions_and_in_bytes() -> None:
     assert [e.name for e in open_index(log.objects()[INDEX])] == ["link-77-78"]
 
 
-def told_entry(base: int, version: int, size: int, digest: str = "") -> Entry:
-    return Entry(base, str(base), version, digest or str(version), size, bytes([base, version]))
+def told_entry(base: int, version: int, size: int, digest: str = "") -> LinkEntry:
+    return LinkEntry(base, str(base), version, digest or str(version), size, bytes([base, version]))
 
 
 def test_the_cheapest_path_counts_bytes_to_fetch() -> None:

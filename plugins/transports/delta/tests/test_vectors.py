@@ -15,8 +15,8 @@ import msgspec
 import pytest
 import xxhash
 
-from astraflow_plugin_delta.codec import Codec
-from astraflow_plugin_delta.kernel_numpy import NumpyKernel
+from astraflow_plugin_delta.coding.codec import Codec
+from astraflow_plugin_delta.coding.kernel_numpy import NumpyKernel
 
 VECTORS = Path(__file__).parent / "vectors"
 SAID: dict[str, dict[str, int]] = json.loads((VECTORS / "vectors.json").read_text())

@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 import pytest
 
 from astraflow_core.protocols.transport import Publisher
-from astraflow_core.testing.conformance import _tensors as tensors
-from astraflow_core.testing.conformance._transport_checks import arrives
-from astraflow_core.testing.conformance._transport_rig import Rig
-from astraflow_core.testing.conformance.transport import Link, TransportConformance
 from astraflow_plugin_disk.publisher import DiskPublisher
+from astraflow_testing.conformance._transports import tensors
+from astraflow_testing.conformance._transports.transport_checks import arrives
+from astraflow_testing.conformance._transports.transport_rig import TransportRig
+from astraflow_testing.conformance.transport import ShapedLink, TransportConformance
 
 _NUMBERS = itertools.count()
 
@@ -103,14 +103,14 @@ class TestDisk(TransportConformance):
 
     @pytest.fixture
     def table(self, tmp_path: Path) -> dict[str, Any]:
-        return {"use": "disk", "url": str(tmp_path / "store"), "part_mb": 2, "patience_s": 0.2}
+        return {"use": "disk", "url": str(tmp_path / "store"), "part_mb": 2, "give_up_after_s": 0.2}
 
     @pytest.fixture
-    def link(self) -> Iterator[Callable[[Publisher], Link]]:
+    def link(self) -> Iterator[Callable[[Publisher], ShapedLink]]:
         with ExitStack() as stack:
             yield lambda publisher: stack.enter_context(closing(MirrorLink(publisher)))
 
-    def test_a_version_outlives_its_publisher(self, rig: Rig) -> None:
+    def test_a_version_outlives_its_publisher(self, rig: TransportRig) -> None:
         peer, told = rig.publishing_peer()
         arrives(rig.receiver("raas-early"), told, tensors.model(1))
         peer.kill()

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from astraflow_core.testing.conformance.transport import Link
-from astraflow_core.testing.weight_faults import DEADLINE_S, WeightFaults, World
 from astraflow_core.types import Announcement
+from astraflow_testing.conformance.transport import ShapedLink
+from astraflow_testing.weight_faults import DEADLINE_S, TransportWorld, WeightFaults
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -69,20 +69,21 @@ class TestDisk(WeightFaults):
     wired = False
     outlives_its_publisher = True
     stored_by = ("receiver", "publisher")
+    waits_for_room = True
 
     @classmethod
     def table(cls, folder: Path) -> dict[str, Any]:
-        return {"use": "disk", "url": str(folder / "store"), "part_mb": 2, "patience_s": 0.5}
+        return {"use": "disk", "url": str(folder / "store"), "part_mb": 2, "give_up_after_s": 0.5}
 
-    def link(self, told: Announcement) -> Link:
+    def link(self, told: Announcement) -> ShapedLink:
         return LaggingStore(told)  # type: ignore[return-value]
 
-    def rot(self, world: World, told: Announcement, at: int) -> None:
+    def rot(self, world: TransportWorld, told: Announcement, at: int) -> None:
         part = written(told) / "data-00002"
         data = bytearray(part.read_bytes())
         data[at - (4 << 20)] ^= 16
         part.write_bytes(data)
 
-    def cut(self, world: World, told: Announcement) -> None:
+    def cut(self, world: TransportWorld, told: Announcement) -> None:
         part = written(told) / "data-00001"
         part.write_bytes(part.read_bytes()[:-7])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import select
 import subprocess
 import sys
@@ -28,15 +27,16 @@ from astraflow_core.types import (
     Manifest,
     RunInfo,
 )
-from astraflow_core.weights.landing import BlockReceiver
 from astraflow_plugin_disk import source as source_module
 from astraflow_plugin_disk import sweeper as sweeper_module
 from astraflow_plugin_disk import writer as writer_module
 from astraflow_plugin_disk.config import DiskConfig
 from astraflow_plugin_disk.places import sign
 from astraflow_plugin_disk.publisher import DiskPublisher
-from astraflow_plugin_disk.store import Store
+from astraflow_plugin_disk.store import ObjectStore
 from astraflow_plugin_disk.transport import DiskTransport
+from astraflow_testing.small_disk import largest_file
+from astraflow_weights.fetch.landing import BlockReceiver
 
 DEADLINE_S = 20.0
 S3_SERVER = """
@@ -57,13 +57,13 @@ from astraflow_core.types import ExportedTensor
 
 publisher = DiskPublisher("run", "solver", "token", DiskConfig(url=sys.argv[1], part_mb=2, streams=1))
 whole = ExportedTensor("a.weight", "BF16", (3 << 20,), bytes(6 << 20))
-write = store.Store.write
+write = store.ObjectStore.write
 def stuck(self, name, data):
     if name.endswith("data-00001"):
         print(publisher.endpoints[0], flush=True)
         sys.stdin.read()
     write(self, name, data)
-store.Store.write = stuck
+store.ObjectStore.write = stuck
 publisher.publish(1, [whole])
 publisher.finish()
 """
@@ -108,7 +108,7 @@ class Rig:
 
     def __init__(self, stack: ExitStack, folder: Path, **keys: Any) -> None:
         self._stack, self._folder = stack, folder
-        self.keys = {"url": str(folder / "store"), "part_mb": 2, "patience_s": 0.1} | keys
+        self.keys = {"url": str(folder / "store"), "part_mb": 2, "give_up_after_s": 0.1} | keys
 
     def _transport(self, **keys: Any) -> DiskTransport:
         run = RunInfo("run", 0, 1, 0, ("solver",), self._folder)
@@ -178,16 +178,16 @@ def test_an_object_that_appears_late_is_waited_for(rig: Rig) -> None:
     away = part.rename(part.with_name("away"))
     with pytest.raises(WeightsError, match="deadline passed, 2 blocks"):
         receiver.fetch(told(manifest, publisher), 0.5)
-    read = Store.read
+    read = ObjectStore.read
 
-    def then_there(store: Store, name: str, *span: int) -> bytes | None:
+    def then_there(store: ObjectStore, name: str, *span: int) -> bytes | None:
         data = read(store, name, *span)
         if data is None and away.exists():
             away.rename(part)
         return data
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Store, "read", then_there)
+        patch.setattr(ObjectStore, "read", then_there)
         assert content(receiver.fetch(told(manifest, publisher), DEADLINE_S).path) == raw(1)
     assert not away.exists()
 
@@ -228,26 +228,21 @@ def test_addresses_outside_of_the_store_are_refused(rig: Rig, tmp_path: Path) ->
         rig.publisher(url="nothing://x")
 
 
-def test_a_full_disk_is_an_error_on_either_side_and_what_was_stays(rig: Rig) -> None:
+def test_a_full_disk_is_waited_for_by_the_publisher_and_what_was_stays(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
     publisher, receiver = rig.publisher(), rig.receiver()
     manifest = written(publisher, 1)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
-    try:
-        lost = publisher.publish(2, model(2))
-        with pytest.raises(WeightsError, match=r"publisher could not write it: .*too large"):
-            receiver.fetch(told(lost, publisher), DEADLINE_S)
-        with pytest.raises(WeightsError, match=r"version 2 .* could not be written: .*too large"):
-            publisher.publish(3, model(3))
+    with largest_file(1 << 20):
+        late = publisher.publish(2, model(2))
+        until(lambda: "version 2 waits for disk space: " in caplog.text)
+        newest = publisher.publish(3, model(3))
         with pytest.raises(WeightsError, match=r"cannot be stored|refused a block"):
             receiver.fetch(told(manifest, publisher), DEADLINE_S)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    root = Path(publisher.endpoints[0])
-    until(lambda: not any(path.is_file() for path in root.glob("v2/*")))
-    assert content(receiver.fetch(told(manifest, publisher), DEADLINE_S).path) == raw(1)
-    again = publisher.publish(3, model(3))
-    assert content(receiver.fetch(told(again, publisher), DEADLINE_S).path) == raw(3)
+    for version, made in ((1, manifest), (2, late), (3, newest)):
+        assert content(receiver.fetch(told(made, publisher), DEADLINE_S).path) == raw(version)
+    assert caplog.text.count("waits for disk space") == 1
+    assert "there is disk space again: version 2 is written" in caplog.text
     assert not list(receiver.folder.path.glob("*.part"))
 
 
@@ -315,15 +310,15 @@ class Gate:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.open, self.order = threading.Event(), list[str]()
-        write = Store.write
+        write = ObjectStore.write
 
-        def held(store: Store, name: str, data: bytes) -> None:
+        def held(store: ObjectStore, name: str, data: bytes) -> None:
             if "data" in name:
                 self.order.append(name.partition("/")[0])
                 assert self.open.wait(DEADLINE_S)
             write(store, name, data)
 
-        patch.setattr(Store, "write", held)
+        patch.setattr(ObjectStore, "write", held)
 
 
 def test_a_trainer_does_not_wait_for_the_store_and_the_newest_goes_before_older(
@@ -389,16 +384,16 @@ def test_only_the_bad_blocks_of_a_part_are_read_again(
     publisher, receiver = rig.publisher(part_mb=32), rig.receiver()
     manifest = publisher.publish(1, model(1))
     spans: list[tuple[int, int]] = []
-    read = Store.read
+    read = ObjectStore.read
 
-    def once_bad(store: Store, name: str, *span: int) -> bytes | None:
+    def once_bad(store: ObjectStore, name: str, *span: int) -> bytes | None:
         data = read(store, name, *span)
         if "data" in name and data is not None:
             spans.append((span[0], span[1]))
             return changed(data, 3 << 20) if len(spans) == 1 else data
         return data
 
-    monkeypatch.setattr(source_module.Store, "read", once_bad)
+    monkeypatch.setattr(source_module.ObjectStore, "read", once_bad)
     assert content(receiver.fetch(told(manifest, publisher), DEADLINE_S).path) == raw(1)
     assert spans == [(0, manifest.size), (2 << 20, 4 << 20)]
 

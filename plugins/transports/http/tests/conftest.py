@@ -19,10 +19,10 @@ from astraflow_core.types import (
     Manifest,
     RunInfo,
 )
-from astraflow_core.weights.publisher import HttpPublisher
-from astraflow_core.weights.receiver import HttpReceiver
 from astraflow_plugin_http.config import HttpConfig
 from astraflow_plugin_http.transport import HttpTransport
+from astraflow_weights.fetch.receiver import HttpReceiver
+from astraflow_weights.publish.publisher import HttpPublisher
 
 TOKEN = "a-token-of-the-run"
 BLOCK = 2 << 20

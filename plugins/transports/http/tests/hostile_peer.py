@@ -13,11 +13,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import msgspec
 
-from astraflow_core.testing.conformance._transport_rig import announcement
-from astraflow_core.testing.weight_peers import content
 from astraflow_core.types import Manifest, Source
-from astraflow_core.weights.snapshot import Snapshotter
-from astraflow_core.weights.sources import encode
+from astraflow_testing.conformance._transports.transport_rig import announcement
+from astraflow_testing.weight_peers import content
+from astraflow_weights.snapshot import Snapshotter
+from astraflow_weights.sources import encode
 
 GIGABYTE = 1 << 30
 Body = tuple[dict[str, str], bytes]

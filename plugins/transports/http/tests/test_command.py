@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astraflow_core.cli import main
-from astraflow_core.config.load import dump_toml
 from astraflow_core.config.models import RunConfig
-from astraflow_core.dataflow.entries import Announced
-from astraflow_core.dataflow.journal_records import ENTRIES, encode_record
 from astraflow_core.types import ExportedTensor
-from astraflow_core.wire.messages import AnnouncementMessage
+from astraflow_runtime.cli import main
+from astraflow_runtime.config.saved import dump_toml
+from astraflow_runtime.dataflow.journal.entries import Announced
+from astraflow_runtime.dataflow.journal.entry_log import ENTRIES, encode_record
+from astraflow_wire.messages import AnnouncementMessage
 
 TOKEN = "a-token-of-the-run"
 
@@ -30,7 +30,7 @@ def tensors(changed: int = 0) -> list[ExportedTensor]:
 
 @pytest.fixture
 def run(rig: Any, tmp_path: Path) -> Path:
-    """The folder of a run that has announced versions 0 to 2; 0 is not held any more."""
+    """The folder of a run that has announced versions 0 to 2; 0 is no longer held."""
     folder, model = tmp_path / "run", tmp_path / "model"
     (folder / "journal").mkdir(parents=True)
     model.mkdir()
@@ -73,10 +73,10 @@ def told(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, Any]:
 
 
 def test_ls_says_what_can_be_fetched(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, text = told(capsys, "ls", run)
+    code, text = told(capsys, "ls", "--run", run)
     assert code == 0
     assert "version 0 is not here; versions held: 1, 2" in text
-    code, listed = told(capsys, "ls", run, "--json")
+    code, listed = told(capsys, "ls", "--run", run, "--json")
     assert [(v["version"], v["fetchable"], v["derives_from"]) for v in listed["versions"]] == [
         (0, False, None),
         (1, True, 0),
@@ -85,7 +85,7 @@ def test_ls_says_what_can_be_fetched(run: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_diff_counts_by_layer(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, layers = told(capsys, "diff", run, 1, 2, "--json")
+    code, layers = told(capsys, "diff", 1, 2, "--run", run, "--json")
     assert code == 0
     assert {name: layer["changed"] for name, layer in layers.items()} == {
         "embed": 0,
@@ -97,42 +97,42 @@ def test_diff_counts_by_layer(run: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert layers["model.layers.1"]["density"] == p
     entropy = -(p * np.log2(p) + (1 - p) * np.log2(1 - p)) / p / 8  # one kind of step costs nothing
     assert layers["model.layers.1"]["bound_bytes_per_changed"] == pytest.approx(entropy)
-    assert "6.667%" in told(capsys, "diff", run, 1, 2)[1]
+    assert "6.667%" in told(capsys, "diff", 1, 2, "--run", run)[1]
 
 
 def test_pull_makes_a_folder_that_verify_accepts(
     run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, read: Any, raw: Any
 ) -> None:
     folder = tmp_path / "out" / "pulled"
-    assert told(capsys, "pull", run, 2, folder)[0] == 0
+    assert told(capsys, "pull", 2, folder, "--run", run)[0] == 0
     assert sorted(file.name for file in folder.iterdir()) == ["config.json", "model.safetensors"]
     assert read(folder / "model.safetensors") == raw(tensors(30))
-    assert told(capsys, "verify", run, 2, folder, "--json")[1]["verified"]
-    assert told(capsys, "verify", run, 2)[0] == 0
-    assert told(capsys, "diff", run, 1, folder, "--json")[1]["all"]["changed"] == 30
-    code, text = told(capsys, "verify", run, 1, folder)
+    assert told(capsys, "verify", 2, folder, "--run", run, "--json")[1]["verified"]
+    assert told(capsys, "verify", 2, "--run", run)[0] == 0
+    assert told(capsys, "diff", 1, folder, "--run", run, "--json")[1]["all"]["changed"] == 30
+    code, text = told(capsys, "verify", 1, folder, "--run", run)
     assert code == 1
     assert "is not version 1 of policy 'solver'" in text
     data = bytearray((folder / "model.safetensors").read_bytes())
     data[-1] ^= 1
     (folder / "model.safetensors").write_bytes(data)
-    assert told(capsys, "verify", run, 2, folder)[0] == 1
+    assert told(capsys, "verify", 2, folder, "--run", run)[0] == 1
     (folder / "model.safetensors").write_bytes(data[:100])
-    assert told(capsys, "verify", run, 2, folder)[0] == 1
+    assert told(capsys, "verify", 2, folder, "--run", run)[0] == 1
 
 
 @pytest.mark.parametrize(
     ("argv", "code", "reason"),
     [
-        (("ls", "nowhere"), 2, "nowhere is no run directory"),
-        (("ls", "RUN", "--policy", "other"), 2, "the run has no policy 'other'; give --policy; it has solver"),
-        (("pull", "RUN", "9", "OUT"), 2, "has announced no version 9; the newest: 0, 1, 2"),
-        (("pull", "RUN", "2", "RUN"), 2, "exists already"),
-        (("pull", "RUN", "0", "OUT"), 1, "version 0 is not here"),
-        (("pull", "RUN", "x", "OUT"), 2, "invalid int value"),
-        (("verify", "RUN", "2", "OUT"), 2, "is no safetensors file"),
-        (("diff", "RUN", "2", "RUN/token"), 1, "token is no safetensors file"),
-        (("diff", "RUN", "2", "--deadline", "0"), 2, "expected seconds above 0"),
+        (("ls", "--run", "nowhere"), 2, "no run 'nowhere': it is neither a run directory"),
+        (("ls", "--policy", "other"), 2, "the run has no policy 'other'; give --policy; it has solver"),
+        (("pull", "9", "OUT"), 2, "has announced no version 9; the newest: 0, 1, 2"),
+        (("pull", "2", "RUN"), 2, "exists already"),
+        (("pull", "0", "OUT"), 1, "version 0 is not here"),
+        (("pull", "x", "OUT"), 2, "invalid int value"),
+        (("verify", "2", "OUT"), 2, "is not a safetensors file"),
+        (("diff", "2", "RUN/token"), 1, "token is not a safetensors file"),
+        (("diff", "2", "--deadline", "0"), 2, "expected seconds above 0"),
     ],
 )  # fmt: skip
 def test_wrong_input_is_said(
@@ -144,7 +144,8 @@ def test_wrong_input_is_said(
     reason: str,
 ) -> None:
     given = [each.replace("RUN", str(run)).replace("OUT", str(tmp_path / "out")) for each in argv]
-    assert main(["weights", *given]) == code
+    where = () if "--run" in argv else ("--run", str(run))
+    assert main(["weights", *given, *where]) == code
     assert reason in "".join(capsys.readouterr())
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.glob("*.partial"))
@@ -152,5 +153,5 @@ def test_wrong_input_is_said(
 
 def test_a_run_without_a_journal_is_said(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / "journal" / ENTRIES).unlink()
-    code, text = told(capsys, "ls", run)
+    code, text = told(capsys, "ls", "--run", run)
     assert (code, "has no journal" in text) == (2, True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from astraflow_core.testing.conformance.transport import TransportConformance
+from astraflow_testing.conformance.transport import TransportConformance
 
 
 class TestHttp(TransportConformance):

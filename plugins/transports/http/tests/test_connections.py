@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from astraflow_core.types import Announcement
-from astraflow_core.weights import client as clients
-from astraflow_core.weights.client import FAR_FACTOR, FAR_S, MOST_FACTOR, PER_STREAM, VersionClient
-from astraflow_core.weights.connection import Connection
-from astraflow_core.weights.probe import LEAST_BYTES
+from astraflow_weights.connection import Connection
+from astraflow_weights.fetch import client as clients
+from astraflow_weights.fetch.client import FAR_FACTOR, FAR_S, MOST_FACTOR, PER_STREAM, VersionClient
+from astraflow_weights.fetch.probe import LEAST_BYTES
 
 TOKEN = "a-token-of-the-run"
 STREAMS, SECONDS = 4, 3.0

@@ -15,8 +15,8 @@ import pytest
 
 from astraflow_core.errors import WeightsError
 from astraflow_core.types import Manifest
-from astraflow_core.weights import client
-from astraflow_core.weights.snapshot import Snapshotter
+from astraflow_weights.fetch import client
+from astraflow_weights.snapshot import Snapshotter
 
 Script = Callable[[bytes], bytes]
 
@@ -104,7 +104,7 @@ def test_an_answer_that_makes_no_sense_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     case: str,
 ) -> None:
-    monkeypatch.setattr(client, "FAILURES", 0)
+    monkeypatch.setattr(client, "PAUSE_S", 0.001)
     answer, reason = HEADS[case]
     receiver = rig.receiver()
     with (
@@ -155,7 +155,7 @@ def test_data_that_does_not_fit_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     case: str,
 ) -> None:
-    monkeypatch.setattr(client, "FAILURES", 0)
+    monkeypatch.setattr(client, "PAUSE_S", 0.001)
     data, reason = DATA[case]
     with (
         peer(only_manifest(encoded(manifest), data)) as url,

@@ -16,12 +16,12 @@ import xxhash
 
 from astraflow_core.errors import WeightsError
 from astraflow_core.types import Manifest
-from astraflow_core.weights import store
-from astraflow_core.weights.client import VersionClient
-from astraflow_core.weights.failures import MissingObject, PublisherFailed
-from astraflow_core.weights.publisher import HttpPublisher
-from astraflow_core.weights.receiver import HttpReceiver
-from astraflow_core.weights.snapshot import Snapshot
+from astraflow_weights.failures import MissingObject, PublisherFailed
+from astraflow_weights.fetch.client import VersionClient
+from astraflow_weights.fetch.receiver import HttpReceiver
+from astraflow_weights.publish import store
+from astraflow_weights.publish.publisher import HttpPublisher
+from astraflow_weights.snapshot import Snapshot
 
 TOKEN = "a-token-of-the-run"
 BLOCK = 2 << 20

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from astraflow_core.testing.weight_faults import WeightFaults
+from astraflow_testing.weight_faults import WeightFaults
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

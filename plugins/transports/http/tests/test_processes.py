@@ -16,7 +16,7 @@ import pytest
 
 from astraflow_core.errors import WeightsError
 from astraflow_core.types import ExportedTensor
-from astraflow_core.weights import download
+from astraflow_weights.fetch import download
 
 TOKEN = "a-token-of-the-run"
 BLOCK = 2 << 20
@@ -75,10 +75,10 @@ def test_a_publisher_killed_while_it_publishes_has_published_nothing(
 ) -> None:
     code = """
 import sys, numpy as np
-from astraflow_core.weights.publisher import HttpPublisher
-from astraflow_core.testing.conformance._tensors import model as example
-from astraflow_core.testing.conformance._transport_rig import Rig, announcement
-from astraflow_core.testing.conformance.transport import TcpLink
+from astraflow_weights.publish.publisher import HttpPublisher
+from astraflow_testing.conformance._transports.tensors import model as example
+from astraflow_testing.conformance._transports.transport_rig import TransportRig, announcement
+from astraflow_testing.conformance.transport import TcpLink
 from astraflow_core.types import ExportedTensor
 p = HttpPublisher("solver", "a-token-of-the-run", host="127.0.0.1", port=0, advertise=None)
 p.publish(1, [ExportedTensor("w", "U8", (9,), np.ones(9, np.uint8))])
@@ -124,7 +124,7 @@ import resource, signal, sys
 from pathlib import Path
 from astraflow_core.types import Announcement
 from astraflow_core.errors import WeightsError
-from astraflow_core.weights.receiver import HttpReceiver
+from astraflow_weights.fetch.receiver import HttpReceiver
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 receiver = HttpReceiver(Path(sys.argv[1]), "a-token-of-the-run", streams=2)
@@ -165,5 +165,5 @@ def test_one_stalled_reader_of_eight_costs_the_others_nothing(
         second = announce(publisher.publish(2, published[2]), *publisher.endpoints)
         publisher.retain(frozenset())
         assert read(receivers[0].fetch(second, 60).path) == raw(published[2])
-        # The stalled one goes on, and what it gets is version 1 to the last byte.
+        # The stalled one continues, and what it gets is version 1 to the last byte.
         assert start + b"".join(pieces) == sources[0].path.read_bytes()

@@ -18,8 +18,8 @@ import pytest
 
 from astraflow_core.errors import WeightsError
 from astraflow_core.types import Manifest, Ranks, TensorSlice
-from astraflow_core.weights.part import Part
-from astraflow_core.weights.shard_publisher import HttpShardPublisher
+from astraflow_weights.block_range import BlockRange
+from astraflow_weights.shards.publisher import HttpShardPublisher
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -52,16 +52,16 @@ def rank_1(dies_in: int) -> None:
         "solver", TOKEN, Ranks(1, 2, 1, DEADLINE_S), share,
         host="127.0.0.1", port=0, advertise=None,
     )  # fmt: skip
-    doomed: list[Part] = []
+    doomed: list[BlockRange] = []
     sent = itertools.count(1)
-    read = Part.__getitem__
+    read = BlockRange.__getitem__
 
-    def dying(part: Part, wanted: slice) -> memoryview:
+    def dying(part: BlockRange, wanted: slice) -> memoryview:
         if part in doomed and next(sent) == 3:
             os.kill(os.getpid(), signal.SIGKILL)
         return read(part, wanted)
 
-    Part.__getitem__ = dying  # type: ignore[method-assign]
+    BlockRange.__getitem__ = dying  # type: ignore[method-assign]
     for version in (1, 2):
         publisher.publish(version, lambda number=version: slices(1, number), None)  # type: ignore[misc]
         if version == dies_in:

@@ -13,10 +13,11 @@ import pytest
 from pydantic import ValidationError
 
 from astraflow_core.errors import WeightsError
-from astraflow_core.weights import fan_out, receiver
-from astraflow_core.weights.arrivals import Arrivals
-from astraflow_core.weights.fan_out import FanOut
 from astraflow_plugin_http.config import HttpConfig
+from astraflow_weights.arrivals import Arrivals
+from astraflow_weights.fetch import receiver
+from astraflow_weights.publish import fan_out
+from astraflow_weights.publish.fan_out import FanOut
 
 TOKEN = "a-token-of-the-run"
 BLOCK = 2 << 20

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from astraflow_core.protocols.transport import Publisher
-from astraflow_core.testing.conformance.transport import Link, TransportConformance
+from astraflow_testing.conformance.transport import ShapedLink, TransportConformance
 
 
 class MemoryLink:
@@ -49,6 +49,6 @@ class TestShm(TransportConformance):
         return {"use": "shm"}
 
     @pytest.fixture
-    def link(self) -> Iterator[Callable[[Publisher], Link]]:
+    def link(self) -> Iterator[Callable[[Publisher], ShapedLink]]:
         with ExitStack() as stack:
             yield lambda publisher: stack.enter_context(closing(MemoryLink(publisher)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -20,9 +19,10 @@ from safetensors import deserialize
 
 from astraflow_core.errors import UserError, WeightsError
 from astraflow_core.types import Announcement, ExportedTensor, Manifest
-from astraflow_core.weights.snapshot import BLOCK_SIZE
 from astraflow_plugin_shm.publisher import ShmPublisher
 from astraflow_plugin_shm.receiver import ShmReceiver
+from astraflow_testing.small_disk import largest_file
+from astraflow_weights.snapshot import BLOCK_SIZE
 
 DEADLINE_S = 20.0
 
@@ -66,6 +66,10 @@ def content(path: Path) -> bytes:
     return bytes(dict(deserialize(path.read_bytes()))["a.weight"]["data"])
 
 
+def content_of(seed: int) -> bytes:
+    return np.asarray(model(seed)[0].data).tobytes()
+
+
 def told(manifest: Manifest, publisher: ShmPublisher) -> Announcement:
     return Announcement(
         "solver", manifest.version, "shm", publisher.endpoints, manifest.digest, manifest.size
@@ -82,7 +86,7 @@ def until(what: Callable[[], object]) -> None:
 @pytest.fixture
 def memory() -> Iterator[Path]:
     """A folder with a short path: the bell is a socket."""
-    with tempfile.TemporaryDirectory(prefix="shm-") as folder:
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="shm-") as folder:
         yield Path(folder)
 
 
@@ -146,17 +150,52 @@ def test_the_bell_brings_a_version_before_it_is_asked_for(
         assert content(source.path) == np.asarray(model(last.version)[0].data).tobytes()
 
 
+def rung(receiver: ShmReceiver, publisher: ShmPublisher) -> Announcement:
+    """A version that the receiver has verified before it is asked for."""
+    receiver.fetch(told(publisher.publish(1, model(1)), publisher), DEADLINE_S)
+    last = told(publisher.publish(2, model(2)), publisher)
+    end = time.monotonic() + DEADLINE_S
+    while not (receiver._ahead and receiver._ahead.manifest.version == last.version):
+        assert time.monotonic() < end, "no ring was heard"
+        if not receiver._ahead:  # a subscription takes a moment: the first rings may be missed
+            last = told(publisher.publish(last.version + 1, model(2)), publisher)
+            publisher.retain(frozenset())
+        time.sleep(0.05)
+    return last
+
+
+def test_what_was_written_after_the_doorbell_is_verified_again(
+    publisher: ShmPublisher, memory: Path
+) -> None:
+    with closing(ShmReceiver(memory, ahead=True)) as receiver:
+        last = rung(receiver, publisher)
+        (path,) = publisher._folder.path.glob(f"solver-{last.version}.safetensors")
+        with path.open("r+b") as file:
+            file.seek(BLOCK_SIZE + 7000)
+            byte = file.read(1)[0]
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([byte ^ 16]))
+        with pytest.raises(WeightsError, match="block 1 is not what was published"):
+            receiver.fetch(last, DEADLINE_S)
+        assert not list(receiver._folder.path.glob(f"solver-{last.version}-*"))
+
+
+def test_what_nobody_wrote_to_is_not_verified_twice(
+    publisher: ShmPublisher, memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(ShmReceiver(memory, ahead=True)) as receiver:
+        last = rung(receiver, publisher)
+        monkeypatch.setattr(receiver, "_open", None)
+        assert content(receiver.fetch(last, DEADLINE_S).path) == content_of(2)
+
+
 def test_full_memory_is_an_error_and_the_old_version_serves(
     publisher: ShmPublisher, receiver: ShmReceiver
 ) -> None:
     manifest = publisher.publish(1, model(1))
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
-    try:
-        with pytest.raises(WeightsError, match=r"no room for a version of 6\.1 MB"):
-            publisher.publish(2, model(2))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    short = pytest.raises(WeightsError, match=r"no room for a version of 6\.1 MB")
+    with largest_file(1 << 20), short:
+        publisher.publish(2, model(2))
     source = receiver.fetch(told(manifest, publisher), DEADLINE_S)
     assert content(source.path) == np.asarray(model(1)[0].data).tobytes()
     again = receiver.fetch(told(publisher.publish(2, model(2)), publisher), DEADLINE_S)

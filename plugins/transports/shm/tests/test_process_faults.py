@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from astraflow_core.testing.conformance.transport import Link
-from astraflow_core.testing.weight_faults import WeightFaults, World
 from astraflow_core.types import Announcement
+from astraflow_testing.conformance.transport import ShapedLink
+from astraflow_testing.weight_faults import TransportWorld, WeightFaults
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -38,17 +38,17 @@ class TestShm(WeightFaults):
     def table(cls, folder: Path) -> dict[str, Any]:
         return {"use": "shm", "directory": str(folder)}
 
-    def link(self, told: Announcement) -> Link:
+    def link(self, told: Announcement) -> ShapedLink:
         return NoLink(told.endpoints)  # type: ignore[return-value]
 
-    def cut(self, world: World, told: Announcement) -> None:
+    def cut(self, world: TransportWorld, told: Announcement) -> None:
         os.truncate(self.file_of(world, told), 3 << 20)
 
-    def file_of(self, world: World, told: Announcement) -> Path:
+    def file_of(self, world: TransportWorld, told: Announcement) -> Path:
         (path,) = world.folder.rglob(f"astraflow-weights-*/*-{told.version}.safetensors")
         return path
 
-    def rot(self, world: World, told: Announcement, at: int) -> None:
+    def rot(self, world: TransportWorld, told: Announcement, at: int) -> None:
         with self.file_of(world, told).open("r+b") as file:
             file.seek(at)
             byte = file.read(1)[0]

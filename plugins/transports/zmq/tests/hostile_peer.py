@@ -9,10 +9,10 @@ from dataclasses import asdict
 
 import zmq
 
-from astraflow_core.testing.conformance._transport_rig import TOKEN, announcement
-from astraflow_core.testing.weight_peers import content
-from astraflow_core.weights.snapshot import BLOCK_SIZE, Snapshotter
 from astraflow_plugin_zmq.keys import secure
+from astraflow_testing.conformance._transports.transport_rig import TOKEN, announcement
+from astraflow_testing.weight_peers import content
+from astraflow_weights.snapshot import BLOCK_SIZE, Snapshotter
 
 MEGABYTE = bytes(1 << 20)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow_core.testing.weight_peers import Liar, WeightPeer, expected
+from astraflow_testing.weight_peers import Liar, WeightPeer, expected
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from astraflow_core.protocols.transport import Publisher
-from astraflow_core.testing.conformance.transport import (
+from astraflow_testing.conformance.transport import (
     EncryptedLink,
-    Link,
+    ShapedLink,
     TransportConformance,
 )
 
@@ -22,6 +22,6 @@ class TestZmq(TransportConformance):
         return {"use": "zmq"}
 
     @pytest.fixture
-    def link(self) -> Iterator[Callable[[Publisher], Link]]:
+    def link(self) -> Iterator[Callable[[Publisher], ShapedLink]]:
         with ExitStack() as stack:
             yield lambda publisher: stack.enter_context(closing(EncryptedLink(publisher.endpoints)))

@@ -25,8 +25,6 @@ from astraflow_core.types import (
     Manifest,
     RunInfo,
 )
-from astraflow_core.weights.landing import BlockReceiver
-from astraflow_core.weights.snapshot import BLOCK_SIZE, Snapshotter
 from astraflow_plugin_zmq import server as server_module
 from astraflow_plugin_zmq import source as source_module
 from astraflow_plugin_zmq.config import ZmqConfig
@@ -34,6 +32,8 @@ from astraflow_plugin_zmq.keys import secure
 from astraflow_plugin_zmq.messages import MAX_CREDIT, MAX_REQUEST
 from astraflow_plugin_zmq.publisher import ZmqPublisher
 from astraflow_plugin_zmq.transport import ZmqTransport
+from astraflow_weights.fetch.landing import BlockReceiver
+from astraflow_weights.snapshot import BLOCK_SIZE, Snapshotter
 
 TOKEN = "a-token-of-the-run"
 DEADLINE_S = 30.0
@@ -121,11 +121,12 @@ def test_wrong_keys_are_named_long_before_the_deadline(rig: Rig, token: str) -> 
         receiver.fetch(announced, 600)
 
 
-def test_nobody_there_is_named(rig: Rig) -> None:
+def test_nobody_there_is_named(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_module, "FAILURES", 1)
     publisher, receiver = rig.publisher(), rig.receiver()
     announced = told(publisher.publish(1, model(1)), *publisher.endpoints)
     publisher.close()
-    with pytest.raises(WeightsError, match="nobody listens there"):
+    with pytest.raises(WeightsError, match="nothing listens there"):
         receiver.fetch(announced, 600)
     for endpoint in ("http://127.0.0.1:1", "tcp://127.0.0.1", "ipc:///tmp/x", "tcp://:5"):
         with pytest.raises(WeightsError, match="expected an address such as tcp://host:port"):

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from astraflow_core.testing.conformance.transport import EncryptedLink, Link
-from astraflow_core.testing.weight_faults import HELD_AT, WeightFaults
 from astraflow_core.types import Announcement
+from astraflow_testing.conformance.transport import EncryptedLink, ShapedLink
+from astraflow_testing.weight_faults import HELD_AT, WeightFaults
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -21,5 +21,5 @@ class TestZmq(WeightFaults):
     def table(cls, folder: Path) -> dict[str, Any]:
         return {"use": "zmq"}
 
-    def link(self, told: Announcement) -> Link:
+    def link(self, told: Announcement) -> ShapedLink:
         return EncryptedLink(told.endpoints)

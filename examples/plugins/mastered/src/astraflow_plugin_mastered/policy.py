@@ -19,7 +19,7 @@ class MasteredConfig(ConfigModel):
     )
     reward: float = Field(1.0, description="A sample with at least this reward counts as solved.")
     revisit: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.1, description="Chance that a resting prompt is rolled out all the same."
+        0.1, description="Chance that a resting prompt is rolled out anyway."
     )
     policy: str | None = Field(None, description="Policy whose samples count; default: any.")
 

@@ -8,9 +8,11 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from astraflow_core.config.models import ConfigModel, PositiveInt
+from astraflow_core.config.or_none import OrNone
 
 NotNegative = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
+DualClip = OrNone[Annotated[float, Field(gt=1)]]
 Knot = tuple[NotNegative, float]
 
 
@@ -32,6 +34,7 @@ Aggregation = Literal[
     "const_norm_all_rows",
 ]
 GroupUnit = Literal["sequence", "trajectory", "token"]
+Compares = Literal["", "sequences", "trajectories"]
 KlEstimator = Literal["k1", "k2", "k3", "k1_plus", "k3_plus"]
 NEEDS_MAX_TOKENS = ("seq_mean_token_sum_norm", "const_norm_all_rows")
 
@@ -65,12 +68,12 @@ class PolicyConfig(ConfigModel):
         "over prompts; seq_mean_…: per row (mean, sum, or sum / max_tokens), then over rows that train a "
         "token, or over all_rows; const_norm_all_rows: sum / (rows × max_tokens).",
     )
-    max_tokens: PositiveInt | None = Field(
+    max_tokens: OrNone[PositiveInt] = Field(
         None, description="The constant length of the aggregations that divide by one."
     )
-    log_ratio_clamp: Positive | None = Field(
+    log_ratio_clamp: OrNone[Positive] = Field(
         None,
-        description="Log-ratios are clamped to ± this before exp; verl: 20. Unset: not at all.",
+        description="Log-ratios are clamped to ± this before exp; verl: 20. 'none': not at all.",
     )
     kl_coef: NotNegative = Field(
         0.0, description="Weight of the KL to the reference model; 0 loads no such model."
@@ -100,10 +103,16 @@ class PolicyConfig(ConfigModel):
         (),
         description="Off-policy corrections, multiplied: [{ mode = 'truncate', high = 2.0 }, …].",
     )
-    off_policy_delta: Positive | None = Field(
+    off_policy_delta: OrNone[NotNegative] = Field(
         None,
-        description="Rows with A < 0 whose mean log(behaviour / current) is above this are masked.",
+        description="Rows with A < 0 whose mean log(behaviour / current) is above this, 0 for instance, are masked. "
+        "'none': no row.",
     )
+
+    @property
+    def compares(self) -> Compares:
+        """Nothing: a group of one teaches as well. See :class:`astraflow_core.protocols.algorithm.Algorithm`."""
+        return ""
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -127,12 +136,27 @@ class ClipConfig(PolicyConfig):
         0.2,
         description="The ratio is clipped above at 1 + clip_high; 0.28 is 'clip-higher' (DAPO).",
     )
-    dual_clip: Annotated[float, Field(gt=1)] | None = Field(
-        None, description="Bounds the loss at -A · dual_clip where A < 0; verl: 3. Unset: no bound."
+    dual_clip: DualClip = Field(
+        None,
+        description="Bounds the loss at -A · dual_clip where A < 0; verl: 3. 'none': no bound.",
     )
 
 
-class GroupConfig(PolicyConfig):
+class WhitenConfig(PolicyConfig):
+    """Keys of losses that normalise advantages over the whole batch."""
+
+    whiten_eps: Positive = Field(
+        1e-8,
+        description="Of `whiten`, beside the standard deviation (n - 1) of the batch: 1e-8 as verl, 1e-5 AReaL, 1e-4 "
+        "TRL.",
+    )
+    whiten_eps_inside: bool = Field(
+        True,
+        description="Add whiten_eps to the variance, as verl; false: to the standard deviation, as AReaL and TRL.",
+    )
+
+
+class GroupConfig(WhitenConfig):
     """Keys of losses with advantages relative to the group."""
 
     normalize_std: bool = Field(
@@ -150,16 +174,24 @@ class GroupConfig(PolicyConfig):
     group_unit: GroupUnit = Field(
         "sequence",
         description="What counts once in the mean and standard deviation of a group: each sequence; each "
-        "trajectory, with the mean reward of its sequences, which all get its advantage (Claw-R1); each "
+        "trajectory, with what it earned (Units.trajectory_reward: step rewards add up, as in Claw-R1), so that its "
+        "sequences all have one advantage; each "
         "trained token, a mean weighted by length (OPO).",
     )
-    alone: Literal["zero", "reward"] = Field(
+    singleton_advantage: Literal["zero", "reward"] = Field(
         "zero", description="Advantage of a group of one: 0 (AReaL), or its reward (verl)."
     )
     whiten: Literal["none", "row", "token"] = Field(
         "none",
         description="Then normalise over the whole batch, each row or each trained token counting once.",
     )
+
+    @property
+    def compares(self) -> Compares:
+        """What is compared within a group; nothing if a group of one keeps its reward."""
+        if self.singleton_advantage == "reward":
+            return ""
+        return "trajectories" if self.group_unit == "trajectory" else "sequences"
 
     @model_validator(mode="after")
     def _others_are_countable(self) -> Self:

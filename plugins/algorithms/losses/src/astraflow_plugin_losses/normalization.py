@@ -13,12 +13,28 @@ from astraflow_core.types import Batch
 from astraflow_plugin_losses.config import GroupUnit
 
 Floats = npt.NDArray[np.float64]
-WHITEN_EPS = 1e-8
-"""Added to the variance by ``masked_whiten`` of verl 0.9.1."""
 
 
 @dataclass(frozen=True, slots=True)
-class GroupStatistics:
+class Epsilon:
+    """What keeps a division by a standard deviation finite: ``value``, added to the variance if it is ``inside`` the
+    root, else to the standard deviation. The default is that of ``masked_whiten`` of verl 0.9.1."""
+
+    value: float = 1e-8
+    inside: bool = True
+
+    def scale(self, variance: float) -> float:
+        """What is divided by."""
+        if self.inside:
+            return float(np.sqrt(variance + self.value))
+        return float(np.sqrt(variance)) + self.value
+
+
+VERL = Epsilon()
+
+
+@dataclass(frozen=True, slots=True)
+class UnitStatistics:
     """Per row, float64 ``[R]``: the reward that counts, how many units its group has, their mean reward and
     standard deviation (n - 1), and how many of the units are the row's own."""
 
@@ -29,7 +45,7 @@ class GroupStatistics:
     own: Floats
 
 
-def group_statistics(batch: Batch, unit: GroupUnit) -> GroupStatistics:
+def group_statistics(batch: Batch, unit: GroupUnit) -> UnitStatistics:
     """What was stamped on the rows, for the unit that counts once in the mean. Raises :class:`UserError` if
     the batch has no statistics over that unit."""
     if unit == "sequence":
@@ -50,7 +66,7 @@ def group_statistics(batch: Batch, unit: GroupUnit) -> GroupStatistics:
         given = (batch.rewards, of.trained_tokens, of.token_mean, of.token_std)
         own = tokens_per_row(batch)
     reward, size, mean, std = (np.asarray(values, dtype=np.float64) for values in given)
-    return GroupStatistics(reward, size, mean, std, own)
+    return UnitStatistics(reward, size, mean, std, own)
 
 
 def group_relative(
@@ -61,7 +77,7 @@ def group_relative(
     std_eps_inside: bool = False,
     bessel: bool = True,
     leave_one_out: bool = False,
-    alone: Literal["zero", "reward"] = "zero",
+    singleton_advantage: Literal["zero", "reward"] = "zero",
     unit: GroupUnit = "sequence",
     shaping: Floats | None = None,
 ) -> Floats:
@@ -70,13 +86,13 @@ def group_relative(
     With ``leave_one_out`` the mean is that of the other units, ``n / (n - own)`` times as far away, and the
     standard deviation is taken around these means. ``shaping`` (float64 ``[R]``) is added to the rewards
     and not to the statistics, as in AstraFlow 0.1.2; where a group has no spread it is not divided.
-    A group is alone if it has one unit (with ``unit = "token"`` one sequence).
+    A group is a singleton if it has one unit (with ``unit = "token"`` one sequence).
     """
     of = group_statistics(batch, unit)
     factor = of.size / np.maximum(of.size - of.own, 1) if leave_one_out else np.ones(len(batch))
     advantages = factor * (of.reward - of.mean)
     single = (batch.group_size if unit == "token" else of.size) == 1
-    advantages[single] = of.reward[single] if alone == "reward" else 0.0
+    advantages[single] = of.reward[single] if singleton_advantage == "reward" else 0.0
     if shaping is not None:
         advantages += shaping
     if not normalize_std:
@@ -84,7 +100,7 @@ def group_relative(
     std = of.std * factor
     if not bessel:
         std = std * np.sqrt(np.maximum(of.size - 1, 1) / np.maximum(of.size, 1))
-    if alone == "reward":
+    if singleton_advantage == "reward":
         std[single] = 1.0
     if shaping is not None:
         std = np.where(std > 0, std, 1.0)
@@ -92,22 +108,31 @@ def group_relative(
 
 
 def moments(
-    values: Floats, mask: npt.NDArray[np.bool_], counts: Floats | None = None
+    values: Floats,
+    mask: npt.NDArray[np.bool_],
+    counts: Floats | None = None,
+    epsilon: Epsilon = VERL,
 ) -> tuple[float, float]:
-    """Mean, and ``sqrt(var + 1e-8)`` with the variance with n - 1 (0 for a single entry), of the entries in
+    """Mean, and ``sqrt(var)`` with ``epsilon``, the variance with n - 1 (0 for a single entry), of the entries in
     ``mask``. Shapes ``[K]``; ``counts``: how often each counts."""
     weight = mask.astype(np.float64) if counts is None else np.where(mask, counts, 0.0)
     total = weight.sum()
     kept = np.where(mask, values, 0.0)
     mean = (weight * kept).sum() / max(total, 1.0)
     variance = (weight * (kept - mean) ** 2).sum() / max(total - 1.0, 1.0)
-    return float(mean), float(np.sqrt(variance + WHITEN_EPS))
+    return float(mean), epsilon.scale(variance)
 
 
-def whiten(values: Floats, mask: npt.NDArray[np.bool_], counts: Floats | None = None) -> Floats:
-    """``(v - mean) / sqrt(var + 1e-8)`` over the entries in ``mask``, 0 elsewhere: ``masked_whiten`` of verl
-    0.9.1. Arguments as of :func:`moments`."""
-    mean, scale = moments(values, mask, counts)
+def whiten(
+    values: Floats,
+    mask: npt.NDArray[np.bool_],
+    counts: Floats | None = None,
+    epsilon: Epsilon = VERL,
+) -> Floats:
+    """``(v - mean) / sqrt(var)`` with ``epsilon`` over the entries in ``mask``, 0 elsewhere: ``masked_whiten`` of verl
+    0.9.1; with ``Epsilon(1e-5, False)`` ``Normalization`` of AReaL 1.0.4, with ``Epsilon(1e-4, False)``
+    ``normalize_advantages`` of TRL 1.16.0. Arguments as of :func:`moments`."""
+    mean, scale = moments(values, mask, counts, epsilon)
     return np.where(mask, (values - mean) / scale, 0.0)
 
 

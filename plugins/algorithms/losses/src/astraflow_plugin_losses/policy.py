@@ -80,7 +80,9 @@ class PolicyLoss(ABC, Generic[C]):
         config, mask = self._config, inputs.mask
 
         def trained(values: Tensor) -> Tensor:
-            assert values is not None, f"the trainer was told of these needs: {sorted(self.needs)}"
+            assert values is not None, (
+                f"the trainer was told about these needs: {sorted(self.needs)}"
+            )
             return tensors.masked(mask, values)
 
         by = "metrics" if "metrics" in inputs.weights else "policy"

@@ -12,7 +12,8 @@ WIDEST = (0.95, 20.0)
 """The clip of ``clip_range_astraflow`` is never wider than this, and is this without excess."""
 NARROWEST = (0.3, 0.5)
 """The clip of ``clip_range_m2po_repo`` is never narrower than this."""
-NO_CLIP = (1.0, 1e5)
+NO_CLIP = (1.0, 99_999.0)
+"""No clip of the M2PO repository: ratios from 0 to 100,000."""
 
 Bounds = tuple[torch.Tensor, torch.Tensor]
 
@@ -34,9 +35,23 @@ def tolerated(moment: torch.Tensor, counted: torch.Tensor, threshold: float) -> 
     """The largest of the ``counted`` moments (``[N]``) that are left when the largest are dropped until the
     mean of the rest is below ``threshold``, or one is left: a scalar, inf if none is counted."""
     ordered, _ = moment.masked_fill(~counted, torch.inf).sort()
-    means = ordered.cumsum(0) / torch.arange(1, len(ordered) + 1, device=moment.device)
-    kept = (means < threshold).sum().clamp(min=1)
-    return ordered.index_select(0, (kept - 1).view(1)).squeeze(0)
+    return ordered.index_select(0, (_left(ordered, threshold) - 1).view(1)).squeeze(0)
+
+
+def left(moment: torch.Tensor, counted: torch.Tensor, threshold: float) -> torch.Tensor:
+    """The ``counted`` moments (``[N]``) that are left when the largest are dropped until the mean of the rest is
+    below ``threshold``, or one is left: bool ``[N]``. Of equal ones the first are dropped first, as by the stable
+    descending sort of AReaL 1.0.4, so that the mean of what is left is below the threshold whatever is equal."""
+    # Ascending from the back: of equal moments the last ones come first.
+    ordered, places = moment.masked_fill(~counted, torch.inf).flip(0).sort(stable=True)
+    kept = torch.arange(len(ordered), device=moment.device) < _left(ordered, threshold)
+    return counted & torch.empty_like(kept).scatter(0, places, kept).flip(0)
+
+
+def _left(ascending: torch.Tensor, threshold: float) -> torch.Tensor:
+    """How many of the first moments have a mean below ``threshold``, 1 at least: a scalar."""
+    means = ascending.cumsum(0) / torch.arange(1, len(ascending) + 1, device=ascending.device)
+    return (means < threshold).sum().clamp(min=1)
 
 
 def capped(moment: torch.Tensor, counted: torch.Tensor, threshold: float) -> torch.Tensor:

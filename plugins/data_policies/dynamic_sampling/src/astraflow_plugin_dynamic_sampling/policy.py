@@ -1,6 +1,6 @@
 """Dynamic sampling: only groups whose rewards differ are kept.
 
-The filter of DAPO (Yu et al. 2025, arXiv 2503.14476, section 3.2) by reward, before any normalisation.
+The filter of DAPO (Yu et al. 2025, arXiv 2503.14476, section 3.2) by reward, before any normalisation, in float32.
 ``tolerance = 0`` is the exact comparison of GRESO's repository; ``tolerance = 1e-5, absolute_tolerance = 1e-8``
 with ``singletons = "drop"`` is AstraFlow 0.1.2's ``filter_zero_adv`` (``allclose`` to the first reward);
 ``singletons = "keep"`` is verl's and SkyRL's ``std > 0`` with groups of one let through.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from astraflow_core.types import ComponentContext, GroupSummary, Verdict
 from astraflow_plugin_dynamic_sampling.config import DynamicSamplingConfig
+from astraflow_policy_tools.statistics import without_variance
 
 EQUAL = Verdict(False, "all rewards equal")
 SINGLE = Verdict(False, "group of one")
@@ -35,10 +36,8 @@ class DynamicSampling:
         return {"groups": float(self._groups), "dropped": float(self._dropped)}
 
     def _judge(self, group: GroupSummary) -> Verdict:
-        rewards = group.rewards.tolist()
-        if len(rewards) == 1:
-            return KEEP if self._config.singletons == "keep" else SINGLE
-        first = rewards[0]
-        farthest = max(max(rewards) - first, first - min(rewards))
-        allowed = self._config.absolute_tolerance + self._config.tolerance * abs(first)
-        return KEEP if farthest > allowed else EQUAL
+        config = self._config
+        if len(group.rewards) == 1:
+            return KEEP if config.singletons == "keep" else SINGLE
+        equal = without_variance(group.rewards, config.tolerance, config.absolute_tolerance)
+        return EQUAL if equal else KEEP

@@ -7,6 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from astraflow_core.config.models import ConfigModel, PositiveInt
+from astraflow_core.config.or_none import OrNone
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Probability = Annotated[float, Field(gt=0, lt=1)]
@@ -28,6 +29,14 @@ class ExplorationConfig(ConfigModel):
     )
     target_hard: Share = Field(
         0.167, description="Share of hard groups without variance that the controller aims at."
+    )
+    tolerance: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0,
+        description="Rewards within tolerance × |first reward| of the first count as equal, as of `dynamic_sampling`; "
+        "0: exactly equal.",
+    )
+    absolute_tolerance: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="Added to the distance within which rewards count as equal."
     )
     lowest: Probability = Field(0.01, description="Exploration probabilities stay at or above.")
     highest: Probability = Field(0.99, description="Exploration probabilities stay at or below.")
@@ -62,10 +71,10 @@ class GresoRepositoryConfig(ExplorationConfig):
     hard_mean: float = Field(0.11, description="A group is hard up to this mean reward.")
     lowest: Probability = Field(0.05, description="Exploration probabilities stay at or above.")
     highest: Probability = Field(0.95, description="Exploration probabilities stay at or below.")
-    sampling_batch: PositiveInt | None = Field(
-        None, description="Prompts of the first round of a step; default: no rounds."
+    sampling_batch: OrNone[PositiveInt] = Field(
+        None, description="Prompts of the first round of a step; 'none': no rounds."
     )
-    train_sequences: PositiveInt | None = Field(
+    train_sequences: OrNone[PositiveInt] = Field(
         None, description="With rounds: sequences that a step needs, the policy's batch_sequences."
     )
     smallest_batch: PositiveInt = Field(64, description="Fewest prompts of a round.")

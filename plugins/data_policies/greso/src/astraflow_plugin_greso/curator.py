@@ -3,26 +3,27 @@
 The method is that of Zheng et al. 2025, arXiv 2506.02177 (``p_filter = 1 - p^z``). The variant is AstraFlow
 0.1.2's prompt curator ``greso`` with the hyper-parameters of the paper's runs: a prompt whose last ``z`` groups
 had no variance of rewards, all of one kind (easy if the mean reward is above ``easy_above``, else hard), is
-rolled out with probability ``max(p_kind^z, floor_kind)``; the other kind starts anew at 1, variance at 0. At
+rolled out with probability ``max(p_kind^z, floor_kind)``; the other kind restarts at 1, variance at 0. At
 each new version of the policy the controller compares the shares of easy and hard groups without variance
 among all groups since the version before with their targets. It rests until a whole epoch was offered after
 version 1. The paper itself has no floors (``floor_easy = floor_hard = 0``).
 
-Ours: a group of one says nothing (it counts neither for a streak nor for the controller), rewards are equal if
-they are exactly equal, and the epoch is counted by the prompts offered.
+Rewards are equal if they are exactly equal in float32; ``tolerance = 1e-5, absolute_tolerance = 1e-8`` is the
+``allclose`` of the original. Ours: a group of one says nothing (it counts neither for a streak nor for the controller),
+and the epoch is counted by the prompts offered.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from astraflow_core.policy_tools.chance import Chance
-from astraflow_core.policy_tools.outcomes import watched_policy
-from astraflow_core.policy_tools.states import require_keys
-from astraflow_core.policy_tools.statistics import without_variance
 from astraflow_core.types import ComponentContext, GroupSummary, Prompt, Verdict
 from astraflow_plugin_greso.config import GresoConfig
-from astraflow_plugin_greso.streaks import Exploration, Kind, Streaks, Window, window_state
+from astraflow_plugin_greso.streaks import Exploration, Kind, Streaks, StreakWindow, window_state
+from astraflow_policy_tools.chance import Chance
+from astraflow_policy_tools.outcomes import watched_policy
+from astraflow_policy_tools.states import require_keys
+from astraflow_policy_tools.statistics import mean
 
 KEEP = Verdict(True)
 
@@ -36,7 +37,7 @@ class Greso:
         self._chance = Chance(context.seed)
         self._streaks = Streaks()
         self._exploration = Exploration(config)
-        self._window = Window()
+        self._window = StreakWindow()
         self._admitted = self._skipped = 0
         self._noticed = False
         self._drawn = 0
@@ -65,8 +66,8 @@ class Greso:
         """Learn; every group is kept."""
         if group.policy == self._policy and group.rewards.size > 1:
             kind: Kind = None
-            if without_variance(group.rewards):
-                kind = "easy" if group.rewards[0] > self._config.easy_above else "hard"
+            if self._exploration.flat(group):
+                kind = "easy" if mean(group.rewards) > self._config.easy_above else "hard"
             self._streaks.note(group.prompt.id, kind)
             self._window.count(kind)
         return KEEP
@@ -78,7 +79,7 @@ class Greso:
         if self._armed:
             self._exploration.adjust(self._window)
         self._noticed = True
-        self._window = Window()
+        self._window = StreakWindow()
 
     def metrics(self) -> dict[str, float]:
         """``p_easy``, ``p_hard`` now, ``ratio_easy``, ``ratio_hard`` when the controller looked last,
@@ -111,7 +112,7 @@ class Greso:
         require_keys(state, "streaks", "exploration", "window", "counts", "noticed", "chance")
         self._streaks.load_state_dict(state["streaks"])
         self._exploration.load_state_dict(state["exploration"])
-        self._window = Window(**state["window"])
+        self._window = StreakWindow(**state["window"])
         self._admitted, self._skipped, self._drawn = state["counts"]
         self._noticed = state["noticed"]
         self._chance.load_state_dict(state["chance"])

@@ -17,13 +17,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from astraflow_core.policy_tools.chance import Chance
-from astraflow_core.policy_tools.outcomes import watched_policy
-from astraflow_core.policy_tools.states import require_keys
 from astraflow_core.types import ComponentContext, GroupSummary, Prompt, Verdict
 from astraflow_plugin_greso.config import GresoRepositoryConfig
 from astraflow_plugin_greso.rounds import Rounds
-from astraflow_plugin_greso.streaks import Exploration, Kind, Streaks, Window, window_state
+from astraflow_plugin_greso.streaks import Exploration, Kind, Streaks, StreakWindow, window_state
+from astraflow_policy_tools.chance import Chance
+from astraflow_policy_tools.outcomes import watched_policy
+from astraflow_policy_tools.states import require_keys
 
 KEEP = Verdict(True)
 
@@ -37,7 +37,7 @@ class GresoRepository:
         self._chance = Chance(context.seed)
         self._streaks = Streaks()
         self._exploration = Exploration(config)
-        self._step = Window()
+        self._step = StreakWindow()
         self._rounds: Rounds | None = None
         if config.sampling_batch is not None and config.train_sequences is not None:
             self._rounds = Rounds(
@@ -73,7 +73,7 @@ class GresoRepository:
             kind = "easy"
         elif average <= self._config.hard_mean:
             kind = "hard"
-        flat = rewards.count(rewards[0]) == len(rewards)
+        flat = len(rewards) == 1 or self._exploration.flat(group)
         self._streaks.note(group.prompt.id, kind)
         self._step.count(kind if flat else None)
         if self._rounds is not None:
@@ -98,7 +98,7 @@ class GresoRepository:
     def _end_step(self) -> None:
         if self._streaks.epoch_size:  # from the second epoch on
             self._exploration.adjust(self._step)
-        self._step = Window()
+        self._step = StreakWindow()
 
     def metrics(self) -> dict[str, float]:
         """``p_easy``, ``p_hard`` now, ``ratio_easy``, ``ratio_hard`` when the controller looked last, prompts
@@ -134,7 +134,7 @@ class GresoRepository:
         require_keys(state, "streaks", "exploration", "step", "rounds", "counts", "chance")
         self._streaks.load_state_dict(state["streaks"])
         self._exploration.load_state_dict(state["exploration"])
-        self._step = Window(**state["step"])
+        self._step = StreakWindow(**state["step"])
         if self._rounds is not None and state["rounds"] is not None:
             self._rounds.load_state_dict(state["rounds"])
         self._admitted, self._skipped = state["counts"]

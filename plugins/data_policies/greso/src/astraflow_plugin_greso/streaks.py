@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from astraflow_core.policy_tools.prompt_table import PromptTable
-from astraflow_core.policy_tools.states import require_keys
+from astraflow_core.types import GroupSummary
 from astraflow_plugin_greso.config import ExplorationConfig
+from astraflow_policy_tools.prompt_table import PromptTable
+from astraflow_policy_tools.states import require_keys
+from astraflow_policy_tools.statistics import without_variance
 
 Kind = Literal["easy", "hard"] | None
 LONGEST = 32767
@@ -63,7 +65,7 @@ class Streaks:
 
 
 @dataclass(slots=True)
-class Window:
+class StreakWindow:
     """Groups since the controller looked last."""
 
     groups: int = 0
@@ -87,6 +89,11 @@ class Exploration:
         self.hard = config.p_hard
         self.seen_easy = self.seen_hard = 0.0
 
+    def flat(self, group: GroupSummary) -> bool:
+        """Whether the group has several rewards that count as equal."""
+        config = self._config
+        return without_variance(group.rewards, config.tolerance, config.absolute_tolerance)
+
     def chance(self, streak: int, floor_easy: float, floor_hard: float) -> float:
         """Probability of rolling out a prompt with this streak."""
         if streak == 0:
@@ -95,7 +102,7 @@ class Exploration:
             return max(self.easy**streak, floor_easy)
         return max(self.hard**-streak, floor_hard)
 
-    def adjust(self, window: Window) -> None:
+    def adjust(self, window: StreakWindow) -> None:
         """Move by what the groups of a window were; without any nothing moves."""
         if window.groups == 0:
             return
@@ -119,6 +126,6 @@ class Exploration:
         self.easy, self.hard, self.seen_easy, self.seen_hard = state
 
 
-def window_state(window: Window) -> dict[str, int]:
+def window_state(window: StreakWindow) -> dict[str, int]:
     """A window as JSON."""
     return asdict(window)

@@ -7,13 +7,14 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from astraflow_core.config.models import ConfigModel, PositiveInt
+from astraflow_core.config.or_none import OrNone
 
 Bound = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class _Bounds(ConfigModel):
-    low: Bound | None = Field(None, description="Least that is kept; default: no bound.")
-    high: Bound | None = Field(None, description="Most that is kept; default: no bound.")
+    low: OrNone[Bound] = Field(None, description="Least that is kept; 'none': no bound.")
+    high: OrNone[Bound] = Field(None, description="Most that is kept; 'none': no bound.")
 
     @model_validator(mode="after")
     def _something_is_kept(self) -> Self:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from astraflow_core.policy_tools.statistics import mean
 from astraflow_core.types import ComponentContext, GroupSummary, Verdict
 from astraflow_plugin_group_filters.config import (
     LengthFilterConfig,
@@ -15,6 +14,7 @@ from astraflow_plugin_group_filters.config import (
     PartialGroupsConfig,
     RewardFilterConfig,
 )
+from astraflow_policy_tools.statistics import mean
 
 KEEP = Verdict(True)
 

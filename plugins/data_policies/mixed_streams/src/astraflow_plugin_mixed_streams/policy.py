@@ -26,7 +26,7 @@ class MixedStreams:
         bound, others = context.run.max_staleness, set(context.run.policies) - {context.policy}
         if config.source not in others:
             raise UserError(
-                f"data policy 'mixed_streams' of {context.policy!r}: source = {config.source!r} is no other policy "
+                f"data policy 'mixed_streams' of {context.policy!r}: source = {config.source!r} is not another policy "
                 f"of this run; there are {', '.join(sorted(others)) or 'none'}"
             )
         if config.max_age is not None and config.max_age > bound:

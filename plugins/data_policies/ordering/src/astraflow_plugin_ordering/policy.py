@@ -8,9 +8,9 @@ statistics stamped at acceptance, largest first. What is expected waits, and may
 
 from __future__ import annotations
 
-from astraflow_core.policy_tools.statistics import surprise
 from astraflow_core.types import BufferedRow, ComponentContext
 from astraflow_plugin_ordering.config import OrderingConfig
+from astraflow_policy_tools.statistics import surprise
 
 
 class Ordering:

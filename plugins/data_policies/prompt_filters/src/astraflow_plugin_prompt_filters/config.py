@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from astraflow_core.config.models import ConfigModel, PositiveInt
-from astraflow_core.policy_tools.schedule import Schedule, values
+from astraflow_policy_tools.schedule import Schedule, values
 
 Share = Annotated[float, Field(ge=0, le=1)]
 OF_POLICY = "Policy whose groups count; default: the run's first."

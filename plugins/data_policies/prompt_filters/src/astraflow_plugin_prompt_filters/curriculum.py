@@ -12,14 +12,14 @@ from __future__ import annotations
 from typing import Any
 
 from astraflow_core.errors import PromptError
-from astraflow_core.policy_tools.chance import Chance
-from astraflow_core.policy_tools.outcomes import watched_policy
-from astraflow_core.policy_tools.prompt_table import PromptTable
-from astraflow_core.policy_tools.schedule import at
-from astraflow_core.policy_tools.states import require_keys
-from astraflow_core.policy_tools.statistics import mean
 from astraflow_core.types import ComponentContext, GroupSummary, Prompt, Verdict
 from astraflow_plugin_prompt_filters.config import CurriculumConfig
+from astraflow_policy_tools.chance import Chance
+from astraflow_policy_tools.outcomes import watched_policy
+from astraflow_policy_tools.prompt_table import PromptTable
+from astraflow_policy_tools.schedule import at
+from astraflow_policy_tools.states import require_keys
+from astraflow_policy_tools.statistics import mean
 
 KEEP = Verdict(True)
 

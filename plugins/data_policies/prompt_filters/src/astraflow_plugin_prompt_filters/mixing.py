@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import Any
 
 from astraflow_core.errors import PromptError
-from astraflow_core.policy_tools.outcomes import watched_policy
-from astraflow_core.policy_tools.schedule import at
-from astraflow_core.policy_tools.states import require_keys
 from astraflow_core.types import ComponentContext, Prompt
 from astraflow_plugin_prompt_filters.config import MixingConfig
+from astraflow_policy_tools.outcomes import watched_policy
+from astraflow_policy_tools.schedule import at
+from astraflow_policy_tools.states import require_keys
 
 
 class Mixing:

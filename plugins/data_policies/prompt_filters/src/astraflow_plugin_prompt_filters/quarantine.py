@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from astraflow_core.policy_tools.prompt_table import PromptTable
-from astraflow_core.policy_tools.states import require_keys
 from astraflow_core.types import ComponentContext, Prompt
 from astraflow_plugin_prompt_filters.config import QuarantineConfig
+from astraflow_policy_tools.prompt_table import PromptTable
+from astraflow_policy_tools.states import require_keys
 
 FAILED = ("failed", "set_aside")
 

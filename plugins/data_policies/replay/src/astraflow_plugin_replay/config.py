@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from astraflow_core.config.models import ConfigModel, PositiveInt
+from astraflow_core.config.or_none import OrNone
 
 
 class ReplayConfig(ConfigModel):
@@ -17,14 +18,15 @@ class ReplayConfig(ConfigModel):
     )
     selector: Literal["latest", "uniform", "prioritised"] = Field(
         "latest",
-        description="'latest': what was trained last; 'uniform': at random; 'prioritised': at random, by "
+        description="'latest': what was trained for the first time last; 'uniform': at random; 'prioritised': at random, by "
         "(|reward - group mean| / (group std + 1e-5)) ** exponent.",
     )
     pool_size: PositiveInt = Field(
-        10_000, description="Only the rows trained last are candidates, as many as this."
+        10_000,
+        description="Candidates: as many different rows as this, those trained for the first time last.",
     )
-    reuse_limit: PositiveInt | None = Field(
-        None, description="Times that a row is served again at most; default: any number."
+    reuse_limit: OrNone[PositiveInt] = Field(
+        None, description="Times that a row is served again at most; 'none': any number."
     )
     max_staleness: Annotated[int, Field(ge=0)] | None = Field(
         None, description="Staleness bound of rows served again; default, and at most: the run's."

@@ -1,8 +1,9 @@
 """Replay: a share of each batch is rows of earlier batches.
 
 The buffer replay of AstraFlow 0.1.2: of ``N`` rows, ``floor(N · ratio)`` are taken from the pool first (fewer if
-it has fewer) and the rest are fresh; rows enter the pool when their update is done; a batch has its fresh rows
-first. ``selector = "latest"`` is its only selector, the newest rows of the pool. ``uniform`` and
+it has fewer) and the rest are fresh; rows enter the pool when their update is done, once, and keep their place in it
+when they are served again; a batch has its fresh rows first. ``selector = "latest"`` is its only selector, the rows
+that entered last. ``uniform`` and
 ``prioritised`` draw without replacement; the priority is the distance of the reward from the group's mean in
 standard deviations, as stamped at acceptance, after the proportional variant of prioritised experience replay
 (Schaul et al. 2016, arXiv 1511.05952) with its exponent and without its importance weights.
@@ -19,15 +20,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from astraflow_core.errors import UserError
-from astraflow_core.policy_tools.chance import Chance
-from astraflow_core.policy_tools.states import require_keys
-from astraflow_core.policy_tools.statistics import surprise
 from astraflow_core.types import BufferedRow, ComponentContext
 from astraflow_plugin_replay.config import ReplayConfig
+from astraflow_policy_tools.chance import Chance
+from astraflow_policy_tools.states import require_keys
+from astraflow_policy_tools.statistics import surprise
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 8
+BATCHES_BEFORE_WARNING = 8
 """Batches in a row without a row served again after which its cause is looked for."""
 
 ROUNDING = 1e-9
@@ -105,11 +106,11 @@ class Replay:
             return
         batches, seen, at_bound = self._in_vain
         self._in_vain = [batches + 1, seen + rows, at_bound + last_time]
-        if batches + 1 == PATIENCE and 2 * self._in_vain[2] > self._in_vain[1]:
+        if batches + 1 == BATCHES_BEFORE_WARNING and 2 * self._in_vain[2] > self._in_vain[1]:
             log.warning(
                 "data policy 'replay' has no effect: in %d batches no row was served again, since %d of their %d rows "
                 "were %d versions old when they were served first, and %s = %d allows no more; raise it",
-                PATIENCE, self._in_vain[2], self._in_vain[1], self._bound, self._key, self._bound,
+                BATCHES_BEFORE_WARNING, self._in_vain[2], self._in_vain[1], self._bound, self._key, self._bound,
             )  # fmt: skip
 
     def _candidates(self, kept: Sequence[BufferedRow], version: int) -> list[BufferedRow]:

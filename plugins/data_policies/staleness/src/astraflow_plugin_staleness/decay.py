@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from astraflow_core.policy_tools.chance import Chance
-from astraflow_core.policy_tools.states import require_keys
 from astraflow_core.types import BufferedRow, ComponentContext
 from astraflow_plugin_staleness.config import StalenessDecayConfig
+from astraflow_policy_tools.chance import Chance
+from astraflow_policy_tools.states import require_keys
 
 
 class StalenessDecay:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from astraflow_core.policy_tools.outcomes import watched_policy
-from astraflow_core.policy_tools.states import require_keys
 from astraflow_core.types import ComponentContext, GroupSummary, Prompt, Verdict
 from astraflow_plugin_staleness.config import StalenessThrottleConfig
+from astraflow_policy_tools.outcomes import watched_policy
+from astraflow_policy_tools.states import require_keys
 
 KEEP = Verdict(True)
 
@@ -54,7 +54,7 @@ class StalenessThrottle:
         return KEEP
 
     def on_version(self, policy: str, version: int) -> None:
-        """Set the limit anew."""
+        """Set the limit again."""
         if policy != self._policy or self._groups == 0:
             return
         self._last = self._staleness / self._groups

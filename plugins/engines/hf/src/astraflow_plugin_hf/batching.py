@@ -16,10 +16,10 @@ from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, Generat
 from transformers.utils import logging as transformers_logging
 
 from astraflow_core.errors import EngineLost, UserError, WeightsError
-from astraflow_core.serving.model_folder import ModelFolder
-from astraflow_core.serving.tokens import long_stops, single_stops
 from astraflow_plugin_hf.config import HFConfig
 from astraflow_plugin_hf.sampler import Record, Sampler
+from astraflow_serving.model_folder import ModelFolder
+from astraflow_serving.tokens import long_stops, single_stops
 
 _GIB = 1 << 30
 _JOIN_S = 30.0

@@ -13,13 +13,13 @@ import numpy.typing as npt
 
 from astraflow_core.errors import WeightsError
 from astraflow_core.protocols.engine import PauseMode
-from astraflow_core.serving.desk import Flight
-from astraflow_core.serving.engine import Backend, DeskEngine, end_requests
-from astraflow_core.serving.tokens import check_tokens
 from astraflow_core.types import ComponentContext, GenerateResult, LogprobSemantics, WeightSource
 from astraflow_plugin_hf.batching import Batching
 from astraflow_plugin_hf.config import HFConfig
 from astraflow_plugin_hf.sampler import SEMANTICS, Record
+from astraflow_serving.desk import Flight
+from astraflow_serving.engine import Backend, DeskEngine, end_requests
+from astraflow_serving.tokens import check_tokens
 
 T = TypeVar("T")
 _END_S = 60.0
@@ -88,7 +88,7 @@ class HFBackend(Backend):
         await self.call(self.batching.go_on)
 
     async def end(self, flights: Sequence[Flight]) -> None:
-        """By the sampler; the scheduler hears of it afterwards."""
+        """By the sampler; the scheduler learns of it afterwards."""
         for flight in flights:
             if flight in self._records:
                 self.batching.sampler.end(self._records[flight], "abort")

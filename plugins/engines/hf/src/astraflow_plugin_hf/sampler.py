@@ -18,9 +18,9 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
     ContinuousBatchingLogitsProcessor,
 )
 
-from astraflow_core.serving.tokens import first_stop
 from astraflow_core.types import GenerateRequest, GenerateResult, LogprobSemantics
 from astraflow_core.types.generation import FinishReason
+from astraflow_serving.tokens import first_stop
 
 SEMANTICS = LogprobSemantics(temperature=True, truncation=False)
 

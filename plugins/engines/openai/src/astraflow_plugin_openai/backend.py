@@ -11,15 +11,20 @@ import numpy.typing as npt
 
 from astraflow_core.errors import AstraFlowError, WeightsError
 from astraflow_core.protocols.engine import PauseMode
-from astraflow_core.serving.desk import Flight
-from astraflow_core.serving.engine import Backend, end_requests
-from astraflow_core.serving.http import Client, ServerRefused, ServerSilent
-from astraflow_core.serving.model_folder import ModelConfig
 from astraflow_core.types import GenerateRequest, GenerateResult, WeightSource
 from astraflow_plugin_openai import completions
-from astraflow_plugin_openai.completions import Completion, TextCompletion, Texts, TokenCompletion
+from astraflow_plugin_openai.completions import (
+    PendingCompletion,
+    TextCompletion,
+    Texts,
+    TokenCompletion,
+)
 from astraflow_plugin_openai.config import OpenAIConfig
 from astraflow_plugin_openai.patience import is_away, patiently
+from astraflow_serving.desk import Flight
+from astraflow_serving.engine import Backend, end_requests
+from astraflow_serving.http import ServerClient, ServerRefused, ServerSilent
+from astraflow_serving.model_folder import ModelConfig
 
 
 class OpenAIBackend(Backend):
@@ -28,7 +33,7 @@ class OpenAIBackend(Backend):
     def __init__(
         self,
         config: OpenAIConfig,
-        client: Client,
+        client: ServerClient,
         model: ModelConfig,
         served: str,
         context_length: int,
@@ -49,7 +54,7 @@ class OpenAIBackend(Backend):
         """A frozen model has one."""
         return 0
 
-    def completion(self, request: GenerateRequest) -> Completion:
+    def completion(self, request: GenerateRequest) -> PendingCompletion:
         """A request as the server takes it."""
         if self.texts is None:
             return TokenCompletion(request, self._eos)
@@ -72,7 +77,7 @@ class OpenAIBackend(Backend):
             work.cancel()
             del self._work[flight]
 
-    async def follow(self, completion: Completion) -> None:
+    async def follow(self, completion: PendingCompletion) -> None:
         """Take in the events of an answer, asked for again as long as none of it has come."""
         body = {"model": self._served, **completion.body()}
 
@@ -87,7 +92,7 @@ class OpenAIBackend(Backend):
                             return
             except (ServerSilent, ServerRefused) as error:
                 if completion.count and is_away(error):  # another try would sample something else
-                    raise AstraFlowError(f"an answer was broken off: {error}") from error
+                    raise AstraFlowError(f"an answer was interrupted: {error}") from error
                 raise
 
         await patiently(once, self._retry_s)
@@ -121,7 +126,7 @@ class OpenAIBackend(Backend):
         )
 
     async def close(self) -> None:
-        """End all requests; the server goes on."""
+        """End all requests; the server continues."""
         self.desk.close()
         self.desk.fail(RuntimeError("engine 'openai' was closed"))
         await end_requests(self, list(self.desk.running))

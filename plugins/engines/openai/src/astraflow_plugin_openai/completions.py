@@ -11,9 +11,16 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from astraflow_core.errors import AstraFlowError, UserError
-from astraflow_core.serving.tokens import choice_fields, first_stop, long_stops, single_stops
 from astraflow_core.types import GenerateRequest, GenerateResult
 from astraflow_core.types.generation import FinishReason
+from astraflow_serving.tokens import (
+    TokenId,
+    choice_fields,
+    first_stop,
+    long_stops,
+    single_stops,
+)
+from astraflow_wire.decoding import UNDECODABLE
 
 PATH = "/completions"
 
@@ -28,7 +35,7 @@ class _Logprobs(msgspec.Struct):
 
 class _Choice(msgspec.Struct):
     text: str = ""
-    token_ids: list[int] | None = None
+    token_ids: list[TokenId] | None = None
     logprobs: _Logprobs | None = None
     finish_reason: str | None = None
     prompt_logprobs: list[dict[str, _Logprob] | None] | None = None
@@ -45,13 +52,13 @@ def choices_of(answer: bytes) -> list[_Choice]:
     """Decode an answer or an event of a stream; raises :class:`AstraFlowError` if it is none."""
     try:
         return _answer.decode(answer).choices
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise AstraFlowError(
             f"the server's answer to {PATH} is not as expected ({error}): {answer[:200]!r}"
         ) from error
 
 
-class Completion(Protocol):
+class PendingCompletion(Protocol):
     """One request under way. ``count`` are the tokens that are known so far."""
 
     @property
@@ -231,7 +238,11 @@ def read_scores(answer: bytes, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.
     scores = np.zeros(len(tokens), dtype=np.float32)
     for position, (token, given) in enumerate(zip(tokens.tolist(), found[0], strict=True)):
         if given is not None:
-            scores[position] = given[str(token)].logprob
+            if (entry := given.get(str(token))) is None:
+                raise AstraFlowError(
+                    f"the server scored another token than {token} at position {position}"
+                )
+            scores[position] = entry.logprob
     return scores
 
 

@@ -12,9 +12,6 @@ import numpy.typing as npt
 
 from astraflow_core.errors import AstraFlowError, PreflightError, UserError
 from astraflow_core.protocols.engine import PauseMode
-from astraflow_core.serving.engine import DeskEngine
-from astraflow_core.serving.http import Client
-from astraflow_core.serving.model_folder import ModelConfig
 from astraflow_core.types import (
     ComponentContext,
     GenerateRequest,
@@ -26,6 +23,9 @@ from astraflow_plugin_openai.backend import OpenAIBackend
 from astraflow_plugin_openai.completions import Texts
 from astraflow_plugin_openai.config import OpenAIConfig
 from astraflow_plugin_openai.patience import patiently
+from astraflow_serving.engine import DeskEngine
+from astraflow_serving.http import ServerClient
+from astraflow_serving.model_folder import ModelConfig
 
 
 class _Model(msgspec.Struct):
@@ -60,7 +60,7 @@ class OpenAIEngine(DeskEngine[OpenAIBackend]):
         known = await asyncio.to_thread(ModelConfig.read, model)
         texts = await asyncio.to_thread(Texts, model) if config.tokens == "text" else None
         stall_s = config.stall_deadline_s
-        client = Client("server", config.url, stall_s, stall_s, self._headers())
+        client = ServerClient("server", config.url, stall_s, stall_s, self._headers())
         try:
             served = await self._find(client)
             length = config.context_length or served.max_model_len or known.positions
@@ -80,7 +80,7 @@ class OpenAIEngine(DeskEngine[OpenAIBackend]):
             raise PreflightError(f"api_key_env = {name!r}: the environment has no such variable")
         return {"Authorization": f"Bearer {key}"}
 
-    async def _find(self, client: Client) -> _Model:
+    async def _find(self, client: ServerClient) -> _Model:
         wanted = self._config.served_model
         try:
             if wanted is not None:

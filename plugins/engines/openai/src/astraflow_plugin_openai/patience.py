@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from astraflow_core.errors import AstraFlowError, EngineLost
-from astraflow_core.serving.http import ServerRefused, ServerSilent
+from astraflow_serving.http import ServerRefused, ServerSilent
 
 T = TypeVar("T")
 _AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504})

@@ -48,8 +48,8 @@ class SGLangConfig(ConfigModel):
     )
     keep: Literal["in_place", "retract"] = Field(
         default="in_place",
-        description="What a pause that keeps requests does with their keys and values: leave them, or "
-        "compute them anew, with the weights of then.",
+        description="What a pause does with the keys and values of requests: leave them, which needs a server "
+        "without overlap scheduler and prefix cache, or compute them again, with the weights at that time.",
     )
     update: Literal["disk", "tensor", "distributed"] = Field(
         default="disk",

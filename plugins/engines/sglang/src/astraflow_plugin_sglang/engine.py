@@ -6,17 +6,17 @@ import asyncio
 from pathlib import Path
 
 from astraflow_core.errors import DeadlineExceeded, PreflightError
-from astraflow_core.serving.child_server import AttachedServer
-from astraflow_core.serving.engine import DeskEngine
-from astraflow_core.serving.http import ServerRefused, ServerSilent
-from astraflow_core.serving.model_folder import ModelFolder
-from astraflow_core.serving.routes import own_url
-from astraflow_core.serving.server_backend import Server
 from astraflow_core.types import ComponentContext, LogprobSemantics
 from astraflow_plugin_sglang.backend import SGLangBackend
 from astraflow_plugin_sglang.config import SGLangConfig
 from astraflow_plugin_sglang.generation import SEMANTICS
 from astraflow_plugin_sglang.server import LABEL, sglang_server
+from astraflow_serving.child_server import AttachedServer
+from astraflow_serving.engine import DeskEngine
+from astraflow_serving.http import ServerRefused, ServerSilent
+from astraflow_serving.model_folder import ModelFolder
+from astraflow_serving.routes import own_url
+from astraflow_serving.server_backend import ModelServer
 
 
 class SGLangEngine(DeskEngine[SGLangBackend]):
@@ -53,7 +53,7 @@ class SGLangEngine(DeskEngine[SGLangBackend]):
             raise
         self._backend = backend
 
-    def _server(self, model: Path) -> Server:
+    def _server(self, model: Path) -> ModelServer:
         if self._config.url is not None:
             url = own_url(self._config.urls, self._config.router, self._context)
             return AttachedServer(LABEL, url)

@@ -9,16 +9,18 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow_core.errors import AstraFlowError
-from astraflow_core.serving.tokens import first_stop, long_stops, single_stops
 from astraflow_core.types import GenerateRequest, GenerateResult, LogprobSemantics
 from astraflow_core.types.generation import FinishReason
+from astraflow_serving.http import ServerRefused
+from astraflow_serving.tokens import TokenId, first_stop, long_stops, single_stops
+from astraflow_wire.decoding import UNDECODABLE
 
 PATH = "/generate"
 SEMANTICS = LogprobSemantics(temperature=True, truncation=False)
 """SGLang's sampler takes log-probs after dividing by the temperature and before top-k, top-p and min-p
 (unless its environment says SGLANG_RETURN_ORIGINAL_LOGPROB)."""
 
-_Entry = tuple[float | None, int, str | None]
+_Entry = tuple[float | None, TokenId, str | None]
 
 
 class _Span(msgspec.Struct):
@@ -30,6 +32,7 @@ class _Span(msgspec.Struct):
 class _Finish(msgspec.Struct):
     type: str
     message: str | None = None
+    status_code: int | None = None
 
 
 class _Meta(msgspec.Struct):
@@ -37,29 +40,45 @@ class _Meta(msgspec.Struct):
     finish_reason: _Finish | None = None
     output_token_logprobs: list[_Entry] = []
     input_token_logprobs: list[_Entry] = []
+    weight_version: str | None = None
     weight_versions: list[_Span] = []
 
 
 class _Answer(msgspec.Struct):
-    meta_info: _Meta
+    meta_info: _Meta | None = None
+    error: Any = None
 
 
 _answer = msgspec.json.Decoder(_Answer, strict=False)
 
 
 def read(answer: bytes) -> _Meta:
-    """The part of an answer that counts; raises :class:`AstraFlowError` if it is none."""
+    """The part of an answer that counts. Raises :class:`ServerRefused` if it says that the request failed, which an
+    event of a stream does after the status 200; :class:`AstraFlowError` if it is not an answer."""
     try:
-        return _answer.decode(answer).meta_info
-    except msgspec.MsgspecError as error:
+        decoded = _answer.decode(answer)
+    except UNDECODABLE as error:
         raise AstraFlowError(
             f"SGLang's answer to {PATH} is not as expected ({error}): {answer[:200]!r}"
         ) from error
+    meta = decoded.meta_info
+    if meta is None:
+        code = decoded.error.get("code") if isinstance(decoded.error, dict) else None
+        raise ServerRefused(code if isinstance(code, int) else 400, _failed(answer))
+    reason = meta.finish_reason
+    if reason is not None and reason.type == "abort" and (reason.status_code or 0) >= 400:
+        assert reason.status_code is not None
+        raise ServerRefused(reason.status_code, _failed(reason.message))
+    return meta
+
+
+def _failed(said: object) -> str:
+    return f"POST {PATH}: {str(said)[:300]}"
 
 
 def body_of(identifier: str, request: GenerateRequest) -> dict[str, Any]:
     """The body of a request. ``ignore_eos`` makes SGLang ignore stop tokens of every sort, so all stops are
-    looked for here too (:class:`Sampled`)."""
+    looked for here too (:class:`SampledStream`)."""
     sampling = request.sampling
     truncation: dict[str, float] = {"top_p": 1.0, "top_k": -1, "min_p": 0.0}
     if sampling.temperature > 0:
@@ -83,16 +102,25 @@ def body_of(identifier: str, request: GenerateRequest) -> dict[str, Any]:
     }
 
 
-class Sampled:
-    """What the server has sampled for one request."""
+class SampledStream:
+    """What the server has sampled for one request. ``since`` is the version that it served when the request was
+    sent, if that is known.
 
-    def __init__(self, request: GenerateRequest, eos: tuple[int, ...]) -> None:
+    Only the last event says which version sampled which tokens. The events before carry the version that is served
+    when they are made, of which only their last token is known for sure to be."""
+
+    def __init__(
+        self, request: GenerateRequest, eos: tuple[int, ...], since: int | None = None
+    ) -> None:
         self._request = request
         stops = [(token,) for token in single_stops(request.sampling, eos)]
         self._stops = [*stops, *long_stops(request.sampling)]
+        self._since = None if since is None else str(since)
         self._tokens: list[int] = []
         self._logprobs: list[float] = []
         self._spans: list[_Span] = []
+        self._served: list[_Span] = []
+        self._sure: int | None = None
         self._cut: int | None = None
         self.finish: _Finish | None = None
 
@@ -107,7 +135,8 @@ class Sampled:
         return self._cut is not None
 
     def take(self, answer: bytes) -> None:
-        """Take an event, which repeats what came before or, as the server was started, does not."""
+        """Take an event, which repeats what came before or, as the server was started, does not. Raises
+        :class:`ServerRefused` if it says that the request failed."""
         meta = read(answer)
         new = meta.output_token_logprobs
         before = len(self._tokens)
@@ -116,28 +145,53 @@ class Sampled:
         self._tokens += [token for _, token, _ in new]
         self._logprobs += [logprob or 0.0 for logprob, _, _ in new]
         self._spans = meta.weight_versions or self._spans
+        self._note(meta.weight_version, before)
         self.finish = meta.finish_reason or self.finish
         if self._cut is None:
             self._cut = first_stop(self._tokens, before, self._stops)
 
+    def _note(self, version: str | None, before: int) -> None:
+        """Remember under which version the tokens after the first ``before`` came."""
+        last = self._served[-1].version if self._served else self._since
+        new = len(self._tokens) - before
+        if new and self._sure is None and (version is None or (new > 1 and version != last)):
+            self._sure = before
+        if self._served and version == last:
+            self._served[-1].end += new
+        elif version is not None:
+            self._served.append(_Span(version, before, before + new))
+
     def result(self) -> GenerateResult:
         """All of it; raises :class:`AstraFlowError` unless each token has its version."""
-        covered = sum(span.end - span.start for span in self._spans)
-        if covered != len(self._tokens):
+        lengths = [span.end - span.start for span in self._spans]
+        if sum(lengths) != len(self._tokens) or min(lengths, default=0) < 0:
             raise AstraFlowError(
                 f"SGLang returned {len(self._tokens)} tokens and versions of "
                 f"{[(s.version, s.start, s.end) for s in self._spans]}"
             )
-        versions = np.repeat(
-            np.array([int(span.version) for span in self._spans], dtype=np.int32),
-            [span.end - span.start for span in self._spans],
-        )
+        return self._result(self._spans, self.count, self._reason())
+
+    def partial(self) -> GenerateResult:
+        """What came until now, for a request that is not waited for any longer. Tokens that came in one event with
+        a change of version are left out, and those after them, since nobody says which version sampled them."""
+        count = self.count if self._sure is None else min(self.count, self._sure)
+        return self._result(self._served, count, "stop" if count == self._cut else "abort")
+
+    def _result(self, spans: list[_Span], count: int, reason: FinishReason) -> GenerateResult:
+        try:
+            numbers = np.array([int(span.version) for span in spans], dtype=np.int32)
+        except (ValueError, OverflowError) as error:
+            raise AstraFlowError(
+                f"SGLang sampled with a version that no engine gave it ({error}); name each server behind the "
+                "router in the key url"
+            ) from error
+        versions = np.repeat(numbers, [span.end - span.start for span in spans])
         return GenerateResult(
             self._request.id,
-            np.array(self._tokens[: self._cut], dtype=np.int32),
-            np.array(self._logprobs[: self._cut], dtype=np.float32),
-            versions[: self._cut],
-            self._reason(),
+            np.array(self._tokens[:count], dtype=np.int32),
+            np.array(self._logprobs[:count], dtype=np.float32),
+            versions[:count],
+            reason,
         )
 
     def _reason(self) -> FinishReason:

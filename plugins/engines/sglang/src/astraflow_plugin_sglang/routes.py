@@ -1,17 +1,19 @@
-"""The routes of SGLang that this engine uses, and how it says its version."""
+"""The routes of SGLang that this engine uses, and what it says about itself."""
 
 from __future__ import annotations
 
 import json
 from contextlib import suppress
+from typing import Any
 
-from astraflow_core.serving.http import Client, ServerRefused
 from astraflow_plugin_sglang.generation import PATH
+from astraflow_serving.http import ServerClient, ServerRefused
 
 ROUTES = frozenset(
     {
-        PATH, "/abort_request", "/pause_generation", "/continue_generation",
-        "/update_weights_from_disk", "/update_weights_from_tensor", "/init_weights_update_group",
+        PATH, "/abort_request", "/pause_generation", "/continue_generation", "/flush_cache",
+        "/begin_weight_update", "/end_weight_update", "/update_weights_from_disk",
+        "/update_weights_from_tensor", "/init_weights_update_group", "/destroy_weights_update_group",
         "/update_weights_from_distributed",
     }
 )  # fmt: skip
@@ -19,11 +21,12 @@ _INFO = ("/server_info", "/get_server_info")
 """The second is the name of older versions."""
 
 
-async def version_of(client: Client) -> str | None:
-    """What the server says that it is; ``None`` if it does not say."""
+async def server_info(client: ServerClient) -> dict[str, Any]:
+    """How the server was started; empty if it does not say. Its scheduler takes part in the answer, so that all that
+    it was told before is done then."""
     for path in _INFO:
         with suppress(ServerRefused, ValueError):
             info = json.loads(await client.get(path))
-            if isinstance(info, dict) and isinstance(info.get("version"), str):
-                return str(info["version"])
-    return None
+            if isinstance(info, dict):
+                return info
+    return {}

@@ -6,8 +6,9 @@ import os
 import sys
 from pathlib import Path
 
-from astraflow_core.serving.child_server import ChildServer, free_port
 from astraflow_plugin_sglang.config import SGLangConfig
+from astraflow_plugin_sglang.demands import demands
+from astraflow_serving.child_server import ChildServer, free_port
 
 LABEL = "SGLang"
 KNOWN_CAUSES = (
@@ -42,18 +43,17 @@ QUIET_HEALTH = {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0"}
 
 
 def sglang_server(config: SGLangConfig, model: Path, log_file: Path, seed: int) -> ChildServer:
-    """On loopback, without a tokenizer and without a prefix cache, unless every update flushes that one."""
+    """On loopback, and as :mod:`astraflow_plugin_sglang.demands` has it."""
     port = free_port(config.port)
     command = [
         *(config.server_python or sys.executable, "-m", "sglang.launch_server"),
         *("--model-path", str(model), "--host", "127.0.0.1", "--port", str(port)),
-        *("--skip-tokenizer-init", "--random-seed", str(seed % 2**31), "--dtype", config.dtype),
+        *("--random-seed", str(seed % 2**31), "--dtype", config.dtype),
         *("--tp-size", str(config.tensor_parallel)),
         *("--max-running-requests", str(config.max_batch)),
     ]
-    if config.keep == "in_place":
-        # Not kept apart by version, and not to be flushed while frozen requests hold blocks of it.
-        command.append("--disable-radix-cache")
+    for demand in demands(config.keep):
+        command += demand.argument.split()
     if config.context_length is not None:
         command += ["--context-length", str(config.context_length)]
     if config.memory_fraction is not None:
@@ -61,6 +61,7 @@ def sglang_server(config: SGLangConfig, model: Path, log_file: Path, seed: int) 
     command += config.arguments
     own = {**os.environ, **QUIET_HEALTH}
     own.setdefault("HF_HUB_OFFLINE", "1")
+    own.pop("SGLANG_RETURN_ORIGINAL_LOGPROB", None)  # with it they are not what SEMANTICS says
     url = f"http://127.0.0.1:{port}"
     return ChildServer(
         LABEL, url, command, own, log_file, config.start_deadline_s, KNOWN_CAUSES

@@ -9,13 +9,13 @@ import torch
 from safetensors.torch import load_file
 
 from astraflow_core.errors import WeightsError
-from astraflow_core.serving.adapter import adapter_shape
-from astraflow_core.serving.model_folder import ModelFolder
 from astraflow_core.types import WeightSource
-from astraflow_core.wire.model_digest import digest_of_model
+from astraflow_serving.adapter import adapter_shape
+from astraflow_serving.model_folder import ModelFolder
+from astraflow_wire.model_files.model_digest import digest_of_model
 
 
-class Adapters:
+class AdapterMerger:
     """Makes ``W + B A`` of the matrices that an adapter changes (Hu et al. 2021, arXiv:2106.09685; the scale is in
     ``B``), in float32, rounded to the model's dtype. Memory: a copy of each matrix that any adapter has changed
     since the last whole version."""

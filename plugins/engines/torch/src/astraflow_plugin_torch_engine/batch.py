@@ -36,7 +36,7 @@ class Job:
     future: asyncio.Future[GenerateResult]
 
 
-class Batch:
+class DecodingBatch:
     """Rows 0 … ``size`` - 1 run; compact after every :meth:`remove`."""
 
     def __init__(self, capacity: int, eos: tuple[int, ...]) -> None:

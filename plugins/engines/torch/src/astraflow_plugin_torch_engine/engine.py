@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from astraflow_core.errors import DeadlineExceeded
 from astraflow_core.protocols.engine import PauseMode
-from astraflow_core.serving.tokens import check_request, check_tokens
 from astraflow_core.types import (
     Bucket,
     ComponentContext,
@@ -26,8 +25,9 @@ from astraflow_plugin_torch_engine.batch import Job
 from astraflow_plugin_torch_engine.config import TorchEngineConfig
 from astraflow_plugin_torch_engine.loop import DecodeLoop
 from astraflow_plugin_torch_engine.model import CausalModel
-from astraflow_plugin_torch_engine.receiving import Place
+from astraflow_plugin_torch_engine.receiving import BroadcastMembership
 from astraflow_plugin_torch_engine.sampling import SEMANTICS
+from astraflow_serving.tokens import check_request, check_tokens
 
 _CLOSE_SECONDS = 60.0
 
@@ -40,7 +40,7 @@ class TorchEngine:
         self._config = config
         self._seed = context.seed
         self._running: DecodeLoop | None = None
-        self._joined: Place | None = None
+        self._joined: BroadcastMembership | None = None
 
     @property
     def logprob_semantics(self) -> LogprobSemantics:
@@ -61,7 +61,7 @@ class TorchEngine:
         return self._running
 
     @property
-    def _place(self) -> Place:
+    def _place(self) -> BroadcastMembership:
         if self._joined is None:
             raise RuntimeError("engine 'torch' is not running: it was not started")
         return self._joined
@@ -72,7 +72,7 @@ class TorchEngine:
             raise RuntimeError("engine 'torch' is running already")
         loaded = await asyncio.to_thread(CausalModel, model, self._config)
         events = asyncio.get_running_loop()
-        self._joined = Place(loaded.device, self._config.broadcast_deadline_s)
+        self._joined = BroadcastMembership(loaded.device, self._config.broadcast_deadline_s)
         self._running = DecodeLoop(loaded, self._config, self._seed, events)
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
@@ -97,7 +97,7 @@ class TorchEngine:
         return scores
 
     async def pause(self, mode: PauseMode) -> None:
-        """Requests that wait for admission go on waiting, in every mode."""
+        """Requests that wait for admission keep waiting, in every mode."""
         loop = self._loop
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         await _command(loop, lambda: loop.pause(mode, done))
@@ -124,7 +124,7 @@ class TorchEngine:
         return 1
 
     async def join(self, rendezvous: Rendezvous) -> None:
-        """Meet the trainer and the others; decoding goes on."""
+        """Meet the trainer and the others; decoding continues."""
         await asyncio.to_thread(self._place.take, rendezvous)
 
     async def receive(self, version: int, buckets: Sequence[Bucket]) -> None:

@@ -21,8 +21,8 @@ import torch
 from astraflow_core.errors import RunFailed, WrongVersion
 from astraflow_core.protocols.engine import PauseMode
 from astraflow_core.types import GenerateResult, WeightSource
-from astraflow_plugin_torch_engine.adapters import Adapters
-from astraflow_plugin_torch_engine.batch import Batch, Job
+from astraflow_plugin_torch_engine.adapters import AdapterMerger
+from astraflow_plugin_torch_engine.batch import DecodingBatch, Job
 from astraflow_plugin_torch_engine.cache import TILE, KVPool, bucket
 from astraflow_plugin_torch_engine.config import TorchEngineConfig
 from astraflow_plugin_torch_engine.model import CausalModel
@@ -54,11 +54,11 @@ class DecodeLoop:
             ("tokens_generated", "prompt_tokens", "prefill_tokens", "steps"), 0
         )
         self.seconds = {"decode_seconds": 0.0, "prefill_seconds": 0.0}
-        self._adapters = Adapters(model.folder, model.module)
+        self._adapters = AdapterMerger(model.folder, model.module)
         self._config = config
         self._events = events
         self._generator = torch.Generator(model.device).manual_seed(seed)
-        self._batch = Batch(config.max_batch, model.eos)
+        self._batch = DecodingBatch(config.max_batch, model.eos)
         self._pool = KVPool()
         self._inbox: deque[Job | tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
         self._waiting: list[tuple[int, int, Job]] = []

@@ -9,15 +9,15 @@ import torch
 from astraflow_core.errors import WeightsError
 from astraflow_core.types import Bucket, Rendezvous
 from astraflow_torch_weights.buckets import opened, receive, tensors_of
-from astraflow_torch_weights.group import Group, follow
+from astraflow_torch_weights.group import BroadcastGroup, follow
 
 
-class Place:
+class BroadcastMembership:
     """This engine's place in the broadcast that it joined last. Calls block, each for ``deadline_s`` at most."""
 
     def __init__(self, device: torch.device, deadline_s: float) -> None:
         self._device, self._deadline_s = device, deadline_s
-        self._group: Group | None = None
+        self._group: BroadcastGroup | None = None
 
     def take(self, rendezvous: Rendezvous) -> None:
         """Meet the other ranks; a place that was taken before is given up."""

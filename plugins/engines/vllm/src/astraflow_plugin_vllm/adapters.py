@@ -14,20 +14,22 @@ from pathlib import Path
 import msgspec
 
 from astraflow_core.errors import WeightsError
-from astraflow_core.serving.adapter import AdapterShape, adapter_shape
-from astraflow_core.serving.http import Client
-from astraflow_core.serving.model_folder import ModelFolder
 from astraflow_core.types import WeightSource
 from astraflow_core.types.weights import DTYPE_BYTES
-from astraflow_core.wire.model_digest import digest_of_model
-from astraflow_core.wire.tensor_file import lay_out
+from astraflow_serving.adapter import AdapterShape, adapter_shape
+from astraflow_serving.http import ServerClient
+from astraflow_serving.model_folder import ModelFolder
+from astraflow_wire.model_files.model_digest import digest_of_model
+from astraflow_wire.model_files.tensor_file import lay_out
 
 
-class Adapters:
+class ServerAdapters:
     """``name`` is the server's name for the adapter of this session. ``base`` is the digest of the version
     that is loaded whole; adapters for another one are refused."""
 
-    def __init__(self, client: Client, folder: ModelFolder, name: str, most_rank: int) -> None:
+    def __init__(
+        self, client: ServerClient, folder: ModelFolder, name: str, most_rank: int
+    ) -> None:
         self.name = name
         self._client = client
         self._folder = folder

@@ -13,21 +13,21 @@ import numpy.typing as npt
 
 from astraflow_core.errors import AstraFlowError, PreflightError
 from astraflow_core.protocols.engine import PauseMode
-from astraflow_core.serving.buckets import Bucket
-from astraflow_core.serving.desk import Flight
-from astraflow_core.serving.differences import what_differs
-from astraflow_core.serving.http import Client, ServerRefused, ServerSilent
-from astraflow_core.serving.model_folder import ModelFolder
-from astraflow_core.serving.server_backend import Patience, Server, ServerBackend, Version
-from astraflow_core.serving.tokens import first_stop, long_stops
 from astraflow_core.types import GenerateResult, WeightSource
 from astraflow_plugin_vllm import requests
-from astraflow_plugin_vllm.adapters import Adapters
+from astraflow_plugin_vllm.adapters import ServerAdapters
 from astraflow_plugin_vllm.config import VllmConfig
 from astraflow_plugin_vllm.metrics import SAMPLED, metrics
 from astraflow_plugin_vllm.routes import ROUTES
 from astraflow_plugin_vllm.server import LABEL
-from astraflow_plugin_vllm.updates import Reload, Transfer, Update, receive
+from astraflow_plugin_vllm.updates import Reload, TransferUpdate, VersionUpdate, receive
+from astraflow_serving.buckets import Bucket
+from astraflow_serving.desk import Flight
+from astraflow_serving.differences import what_differs
+from astraflow_serving.http import ServerClient, ServerRefused, ServerSilent
+from astraflow_serving.model_folder import ModelFolder
+from astraflow_serving.server_backend import ModelServer, ServerBackend, ServerTimeouts, Version
+from astraflow_serving.tokens import first_stop, long_stops
 
 PROVED = "0.32."
 
@@ -37,26 +37,26 @@ class VllmBackend(ServerBackend):
     version."""
 
     def __init__(
-        self, server: Server, config: VllmConfig, folder: ModelFolder, context_length: int
+        self, server: ModelServer, config: VllmConfig, folder: ModelFolder, context_length: int
     ) -> None:
-        patience = Patience(config.control_deadline_s, config.stall_deadline_s)
+        timeouts = ServerTimeouts(config.control_deadline_s, config.stall_deadline_s)
         others = [url for url in config.urls if config.router is not None and url != server.url]
         super().__init__(
-            "vllm", LABEL, server, folder, config.max_batch, context_length, patience,
+            "vllm", LABEL, server, folder, config.max_batch, context_length, timeouts,
             config.router, others,
         )  # fmt: skip
         self.slept = 0
         self._whole = self.loaded
         self._session = uuid.uuid4().hex[:12]
-        self._update: Update = (
-            Transfer(self.client, config.chunk_mb << 20)
+        self._update: VersionUpdate = (
+            TransferUpdate(self.client, config.chunk_mb << 20)
             if config.update == "transfer"
             else Reload(self.client, folder)
         )
         self._adapters = (
             None
             if config.lora_rank is None
-            else Adapters(self.client, folder, self._session, config.lora_rank)
+            else ServerAdapters(self.client, folder, self._session, config.lora_rank)
         )
         self._sampled_before = 0.0
         self._scored = 0
@@ -114,7 +114,7 @@ class VllmBackend(ServerBackend):
             bool(stops),
             self._adapter,
         )
-        sampled = requests.Sampled(request)
+        sampled = requests.SampledPieces(request)
         if not stops:
             sampled.take(await client.ask(requests.PATH, body, headers))
             return sampled.result()
@@ -206,7 +206,7 @@ class VllmBackend(ServerBackend):
         self.paused, self.slept = True, level
 
     async def wake(self) -> None:
-        """Weights first, loaded anew after level 2; then room for keys and values. Waking resumes the
+        """Weights first, loaded again after level 2; then room for keys and values. Waking resumes the
         scheduler, so it is paused again."""
         await self.control("/wake_up?tags=weights")
         if self.slept == 2:
@@ -231,7 +231,7 @@ class VllmBackend(ServerBackend):
         }
 
 
-async def context_length(client: Client) -> int:
+async def context_length(client: ServerClient) -> int:
     """Of the model that a server serves."""
     (served,) = json.loads(await client.get("/v1/models"))["data"][:1]
     return int(served["max_model_len"])

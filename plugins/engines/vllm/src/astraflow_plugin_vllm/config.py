@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from astraflow_core.config.models import ConfigModel, PositiveInt, Seconds
+from astraflow_core.config.or_none import OrNone
 
 PositiveFloat = Annotated[float, Field(gt=0)]
 Url = Annotated[str, Field(pattern=r"^(https?://|unix:/)")]
@@ -57,9 +58,9 @@ class VllmConfig(ConfigModel):
     chunk_mb: PositiveInt = Field(
         default=512, description="MiB of one chunk of an update by transfer."
     )
-    lora_rank: Annotated[int, Field(gt=0, le=512)] | None = Field(
+    lora_rank: OrNone[Annotated[int, Field(gt=0, le=512)]] = Field(
         default=None,
-        description="Highest rank of the adapters that come as versions; default: whole versions only.",
+        description="Highest rank of the adapters that come as versions; 'none': whole versions only.",
     )
     sleep_mode: bool = Field(
         default=False, description="Be able to sleep and wake (CUDA and ROCm only)."

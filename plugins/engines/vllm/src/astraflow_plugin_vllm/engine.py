@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from astraflow_core.errors import UserError
-from astraflow_core.serving.buckets import Bucket, Rendezvous
-from astraflow_core.serving.child_server import AttachedServer
-from astraflow_core.serving.engine import DeskEngine, end_requests, end_superseded
-from astraflow_core.serving.gpu import DRIVER
-from astraflow_core.serving.http import Client, ServerRefused, ServerSilent
-from astraflow_core.serving.model_folder import ModelFolder
-from astraflow_core.serving.routes import own_url
-from astraflow_core.serving.server_backend import Server
 from astraflow_core.types import ComponentContext, LogprobSemantics
 from astraflow_plugin_vllm.backend import VllmBackend, context_length
 from astraflow_plugin_vllm.config import VllmConfig
 from astraflow_plugin_vllm.server import LABEL, VllmServer
 from astraflow_plugin_vllm.updates import join
+from astraflow_serving.buckets import Bucket, Rendezvous
+from astraflow_serving.child_server import AttachedServer
+from astraflow_serving.engine import DeskEngine, end_requests, end_superseded
+from astraflow_serving.gpu import DRIVER
+from astraflow_serving.http import ServerClient, ServerRefused, ServerSilent
+from astraflow_serving.model_folder import ModelFolder
+from astraflow_serving.routes import own_url
+from astraflow_serving.server_backend import ModelServer
 
 
 class VllmEngine(DeskEngine[VllmBackend]):
@@ -27,7 +27,7 @@ class VllmEngine(DeskEngine[VllmBackend]):
     used as it is, instead of what the config asks for."""
 
     def __init__(
-        self, config: VllmConfig, context: ComponentContext, server: Server | None = None
+        self, config: VllmConfig, context: ComponentContext, server: ModelServer | None = None
     ) -> None:
         super().__init__("vllm")
         self._config = config
@@ -48,7 +48,7 @@ class VllmEngine(DeskEngine[VllmBackend]):
         await server.start()
         backend: VllmBackend | None = None
         try:
-            client = Client(f"{LABEL} server", server.url, self._config.control_deadline_s)
+            client = ServerClient(f"{LABEL} server", server.url, self._config.control_deadline_s)
             try:
                 length = await context_length(client)
             finally:
@@ -60,7 +60,7 @@ class VllmEngine(DeskEngine[VllmBackend]):
             raise
         self._backend = backend
 
-    def _server(self, model: Path) -> Server:
+    def _server(self, model: Path) -> ModelServer:
         if self._config.url is not None:
             url = own_url(self._config.urls, self._config.router, self._context)
             return AttachedServer(LABEL, url)

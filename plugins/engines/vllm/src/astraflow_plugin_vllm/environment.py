@@ -6,7 +6,7 @@ from pathlib import Path
 
 from astraflow_core.config.environments import Environment
 from astraflow_core.errors import UserError
-from astraflow_core.serving.gpu import DRIVER
+from astraflow_serving.gpu import DRIVER
 
 CPU, GPU = "runtime-cpu", "runtime"
 _PROVED_CPU = Path(__file__).with_name("constraints-cpu.txt")

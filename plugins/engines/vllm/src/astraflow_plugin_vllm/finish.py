@@ -19,7 +19,7 @@ IMPORTS = (
     "vllm.v1.engine.core",
     "vllm.v1.worker.cpu_worker",
     "vllm.model_executor.models.qwen3",
-    "astraflow_plugin_vllm.transfer",
+    "astraflow_plugin_vllm.workers.transfer",
     "astraflow_plugin_vllm.engine",
 )
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-from astraflow_core.serving.http import Client
+from astraflow_serving.http import ServerClient
 
 SAMPLED = "generation_tokens_total"
 _SAMPLE = re.compile(rb"^(vllm:\w+)(?:\{[^}]*\})? ([-+.\deE]+|NaN)$", re.MULTILINE)
 
 
-async def metrics(client: Client) -> dict[str, float]:
+async def metrics(client: ServerClient) -> dict[str, float]:
     """Its Prometheus samples, without their prefix and summed over their labels."""
     values: dict[str, float] = {}
     for name, value in _SAMPLE.findall(await client.get("/metrics")):

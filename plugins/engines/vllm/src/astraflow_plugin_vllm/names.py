@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 BACKEND = "astraflow_file"
-"""The weight-transfer backend of :mod:`astraflow_plugin_vllm.transfer`."""
+"""The weight-transfer backend of :mod:`astraflow_plugin_vllm.workers.transfer`."""
 
-EXTENSION = "astraflow_plugin_vllm.transfer.WorkerExtension"
+EXTENSION = "astraflow_plugin_vllm.workers.transfer.WorkerExtension"
 """What makes each worker import it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal, cast
 
 import msgspec
@@ -9,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow_core.errors import AstraFlowError
-from astraflow_core.serving.tokens import choice_fields, single_stops
 from astraflow_core.types import GenerateRequest, GenerateResult
+from astraflow_serving.tokens import TokenId, choice_fields, single_stops
+from astraflow_wire.decoding import UNDECODABLE
 
 PATH = "/inference/v1/generate"
 REASONS = ("stop", "length", "abort")
@@ -31,7 +33,7 @@ class _Span(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
-    token_ids: list[int] = []
+    token_ids: list[TokenId] = []
     finish_reason: str | None = None
     logprobs: _Logprobs | None = None
     weight_versions: list[_Span] | None = None
@@ -83,7 +85,7 @@ def body_of_score(
     identifier: str, tokens: npt.NDArray[np.int32], adapter: str | None = None
 ) -> dict[str, Any]:
     """A request for the log-probs of ``tokens``. It samples one token more, which nobody wants; log-probs
-    of a prompt are computed anew, so nothing is read from the prefix cache."""
+    of a prompt are computed again, so nothing is read from the prefix cache."""
     return {
         **({} if adapter is None else {"model": adapter}),
         "request_id": identifier,
@@ -100,15 +102,36 @@ def body_of_score(
 
 def read_scores(answer: bytes, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
     """Raw log-prob of each token given those before it: float32 ``[T]``, the first is 0."""
-    found = _answer.decode(answer).prompt_logprobs or []
+    found = _read(answer).prompt_logprobs or []
+    if len(found) != len(tokens):
+        raise AstraFlowError(f"vLLM scored {len(found)} tokens, not the {len(tokens)} given")
     scores = np.zeros(len(tokens), dtype=np.float32)
     for position, (token, given) in enumerate(zip(tokens.tolist(), found, strict=True)):
         if given is not None:
-            scores[position] = given[str(token)].logprob
+            if (entry := given.get(str(token))) is None:
+                raise AstraFlowError(f"vLLM scored another token than {token} at {position}")
+            scores[position] = entry.logprob
     return scores
 
 
-class Sampled:
+def _read(answer: bytes) -> _Answer:
+    try:
+        return _answer.decode(answer)
+    except UNDECODABLE as error:
+        raise AstraFlowError(
+            f"vLLM's answer to {PATH} is not as expected ({error}): {answer[:200]!r}"
+        ) from error
+
+
+def _version(span: _Span) -> int:
+    if not re.fullmatch("[0-9]{1,9}", span.version):
+        raise AstraFlowError(
+            f"vLLM sampled with a version {span.version!r:.80} that it was not given"
+        )
+    return int(span.version)
+
+
+class SampledPieces:
     """What the server has sampled for one request, whole or in pieces."""
 
     def __init__(self, request: GenerateRequest) -> None:
@@ -120,13 +143,7 @@ class Sampled:
 
     def take(self, answer: bytes) -> None:
         """Add an answer, or a piece of it. Raises :class:`AstraFlowError` if it is none."""
-        try:
-            choices = _answer.decode(answer).choices
-        except msgspec.MsgspecError as error:
-            raise AstraFlowError(
-                f"vLLM's answer to {PATH} is not as expected ({error}): {answer[:200]!r}"
-            ) from error
-        for choice in choices:
+        for choice in _read(answer).choices:
             self.tokens += choice.token_ids
             if choice.logprobs is not None:
                 self._logprobs += [entry.logprob for entry in choice.logprobs.content or ()]
@@ -138,14 +155,14 @@ class Sampled:
         count = len(self.tokens)
         if self.reason not in REASONS:
             raise AstraFlowError(f"vLLM ended a request with {self.reason!r}")
-        if len(self._logprobs) != count or sum(s.end - s.start for s in self._spans) != count:
+        lengths = [span.end - span.start for span in self._spans]
+        if len(self._logprobs) != count or sum(lengths) != count or min(lengths, default=0) < 0:
             raise AstraFlowError(
                 f"vLLM returned {count} tokens, {len(self._logprobs)} log-probs and versions of "
                 f"{[(s.version, s.start, s.end) for s in self._spans]}"
             )
         versions = np.repeat(
-            np.array([int(span.version) for span in self._spans], dtype=np.int32),
-            [span.end - span.start for span in self._spans],
+            np.array([_version(span) for span in self._spans], dtype=np.int32), lengths
         )
         reason = cast("Literal['stop', 'length', 'abort']", self.reason)
         return GenerateResult(

@@ -10,9 +10,9 @@ from importlib import metadata
 from pathlib import Path
 
 from astraflow_core.errors import PreflightError
-from astraflow_core.serving.child_server import ChildServer
 from astraflow_plugin_vllm.config import VllmConfig
 from astraflow_plugin_vllm.names import BACKEND, EXTENSION
+from astraflow_serving.child_server import ChildServer
 
 LABEL = "vLLM"
 _GIB = 1 << 30

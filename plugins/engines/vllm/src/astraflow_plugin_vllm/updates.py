@@ -6,13 +6,13 @@ import tempfile
 from pathlib import Path
 from typing import Any, Protocol
 
-from astraflow_core.serving.buckets import DeviceMemory, Rendezvous
-from astraflow_core.serving.http import Client
-from astraflow_core.serving.model_folder import ModelFolder, chunks, link_version
-from astraflow_core.serving.server_backend import Version
+from astraflow_serving.buckets import DeviceMemory, Rendezvous
+from astraflow_serving.http import ServerClient
+from astraflow_serving.model_folder import ModelFolder, chunks, link_version
+from astraflow_serving.server_backend import Version
 
 
-class Update(Protocol):
+class VersionUpdate(Protocol):
     """Both leave the server without usable weights if they fail; a good version must be loaded before
     anything is computed again, else the server dies."""
 
@@ -23,11 +23,11 @@ class Update(Protocol):
         """Replace the weights; the server's tokens carry the number of the version from now on."""
 
 
-class Transfer:
-    """vLLM's protocol in four stages, with the backend of :mod:`astraflow_plugin_vllm.transfer`, which
+class TransferUpdate:
+    """vLLM's protocol in four stages, with the backend of :mod:`astraflow_plugin_vllm.workers.transfer`, which
     reads ``chunk_bytes`` at a time."""
 
-    def __init__(self, client: Client, chunk_bytes: int) -> None:
+    def __init__(self, client: ServerClient, chunk_bytes: int) -> None:
         self._client = client
         self._chunk_bytes = chunk_bytes
 
@@ -48,7 +48,7 @@ class Transfer:
 class Reload:
     """``reload_weights``: each worker reads a folder like the model's, as it did at the start."""
 
-    def __init__(self, client: Client, folder: ModelFolder) -> None:
+    def __init__(self, client: ServerClient, folder: ModelFolder) -> None:
         self._client = client
         self._folder = folder
 
@@ -73,13 +73,13 @@ class Reload:
         await self._client.post("/collective_rpc", {"method": method, "kwargs": arguments})
 
 
-async def join(client: Client, rendezvous: Rendezvous) -> None:
+async def join(client: ServerClient, rendezvous: Rendezvous) -> None:
     """Have the workers take their places in a group whose rank 0 is the trainer; returns when all are there."""
     fields = {name: getattr(rendezvous, name) for name in Rendezvous.__slots__}
     await client.post("/init_weight_transfer_engine", {"init_info": fields})
 
 
-async def receive(client: Client, version: Version) -> None:
+async def receive(client: ServerClient, version: Version) -> None:
     """Stages two to four, with buckets for chunks; each is verified by the workers before it is used."""
     await client.post("/start_weight_update")
     for bucket in version.buckets:

@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as read
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from astraflow_core.errors import AstraFlowError, DeadlineExceeded, UserError
-from astraflow_plugin_fsdp.group import Group
+from astraflow_plugin_fsdp.group import RankGroup
 
 STATE = "trainer.json"
 FORMAT = 1
@@ -23,7 +23,7 @@ WEIGHTS, OPTIMIZER, GENERATORS = "weights", "optimizer", "generators"
 
 
 def begin_save(
-    directory: Path, whole: Any, optimizer: torch.optim.Optimizer, steps: int, group: Group
+    directory: Path, whole: Any, optimizer: torch.optim.Optimizer, steps: int, group: RankGroup
 ) -> Future[Any]:
     """Copy weights, optimizer state and the ranks' generators, and begin to write them; each rank its part.
 
@@ -40,7 +40,7 @@ def begin_save(
     return upload
 
 
-def load(directory: Path, whole: Any, optimizer: torch.optim.Optimizer, group: Group) -> int:
+def load(directory: Path, whole: Any, optimizer: torch.optim.Optimizer, group: RankGroup) -> int:
     """Restore what :func:`begin_save` wrote, with as many ranks or others, and return the optimizer steps
     made. Raises :class:`UserError` if the folder is incomplete, or of another model."""
     try:
@@ -115,7 +115,7 @@ def _set_moments(
         optimizer.state[parameters[name]][key] = value
 
 
-def _generators(group: Group) -> dict[str, torch.Tensor]:
+def _generators(group: RankGroup) -> dict[str, torch.Tensor]:
     """This rank's, under its number: the tensors of different ranks are different entries."""
     found = {f"{GENERATORS}/{group.rank}/cpu": torch.get_rng_state()}
     if group.device.type == "cuda":

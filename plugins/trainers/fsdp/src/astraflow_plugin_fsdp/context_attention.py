@@ -16,13 +16,13 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from astraflow_core.errors import UserError
-from astraflow_plugin_fsdp.context_layout import Piece
+from astraflow_plugin_fsdp.context_layout import TokenSpan
 
 ATTENTION = "astraflow_context"
 """Name of :func:`attend` among the implementations of attention that transformers knows."""
 
 
-# Named anew in torch 2.13, which warns of the old names.
+# Named again in torch 2.13, which warns of the old names.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
@@ -33,7 +33,7 @@ class Context:
     micro-batch."""
 
     group: Any
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TokenSpan, ...]
 
 
 def attend(
@@ -70,7 +70,7 @@ def attend_piece(
     query: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
-    piece: Piece,
+    piece: TokenSpan,
     scaling: float | None,
     sliding_window: int | None,
 ) -> torch.Tensor:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from astraflow_core.training.micro_batches import Indices, MicroBatch
+from astraflow_training.micro_batches import Indices, MicroBatch
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TokenSpan:
     """Consecutive tokens of one row: those of a rank at ``queries`` of its own tokens see those at ``keys`` of all, the
     last the last, the one before it all but the last, and so on."""
 
@@ -27,7 +27,7 @@ def padded(micro: MicroBatch, ranks: int) -> MicroBatch:
     ids = np.pad(micro.input_ids, ((0, 0), (0, more)), mode="edge")
     places = micro.position_ids
     if places is not None:
-        # The last packed row goes on: nobody looks back from behind its end.
+        # The last packed row continues: nobody looks back from behind its end.
         places = np.concatenate([places, places[:, -1:] + 1 + np.arange(more)], axis=1)
     states = micro.states + micro.states // width * more
     return replace(micro, input_ids=ids, position_ids=places, states=states)
@@ -41,17 +41,19 @@ def columns(width: int, rank: int, ranks: int) -> Indices:
     return np.concatenate([np.arange(front, front + chunk), np.arange(back, back + chunk)])
 
 
-def pieces(width: int, rank: int, ranks: int, position_ids: Indices | None) -> tuple[Piece, ...]:
+def pieces(
+    width: int, rank: int, ranks: int, position_ids: Indices | None
+) -> tuple[TokenSpan, ...]:
     """What the tokens of :func:`columns` see, in their order. ``position_ids`` int64 ``[1, width]`` of packed rows,
     each of which sees itself only."""
     chunk = _chunk(width, ranks)
-    found: list[Piece] = []
+    found: list[TokenSpan] = []
     for tokens in np.split(columns(width, rank, ranks), 2):
         starts = np.zeros_like(tokens) if position_ids is None else tokens - position_ids[0, tokens]
         cuts = [0, *(np.flatnonzero(np.diff(starts)) + 1).tolist(), chunk]
         before = chunk if found else 0
         found += [
-            Piece(
+            TokenSpan(
                 queries=slice(before + first, before + last),
                 keys=slice(int(starts[first]), int(tokens[0]) + last),
             )

@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 
 from astraflow_core.errors import UserError
-from astraflow_core.training.micro_batches import Indices
 from astraflow_plugin_fsdp.context_attention import Context
 from astraflow_plugin_fsdp.context_layout import columns, pieces
+from astraflow_training.micro_batches import Indices
 
 PROJECTIONS = frozenset({"q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"})
 LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})

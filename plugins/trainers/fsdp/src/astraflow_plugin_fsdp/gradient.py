@@ -8,12 +8,12 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from astraflow_core.protocols.algorithm import Algorithm
-from astraflow_core.training.micro_batches import MicroBatch
 from astraflow_core.types import Batch
 from astraflow_plugin_fsdp import tensor_parallel
 from astraflow_plugin_fsdp.sharding import ShardedLM
 from astraflow_torch_training.gradient import Tally, forward
-from astraflow_torch_training.model import Prediction
+from astraflow_torch_training.model import TokenPrediction
+from astraflow_training.micro_batches import MicroBatch
 
 
 class Boundary:
@@ -37,7 +37,7 @@ class Boundary:
         temperature: float,
         with_entropy: bool = False,
         with_values: bool = False,
-    ) -> Prediction:
+    ) -> TokenPrediction:
         """See :meth:`CausalLM.predict`; :meth:`backward` has to follow."""
         said = self._model.predict(micro, targets, temperature, with_entropy, with_values)
         logprobs, entropy, values = (
@@ -45,7 +45,7 @@ class Boundary:
         )
         assert logprobs is not None
         self._policy, self._values = (logprobs, entropy), values
-        return Prediction(logprobs, entropy, values)
+        return TokenPrediction(logprobs, entropy, values)
 
     def _leaf(self, tensor: torch.Tensor | None) -> torch.Tensor | None:
         if tensor is None:

@@ -26,7 +26,7 @@ _users = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RankGroup:
     """``size`` ranks that make the same calls in the same order.
 
     ``mesh`` is ``[replicas, shards]``, or ``[shards]`` with one replica, on ``device``; ``tensor`` is ``[T]``, the
@@ -107,7 +107,7 @@ def join(
     tensor_parallel: int = 1,
     cpu_offload: bool = False,
     context_parallel: int = 1,
-) -> Group:
+) -> RankGroup:
     """Meet the other ranks at ``MASTER_ADDR``:``MASTER_PORT``, or nobody if there is one rank.
 
     Raises :class:`DeadlineExceeded` that names who is missing after ``deadline_s``, which is also the time
@@ -138,7 +138,7 @@ def join(
     _users += 1
     timeout = timedelta(seconds=deadline_s)
     whole, data = _meshes(chosen, size, replicas, tensor_parallel)
-    return Group(
+    return RankGroup(
         rank=rank,
         size=size,
         device=chosen,

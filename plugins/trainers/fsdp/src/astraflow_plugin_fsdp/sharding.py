@@ -22,22 +22,22 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from astraflow_core.errors import UserError
-from astraflow_core.training.micro_batches import Indices, MicroBatch
 from astraflow_plugin_fsdp import context_parallel, tensor_parallel
 from astraflow_plugin_fsdp.config import FsdpConfig
 from astraflow_plugin_fsdp.context_layout import own
 from astraflow_plugin_fsdp.context_parallel import SplitBackbone, of_all_ranks
-from astraflow_plugin_fsdp.group import Group
+from astraflow_plugin_fsdp.group import RankGroup
 from astraflow_torch_training.critic import with_critic, with_value_head
 from astraflow_torch_training.lora import with_adapters
 from astraflow_torch_training.memory import enough_memory_for_state
 from astraflow_torch_training.model import (
     VALUE_HEAD,
     CausalLM,
-    Prediction,
+    TokenPrediction,
     load_model,
     outline,
 )
+from astraflow_training.micro_batches import Indices, MicroBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class ShardedLM(CausalLM):
         temperature: float,
         with_entropy: bool = False,
         with_values: bool = False,
-    ) -> Prediction:
+    ) -> TokenPrediction:
         """See :meth:`CausalLM.predict`."""
 
         def compute(part: MicroBatch, mine: Indices) -> tuple[torch.Tensor | None, ...]:
@@ -67,7 +67,7 @@ class ShardedLM(CausalLM):
 
         logprobs, entropy, values = self._run(compute, micro)
         assert logprobs is not None
-        return Prediction(logprobs, entropy, values)
+        return TokenPrediction(logprobs, entropy, values)
 
     def values(self, micro: MicroBatch) -> torch.Tensor:
         """See :meth:`CausalLM.values`."""
@@ -100,7 +100,7 @@ def _owned(tensor: torch.Tensor | None) -> torch.Tensor | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class ModelRecipe:
     """What is made of a folder, beside shards: see the keys of the same names. With ``adapted`` there are adapters,
     with ``critic`` a value head on the model or beside a critic from a folder of its own."""
 
@@ -120,7 +120,7 @@ class Recipe:
         return model if self.critic is None else with_critic(model, load(self.critic))
 
 
-def load_sharded(folder: Path, group: Group, recipe: Recipe) -> ShardedLM:
+def load_sharded(folder: Path, group: RankGroup, recipe: ModelRecipe) -> ShardedLM:
     """The model in ``folder`` in shards.
 
     Rank 0 loads and checks it on CPU and the others receive their shards. Raises :class:`UserError` on every
@@ -148,7 +148,7 @@ def load_sharded(folder: Path, group: Group, recipe: Recipe) -> ShardedLM:
 
 
 def shard(
-    outline: CausalLM, loaded: CausalLM | None, group: Group, config: FsdpConfig
+    outline: CausalLM, loaded: CausalLM | None, group: RankGroup, config: FsdpConfig
 ) -> ShardedLM:
     """``outline`` (on ``meta``) in shards, with the weights of ``loaded``, which rank 0 has and the others
     have not.
@@ -241,7 +241,7 @@ def _to_device(whole: Any, device: torch.device) -> None:
 
 
 @torch.no_grad()
-def _fill(whole: Any, source: Any | None, group: Group) -> None:
+def _fill(whole: Any, source: Any | None, group: RankGroup) -> None:
     given: dict[str, torch.Tensor] = {}
     if source is not None:
         given = {**dict(source.named_parameters()), **dict(source.named_buffers())}
@@ -256,7 +256,7 @@ def _fill(whole: Any, source: Any | None, group: Group) -> None:
         dist.broadcast(buffer, 0)
 
 
-def _part(here: torch.Tensor, parameter: DTensor, group: Group) -> torch.Tensor:
+def _part(here: torch.Tensor, parameter: DTensor, group: RankGroup) -> torch.Tensor:
     """This rank's part of what rank 0 has ``here``: first of the layer's matrix, then of that for FSDP."""
     if group.tensor is not None:
         split = parameter.device_mesh.ndim > group.mesh.ndim

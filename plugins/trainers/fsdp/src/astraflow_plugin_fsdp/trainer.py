@@ -16,9 +16,6 @@ from transformers.utils import is_flash_attn_2_available
 
 from astraflow_core.errors import NonFiniteLoss, UserError
 from astraflow_core.protocols.algorithm import Algorithm
-from astraflow_core.training.micro_batches import MicroBatch
-from astraflow_core.training.schedule import lr_factor
-from astraflow_core.training.shares import Share, even_micro_batches
 from astraflow_core.types import Batch, ComponentContext, ExportedTensor, TensorSlice
 from astraflow_plugin_fsdp import checkpoint
 from astraflow_plugin_fsdp.config import FsdpConfig
@@ -26,8 +23,8 @@ from astraflow_plugin_fsdp.context_attention import ATTENTION as CONTEXT_ATTENTI
 from astraflow_plugin_fsdp.context_layout import padded
 from astraflow_plugin_fsdp.export_shards import export_shards
 from astraflow_plugin_fsdp.gradient import accumulate
-from astraflow_plugin_fsdp.group import Group, join
-from astraflow_plugin_fsdp.sharding import Recipe, ShardedLM, full, load_sharded
+from astraflow_plugin_fsdp.group import RankGroup, join
+from astraflow_plugin_fsdp.sharding import ModelRecipe, ShardedLM, full, load_sharded
 from astraflow_torch_training import export, lora
 from astraflow_torch_training.critic import NOT_PUBLISHED
 from astraflow_torch_training.gradient import Tally, step_metrics
@@ -37,6 +34,9 @@ from astraflow_torch_training.memory import (
     peak_memory_gb,
 )
 from astraflow_torch_training.optimizer import adamw, clip_gradients
+from astraflow_training.micro_batches import MicroBatch
+from astraflow_training.schedule import lr_factor
+from astraflow_training.shares import Share, even_micro_batches
 
 # On CPU activations of a few thousand tokens stay in cache; a GPU wants larger products.
 MICRO_BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
@@ -58,7 +58,7 @@ class FsdpTrainer:
         self._config, self._seed, self._ranks = config, context.seed, context.ranks
         self._steps = 0
         self._total_steps = 0
-        self._group: Group | None = None
+        self._group: RankGroup | None = None
         self._reference: ShardedLM | None = None
         self._critic = False
         self.weights_kind = "adapter" if config.lora_rank else "full"
@@ -89,16 +89,16 @@ class FsdpTrainer:
         beside: Path | Literal["head"] | None = None
         if self._critic:
             own = config.critic == "model"
-            beside = Path(config.critic_model or model) if own else "head"
+            beside = (config.critic_model or model) if own else "head"
         adapted = config.lora_rank > 0
-        recipe = Recipe(config, attention, config.gradient_checkpointing, adapted, beside)
+        recipe = ModelRecipe(config, attention, config.gradient_checkpointing, adapted, beside)
         self._model = load_sharded(model, group, recipe)
         self._bare_is_reference = (
             "reference" in needs and config.reference_model is None and adapted
         )
         if "reference" in needs and not self._bare_is_reference:
-            folder = Path(config.reference_model or model)
-            self._reference = load_sharded(folder, group, Recipe(config, attention))
+            folder = config.reference_model or model
+            self._reference = load_sharded(folder, group, ModelRecipe(config, attention))
             self._reference.whole.requires_grad_(False).eval()
             self._same_vocabulary("reference_model", folder, self._reference)
         if self._model.critic is not None:
@@ -230,7 +230,7 @@ class FsdpTrainer:
 
     def save(self, directory: Path) -> None:
         """See :class:`astraflow_core.protocols.trainer.Trainer`: returns when the state is copied; each rank
-        writes its shard while training goes on."""
+        writes its shard while training continues."""
         self.finish_save(wait=True)
         saving = checkpoint.begin_save(
             directory, self._model.whole, self._optimizer, self._steps, self._joined()
@@ -264,7 +264,7 @@ class FsdpTrainer:
         export.write_model(whole, dtype, self._source, directory, full)
 
     def close(self) -> None:
-        """Free model, reference and optimizer, and leave the group when no rank writes any more."""
+        """Free model, reference and optimizer, and leave the group when no rank writes any longer."""
         if self._saving is not None:
             concurrent.futures.wait([self._saving[0]], self._ranks.deadline_s)
             self._saving = None
@@ -277,7 +277,7 @@ class FsdpTrainer:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
-    def _joined(self) -> Group:
+    def _joined(self) -> RankGroup:
         assert self._group is not None, "setup() comes first"
         return self._group
 

@@ -1,4 +1,4 @@
-"""What Megatron-Core has to know of a Hugging Face model, and which models it can be told of."""
+"""What Megatron-Core has to know of a Hugging Face model, and which models it can be told about."""
 
 from __future__ import annotations
 

@@ -17,18 +17,18 @@ from safetensors.torch import save_file
 from astraflow_core.errors import UserError
 from astraflow_plugin_megatron.architecture import Architecture
 from astraflow_plugin_megatron.config import MegatronConfig
-from astraflow_plugin_megatron.mapping import (
-    Entry,
+from astraflow_plugin_megatron.model.optimizer import Optimizer, ParameterShard
+from astraflow_plugin_megatron.model.policy import VALUE_HEAD
+from astraflow_plugin_megatron.ranks import Mesh, ParallelLayout
+from astraflow_plugin_megatron.weights.folder import name_of
+from astraflow_plugin_megatron.weights.mapping import (
+    ParameterMapping,
     adapter_entries,
     entries,
     pack,
     unpack,
     value_head,
 )
-from astraflow_plugin_megatron.model import VALUE_HEAD
-from astraflow_plugin_megatron.optimizer import Optimizer, Piece
-from astraflow_plugin_megatron.ranks import Layout, Mesh
-from astraflow_plugin_megatron.weights import name_of
 
 STATE = "trainer.json"
 FORMAT = 2
@@ -37,7 +37,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 RNG = "rng"
 
 
-class Checkpoints:
+class MegatronCheckpoints:
     """Writes and reads the state of ``optimizer`` and its model, which has the architecture ``arch`` and perhaps a
     value head (``with_values``). Of one with adapters only these are written."""
 
@@ -117,7 +117,7 @@ class Checkpoints:
         try:
             facts = json.loads((directory / STATE).read_text(encoding="utf-8"))
             self._check(directory, facts)
-            steps, saved = int(facts["steps"]), Layout(**facts["layout"])
+            steps, saved = int(facts["steps"]), ParallelLayout(**facts["layout"])
             self._restore(_Saved(directory, saved), steps)
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             raise UserError(
@@ -143,7 +143,7 @@ class Checkpoints:
             if "cuda" in generators and torch.cuda.is_available():
                 torch.cuda.set_rng_state(generators["cuda"])
 
-    def _local(self, saved: _Saved, entry: Entry, kind: str) -> torch.Tensor:
+    def _local(self, saved: _Saved, entry: ParameterMapping, kind: str) -> torch.Tensor:
         """What this rank has of a parameter, flat if no rank's share changed."""
         tensor, ranks = self._mesh.tensor_rank, self._mesh.layout.tensor
         if saved.layout.tensor == ranks:
@@ -156,7 +156,7 @@ class Checkpoints:
         full = unpack(entry.packing, shares, self._arch)
         return pack(entry.packing, full, self._arch, tensor, ranks).contiguous()
 
-    def _plan(self, layout: Layout) -> Iterator[Entry]:
+    def _plan(self, layout: ParallelLayout) -> Iterator[ParameterMapping]:
         config = self._config
         if config.lora_rank:
             yield from adapter_entries(
@@ -167,7 +167,9 @@ class Checkpoints:
         if self._with_values:
             yield from value_head(self._arch, layout.pipeline)
 
-    def _held(self, plan: Iterator[Entry]) -> Iterator[tuple[Entry, torch.nn.Parameter]]:
+    def _held(
+        self, plan: Iterator[ParameterMapping]
+    ) -> Iterator[tuple[ParameterMapping, torch.nn.Parameter]]:
         parameters = dict(self._optimizer.model.module.named_parameters())
         for entry in plan:
             if self._mesh.holds(entry.stage, entry.part):
@@ -197,12 +199,12 @@ class Checkpoints:
 class _Saved:
     """The files of a checkpoint that ranks of ``layout`` wrote."""
 
-    def __init__(self, directory: Path, layout: Layout) -> None:
+    def __init__(self, directory: Path, layout: ParallelLayout) -> None:
         self.layout = layout
         self._directory = directory
         self._files: dict[int, tuple[Any, dict[str, str]]] = {}
 
-    def read(self, entry: Entry, tensor: int, kind: str) -> torch.Tensor:
+    def read(self, entry: ParameterMapping, tensor: int, kind: str) -> torch.Tensor:
         """What tensor parallel rank ``tensor`` had of a parameter, flat, from the pieces of its replicas."""
         name, pieces = entry.names[0], {}
         for data in range(self.layout.data):
@@ -231,7 +233,7 @@ class _Saved:
         return self._files[rank]
 
 
-def _fill(piece: Piece, kind: str, whole: torch.Tensor, steps: int) -> None:
+def _fill(piece: ParameterShard, kind: str, whole: torch.Tensor, steps: int) -> None:
     part = whole.flatten()[piece.start : piece.start + piece.main.numel()]
     if kind == WEIGHTS:
         piece.main.copy_(part)

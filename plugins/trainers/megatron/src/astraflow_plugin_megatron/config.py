@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -48,7 +49,7 @@ class MegatronConfig(AdapterKeys):
         description="Who publishes the weights: each rank what it holds ('sharded'), or rank 0 what it gathers one "
         "tensor after the other ('gathered'); 'auto': each rank, where the transport allows it.",
     )
-    reference_model: str | None = Field(
+    reference_model: Path | None = Field(
         None,
         description="Hugging Face folder of the reference model, of the same vocabulary: a teacher. Default: "
         "the initial model.",

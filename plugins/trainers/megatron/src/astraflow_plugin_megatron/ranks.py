@@ -18,7 +18,7 @@ from astraflow_plugin_megatron.meeting import meeting_place
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ParallelLayout:
     """Number of ranks along each dimension; Megatron-Core numbers them tensor first, pipeline last. ``expert``
     of the ``data`` parallel ranks, neighbours, share experts."""
 
@@ -46,7 +46,7 @@ class Mesh:
     def __init__(self, config: MegatronConfig, ranks: Ranks, seed: int) -> None:
         """Meets the others, whose address is in the environment as torchrun leaves it.
 
-        Raises :class:`UserError` if the number of ranks is no multiple of what a replica takes.
+        Raises :class:`UserError` if the number of ranks is not a multiple of what a replica takes.
         """
         self.size, self.rank = ranks.size, ranks.rank
         tensor, pipeline = config.tensor_parallel, config.pipeline_parallel
@@ -60,7 +60,7 @@ class Mesh:
             raise UserError(
                 f"trainer 'megatron' has {replicas} replicas, which expert_parallel = {experts} does not divide"
             )
-        self.layout = Layout(tensor, replicas, pipeline, experts)
+        self.layout = ParallelLayout(tensor, replicas, pipeline, experts)
         self.device = torch.device(config.device)
         if config.device == "cuda":
             self.device = torch.device("cuda", ranks.local)

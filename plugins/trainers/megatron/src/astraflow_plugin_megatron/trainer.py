@@ -15,20 +15,25 @@ import torch
 
 from astraflow_core.errors import NonFiniteLoss, UserError
 from astraflow_core.protocols.algorithm import Algorithm
-from astraflow_core.training.micro_batches import MicroBatch, micro_batches
-from astraflow_core.training.schedule import lr_factor
-from astraflow_core.training.shares import Share, even_micro_batches, idle, share
 from astraflow_core.types import Batch, ComponentContext, ExportedTensor, TensorSlice
-from astraflow_plugin_megatron import cpu, export, passes
-from astraflow_plugin_megatron.adapters import adapters_off, check_targets, with_adapters
+from astraflow_plugin_megatron import cpu
 from astraflow_plugin_megatron.architecture import Architecture, check_split, read_architecture
-from astraflow_plugin_megatron.checkpoint import Checkpoints
+from astraflow_plugin_megatron.checkpoint import MegatronCheckpoints
 from astraflow_plugin_megatron.config import MegatronConfig
-from astraflow_plugin_megatron.export_shards import export_shards
-from astraflow_plugin_megatron.model import DTYPES, Policy, Wanted, add_value_head, build
-from astraflow_plugin_megatron.optimizer import Optimizer
+from astraflow_plugin_megatron.model import passes
+from astraflow_plugin_megatron.model.optimizer import Optimizer
+from astraflow_plugin_megatron.model.policy import (
+    DTYPES,
+    PolicyModel,
+    Wanted,
+    add_value_head,
+    build,
+)
 from astraflow_plugin_megatron.ranks import Mesh
-from astraflow_plugin_megatron.weights import shapes
+from astraflow_plugin_megatron.weights import export
+from astraflow_plugin_megatron.weights.adapters import adapters_off, check_targets, with_adapters
+from astraflow_plugin_megatron.weights.export_shards import export_shards
+from astraflow_plugin_megatron.weights.folder import shapes
 from astraflow_torch_training.export import SAFETENSORS_NAMES, exported_tensor, write_folder
 from astraflow_torch_training.gradient import step_metrics
 from astraflow_torch_training.memory import (
@@ -36,6 +41,9 @@ from astraflow_torch_training.memory import (
     enough_memory_for_state,
     peak_memory_gb,
 )
+from astraflow_training.micro_batches import MicroBatch, micro_batches
+from astraflow_training.schedule import lr_factor
+from astraflow_training.shares import Share, even_micro_batches, idle, share
 
 # On CPU activations of a few thousand tokens stay in cache; a GPU wants larger products.
 MICRO_BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
@@ -59,7 +67,7 @@ class MegatronTrainer:
         self._steps = 0
         self._total_steps = 0
         self._mesh: Mesh | None = None
-        self._reference: Policy | None = None
+        self._reference: PolicyModel | None = None
         self.weights_kind = "adapter" if config.lora_rank else "full"
 
     def setup(self, model: Path, total_steps: int, needs: frozenset[str]) -> None:
@@ -92,7 +100,7 @@ class MegatronTrainer:
             if "reference" in needs and not self._bare_is_reference:
                 self._reference = self._load_reference()
             self._optimizer = Optimizer(self._policy, config)
-            self._checkpoints = Checkpoints(
+            self._checkpoints = MegatronCheckpoints(
                 self._optimizer, self._arch, config, self._critic, self._mesh
             )
 
@@ -120,7 +128,9 @@ class MegatronTrainer:
             raise UserError("no critic was made: setup() was not told that values are needed")
         return self._evaluate(self._policy, batch, Wanted(logprobs=False, values=True))
 
-    def _evaluate(self, model: Policy, batch: Batch, wanted: Wanted) -> npt.NDArray[np.float32]:
+    def _evaluate(
+        self, model: PolicyModel, batch: Batch, wanted: Wanted
+    ) -> npt.NDArray[np.float32]:
         mesh, result = self._ranks, np.zeros(len(batch.tokens), dtype=np.float32)
         mine, cut = self._cut(batch, np.ones(len(batch.tokens), dtype=np.bool_))
         vocabulary = self._arch.vocabulary
@@ -202,7 +212,7 @@ class MegatronTrainer:
 
     def save(self, directory: Path) -> None:
         """See :class:`astraflow_core.protocols.trainer.Trainer`; every rank into the same folder, and while training
-        goes on: see :meth:`finish_save`."""
+        continues: see :meth:`finish_save`."""
         with self._runtime():
             self._checkpoints.save(directory, self._steps)
 
@@ -286,9 +296,9 @@ class MegatronTrainer:
                 f"optimizer step {self._steps}: {error} (loss {loss}); no step was made"
             ) from error
 
-    def _load_reference(self) -> Policy:
+    def _load_reference(self) -> PolicyModel:
         folder = self._config.reference_model
-        source = self._source if folder is None else Path(folder)
+        source = self._source if folder is None else folder
         arch = read_architecture(source)
         if folder is not None and arch.vocabulary != self._arch.vocabulary:
             raise UserError(

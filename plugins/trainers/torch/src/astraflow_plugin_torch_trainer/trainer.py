@@ -16,8 +16,6 @@ from transformers.utils import is_flash_attn_2_available
 
 from astraflow_core.errors import NonFiniteLoss, UserError
 from astraflow_core.protocols.algorithm import Algorithm
-from astraflow_core.training.micro_batches import MicroBatch, micro_batches
-from astraflow_core.training.schedule import lr_factor
 from astraflow_core.types import Batch, ComponentContext, ExportedTensor
 from astraflow_plugin_torch_trainer import checkpoint
 from astraflow_plugin_torch_trainer.compiler import check_compiler
@@ -39,6 +37,8 @@ from astraflow_torch_training.optimizer import (
     muon,
     set_lr,
 )
+from astraflow_training.micro_batches import MicroBatch, micro_batches
+from astraflow_training.schedule import lr_factor
 
 # On CPU activations of a few thousand tokens stay in cache; a GPU wants larger products.
 MICRO_BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
@@ -91,7 +91,7 @@ class TorchTrainer:
         elif self._critic:
             folder = self._config.critic_model
             self._model = with_critic(
-                self._model, self._load_beside("critic_model", folder or str(model), attention)
+                self._model, self._load_beside("critic_model", folder or model, attention)
             )
         if self._config.compile:
             check_compiler("compile = true", self._model.device)
@@ -251,11 +251,11 @@ class TorchTrainer:
         model.whole.requires_grad_(False).eval()
         return model
 
-    def _load_beside(self, key: str, folder: str, attention: str) -> CausalLM:
+    def _load_beside(self, key: str, folder: Path, attention: str) -> CausalLM:
         """Another model of the same vocabulary, on the same device."""
         checkpointing = key == "critic_model" and self._config.gradient_checkpointing
         device = self._model.device
-        model = load_model(Path(folder), device, attention, checkpointing, self._autocast)
+        model = load_model(folder, device, attention, checkpointing, self._autocast)
         if model.vocabulary != self._model.vocabulary:
             raise UserError(
                 f"{key} {folder} has a vocabulary of {model.vocabulary}, the trained model one of "

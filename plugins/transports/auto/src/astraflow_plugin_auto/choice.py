@@ -15,7 +15,7 @@ WHOLE_TOO = ("delta", "collective", "cuda_ipc")
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class TransportFacts:
     """What a choice depends on. ``shared_bytes`` are free in /dev/shm. ``link`` is the way between publisher and
     receivers as far as it is known, and ``how`` says who measured it, or why nobody did."""
 
@@ -25,7 +25,7 @@ class Facts:
     gpus: bool = False
     shared_bytes: int = 0
     link: Link | None = None
-    how: str = "nobody has measured it"
+    how: str = "it has not been measured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Rule:
     why: str
 
 
-def choose(facts: Facts) -> TransportChoice | list[str]:
+def choose(facts: TransportFacts) -> TransportChoice | list[str]:
     """The first rule that holds; else what is in the way of each."""
     ends = facts.ends
     if not ends.same_host and ends.host is None and ends.announced is None:
@@ -51,7 +51,7 @@ def choose(facts: Facts) -> TransportChoice | list[str]:
     return hindrances
 
 
-def _rules(facts: Facts) -> Iterator[Rule]:
+def _rules(facts: TransportFacts) -> Iterator[Rule]:
     ends, engine = facts.ends, facts.engine
     here = "" if ends.same_host else "other hosts take part"
     gpus = here or ("" if facts.gpus else "there is no GPU here")
@@ -92,7 +92,7 @@ def _rules(facts: Facts) -> Iterator[Rule]:
     yield Rule("zmq", path, "it is what is installed and fits")
 
 
-def _described(facts: Facts) -> str:
+def _described(facts: TransportFacts) -> str:
     """The link in words, and what a version would cost over it."""
     link, megabytes = facts.link, _megabytes(facts.ends)
     if link is None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from astraflow_core.errors import PluginError, WeightsError
 from astraflow_core.types import Link, RunInfo, TransportChoice, TransportEnds
-from astraflow_core.weights.probe import probe
-from astraflow_plugin_auto.choice import Facts, choose
+from astraflow_plugin_auto.choice import TransportFacts, choose
 from astraflow_plugin_auto.earlier import measured
+from astraflow_weights.fetch.probe import probe
 
 BANDWIDTH = "ASTRAFLOW_BANDWIDTH_MB_S"
 _SHARED = Path("/dev/shm")  # noqa: S108 (asked how much is free)
@@ -20,7 +20,7 @@ _GPU = Path("/dev/nvidiactl")
 def answer(run: RunInfo, engine: str, trainer: str, ends: TransportEnds) -> TransportChoice:
     """The choice for a policy with these components; raises :class:`PluginError` if nothing fits."""
     link, how = _link(run, ends)
-    facts = Facts(
+    facts = TransportFacts(
         engine,
         trainer,
         ends,
@@ -43,7 +43,7 @@ def _link(run: RunInfo, ends: TransportEnds) -> tuple[Link | None, str]:
     said = _said()
     if said is not None or ends.same_host:
         return said, f"as {BANDWIDTH} says"
-    trouble = "no version is announced yet, so there is nobody to measure with"
+    trouble = "no version is announced yet, so there is no peer to measure with"
     if ends.announced is not None:
         try:
             return probe(ends.announced, ends.token), "measured now"

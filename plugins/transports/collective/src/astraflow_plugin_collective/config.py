@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from astraflow_core.config.connection_keys import FetchingKeys, ListeningKeys
+from astraflow_weights.connection_keys import FetchingKeys, ListeningKeys
 
 
 class CollectiveConfig(ListeningKeys, FetchingKeys):

@@ -6,16 +6,16 @@ from functools import partial
 
 from astraflow_core.errors import Refused
 from astraflow_core.types import Delivery
-from astraflow_core.weights.desk import Joining
-from astraflow_core.weights.direct_publisher import DirectHttpPublisher
 from astraflow_plugin_collective.round import Manner, Round
+from astraflow_weights.direct.delivery_server import Joining
+from astraflow_weights.direct.publisher import DirectHttpPublisher
 
 CLOSE_S = 5.0
 
 
 class CollectivePublisher(DirectHttpPublisher):
-    """Publishing waits for the snapshot only; the round goes on in a thread. A new version ends the window of the one
-    before; a broadcast that has begun goes on."""
+    """Publishing waits for the snapshot only; the round continues in a thread. A new version ends the window of the one
+    before; a broadcast that has begun continues."""
 
     def __init__(self, policy: str, token: str, port: int, manner: Manner) -> None:
         self._manner = manner
@@ -26,7 +26,7 @@ class CollectivePublisher(DirectHttpPublisher):
         """Open the version's window."""
         before = self._round
         if before is not None:
-            before.close(f"overtaken by version {version}")
+            before.close(f"superseded by version {version}")
         expected = frozenset(before.members or before.expected) if before else frozenset()
         self._round = Round(version, partial(self.reading, version), self._manner, expected)
         self._round.start()

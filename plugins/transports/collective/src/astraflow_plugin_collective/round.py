@@ -13,9 +13,9 @@ import torch
 
 from astraflow_core.errors import Refused, WeightsError
 from astraflow_core.types import Bucket, Delivery, Rendezvous
-from astraflow_core.weights.buckets import plan
-from astraflow_core.weights.snapshot import Snapshot
-from astraflow_torch_weights.group import Group, Meeting
+from astraflow_torch_weights.group import BroadcastGroup, GroupRendezvous
+from astraflow_weights.buckets import plan
+from astraflow_weights.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 MAX_MEMBERS = 1024
@@ -70,7 +70,7 @@ class Round:
         self._thread.join(seconds)
 
     def join(self, member: str, workers: int) -> Delivery:
-        """A place for ``member``, once the window has ended. Raises :class:`Refused` if there is none (any more)."""
+        """A place for ``member``, once the window has ended. Raises :class:`Refused` if there is none (any longer)."""
         with self._changed:
             if self._closed:
                 raise self._refusal()
@@ -114,7 +114,7 @@ class Round:
     def _broadcast(self, snapshot: Snapshot, deadline: float) -> dict[str, str]:
         manner = self._manner
         buckets = plan(snapshot, manner.bucket_bytes)
-        meeting = Meeting(manner.host, manner.address, deadline)
+        meeting = GroupRendezvous(manner.host, manner.address, deadline)
         names = self._hand_out(meeting.port, buckets)
         group = meeting.lead(names, manner.backend)
         try:
@@ -151,7 +151,7 @@ def backend_of(wanted: str) -> str:
     return "nccl" if torch.cuda.is_available() else "gloo"
 
 
-def send(group: Group, data: memoryview, backend: str) -> None:
+def send(group: BroadcastGroup, data: memoryview, backend: str) -> None:
     """Broadcast a copy of ``data``: the snapshot's buffer is never lent to a backend that may outlive it."""
     buffer = torch.frombuffer(data, dtype=torch.uint8).clone()
     group.broadcast(buffer.cuda() if backend == "nccl" else buffer)

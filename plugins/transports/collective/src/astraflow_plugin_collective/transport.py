@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astraflow_core.types import ComponentContext
-from astraflow_core.weights.direct import DirectHttpReceiver
 from astraflow_plugin_collective.config import CollectiveConfig
+from astraflow_weights.direct.receiver import DirectHttpReceiver
 
 if TYPE_CHECKING:
     from astraflow_plugin_collective.publisher import CollectivePublisher

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from astraflow_core.config.connection_keys import FetchingKeys
+from astraflow_weights.connection_keys import FetchingKeys
 
 
 class CudaIpcConfig(FetchingKeys):
@@ -19,5 +19,5 @@ class CudaIpcConfig(FetchingKeys):
         256, description="MiB of a buffer on the GPU; a larger tensor has one of its own."
     )
     lease_s: Annotated[float, Field(gt=0)] = Field(
-        60.0, description="How long memory stays for an engine that says nothing any more."
+        60.0, description="How long memory stays for an engine that no longer says anything."
     )

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from astraflow_core.errors import Refused, WeightsError
 from astraflow_core.types import Bucket, Delivery, DeviceMemory
-from astraflow_core.weights.buckets import plan
-from astraflow_core.weights.snapshot import Snapshot
+from astraflow_weights.buckets import plan
+from astraflow_weights.snapshot import Snapshot
 
 
 class Buffer(Protocol):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from astraflow_core.errors import Refused
 from astraflow_core.types import Delivery
-from astraflow_core.weights.desk import Joining
-from astraflow_core.weights.direct_publisher import DirectHttpPublisher
 from astraflow_plugin_cuda_ipc.offers import Offers
+from astraflow_weights.direct.delivery_server import Joining
+from astraflow_weights.direct.publisher import DirectHttpPublisher
 
 HOST = "127.0.0.1"
 

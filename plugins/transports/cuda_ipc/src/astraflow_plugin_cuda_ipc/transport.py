@@ -6,10 +6,10 @@ from functools import partial
 from pathlib import Path
 
 from astraflow_core.types import ComponentContext
-from astraflow_core.weights.direct import DirectHttpReceiver
 from astraflow_plugin_cuda_ipc.config import CudaIpcConfig
 from astraflow_plugin_cuda_ipc.offers import Offers
 from astraflow_plugin_cuda_ipc.publisher import CudaIpcPublisher
+from astraflow_weights.direct.receiver import DirectHttpReceiver
 
 
 class CudaIpcTransport:

@@ -8,11 +8,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from astraflow_core.types import TensorSpec
 from astraflow_core.types.weights import DTYPE_BYTES
-from astraflow_core.weights.snapshot import Snapshot
-from astraflow_plugin_delta.codec import Codec, may_be_raw
-from astraflow_plugin_delta.frame import WIDTHS
+from astraflow_plugin_delta.coding.codec import Codec, may_be_raw
+from astraflow_plugin_delta.coding.frame import WIDTHS
 from astraflow_plugin_delta.link import LinkHead, pack_link
 from astraflow_plugin_delta.log import LinkLog
+from astraflow_weights.snapshot import Snapshot
 
 MOST_PENDING = 1 << 21
 """Changes that may wait for the packing thread, 8 bytes each; beyond that the caller packs."""
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class DeltaCompanion:
-    """See :class:`astraflow_core.weights.publisher.Companion`.
+    """See :class:`astraflow_weights.publish.publisher.Companion`.
 
     The comparison runs where the snapshot is taken, on a block that is still in the cache; positions and
     steps go to a thread that packs them meanwhile. Merged links are made after publishing.

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from astraflow_core.config.connection_keys import HttpKeys
+from astraflow_weights.connection_keys import HttpKeys
 
 
 class DeltaConfig(HttpKeys):

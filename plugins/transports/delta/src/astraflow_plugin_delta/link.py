@@ -2,7 +2,7 @@
 
 A link is ``AFDELTA1``, the length of its head (u32) and the head's xxh3-64 (u64), the head (msgpack of
 :class:`LinkHead`), and the frames one after the other. The list, object :data:`INDEX` of every version, is
-the xxh3-128 of its body (16 bytes) and the body, msgpack of a list of :class:`Entry`.
+the xxh3-128 of its body (16 bytes) and the body, msgpack of a list of :class:`LinkEntry`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 import numpy as np
 import xxhash
 
-from astraflow_plugin_delta.frame import HEAD
+from astraflow_core.errors import WireError
+from astraflow_plugin_delta.coding.frame import HEAD
+from astraflow_wire.decoding import from_msgpack
 
+T = TypeVar("T")
 INDEX = "links"
 MAX_INDEX = 1 << 20
 _MAGIC = b"AFDELTA1"
@@ -25,8 +28,8 @@ _START = struct.Struct("<8sIQ")
 _TABLE = np.dtype([("block", "<u4"), ("length", "<u4")])
 
 
-class BadLink(Exception):
-    """The bytes are no link, or not the one that was asked for."""
+class BadLink(WireError):
+    """The bytes are not a link, or not the one that was asked for."""
 
 
 class LinkHead(msgspec.Struct, frozen=True, array_like=True):
@@ -43,7 +46,7 @@ class LinkHead(msgspec.Struct, frozen=True, array_like=True):
     table: bytes
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
+class LinkEntry(msgspec.Struct, frozen=True, array_like=True):
     """A link on offer: ``size`` in bytes, ``checksum`` its xxh3-128."""
 
     base: Annotated[int, msgspec.Meta(ge=0)]
@@ -60,7 +63,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class DeltaLink:
     """A link with its frames, views of the bytes it was read from: block → frames in turn."""
 
     head: LinkHead
@@ -76,15 +79,15 @@ def pack_link(head: LinkHead, frames: Iterable[tuple[int, bytes | memoryview]]) 
     return b"".join([start, packed, *(frame for _, frame in frames)])
 
 
-def entry_of(head: LinkHead, data: bytes) -> Entry:
+def entry_of(head: LinkHead, data: bytes) -> LinkEntry:
     """What the list says of a link."""
-    return Entry(
+    return LinkEntry(
         head.base, head.base_digest, head.version, head.digest, len(data),
         xxhash.xxh3_128_digest(data),
     )  # fmt: skip
 
 
-def open_link(data: memoryview, entry: Entry) -> Link:
+def open_link(data: memoryview, entry: LinkEntry) -> DeltaLink:
     """Read a link that the list calls ``entry``. Frames are not looked into. Raises :class:`BadLink`."""
     if len(data) < _START.size:
         raise BadLink(f"it has {len(data)} bytes")
@@ -92,15 +95,12 @@ def open_link(data: memoryview, entry: Entry) -> Link:
     packed = data[_START.size : _START.size + length]
     if magic != _MAGIC or xxhash.xxh3_64_intdigest(packed) != checksum:
         raise BadLink("its head is damaged")
-    try:
-        head = msgspec.msgpack.decode(packed, type=LinkHead)
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise BadLink(f"malformed head: {error}") from error
+    head = _decoded(packed, LinkHead, "malformed head")
     said = (head.base, head.base_digest, head.version, head.digest)
     if said != (entry.base, entry.base_digest, entry.version, entry.digest):
         raise BadLink(f"it leads from version {head.base} to {head.version}, or from other weights")
     if len(head.table) % _TABLE.itemsize:
-        raise BadLink("its table is torn")
+        raise BadLink("its table is corrupted")
     table = np.frombuffer(head.table, _TABLE)
     position = _START.size + length
     if (end := position + int(table["length"].sum(dtype=np.uint64))) != len(data):
@@ -112,20 +112,24 @@ def open_link(data: memoryview, entry: Entry) -> Link:
     for block, size in table.tolist():
         frames.setdefault(block, []).append(data[position : position + size])
         position += size
-    return Link(head, frames)
+    return DeltaLink(head, frames)
 
 
-def pack_index(entries: Iterable[Entry]) -> bytes:
+def pack_index(entries: Iterable[LinkEntry]) -> bytes:
     """The object :data:`INDEX`."""
     body = msgspec.msgpack.encode(list(entries))
     return xxhash.xxh3_128_digest(body) + body
 
 
-def open_index(data: bytes) -> list[Entry]:
+def open_index(data: bytes) -> list[LinkEntry]:
     """Read the object :data:`INDEX`. Raises :class:`BadLink`."""
     if xxhash.xxh3_128_digest(data[16:]) != data[:16]:
         raise BadLink("the list of deltas is damaged")
+    return _decoded(data[16:], list[LinkEntry], "malformed list of deltas")
+
+
+def _decoded(body: bytes | memoryview, expected: type[T], problem: str) -> T:
     try:
-        return msgspec.msgpack.decode(data[16:], type=list[Entry])
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise BadLink(f"malformed list of deltas: {error}") from error
+        return from_msgpack(body, expected, problem)
+    except WireError as error:
+        raise BadLink(str(error)) from error

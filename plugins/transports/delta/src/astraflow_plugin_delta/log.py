@@ -6,11 +6,11 @@ import itertools
 import threading
 from collections.abc import Mapping
 
-from astraflow_plugin_delta.codec import Codec
+from astraflow_plugin_delta.coding.codec import Codec
 from astraflow_plugin_delta.link import (
     INDEX,
-    Entry,
-    Link,
+    DeltaLink,
+    LinkEntry,
     LinkHead,
     entry_of,
     open_link,
@@ -28,7 +28,7 @@ class LinkLog:
     def __init__(self, history: int) -> None:
         self._history = history
         self._versions: list[int] = []
-        self._links: dict[tuple[int, int], tuple[Entry, bytes]] = {}
+        self._links: dict[tuple[int, int], tuple[LinkEntry, bytes]] = {}
         self._count = 0
         self._most = 0
         self._lock = threading.Lock()
@@ -58,7 +58,7 @@ class LinkLog:
                 parts = [self._links.get(pair) for pair in itertools.pairwise(bounds)]
             if None in parts:
                 return
-            links: list[Link] = [
+            links: list[DeltaLink] = [
                 open_link(memoryview(part[1]), part[0]) for part in parts if part is not None
             ]
             merged, data = merge(codec, links)

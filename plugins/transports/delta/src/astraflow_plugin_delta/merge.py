@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
-from astraflow_plugin_delta.codec import SIGNED, Changes, Codec
-from astraflow_plugin_delta.frame import DENSE, HEAD, HUFFMAN, STEPS
-from astraflow_plugin_delta.link import Link, pack_link
+from astraflow_plugin_delta.coding.codec import SIGNED, Changes, Codec
+from astraflow_plugin_delta.coding.frame import DENSE, HEAD, HUFFMAN, STEPS
+from astraflow_plugin_delta.link import DeltaLink, pack_link
 
 
-def merge(codec: Codec, links: Sequence[Link]) -> tuple[Link, bytes]:
+def merge(codec: Codec, links: Sequence[DeltaLink]) -> tuple[DeltaLink, bytes]:
     """The link from the base of the first to the version of the last, and its bytes.
 
     A block whose frames are all steps gets one frame with their sums, which is smaller than the sum of
@@ -25,11 +25,11 @@ def merge(codec: Codec, links: Sequence[Link]) -> tuple[Link, bytes]:
     merged: dict[int, list[memoryview]] = {}
     for block, frame in frames:
         merged.setdefault(block, []).append(memoryview(frame))
-    return Link(head, merged), pack_link(head, frames)
+    return DeltaLink(head, merged), pack_link(head, frames)
 
 
 def _frames(
-    codec: Codec, links: Sequence[Link], size: int, block_size: int
+    codec: Codec, links: Sequence[DeltaLink], size: int, block_size: int
 ) -> Iterator[tuple[int, bytes | memoryview]]:
     for block in sorted(set().union(*(link.frames for link in links))):
         frames = [frame for link in links for frame in link.frames.get(block, ())]

@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 import xxhash
 
 from astraflow_core.types import Manifest
-from astraflow_plugin_delta.codec import Codec
-from astraflow_plugin_delta.frame import BadFrame
-from astraflow_plugin_delta.link import Link
+from astraflow_plugin_delta.coding.codec import Codec
+from astraflow_plugin_delta.coding.frame import BadFrame
+from astraflow_plugin_delta.link import DeltaLink
 
 log = logging.getLogger(__name__)
 
 
 def patch(
     codec: Codec,
-    links: Sequence[Link],
+    links: Sequence[DeltaLink],
     manifest: Manifest,
     base: memoryview,
     file: int | None,
@@ -61,7 +61,7 @@ def patch(
 
 def _apply(
     codec: Codec,
-    links: Sequence[Link],
+    links: Sequence[DeltaLink],
     target: memoryview,
     block: int,
     digest: bytes,

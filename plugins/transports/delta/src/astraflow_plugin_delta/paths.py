@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from astraflow_plugin_delta.link import Entry
+from astraflow_plugin_delta.link import LinkEntry
 
 State = tuple[int, str]
 """A version by its number and digest: equal digests under one number are equal bytes."""
@@ -16,12 +16,12 @@ class Path:
     """Links to apply in turn to ``start``; ``cost`` is how many bytes have to be fetched."""
 
     start: State
-    links: tuple[Entry, ...]
+    links: tuple[LinkEntry, ...]
     cost: int
 
 
 def cheapest(
-    entries: Iterable[Entry], held: Iterable[State], cached: Collection[bytes], wanted: State
+    entries: Iterable[LinkEntry], held: Iterable[State], cached: Collection[bytes], wanted: State
 ) -> Path | None:
     """The cheapest path from any of ``held`` to ``wanted``, None if there is none. Links whose checksum is
     in ``cached`` cost nothing; of equal cost, the path from the earlier of ``held``, then the one with fewer links."""

@@ -15,22 +15,22 @@ from typing import BinaryIO
 import xxhash
 
 from astraflow_core.types import Announcement, Manifest, WeightSource
-from astraflow_core.weights.client import VersionClient
-from astraflow_core.weights.failures import PublisherFailed
-from astraflow_core.weights.receiver import HttpReceiver
-from astraflow_core.weights.shard_download import from_each
 from astraflow_plugin_delta import paths
-from astraflow_plugin_delta.codec import Codec
+from astraflow_plugin_delta.coding.codec import Codec
 from astraflow_plugin_delta.link import (
     INDEX,
     MAX_INDEX,
     BadLink,
-    Entry,
-    Link,
+    DeltaLink,
+    LinkEntry,
     open_index,
     open_link,
 )
 from astraflow_plugin_delta.patch import patch
+from astraflow_weights.failures import PublisherFailed
+from astraflow_weights.fetch.client import VersionClient
+from astraflow_weights.fetch.receiver import HttpReceiver
+from astraflow_weights.fetch.shard_download import from_each
 
 CACHED_LINKS = 4
 """Links kept of each source, so that the file of the version before the last can be patched twice without fetching."""
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Held:
+class VerifiedFile:
     """A verified file: of a source that is handed out, or kept after its release to be patched."""
 
     policy: str
@@ -58,7 +58,7 @@ class Held:
 class _Here(threading.local):
     """The fetch of this thread: the version that its file was, and the mapping if it was patched."""
 
-    inside: Held | None = None
+    inside: VerifiedFile | None = None
     mapping: mmap.mmap | None = None
 
 
@@ -68,15 +68,15 @@ class DeltaReceiver(HttpReceiver):
 
     Two files take turns: one is handed out, the other, released before, is patched in place. Until there
     is a second, blocks are copied as they are patched. A file that was patched stays mapped, since mapping
-    it anew costs more than patching it.
+    it again costs more than patching it.
     """
 
     def __init__(self, directory: Path, token: str, *, streams: int, codec: Codec) -> None:
         super().__init__(directory, token, streams=streams)
         self._codec = codec
         self._guard = threading.Lock()
-        self._handed_out: dict[Path, Held] = {}
-        self._spares: dict[str, Held] = {}
+        self._handed_out: dict[Path, VerifiedFile] = {}
+        self._spares: dict[str, VerifiedFile] = {}
         self._here = _Here()
         self._cache: dict[bytes, bytearray] = {}
 
@@ -84,7 +84,7 @@ class DeltaReceiver(HttpReceiver):
         """Fetch and verify a version, from each endpoint in turn until one has delivered the rest."""
         try:
             source = super().fetch(announcement, deadline_s)
-            held = Held(
+            held = VerifiedFile(
                 source.policy, source.version, source.digest, announcement.size, source.path,
                 self._here.mapping,
             )  # fmt: skip
@@ -172,7 +172,9 @@ class DeltaReceiver(HttpReceiver):
         )  # fmt: skip
         return good
 
-    def _bases(self, policy: str, inside: Held | None, stack: ExitStack) -> dict[paths.State, Held]:
+    def _bases(
+        self, policy: str, inside: VerifiedFile | None, stack: ExitStack
+    ) -> dict[paths.State, VerifiedFile]:
         """What can be patched: first the content of the file itself, if it was a version, then what is
         handed out, which is not patched by others until ``stack`` ends."""
         found = {inside.state: inside} if inside else {}
@@ -184,7 +186,7 @@ class DeltaReceiver(HttpReceiver):
                     stack.callback(self._leave, held)
         return found
 
-    def _leave(self, held: Held) -> None:
+    def _leave(self, held: VerifiedFile) -> None:
         with self._guard:
             held.readers -= 1
 
@@ -210,10 +212,10 @@ class DeltaReceiver(HttpReceiver):
         start = found[0].start
         longest = max((entry.size for path in found for entry in path.links), default=0)
         if cost >= manifest.size or longest > manifest.size:
-            raise BadLink(f"deltas of {cost} bytes from version {start[0]} are no smaller than it")
+            raise BadLink(f"deltas of {cost} bytes from version {start[0]} are not smaller than it")
         return start, found
 
-    def _link(self, client: VersionClient, entry: Entry, most: int) -> Link:
+    def _link(self, client: VersionClient, entry: LinkEntry, most: int) -> DeltaLink:
         """A link, from the cache of ``most`` or fetched; a second time if it arrives damaged. What is damaged then
         shows in its frames."""
         with self._guard:

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from astraflow_core.types import ComponentContext
-from astraflow_core.weights.publisher import HttpPublisher
-from astraflow_core.weights.shard_publisher import HttpShardPublisher, no_shards, own_name
-from astraflow_plugin_delta.codec import Codec
+from astraflow_plugin_delta.coding.codec import Codec
+from astraflow_plugin_delta.coding.kernels import load_kernel
 from astraflow_plugin_delta.companion import DeltaCompanion
 from astraflow_plugin_delta.config import DeltaConfig
-from astraflow_plugin_delta.kernels import load_kernel
 from astraflow_plugin_delta.receiver import DeltaReceiver
+from astraflow_weights.publish.publisher import HttpPublisher
+from astraflow_weights.shards.publisher import HttpShardPublisher, no_shards, own_name
 
 
 def companion(config: DeltaConfig) -> DeltaCompanion:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from astraflow_plugin_delta.codec import Codec
-from astraflow_plugin_delta.frame import open_frame
-from astraflow_plugin_delta.kernel_numpy import NumpyKernel
+from astraflow_plugin_delta.coding.codec import Codec
+from astraflow_plugin_delta.coding.frame import open_frame
+from astraflow_plugin_delta.coding.kernel_numpy import NumpyKernel
 from astraflow_plugin_delta.link import LinkHead, entry_of, pack_index, pack_link
 
 HERE = Path(__file__).parent

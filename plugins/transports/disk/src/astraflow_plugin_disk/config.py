@@ -25,7 +25,7 @@ class DiskConfig(ConfigModel):
     part_mb: Annotated[int, Field(ge=2, le=1024)] = Field(
         32, description="Size of an object in MiB, rounded down to blocks of 2 MiB."
     )
-    patience_s: Annotated[float, Field(ge=0)] = Field(
+    give_up_after_s: Annotated[float, Field(ge=0)] = Field(
         5.0,
         description="How long a manifest may take to appear that nobody is writing (caches of NFS).",
     )

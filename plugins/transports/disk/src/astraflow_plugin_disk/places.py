@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 
+from astraflow_core.errors import WireError
 from astraflow_core.types import Manifest
-from astraflow_core.weights.failures import PublisherFailed
 
 READERS = "readers"
 LEASE_S = 60.0
-"""How long a version stays for a reader whose lease does not change any more, by the publisher's clock."""
+"""How long a version stays for a reader whose lease no longer changes, by the publisher's clock."""
 _MAGIC = b"AFM1"
 _SIGNATURE = 32
 
@@ -42,7 +42,7 @@ def sign(body: bytes, token: str, part_mb: int) -> bytes:
 
 
 def verify(data: bytes, token: str) -> tuple[bytes, int]:
-    """Manifest and size of the parts in MiB; raises :class:`PublisherFailed` without a right signature."""
+    """Manifest and size of the parts in MiB; raises :class:`WireError` without a right signature."""
     start = len(_MAGIC) + _SIGNATURE
     signature, signed = data[len(_MAGIC) : start], data[start:]
     if not (
@@ -50,7 +50,7 @@ def verify(data: bytes, token: str) -> tuple[bytes, int]:
         and len(signed) > 4
         and hmac.compare_digest(signature, _signature(signed, token))
     ):
-        raise PublisherFailed("its manifest was changed, or signed with the token of another run")
+        raise WireError("its manifest was changed, or signed with the token of another run")
     return signed[4:], int.from_bytes(signed[:4], "little")
 
 

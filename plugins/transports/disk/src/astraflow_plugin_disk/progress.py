@@ -9,14 +9,16 @@ from collections.abc import Callable
 
 import msgspec
 
-from astraflow_plugin_disk.store import Store, StoreError
+from astraflow_core.errors import WireError
+from astraflow_plugin_disk.store import ObjectStore, StoreError
+from astraflow_wire.decoding import from_json
 
 NAME = "progress"
 EVERY_S = 1.0
 _log = logging.getLogger(__name__)
 
 
-class Progress(msgspec.Struct, frozen=True):
+class StoreProgress(msgspec.Struct, frozen=True):
     """``coming``: versions that are being written or wait; ``failed``: the last that could not be written, with
     the reason; ``objects`` written so far."""
 
@@ -25,24 +27,24 @@ class Progress(msgspec.Struct, frozen=True):
     objects: int = 0
 
 
-def read_progress(store: Store) -> Progress:
+def read_progress(store: ObjectStore) -> StoreProgress:
     """What the publisher says; nothing if it says nothing that can be read."""
     try:
         data = store.read(NAME)
-        return msgspec.json.decode(data, type=Progress) if data else Progress()
-    except (StoreError, msgspec.DecodeError) as error:
+        return from_json(data, StoreProgress, "malformed") if data else StoreProgress()
+    except (StoreError, WireError) as error:
         _log.debug("no progress: %s", error)
-        return Progress()
+        return StoreProgress()
 
 
 class Board:
     """The object, kept up to date from any thread with what ``now()`` gives; at most once per :data:`EVERY_S` for
     objects alone."""
 
-    def __init__(self, store: Store, now: Callable[[], Progress]) -> None:
+    def __init__(self, store: ObjectStore, now: Callable[[], StoreProgress]) -> None:
         self._store, self._now = store, now
         self._lock = threading.Lock()
-        self._told = Progress()
+        self._told = StoreProgress()
         self._since = 0.0
 
     def show(self) -> None:
@@ -62,6 +64,6 @@ class Board:
             except StoreError as error:
                 _log.warning("readers are not told what is being written: %s", error)
 
-    def _write(self, progress: Progress) -> None:
+    def _write(self, progress: StoreProgress) -> None:
         self._store.write(NAME, msgspec.json.encode(progress))
         self._told, self._since = progress, time.monotonic()

@@ -9,12 +9,12 @@ from uuid import uuid4
 
 from astraflow_core.errors import WeightsError
 from astraflow_core.types import ExportedTensor, Manifest
-from astraflow_core.weights.snapshot import Snapshot, Snapshotter
 from astraflow_plugin_disk.config import DiskConfig
 from astraflow_plugin_disk.places import blocks_per_part, manifest_name, part_name, sign, tag_of
-from astraflow_plugin_disk.store import Store, StoreError
+from astraflow_plugin_disk.store import ObjectStore, StoreError
 from astraflow_plugin_disk.sweeper import Sweeper
 from astraflow_plugin_disk.writer import Writer
+from astraflow_weights.snapshot import Snapshot, Snapshotter
 
 
 class DiskPublisher:
@@ -26,7 +26,7 @@ class DiskPublisher:
     def __init__(self, run: str, policy: str, token: str, config: DiskConfig) -> None:
         self._policy, self._token, self._config = policy, token, config
         self._url = f"{config.url}/{run}/{policy}-{tag_of(token)}/{uuid4().hex[:12]}"
-        self._store = Store(self._url, config.options)
+        self._store = ObjectStore(self._url, config.options)
         self._snapshotter = Snapshotter(policy)
         self._sweeper = Sweeper(self._store, policy)
         self._lock = threading.Lock()

@@ -10,8 +10,6 @@ from collections import deque
 from uuid import uuid4
 
 from astraflow_core.types import Announcement, Manifest
-from astraflow_core.weights.failures import PublisherFailed
-from astraflow_core.weights.landing import Landing
 from astraflow_plugin_disk.config import DiskConfig
 from astraflow_plugin_disk.places import (
     LEASE_S,
@@ -22,7 +20,9 @@ from astraflow_plugin_disk.places import (
     verify,
 )
 from astraflow_plugin_disk.progress import read_progress
-from astraflow_plugin_disk.store import Store, StoreError
+from astraflow_plugin_disk.store import ObjectStore, StoreError
+from astraflow_weights.failures import PublisherFailed
+from astraflow_weights.fetch.landing import BlockFile
 
 FAILURES = 5
 """Failed reads of one part in a row after which the store is given up."""
@@ -42,7 +42,7 @@ class StoreSource:
         if not inside:
             raise PublisherFailed(f"its address lies outside of {config.url}")
         self._version, self._token, self._config = announcement.version, token, config
-        self._store = Store(endpoint, config.options)
+        self._store = ObjectStore(endpoint, config.options)
         self._lease = f"{READERS}/{uuid4().hex}"
         self._beats = 0
         self._renewed = 0.0
@@ -52,11 +52,11 @@ class StoreSource:
         self._pending: deque[int] = deque()
         self._working = 0
 
-    def manifest(self, landing: Landing) -> bytes:
+    def manifest(self, landing: BlockFile) -> bytes:
         """The manifest, signed by a trainer of this run, once the publisher has written the version."""
         self._renew()
         said: tuple[tuple[int, ...], int] | None = None
-        pause, patience = POLL_S, self._config.patience_s
+        pause, patience = POLL_S, self._config.give_up_after_s
         until = time.monotonic() + patience
         data = self._manifest()
         while data is None:
@@ -71,7 +71,7 @@ class StoreSource:
             coming = self._version in progress.coming
             news = (progress.coming, progress.objects) if coming else None
             if news != said:
-                said, patience = news, STILL_S if coming else self._config.patience_s
+                said, patience = news, STILL_S if coming else self._config.give_up_after_s
                 until = time.monotonic() + patience
             if time.monotonic() > until:
                 still = f" (it was being written, and nothing new came for {patience:.0f} s)"
@@ -80,7 +80,7 @@ class StoreSource:
                     f"ended{still if coming else ''}"
                 )
             self._renew_in_time()
-            time.sleep(min(pause, landing.left()))
+            time.sleep(min(pause, landing.time_left()))
             pause = min(pause * 1.2, SLOWEST_POLL_S)
         body, self._part_mb = verify(data, self._token)
         return body
@@ -91,7 +91,7 @@ class StoreSource:
         except StoreError as error:
             raise PublisherFailed(str(error)) from error
 
-    def deliver(self, manifest: Manifest, landing: Landing) -> None:
+    def deliver(self, manifest: Manifest, landing: BlockFile) -> None:
         """Read what is missing, part by part."""
         per_part = blocks_per_part(manifest, self._part_mb)
         self._pending = deque(sorted({block // per_part for block in landing.missing()}))
@@ -105,7 +105,7 @@ class StoreSource:
             with self._condition:
                 if self._condition.wait_for(lambda: not self._working or self._error, POLL_S):
                     break
-            landing.left()
+            landing.time_left()
             self._renew_in_time()
         if self._error is not None:
             raise self._error
@@ -131,7 +131,7 @@ class StoreSource:
         except StoreError as error:
             raise PublisherFailed(f"no lease can be written: {error}") from error
 
-    def _work(self, manifest: Manifest, per_part: int, landing: Landing) -> None:
+    def _work(self, manifest: Manifest, per_part: int, landing: BlockFile) -> None:
         try:
             while True:
                 with self._condition:
@@ -147,7 +147,7 @@ class StoreSource:
                 self._working -= 1
                 self._condition.notify_all()
 
-    def _read(self, part: int, manifest: Manifest, per_part: int, landing: Landing) -> None:
+    def _read(self, part: int, manifest: Manifest, per_part: int, landing: BlockFile) -> None:
         blocks = range(part * per_part, min((part + 1) * per_part, len(manifest.blocks)))
         failures = 0
         while self._error is None:
@@ -159,11 +159,11 @@ class StoreSource:
                 failures += 1
                 if failures > FAILURES:
                     raise PublisherFailed(problem)
-            landing.left()
+            landing.time_left()
             time.sleep(POLL_S if problem is not None else 0)
 
     def _fetch(
-        self, part: int, wanted: list[int], first: int, manifest: Manifest, landing: Landing
+        self, part: int, wanted: list[int], first: int, manifest: Manifest, landing: BlockFile
     ) -> str | None:
         """Read the part from the first wanted block to the last. ``None`` if something came, else what was
         wrong; empty if the part may still appear."""

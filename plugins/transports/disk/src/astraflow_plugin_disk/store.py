@@ -15,7 +15,7 @@ class StoreError(Exception):
     """The store refused or failed; the text says what it said."""
 
 
-class Store:
+class ObjectStore:
     """Objects below ``url``, by names relative to it."""
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:

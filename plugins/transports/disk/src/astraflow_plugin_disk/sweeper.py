@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
 from functools import partial
 
+import msgspec
+
+from astraflow_core.errors import WireError
 from astraflow_plugin_disk.places import LEASE_S, READERS, manifest_name
-from astraflow_plugin_disk.store import Store, StoreError
+from astraflow_plugin_disk.store import ObjectStore, StoreError
+from astraflow_wire.decoding import from_json
 
 EVERY_S = 5.0
 ATTEMPTS = 5
 _log = logging.getLogger(__name__)
 
 
+class ReaderLease(msgspec.Struct, frozen=True):
+    """What counts of a reader's lease."""
+
+    version: int
+
+
 class Sweeper:
     """A lease is a small object that its reader rewrites. It counts until it has not changed for
     :data:`LEASE_S` by the publisher's monotonic clock, so no two clocks are ever compared."""
 
-    def __init__(self, store: Store, policy: str) -> None:
+    def __init__(self, store: ObjectStore, policy: str) -> None:
         self._store = store
         self._dropped: set[int] = set()
         self._seen: dict[str, tuple[bytes, float]] = {}
@@ -76,9 +85,9 @@ class Sweeper:
                 self._store.remove(f"{READERS}/{name}")
                 continue
             try:
-                leased.add(int(json.loads(body)["version"]))
-            except (ValueError, KeyError, TypeError) as error:
-                _log.warning("lease %s is malformed: %r", name, error)
+                leased.add(from_json(body, ReaderLease, "malformed").version)
+            except WireError as error:
+                _log.warning("lease %s: %s", name, error)
         self._seen = seen
         return leased
 

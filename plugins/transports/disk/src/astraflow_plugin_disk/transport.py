@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from astraflow_core.types import Announcement, ComponentContext
-from astraflow_core.weights.landing import BlockReceiver
 from astraflow_plugin_disk.config import DiskConfig
 from astraflow_plugin_disk.publisher import DiskPublisher
 from astraflow_plugin_disk.source import StoreSource
+from astraflow_weights.fetch.landing import BlockReceiver
 
 
 class DiskTransport:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 
 from astraflow_core.errors import WeightsError
-from astraflow_core.weights.snapshot import Snapshot
-from astraflow_plugin_disk.progress import Board, Progress
-from astraflow_plugin_disk.store import Store, StoreError
+from astraflow_plugin_disk.progress import Board, StoreProgress
+from astraflow_plugin_disk.store import ObjectStore, StoreError
+from astraflow_weights.snapshot import Snapshot
+from astraflow_wire.host.disk import LONGEST_WAIT_S, LOOK_S, says_full
 
+_log = logging.getLogger(__name__)
 STILL_S = 300.0
 """Who waits for a store that takes no object for so long gives up."""
 
@@ -26,7 +29,7 @@ class Writer:
     def __init__(
         self,
         name: str,
-        store: Store,
+        store: ObjectStore,
         write: Callable[[Snapshot], None],
         done: Callable[[Snapshot, bool], None],
     ) -> None:
@@ -58,7 +61,7 @@ class Writer:
 
     def put(self, snapshot: Snapshot) -> None:
         """Take the next version, after :meth:`make_room`. Raises :class:`StoreError`, and keeps nothing, if readers
-        cannot be told of it."""
+        cannot be told about it, unless that is because the store is full."""
         with self._changed:
             replaced, self._waiting = self._waiting, None
             self._offered = snapshot.manifest.version
@@ -66,11 +69,12 @@ class Writer:
             self._done(replaced, False)
         try:
             self._board.show()
-        except StoreError:
-            with self._changed:
-                self._offered = None
-            self._done(snapshot, False)
-            raise
+        except StoreError as error:
+            if not says_full(error):
+                with self._changed:
+                    self._offered = None
+                self._done(snapshot, False)
+                raise
         with self._changed:
             self._offered, self._waiting = None, snapshot
             self._replaceable = False
@@ -78,7 +82,7 @@ class Writer:
             self._changed.notify_all()
 
     def let_go(self, version: int) -> None:
-        """The version need not be written any more once there is a newer one."""
+        """The version need no longer be written once there is a newer one."""
         with self._changed:
             if self._waiting is not None and self._waiting.manifest.version == version:
                 self._replaceable = True
@@ -106,13 +110,13 @@ class Writer:
             self._done(waiting, False)
         self._thread.join(STILL_S)
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> StoreProgress:
         with self._changed:
             held = [each for each in (self._writing, self._waiting) if each is not None]
             coming = [each.manifest.version for each in held]
             if self._offered is not None:
                 coming.append(self._offered)
-            return Progress(tuple(coming), dict(self._failed), self._objects)
+            return StoreProgress(tuple(coming), dict(self._failed), self._objects)
 
     def _wait_for(self, ready: Callable[[], bool]) -> None:
         with self._changed:
@@ -133,13 +137,30 @@ class Writer:
                 self._moved = time.monotonic()
                 self._changed.notify_all()
             assert snapshot is not None
-            problem = ""
+            problem = self._attempt(snapshot)
+            self._done(snapshot, not problem)
+            self._end(snapshot, problem)
+
+    def _attempt(self, snapshot: Snapshot) -> str:
+        """Write a version, again and again while the store has no room for it; why it could not be, if so."""
+        version, since = snapshot.manifest.version, None
+        while True:
             try:
                 self._write(snapshot)
             except Exception as error:  # noqa: BLE001 (raised again in the trainer's thread, by its next publish)
-                problem = str(error) or type(error).__name__
-            self._done(snapshot, not problem)
-            self._end(snapshot, problem)
+                problem, full = str(error) or type(error).__name__, says_full(error)
+            else:
+                if since is not None:
+                    _log.warning("there is disk space again: version %d is written", version)
+                return ""
+            with self._changed:
+                self._moved = now = time.monotonic()
+                if since is None and full:
+                    _log.warning("version %d waits for disk space: %s", version, problem)
+                since = since or now
+                if not full or self._stopped or now - since > LONGEST_WAIT_S:
+                    return problem
+                self._changed.wait(LOOK_S)
 
     def _end(self, snapshot: Snapshot, problem: str) -> None:
         manifest = snapshot.manifest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, field_validator
 
-from astraflow_core.config.connection_keys import HttpKeys
+from astraflow_weights.connection_keys import HttpKeys
 
 
 class HttpConfig(HttpKeys):

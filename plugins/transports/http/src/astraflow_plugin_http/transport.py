@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from astraflow_core.types import ComponentContext
-from astraflow_core.weights.publisher import HttpPublisher
-from astraflow_core.weights.receiver import HttpReceiver
-from astraflow_core.weights.shard_publisher import HttpShardPublisher, no_shards, own_name
 from astraflow_plugin_http.config import HttpConfig
+from astraflow_weights.fetch.receiver import HttpReceiver
+from astraflow_weights.publish.publisher import HttpPublisher
+from astraflow_weights.shards.publisher import HttpShardPublisher, no_shards, own_name
 
 
 class HttpTransport:

@@ -8,10 +8,10 @@ import os
 import threading
 from collections.abc import Callable
 
-import msgspec
 import zmq
 
-from astraflow_plugin_shm.places import BELL, Ring, folder_of
+from astraflow_core.errors import WireError
+from astraflow_plugin_shm.places import BELL, Ring, folder_of, read_ring
 
 _LONGEST = 4096
 _log = logging.getLogger(__name__)
@@ -76,9 +76,9 @@ class Bell:
             while True:
                 newest = ears.recv(zmq.NOBLOCK)
         try:
-            ring = msgspec.msgpack.decode(newest, type=Ring)
-        except (msgspec.ValidationError, msgspec.DecodeError) as error:
-            _log.warning("%s rang with a malformed message: %s", endpoint, error)
+            ring = read_ring(newest)
+        except WireError as error:
+            _log.warning("%s rang: %s", endpoint, error)
         else:
             self._heard(endpoint, ring)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from astraflow_core.errors import WeightsError
 from astraflow_core.types import ExportedTensor
-from astraflow_core.weights.snapshot import Snapshot, Snapshotter
+from astraflow_weights.snapshot import Snapshot, Snapshotter
 
 WAITING = 2
 """Dropped files that are still read and may be used again; more are left to their readers."""

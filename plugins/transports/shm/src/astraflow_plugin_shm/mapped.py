@@ -13,23 +13,31 @@ import xxhash
 
 from astraflow_core.errors import WireError
 from astraflow_core.types import Announcement, Manifest
-from astraflow_core.weights.announced import MAX_MANIFEST, decode_manifest
-from astraflow_core.weights.failures import PublisherFailed
-from astraflow_core.wire.private_folder import is_held
-from astraflow_core.wire.tensor_file import read_specs
 from astraflow_plugin_shm.mappings import Mappings
 from astraflow_plugin_shm.places import data_of, folder_of, manifest_of
+from astraflow_weights.announced import MAX_MANIFEST, decode_manifest
+from astraflow_weights.failures import PublisherFailed
+from astraflow_wire.host.private_folder import is_held
+from astraflow_wire.model_files.tensor_file import read_specs
 
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
-    """A verified version under a name of ours; the lock is the descriptor's."""
+class MappedVersion:
+    """A verified version under a name of ours; the lock is the descriptor's. ``written_ns``: when the file had last been
+    written to before it was verified."""
 
     manifest: Manifest
     path: Path
     descriptor: int
+    written_ns: int
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nobody has written to the file since. What a process changes through a mapping of its own, as the
+        publisher fills files, leaves no trace."""
+        return os.fstat(self.descriptor).st_mtime_ns == self.written_ns
 
     def end(self) -> None:
         """Remove our name and let the publisher use the file again."""
@@ -43,7 +51,7 @@ def open_version(
     path: Path,
     mappings: Mappings,
     check: Callable[[], None],
-) -> Lease:
+) -> MappedVersion:
     """The announced version of the publisher at ``endpoint``, named ``path`` too.
 
     ``check`` is called between blocks and may raise. Raises :class:`PublisherFailed`.
@@ -57,6 +65,8 @@ def open_version(
             )
         manifest = _manifest(announcement, folder)
         return _leased(announcement, manifest, folder, path, mappings, check)
+    except WireError as error:
+        raise PublisherFailed(str(error)) from error
     except PermissionError as error:
         raise PublisherFailed(
             f"{error.filename} belongs to another user: run trainer and RaaS as one, or use a transport that sends"
@@ -82,7 +92,7 @@ def _leased(
     path: Path,
     mappings: Mappings,
     check: Callable[[], None],
-) -> Lease:
+) -> MappedVersion:
     place = data_of(folder, announcement.policy, announcement.version)
     try:
         descriptor = os.open(place, _OPEN)
@@ -108,7 +118,7 @@ def _leased(
             path.unlink(missing_ok=True)
         _let_go(descriptor)
         raise
-    return Lease(manifest, path, descriptor)
+    return MappedVersion(manifest, path, descriptor, found.st_mtime_ns)
 
 
 def _verify(
@@ -121,11 +131,7 @@ def _verify(
             with view[block * size : (block + 1) * size] as part:
                 if xxhash.xxh3_128_digest(part) != digest:
                     raise PublisherFailed(f"block {block} is not what was published")
-        try:
-            specs = read_specs(view)
-        except WireError as error:
-            raise PublisherFailed(str(error)) from error
-        if specs != manifest.tensors:
+        if read_specs(view) != manifest.tensors:
             raise PublisherFailed("its manifest names other tensors than its file")
 
 
@@ -135,4 +141,4 @@ def _let_go(descriptor: int) -> None:
 
 
 def _dropped(announcement: Announcement) -> PublisherFailed:
-    return PublisherFailed(f"version {announcement.version} is not here, or not any more")
+    return PublisherFailed(f"version {announcement.version} is not here, or no longer here")

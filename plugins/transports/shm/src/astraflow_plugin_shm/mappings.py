@@ -1,4 +1,4 @@
-"""Mappings of the files that alternate, kept from version to version: touching pages anew costs twice the hash."""
+"""Mappings of the files that alternate, kept from version to version: touching pages again costs twice the hash."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Mappings:
         return mapping
 
     def prune(self) -> None:
-        """Let go of files that have no name any more, so that their memory is freed."""
+        """Let go of files that have no name any longer, so that their memory is freed."""
         for key, (kept, _) in list(self._known.items()):
             if not os.fstat(kept).st_nlink:
                 self._drop(key)

@@ -7,7 +7,9 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from astraflow_core.weights.failures import PublisherFailed
+from astraflow_weights.addresses import printable
+from astraflow_weights.failures import PublisherFailed
+from astraflow_wire.decoding import from_msgpack
 
 PREFIX = "astraflow-weights-"
 RECEIVED = "astraflow-received-"
@@ -24,6 +26,11 @@ class Ring(msgspec.Struct, frozen=True):
     size: int
 
 
+def read_ring(message: bytes) -> Ring:
+    """What a bell says. Raises :class:`astraflow_core.errors.WireError`."""
+    return from_msgpack(message, Ring, "a malformed ring")
+
+
 def endpoint_of(host: str, folder: Path) -> str:
     """``shm://HOST/FOLDER``."""
     return f"{_SCHEME}{host}{quote(str(folder.absolute()))}"
@@ -33,7 +40,8 @@ def folder_of(endpoint: str) -> tuple[str, Path]:
     """Host and folder of an endpoint; raises :class:`PublisherFailed` if it is none of a publisher's."""
     host, slash, path = endpoint.removeprefix(_SCHEME).partition("/")
     folder = Path(unquote(slash + path))
-    if not (endpoint.startswith(_SCHEME) and slash and folder.name.startswith(PREFIX)):
+    whole = printable(endpoint) and endpoint.startswith(_SCHEME) and slash
+    if not (whole and folder.name.startswith(PREFIX) and "\0" not in str(folder)):
         raise PublisherFailed(f"expected an address such as {_SCHEME}HOST/dev/shm/{PREFIX}…")
     return host, folder
 

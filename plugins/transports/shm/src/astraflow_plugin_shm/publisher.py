@@ -11,9 +11,9 @@ import zmq
 
 from astraflow_core.errors import UserError, WeightsError
 from astraflow_core.types import ExportedTensor, Manifest
-from astraflow_core.wire.private_folder import PrivateFolder
 from astraflow_plugin_shm.files import SharedFiles, VersionFile
 from astraflow_plugin_shm.places import BELL, PREFIX, Ring, data_of, endpoint_of, manifest_of
+from astraflow_wire.host.private_folder import PrivateFolder
 
 LONGEST_SOCKET = 100
 """Bytes of a socket's path that every Unix takes."""

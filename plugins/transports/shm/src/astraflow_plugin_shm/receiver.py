@@ -13,12 +13,12 @@ from pathlib import Path
 
 from astraflow_core.errors import UserError, WeightsError
 from astraflow_core.types import Announcement, WeightSource
-from astraflow_core.weights.failures import PublisherFailed
-from astraflow_core.wire.private_folder import PrivateFolder
 from astraflow_plugin_shm.bell import Bell
-from astraflow_plugin_shm.mapped import Lease, open_version
+from astraflow_plugin_shm.mapped import MappedVersion, open_version
 from astraflow_plugin_shm.mappings import Mappings
 from astraflow_plugin_shm.places import RECEIVED, Ring
+from astraflow_weights.failures import PublisherFailed
+from astraflow_wire.host.private_folder import PrivateFolder
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _log = logging.getLogger(__name__)
@@ -42,8 +42,8 @@ class ShmReceiver:
         self._count = itertools.count()
         self._opening = threading.Lock()
         self._mappings = Mappings()
-        self._leases: dict[Path, Lease] = {}
-        self._ahead: Lease | None = None
+        self._leases: dict[Path, MappedVersion] = {}
+        self._ahead: MappedVersion | None = None
         self._closed = False
         self._bell = Bell(self._rung) if ahead else None
 
@@ -81,7 +81,7 @@ class ShmReceiver:
         )
 
     def release(self, source: WeightSource) -> None:
-        """End the lease; the publisher may use the file again, so nothing may read the path any more."""
+        """End the lease; the publisher may use the file again, so nothing may read the path any longer."""
         if source.path.parent != self._folder.path:
             raise ValueError(f"{source.path} was not handed out by this receiver")
         with self._opening:
@@ -104,8 +104,8 @@ class ShmReceiver:
             self._mappings.close()
             self._folder.close()
 
-    def _taken(self, wanted: Announcement) -> Lease | None:
-        """What was verified ahead, if it is the version that is wanted."""
+    def _taken(self, wanted: Announcement) -> MappedVersion | None:
+        """What was verified ahead, if it is the version that is wanted and was not written to since."""
         lease = self._ahead
         if lease is None:
             return None
@@ -118,9 +118,14 @@ class ShmReceiver:
         ):
             return None
         self._ahead = None
-        return lease
+        if lease.untouched:
+            return lease
+        lease.end()
+        return None
 
-    def _open(self, announcement: Announcement, who: str, check: Callable[[], None]) -> Lease:
+    def _open(
+        self, announcement: Announcement, who: str, check: Callable[[], None]
+    ) -> MappedVersion:
         problems: list[str] = []
         for endpoint in announcement.endpoints:
             try:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from astraflow_core.types import ComponentContext
 from astraflow_plugin_shm.config import ShmConfig
 from astraflow_plugin_shm.publisher import ShmPublisher
@@ -18,8 +16,8 @@ class ShmTransport:
 
     def publisher(self) -> ShmPublisher:
         """A publisher for the context's policy."""
-        return ShmPublisher(self._context.policy, Path(self._config.directory))
+        return ShmPublisher(self._context.policy, self._config.directory)
 
     def receiver(self) -> ShmReceiver:
         """A receiver for any policy of the run."""
-        return ShmReceiver(Path(self._config.directory), ahead=self._config.ahead)
+        return ShmReceiver(self._config.directory, ahead=self._config.ahead)

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from astraflow_core.config.connection_keys import ListeningKeys
 from astraflow_plugin_zmq.messages import MAX_CREDIT
+from astraflow_weights.connection_keys import ListeningKeys
 
 
 class ZmqConfig(ListeningKeys):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from astraflow_core.weights.announced import MAX_MANIFEST
-from astraflow_core.weights.failures import PublisherFailed
 from astraflow_plugin_zmq.keys import secure
+from astraflow_weights.announced import MAX_MANIFEST
+from astraflow_weights.failures import PublisherFailed
 
 _EVENTS = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
@@ -23,7 +23,7 @@ class Lost(Exception):
     """The connection failed in a way that may pass."""
 
 
-class Refusal(Lost):
+class HandshakeRefused(Lost):
     """The connection ended before any was agreed on: keys that differ, or no publisher."""
 
 
@@ -61,11 +61,11 @@ class Line:
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self.agreed = True
         elif event == zmq.EVENT_CLOSED:
-            raise Lost("nobody listens there")
+            raise Lost("nothing listens there")
         elif self.agreed and event == zmq.EVENT_DISCONNECTED:
             raise Lost("the connection ended")
         elif event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-            raise Refusal("the handshake failed")
+            raise HandshakeRefused("the handshake failed")
 
     def close(self, linger: int) -> None:
         """End the connection; requests that are queued have ``linger`` milliseconds to leave."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from astraflow_core.types import ExportedTensor, Manifest
-from astraflow_core.weights.snapshot import Snapshotter
-from astraflow_core.weights.store import Store
 from astraflow_plugin_zmq.config import ZmqConfig
 from astraflow_plugin_zmq.server import BlockServer
+from astraflow_weights.publish.store import VersionStore
+from astraflow_weights.snapshot import Snapshotter
 
 
 class ZmqPublisher:
@@ -20,7 +20,7 @@ class ZmqPublisher:
     def __init__(self, policy: str, token: str, config: ZmqConfig) -> None:
         self._policy = policy
         self._snapshotter = Snapshotter(policy)
-        self._store = Store(self._snapshotter.recycle)
+        self._store = VersionStore(self._snapshotter.recycle)
         self._server = BlockServer(self._store, policy, token, config.host, config.port)
         name = config.advertise or config.host
         name = f"[{name}]" if ":" in name else name

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 import zmq
 
 from astraflow_core.errors import Refused, UserError
-from astraflow_core.weights.store import Store
 from astraflow_plugin_zmq.keys import secure
 from astraflow_plugin_zmq.messages import (
     BLOCK,
@@ -22,6 +21,9 @@ from astraflow_plugin_zmq.messages import (
     REFUSED,
     number,
 )
+from astraflow_weights.publish.store import VersionStore
+from astraflow_wire.http.connection_limits import HEAD_S
+from astraflow_wire.http.listening import cannot_listen
 
 _HEARTBEAT_MS = 5000
 _ENCRYPTING = min(4, os.cpu_count() or 1)
@@ -37,7 +39,7 @@ class BlockServer:
     a receiver that asks for more than it takes is not answered, and holds nothing beyond that.
     """
 
-    def __init__(self, store: Store, policy: str, token: str, host: str, port: int) -> None:
+    def __init__(self, store: VersionStore, policy: str, token: str, host: str, port: int) -> None:
         if not token and not (host in _LOOPBACK or host.startswith("127.")):
             raise UserError(
                 f"transport 'zmq' of policy {policy!r} refuses to listen on {host!r} without a token"
@@ -50,6 +52,7 @@ class BlockServer:
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_REQUEST)
         self._socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+        self._socket.setsockopt(zmq.HANDSHAKE_IVL, int(HEAD_S * 1000))
         self._socket.ipv6 = ":" in host
         secure(self._socket, token, server=True)
         address = f"[{host}]" if ":" in host else host
@@ -57,9 +60,9 @@ class BlockServer:
             self._socket.bind(f"tcp://{address}:{port or '*'}")
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
+            cause = OSError(error.errno, error.strerror)
             raise UserError(
-                f"transport 'zmq' of policy {policy!r} cannot listen on {host}:{port}: {error.strerror}; "
-                "choose another port, or 0 for any"
+                f"transport 'zmq' of policy {policy!r} {cannot_listen(host, port, cause)}"
             ) from error
         last = self._socket.getsockopt(zmq.LAST_ENDPOINT)
         assert isinstance(last, bytes)

@@ -6,16 +6,16 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import zmq
 
 from astraflow_core.types import Announcement, Manifest
-from astraflow_core.weights.failures import PublisherFailed
-from astraflow_core.weights.landing import Landing
-from astraflow_plugin_zmq.line import Line, Lost, Refusal
+from astraflow_plugin_zmq.line import HandshakeRefused, Line, Lost
 from astraflow_plugin_zmq.messages import BLOCK, LEAVE, MANIFEST, REFUSED, number
+from astraflow_weights.addresses import address_of
+from astraflow_weights.failures import PublisherFailed
+from astraflow_weights.fetch.landing import BlockFile
 
 FAILURES = 5
 """Failed connections in a row, with no good block between, after which the publisher is given up."""
@@ -34,8 +34,7 @@ class ZmqSource:
     def __init__(
         self, announcement: Announcement, endpoint: str, token: str, credit: int, streams: int
     ) -> None:
-        address = urlsplit(endpoint)
-        if address.scheme != "tcp" or not address.hostname or not address.port:
+        if address_of(endpoint, "tcp").port is None:
             raise PublisherFailed("expected an address such as tcp://host:port")
         self._endpoint, self._token = endpoint, token
         self._credit, self._streams = credit, min(streams, credit)
@@ -47,7 +46,7 @@ class ZmqSource:
         self._failures = self._refusals = 0
         self._block = bytearray()
 
-    def manifest(self, landing: Landing) -> bytes:
+    def manifest(self, landing: BlockFile) -> bytes:
         """The manifest as it came."""
         while True:
             try:
@@ -60,7 +59,7 @@ class ZmqSource:
             except Lost as lost:
                 self._again(lost, landing)
 
-    def deliver(self, manifest: Manifest, landing: Landing) -> None:
+    def deliver(self, manifest: Manifest, landing: BlockFile) -> None:
         """Ask for what is missing until all has landed."""
         self._block = bytearray(min(manifest.block_size, manifest.size))
         while missing := deque(landing.missing()):
@@ -97,7 +96,7 @@ class ZmqSource:
             self._ask(line, BLOCK, str(missing.popleft()).encode())
 
     def _land(
-        self, line: Line, answer: list[zmq.Frame], missing: deque[int], landing: Landing
+        self, line: Line, answer: list[zmq.Frame], missing: deque[int], landing: BlockFile
     ) -> None:
         try:
             kind, index, *pieces = answer
@@ -125,7 +124,7 @@ class ZmqSource:
     def _ask(self, line: Line, what: bytes, *more: bytes) -> None:
         line.send(what, self._version, self._reader, *more)
 
-    def _answers(self, landing: Landing) -> Iterator[tuple[Line, list[zmq.Frame]]]:
+    def _answers(self, landing: BlockFile) -> Iterator[tuple[Line, list[zmq.Frame]]]:
         """The answers in turn; watches the connections and the deadline meanwhile."""
         while True:
             until = time.monotonic() + STALL_S
@@ -133,7 +132,7 @@ class ZmqSource:
             while not ready:
                 if time.monotonic() > until:
                     raise Lost(f"it sent nothing for {STALL_S:.0f} s")
-                ready = dict(self._poller.poll(min(_POLL_MS, int(1000 * landing.left()) + 1)))
+                ready = dict(self._poller.poll(min(_POLL_MS, int(1000 * landing.time_left()) + 1)))
                 for line in self._lines:
                     if line.socket not in ready and line.monitor in ready:
                         line.watch()
@@ -147,9 +146,9 @@ class ZmqSource:
                         raise PublisherFailed(reason[:500])
                     yield line, answer
 
-    def _again(self, lost: Lost, landing: Landing) -> None:
+    def _again(self, lost: Lost, landing: BlockFile) -> None:
         self._disconnect(linger=0)
-        if isinstance(lost, Refusal):
+        if isinstance(lost, HandshakeRefused):
             self._refusals += 1
             if self._refusals >= REFUSALS:
                 raise PublisherFailed(
@@ -160,7 +159,7 @@ class ZmqSource:
             raise PublisherFailed(
                 f"{self._failures} connections failed in a row, the last: {lost}"
             ) from lost
-        time.sleep(min(_PAUSE_S * 2**self._failures, landing.left()))
+        time.sleep(min(_PAUSE_S * 2**self._failures, landing.time_left()))
 
     def _disconnect(self, linger: int) -> None:
         for line in self._lines:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from astraflow_core.types import Announcement, ComponentContext
-from astraflow_core.weights.landing import BlockReceiver
 from astraflow_plugin_zmq.config import ZmqConfig
 from astraflow_plugin_zmq.publisher import ZmqPublisher
 from astraflow_plugin_zmq.source import ZmqSource
+from astraflow_weights.fetch.landing import BlockReceiver
 
 
 class ZmqTransport:

@@ -1,0 +1,251 @@
+"""``astraflow doctor`` finds what would stop a run, and says what fixes it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astraflow_runtime.cli import main
+from astraflow_tiny_model.folder import write_tiny_model
+
+
+def findings(
+    capsys: pytest.CaptureFixture[str], code: int, *arguments: str
+) -> dict[str, dict[str, str]]:
+    assert main(["doctor", *arguments, "--static", "--json"]) == code
+    return {finding["subject"]: finding for finding in json.loads(capsys.readouterr().out)}
+
+
+@pytest.fixture
+def sound(site: Any, run_file: Path) -> str:
+    write_tiny_model(run_file.parent / "model", hidden=8, layers=1, heads=2, kv_heads=1)
+    run_file.write_text(run_file.read_text().replace("nowhere:x", "model"))
+    run_file.write_text(
+        run_file.read_text().replace("[run]", f"[run]\ndirectory = '{run_file.parent}/runs'")
+    )
+    return str(run_file)
+
+
+def test_a_sound_run(sound: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = findings(capsys, 0, sound)
+    assert {f["level"] for subject, f in found.items() if not subject.startswith("plugin ")} == {
+        "ok"
+    }
+    for subject in ("python", "cores", "memory", sound, "policies.solver.model", "run.directory"):
+        assert subject in found
+    assert not Path(sound).with_name("runs").exists()
+
+
+def test_plugins_alone_never_fail(
+    site: Any, manifest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.add("bad", "import nothing_of_this_name")
+    site.add("heavy", manifest, metadata='Requires-Dist: huge-backend; extra == "runtime"\n')
+    site.add("light", manifest, metadata='Requires-Dist: pluggy; extra == "runtime"\n')
+    found = findings(capsys, 0)
+    assert found["plugin bad"]["level"] == "warning"
+    assert "pip uninstall fake-bad" in found["plugin bad"]["fix"]
+    assert found["plugin heavy"]["fix"] == "pip install 'fake-heavy[runtime]'"
+    assert "with pluggy 1" in found["plugin light"]["text"]
+
+
+def test_a_hook_with_a_wrong_name_leads_to_what_helps(
+    site: Any, sound: str, manifest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.add("torn", manifest + "@hookimpl\ndef astraflow_reward():\n    return []\n")
+    found = findings(capsys, 2, sound, "--set", "reward.use=torn_reward")
+    assert "did you mean 'astraflow_rewards'?" in found[sound]["text"]
+    assert "`astraflow plugins why torn` says what helps" in found[sound]["text"]
+    assert "report it to its authors; if it is yours, fix" in found["plugin torn"]["fix"]
+
+
+def test_data_and_targets_that_are_not_there_are_found_before_a_process_starts(
+    site: Any, sound: str, manifest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torn = "@hookimpl\ndef astraflow_trainers():\n    return [Component('torn', 'toy_parts:Gone', 's')]\n"
+    torn += "@hookimpl\ndef astraflow_rewards():\n    return [Component('torn', 'toy_parts:Lost', 's')]\n"
+    site.add("torn", manifest + torn)
+    found = findings(capsys, 2, sound, "--set", "reward.use=torn")
+    assert "toy_parts:Lost" in found["reward"]["text"] and "prompts" not in found
+    found = findings(capsys, 2, sound, "--set", "policies.solver.trainer.use=torn")
+    problem = found["policies.solver.trainer"]
+    assert "its manifest names 'toy_parts:Gone', and module 'toy_parts'" in problem["text"]
+    assert "update fake-torn" in problem["fix"]
+    assert main(["run", sound, "--set", "policies.solver.trainer.use=torn"]) == 2
+    assert "toy_parts:Gone" in capsys.readouterr().err
+    found = findings(
+        capsys, 2, sound, "--set", "prompts.use=jsonl", "--set", "prompts.path=gone.jsonl"
+    )
+    assert f"cannot read {Path.cwd()}/gone.jsonl" in found["prompts"]["text"]
+
+
+def test_every_problem_has_its_fix(
+    sound: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        blocker = Path(sound).parent / "file"
+        blocker.touch()
+        overrides = [
+            f"dataflow.port={port}",
+            f"run.directory={blocker}/runs",
+            "policies.solver.model=nowhere",
+            "policies.solver.trainer.python=/no/venv/bin/python",
+        ]
+        arguments = [part for override in overrides for part in ("--set", override)]
+        found = findings(capsys, 2, sound, *arguments)
+    problems = {subject: f for subject, f in found.items() if f["level"] == "problem"}
+    assert set(problems) == {
+        "dataflow.port",
+        "run.directory",
+        "policies.solver.model",
+        "policies.solver.trainer.python",
+    }
+    assert all(finding["fix"] for finding in problems.values())
+    assert "python -m venv /no/venv" in problems["policies.solver.trainer.python"]["fix"]
+    assert str(port) in problems["dataflow.port"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("own", "fix"),
+    [
+        (
+            "ASTRAFLOW_ENVIRONMENT = 'm:environment'\n",
+            "astraflow env create heavy --plugin heavy, and policies.solver.engine.python = 'env:heavy'",
+        ),
+        ("", "name an interpreter that has astraflow-core and fake-heavy"),
+    ],
+)
+def test_an_interpreter_that_is_not_there_is_made_as_its_backend_needs_it(
+    site: Any, sound: str, manifest: str, capsys: pytest.CaptureFixture[str], own: str, fix: str
+) -> None:
+    kind = "frozenset({'weights.path', 'pause.keep'})"
+    component = f"Component('heavy', 'm:E', 's', capabilities={kind})"
+    site.add(
+        "heavy", manifest + own + f"@hookimpl\ndef astraflow_engines(): return [{component}]\n"
+    )
+    table = "policies.solver.engine={use='heavy', python='/bin/no-python'}"
+    found = findings(capsys, 2, sound, "--set", table)
+    assert found["policies.solver.engine.python"]["fix"].startswith(fix)
+
+
+def test_an_invalid_file(sound: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main(["doctor", sound, "--set", "run.stepz=1", "--set", "policies.solver.engine.use=x"])
+        == 2
+    )
+    out = capsys.readouterr().out
+    assert out.count("PROBLEM ") == 2
+    assert "did you mean 'steps'?" in out
+    assert "→ edit" in out
+
+
+def test_a_component_without_its_runtime(
+    site: Any, sound: str, manifest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.add(
+        "heavy",
+        manifest + "@hookimpl\ndef astraflow_rewards(): return [Component('heavy', 'm:R', 's')]\n",
+        metadata='Requires-Dist: huge-backend; extra == "runtime"\n',
+    )
+    found = findings(capsys, 2, sound, "--set", "reward={use='heavy'}")
+    assert found["reward"]["level"] == "problem"
+    assert found["reward"]["fix"] == "pip install 'fake-heavy[runtime]'"
+
+
+def test_interpreters_of_roles_are_asked(
+    site: Any,
+    sound: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(site.folder))
+    override = ["--set", f"policies.solver.engine.python={sys.executable}"]
+    found = findings(capsys, 0, sound, *override)
+    assert found["policies.solver.engine.python"]["text"] == "same versions as here"
+
+    other = tmp_path / "python"
+    other.write_text(
+        f'#!/bin/sh\nexec {sys.executable} "$@" | sed \'s/"version": "1.0"/"version": "0.9"/\'\n'
+    )
+    os.chmod(other, 0o755)
+    found = findings(capsys, 2, sound, "--set", f"policies.solver.engine.python={other}")
+    finding = found["policies.solver.engine.python"]
+    assert finding["text"] == "has fake-toy 0.9, this interpreter 1.0"
+    assert f"{other} -m pip install" in finding["fix"]
+    assert "'fake-toy[runtime]==1.0'" in finding["fix"]
+
+    other.write_text("#!/bin/sh\necho 'No module named astraflow_core' >&2; exit 1\n")
+    found = findings(capsys, 2, sound, "--set", f"policies.solver.engine.python={other}")
+    assert "No module named astraflow_core" in found["policies.solver.engine.python"]["text"]
+
+
+def test_an_environment_that_is_not_made_yet_says_how_to_make_it(
+    site: Any,
+    manifest: str,
+    sound: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ASTRAFLOW_ENVIRONMENTS", str(tmp_path / "envs"))
+    site.add(
+        "heavy",
+        f"{manifest}ASTRAFLOW_ENVIRONMENT = 'm:environment'\n"
+        "@hookimpl\ndef astraflow_engines(): return [Component('heavy', 'heavy_parts:Part', 's',\n"
+        "    None, frozenset({'pause.keep', 'weights.path'}))]\n",
+        metadata='Requires-Dist: huge-backend; extra == "runtime"\n',
+        modules={"heavy_parts": "class Part: pass\n"},
+    )
+    found = findings(capsys, 2, sound, "--set", "policies.solver.engine.python=env:own")
+    python = found["policies.solver.engine.python"]
+    assert python["fix"] == "astraflow env create own --plugin toy"
+    found = findings(capsys, 2, sound, "--set", "policies.solver.engine.use=heavy")
+    command = "astraflow env create heavy --plugin heavy"
+    where = "policies.solver.engine"
+    assert found[where]["fix"] == f"{command}, and {where}.python = 'env:heavy'"
+    assert found["plugin heavy"]["level"] == "ok" and command in found["plugin heavy"]["text"]
+
+
+def test_a_broken_model_is_found_by_doctor_and_by_the_launcher(
+    sound: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(sound).with_name("model")
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    problem = findings(capsys, 2, sound)["policies.solver.model"]
+    assert f"{weights} is not a complete safetensors file" in problem["text"]
+    assert main(["run", sound]) == 2
+    said = capsys.readouterr().err
+    assert f"policies.solver.model: {weights} is not a complete safetensors file" in said
+    (folder / "config.json").write_text('{\n  "vocab_size": 27,\n')
+    assert (
+        "config.json: line 3, column 1"
+        in findings(capsys, 2, sound)["policies.solver.model"]["text"]
+    )
+    assert main(["run", sound]) == 2
+    said = capsys.readouterr().err
+    assert f"{folder}/config.json: line 3, column 1: it is not valid JSON" in said
+    assert said.count("\n") == 1
+    assert not Path(sound).with_name("runs").exists()
+
+
+def test_the_name_of_a_hub_says_how_to_fetch_it(
+    sound: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = ["--set", "policies.solver.model=Qwen/Qwen3-0.6B"]
+    command = "`hf download Qwen/Qwen3-0.6B --local-dir models/qwen3-0.6b`"
+    assert command in findings(capsys, 2, sound, *name)["policies.solver.model"]["text"]
+    assert main(["run", sound, *name]) == 2
+    assert command in capsys.readouterr().err
+    assert main(["run", sound, "--set", "policies.solver.model=/gone"]) == 2
+    assert "hf download" not in capsys.readouterr().err

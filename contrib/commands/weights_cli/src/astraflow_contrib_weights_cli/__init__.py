@@ -1,0 +1,1 @@
+"""The command ``astraflow weights``: the published versions of a run."""

@@ -1,0 +1,1 @@
+"""Prompt source ``merged``: the prompts of several sources."""

@@ -1,0 +1,69 @@
+"""Whether a group of one trajectory can teach what a run's algorithms learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import ValidationError
+
+from astraflow_core.catalog import Catalog
+from astraflow_core.config.models import RunConfig
+from astraflow_core.config.pairing import Components
+from astraflow_core.errors import PluginError
+
+_MORE_SEQUENCES = frozenset({"multi_turn", "multi_policy"})
+"""Capabilities of a workflow whose trajectories may have several sequences of a policy."""
+
+
+def lone_group_lines(config: RunConfig, components: Components, catalog: Catalog) -> list[str]:
+    """Each algorithm that would learn nothing, with its dotted path and what to do."""
+    lines = list(_of(config, components, sure=True))
+    if lines:
+        others = ", ".join(_content_with_one(catalog))
+        remedy = f", or name an algorithm that does without ({others})" if others else ""
+        lines = [f"{line}; set run.group_size to 2 or more{remedy}" for line in lines]
+    return lines
+
+
+def lone_group_notes(config: RunConfig, components: Components) -> Iterator[str]:
+    """Each algorithm that learns only if the workflow gives several sequences of a policy in one trajectory."""
+    for line in _of(config, components, sure=False):
+        yield f"{line}, unless the workflow gives several sequences of the policy in one trajectory"
+
+
+def _of(config: RunConfig, components: Components, *, sure: bool) -> Iterator[str]:
+    if config.run.group_size > 1:
+        return
+    several = _may_have_several(components)
+    for name, policy in config.policies.items():
+        compares = _compares(components[f"policies.{name}.algorithm"][1])
+        if compares and sure is not (several and compares == "sequences"):
+            yield (
+                f"policies.{name}.algorithm: {policy.algorithm.use!r} with these keys compares the rewards of a group, "
+                "and with run.group_size = 1 every advantage is 0"
+            )
+
+
+def _may_have_several(components: Components) -> bool:
+    """Of a workflow that no plugin describes nothing is known."""
+    if "workflow" not in components:
+        return True
+    selected = components["workflow"][0]
+    return not selected.packaged or bool(selected.component.capabilities & _MORE_SEQUENCES)
+
+
+def _compares(keys: Any) -> str:
+    return str(getattr(keys, "compares", ""))
+
+
+def _content_with_one(catalog: Catalog) -> Iterator[str]:
+    """Algorithms that say of their default keys that they compare nothing."""
+    for selected in catalog.components("algorithm"):
+        try:
+            model = selected.config_model()
+            keys = None if model is None else model()
+        except (PluginError, ValidationError):  # cannot be imported here, or has no defaults
+            continue
+        if hasattr(keys, "compares") and not _compares(keys):
+            yield selected.component.name

@@ -1,0 +1,49 @@
+"""Where the modules of ``use = "module:attr"`` lie: in the folder of the file that names them, unless Python has
+them elsewhere."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from astraflow_core.config.sources import Layers
+from astraflow_core.config.tables import component_tables
+from astraflow_core.installed.provenance import module_folders, read_plugins
+
+_AT_START = frozenset(sys.path)
+
+
+def make_importable(layers: Layers, run_directory: Path | None) -> None:
+    """Put the folders of a run's own modules behind all others on ``sys.path``, where they hide nothing.
+    ``run_directory``: of a run that has begun, which knows where it found them."""
+    folders = module_folders(read_plugins(run_directory)) if run_directory is not None else []
+    for place in component_tables(layers.raw):
+        table = place.table
+        if isinstance(table, Mapping) and ":" in str(table.get("use", "")):
+            origin = layers.origin(f"{place.path}.use")
+            if origin is not None:
+                folders.append(str(origin.folder.resolve()))
+    add_to_path(folders)
+
+
+def add_to_path(folders: Iterable[str]) -> None:
+    """Append what is not there yet."""
+    new = [folder for folder in dict.fromkeys(folders) if folder not in sys.path]
+    sys.path += new
+    if new:
+        importlib.invalidate_caches()
+
+
+def folder_of_module(reference: str) -> str | None:
+    """The folder from which the module of ``"module:attr"`` was imported; ``None`` if every process of this
+    interpreter finds it there, wherever it is started."""
+    module: Any = sys.modules.get(reference.partition(":")[0].partition(".")[0])
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return None
+    folder = Path(file).parent.parent if hasattr(module, "__path__") else Path(file).parent
+    everywhere = str(folder) in _AT_START and folder != Path.cwd()
+    return None if everywhere else str(folder.resolve())

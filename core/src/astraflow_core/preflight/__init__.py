@@ -1,1 +1,0 @@
-"""The numerical preflight: whether engine and trainer of a run mean the same by the same numbers."""

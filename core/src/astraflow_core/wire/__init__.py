@@ -1,1 +1,0 @@
-"""What travels between the services: frames, messages, authentication, an HTTP client with deadlines."""

@@ -1,0 +1,6 @@
+from astraflow_core import Component, hookimpl
+
+
+@hookimpl
+def astraflow_transports():
+    return [Component("pigeon", "my_transport.transport:Pigeon", "versions by post")]

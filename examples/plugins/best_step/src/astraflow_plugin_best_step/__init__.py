@@ -1,0 +1,1 @@
+"""A command about the metrics of a run."""

@@ -1,0 +1,382 @@
+"""What a RaaS and an engine host say to each other: ZeroMQ multipart messages.
+
+The first frame is a msgpack header, the others raw little-endian buffers; arrays of many requests travel
+concatenated, so a message costs the same number of frames whether it carries one request or a thousand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from astraflow_core import errors
+from astraflow_core.errors import WireError
+from astraflow_core.types import (
+    Bucket,
+    GenerateRequest,
+    GenerateResult,
+    Rendezvous,
+    Sampling,
+    WeightSource,
+)
+from astraflow_core.types.weights import Kind
+from astraflow_wire.decoding import from_msgpack
+
+
+class EngineError(errors.AstraFlowError):
+    """An engine raised; the text holds its exception and where it was raised."""
+
+
+class HostGone(errors.AstraFlowError):
+    """The engine host ended or does not answer; what it was asked to do is lost and can be retried."""
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True):
+    """Base of the headers."""
+
+
+class Failure(_Message, frozen=True):
+    """An exception on its way to the other process: its type's name, its text, ``file:line``."""
+
+    kind: str
+    message: str
+    where: str = ""
+
+
+class Generate(_Message, frozen=True, tag="generate"):
+    """Requests; the buffer is their prompts, int32, concatenated. ``sampling[which[i]]`` is of request i."""
+
+    ids: list[str]
+    lengths: list[_Count]
+    samplings: list[Sampling]
+    which: list[_Count]
+    sessions: list[str]
+    priorities: list[int]
+    pinned: list[int | None]
+
+
+class Abort(_Message, frozen=True, tag="abort"):
+    """Requests that nobody waits for any longer."""
+
+    ids: list[str]
+
+
+class Score(_Message, frozen=True, tag="score"):
+    """The buffer holds the tokens, int32; the reply's buffer the log-probs, float32."""
+
+    call: int
+
+
+class Pause(_Message, frozen=True, tag="pause"):
+    """``Engine.pause``."""
+
+    call: int
+    mode: str
+
+
+class Resume(_Message, frozen=True, tag="resume"):
+    """``Engine.resume``."""
+
+    call: int
+
+
+class LoadWeights(_Message, frozen=True, tag="load_weights"):
+    """``Engine.load_weights``; fields as in :class:`astraflow_core.types.WeightSource`."""
+
+    call: int
+    policy: str
+    version: int
+    path: str
+    digest: str
+    bytes_received: int
+    seconds: float
+    kind: Kind = "full"
+    base: str | None = None
+
+    @property
+    def source(self) -> WeightSource:
+        """The source to load."""
+        return WeightSource(
+            self.policy,
+            self.version,
+            Path(self.path),
+            self.digest,
+            self.bytes_received,
+            self.seconds,
+            self.kind,
+            self.base,
+        )
+
+
+class Join(_Message, frozen=True, tag="join"):
+    """``DirectEngine.join``."""
+
+    call: int
+    rendezvous: Rendezvous
+
+
+class Receive(_Message, frozen=True, tag="receive"):
+    """``DirectEngine.receive``."""
+
+    call: int
+    version: int
+    buckets: tuple[Bucket, ...]
+
+
+class Sleep(_Message, frozen=True, tag="sleep"):
+    """``Engine.sleep``."""
+
+    call: int
+    level: int
+
+
+class Wake(_Message, frozen=True, tag="wake"):
+    """``Engine.wake``."""
+
+    call: int
+
+
+class Health(_Message, frozen=True, tag="health"):
+    """``Engine.health``."""
+
+    call: int
+
+
+class Ping(_Message, frozen=True, tag="ping"):
+    """Answered by the host itself, with ``cpu_s``: proves that its event loop runs."""
+
+    call: int
+
+
+class Close(_Message, frozen=True, tag="close"):
+    """``Engine.close``; the host ends after its reply."""
+
+    call: int
+
+
+class Ready(_Message, frozen=True, tag="ready"):
+    """The engine has started; ``direct``: it is a :class:`astraflow_core.protocols.engine.DirectEngine`, with so
+    many ``workers``."""
+
+    context_length: int
+    temperature: bool
+    truncation: bool
+    seconds: float
+    direct: bool = False
+    workers: int = 0
+
+
+class StartFailed(_Message, frozen=True, tag="start_failed"):
+    """The engine could not be built or started; the host ends."""
+
+    failure: Failure
+
+
+class Results(_Message, frozen=True, tag="results"):
+    """Finished requests; the buffers are tokens int32, log-probs float32 and versions int32, each
+    concatenated. ``failed`` ids carry ``failures`` instead."""
+
+    ids: list[str]
+    lengths: list[_Count]
+    reasons: list[str]
+    failed: list[str]
+    failures: list[Failure]
+
+
+class Reply(_Message, frozen=True, tag="reply"):
+    """The answer to a call."""
+
+    call: int
+    values: dict[str, float] = {}
+
+
+class Failed(_Message, frozen=True, tag="failed"):
+    """A call that raised."""
+
+    call: int
+    failure: Failure
+
+
+ToHost = (
+    Generate
+    | Abort
+    | Score
+    | Pause
+    | Resume
+    | LoadWeights
+    | Join
+    | Receive
+    | Sleep
+    | Wake
+    | Health
+    | Ping
+    | Close
+)
+FromHost = Ready | StartFailed | Results | Reply | Failed
+
+_encode = msgspec.msgpack.Encoder().encode
+Frames = list[Any]
+D = TypeVar("D", bound=np.generic)
+
+
+def frames(message: ToHost | FromHost, *buffers: npt.NDArray[Any]) -> Frames:
+    """A message as multipart frames."""
+    return [_encode(message), *(np.ascontiguousarray(buffer).data for buffer in buffers)]
+
+
+def decode_to_host(header: bytes) -> ToHost:
+    """What the RaaS sent. Raises :class:`WireError`, as all decoding here does."""
+    message: ToHost = from_msgpack(header, ToHost, "malformed message of a RaaS")  # type: ignore[arg-type]
+    return message
+
+
+def decode_from_host(header: bytes) -> FromHost:
+    """What a host sent."""
+    message: FromHost = from_msgpack(header, FromHost, "malformed message of a host")  # type: ignore[arg-type]
+    return message
+
+
+def array(buffers: Sequence[bytes], index: int, dtype: type[D], length: int) -> npt.NDArray[D]:
+    """Buffer ``index`` of a message as a read-only array of ``length`` elements."""
+    if index >= len(buffers):
+        raise WireError(f"a message of {len(buffers)} buffers; number {index} is missing")
+    if (size := memoryview(buffers[index]).nbytes) != length * np.dtype(dtype).itemsize:
+        raise WireError(f"buffer {index} has {size} bytes; {length} elements were expected")
+    return np.frombuffer(buffers[index], dtype)
+
+
+def tokens_of(buffers: Sequence[bytes]) -> npt.NDArray[np.int32]:
+    """The tokens of :class:`Score`."""
+    return array(buffers, 0, np.int32, len(buffers[0]) // 4 if buffers else 0)
+
+
+def _alike(what: str, *columns: Sequence[object]) -> None:
+    if len(sizes := {len(column) for column in columns}) > 1:
+        raise WireError(f"a message with lists of {sorted(sizes)} {what}")
+
+
+def _joined(parts: Sequence[npt.NDArray[D]], dtype: type[D]) -> npt.NDArray[D]:
+    return np.concatenate(parts, dtype=dtype) if parts else np.empty(0, dtype)
+
+
+def encode_requests(requests: Sequence[GenerateRequest]) -> Frames:
+    """Requests as one message; equal sampling objects are sent once."""
+    positions: dict[int, int] = {}
+    samplings: list[Sampling] = []
+    which = []
+    for request in requests:
+        position = positions.setdefault(id(request.sampling), len(samplings))
+        if position == len(samplings):
+            samplings.append(request.sampling)
+        which.append(position)
+    header = Generate(
+        [request.id for request in requests],
+        [len(request.prompt) for request in requests],
+        samplings,
+        which,
+        [request.session for request in requests],
+        [request.priority for request in requests],
+        [request.pinned_version for request in requests],
+    )
+    return frames(header, _joined([request.prompt for request in requests], np.int32))
+
+
+def decode_requests(header: Generate, buffers: Sequence[bytes]) -> list[GenerateRequest]:
+    """The requests of a message; prompts are read-only views."""
+    _alike(
+        "requests",
+        header.ids,
+        header.lengths,
+        header.which,
+        header.sessions,
+        header.priorities,
+        header.pinned,
+    )
+    if max(header.which, default=-1) >= len(header.samplings):
+        raise WireError(f"a message of {len(header.samplings)} samplings, which names others")
+    prompts = array(buffers, 0, np.int32, sum(header.lengths))
+    requests = []
+    start = 0
+    for index, length in enumerate(header.lengths):
+        requests.append(
+            GenerateRequest(
+                header.ids[index],
+                prompts[start : start + length],
+                header.samplings[header.which[index]],
+                header.sessions[index],
+                header.priorities[index],
+                header.pinned[index],
+            )
+        )
+        start += length
+    return requests
+
+
+def encode_results(results: Sequence[GenerateResult], failed: dict[str, Failure]) -> Frames:
+    """Everything that finished at once as one message."""
+    header = Results(
+        [result.id for result in results],
+        [len(result.tokens) for result in results],
+        [result.finish_reason for result in results],
+        list(failed),
+        list(failed.values()),
+    )
+    return frames(
+        header,
+        _joined([result.tokens for result in results], np.int32),
+        _joined([result.logprobs for result in results], np.float32),
+        _joined([result.versions for result in results], np.int32),
+    )
+
+
+def decode_results(header: Results, buffers: Sequence[bytes]) -> list[GenerateResult]:
+    """The results of a message; arrays are read-only views."""
+    _alike("results", header.ids, header.lengths, header.reasons)
+    _alike("failures", header.failed, header.failures)
+    total = sum(header.lengths)
+    tokens = array(buffers, 0, np.int32, total)
+    logprobs = array(buffers, 1, np.float32, total)
+    versions = array(buffers, 2, np.int32, total)
+    results = []
+    start = 0
+    for identifier, length, reason in zip(header.ids, header.lengths, header.reasons, strict=True):
+        end = start + length
+        results.append(
+            GenerateResult(
+                identifier,
+                tokens[start:end],
+                logprobs[start:end],
+                versions[start:end],
+                reason,  # type: ignore[arg-type]
+            )
+        )
+        start = end
+    return results
+
+
+KNOWN: dict[str, type[Exception]] = {
+    "ValueError": ValueError,
+    "WrongVersion": errors.WrongVersion,
+    "WeightsError": errors.WeightsError,
+    "UserError": errors.UserError,
+    "PluginError": errors.PluginError,
+    "PreflightError": errors.PreflightError,
+}
+"""Failures that callers can tell apart; they arrive as their own type."""
+
+
+def as_exception(failure: Failure) -> Exception:
+    """The exception that a failure stands for: its own type if callers can tell it apart, else
+    :class:`EngineError`."""
+    if known := KNOWN.get(failure.kind):
+        return known(failure.message)
+    at = f" ({failure.where})" if failure.where else ""
+    return EngineError(f"{failure.kind}: {failure.message}{at}")

@@ -1,0 +1,21 @@
+"""What a server of a version that was not proved does not have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+
+from astraflow_core.errors import AstraFlowError
+from astraflow_serving.http import ServerClient
+
+
+async def what_differs(client: ServerClient, routes: Collection[str]) -> str:
+    """In words, by the server's own description of its routes (OpenAPI): which of ``routes`` it lacks."""
+    try:
+        known = set(json.loads(await client.get("/openapi.json"))["paths"])
+    except (AstraFlowError, ValueError, KeyError) as error:
+        return f"it does not describe its routes ({error}), so the differences are unknown"
+    missing = ", ".join(sorted(set(routes) - known))
+    if missing:
+        return f"it has no {missing}"
+    return "its routes have the same names, but they may take or return something else"

@@ -1,0 +1,1 @@
+"""Makes tiny Hugging Face model folders with random weights."""

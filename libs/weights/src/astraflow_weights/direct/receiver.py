@@ -1,0 +1,112 @@
+"""The RaaS's half of transports that deliver versions into engines: asks for deliveries; the files are HTTP's."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import time
+from pathlib import Path
+
+import msgspec
+
+from astraflow_core.errors import WeightsError, WireError
+from astraflow_core.types import Announcement, Delivery, Manifest
+from astraflow_weights.addresses import address_of
+from astraflow_weights.direct.delivery_server import OBJECT
+from astraflow_weights.failures import PublisherFailed
+from astraflow_weights.fetch.client import VersionClient
+from astraflow_weights.fetch.receiver import HttpReceiver
+from astraflow_wire.decoding import from_json, from_msgpack
+
+MAX_OBJECT = 1024
+MAX_DELIVERY = 64 << 20
+
+
+DONE_S = 5.0
+
+
+class _Desk(msgspec.Struct):
+    ask: str
+
+
+class _Refusal(msgspec.Struct):
+    error: str
+
+
+class DirectHttpReceiver(HttpReceiver):
+    """See :class:`astraflow_core.protocols.transport.DirectReceiver`. The publisher is one of HTTP with a
+    :class:`astraflow_weights.direct.delivery_server.DeliveryServer` beside it."""
+
+    def __init__(self, directory: Path, token: str, *, streams: int) -> None:
+        super().__init__(directory, token, streams=streams)
+        self._tickets: dict[str, str] = {}
+
+    def meet(
+        self, announcement: Announcement, member: str, workers: int, deadline_s: float
+    ) -> Delivery:
+        """Ask the desk, which may take its time."""
+        deadline = time.monotonic() + deadline_s
+        problems = []
+        for endpoint in announcement.endpoints:
+            try:
+                with VersionClient(announcement, endpoint, self._token, deadline) as client:
+                    manifest = client.manifest()
+                    where = from_json(client.read(OBJECT, MAX_OBJECT), _Desk, "malformed desk").ask
+                asked = json.dumps({"member": member, "workers": workers})
+                url = f"{where}/{announcement.version}"
+                answer = self._ask("POST", url, asked, deadline)
+                delivery = from_msgpack(answer, Delivery, "malformed delivery")
+                check(delivery, manifest)
+                if delivery.ticket:
+                    self._tickets[delivery.ticket] = f"{url}/{delivery.ticket}"
+                return delivery
+            except (PublisherFailed, WireError, OSError, http.client.HTTPException) as error:
+                problems.append(f"{endpoint}: {error}")
+        who = f"version {announcement.version} of policy {announcement.policy!r}"
+        raise WeightsError(f"no direct delivery of {who}: {'; '.join(problems)}")
+
+    def done(self, announcement: Announcement, delivery: Delivery) -> None:
+        """Give the ticket back, if there is one; it would be forgotten by itself."""
+        url = self._tickets.pop(delivery.ticket, "")
+        if url:
+            with contextlib.suppress(PublisherFailed, OSError, http.client.HTTPException):
+                self._ask("DELETE", url, "", time.monotonic() + DONE_S)
+
+    def _ask(self, method: str, url: str, body: str, deadline: float) -> bytes:
+        address = address_of(url, "http")
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        left = max(deadline - time.monotonic(), 0.001)
+        connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=left)
+        try:
+            connection.request(method, address.path, body, headers)
+            answer = connection.getresponse()
+            content = answer.read(MAX_DELIVERY)
+        finally:
+            connection.close()
+        if answer.status != 200:
+            raise PublisherFailed(f"{answer.status}: {reason(content)}")
+        return content
+
+
+def reason(content: bytes) -> str:
+    """Why a desk refuses, in its words."""
+    try:
+        return from_json(content, _Refusal, "no reason").error
+    except WireError:
+        return "no reason given"
+
+
+def check(delivery: Delivery, manifest: Manifest) -> None:
+    """Raise :class:`PublisherFailed` unless the buckets hold the tensors of the manifest, in its order."""
+    given = [(t.name, t.dtype, t.shape) for b in delivery.buckets for t in b.tensors]
+    if given != [(t.name, t.dtype, t.shape) for t in manifest.tensors]:
+        raise PublisherFailed("its buckets hold other tensors than its manifest")
+    if delivery.version != manifest.version:
+        raise PublisherFailed(f"it offers a delivery of version {delivery.version}")
+    for bucket in delivery.buckets:
+        end = 0
+        for tensor in bucket.tensors:
+            if tensor.start != end:
+                raise PublisherFailed(f"tensor {tensor.name!r} does not follow the one before it")
+            end = tensor.end

@@ -1,0 +1,1 @@
+"""Versions on offer: the publisher, its store and its server."""

@@ -1,0 +1,1 @@
+"""Versions published by several ranks, each of which exports its own blocks."""

@@ -1,0 +1,135 @@
+"""Batches on the wire: one frame from the dataflow to a trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import Meta
+
+from astraflow_core.errors import WireError
+from astraflow_core.types import Batch, Units
+from astraflow_core.types.units import UNIT_COLUMNS
+from astraflow_wire import sparse
+from astraflow_wire.column_table import SPARSE_COLUMNS, batch_columns
+from astraflow_wire.frames import Buffer, Frame, decode_header, encode_frame, frame_parts
+from astraflow_wire.limits import MAX_SPARSE, Count, Name, Number, Version
+
+
+class BatchHeader(
+    msgspec.Struct, frozen=True, tag="batch", kw_only=True, forbid_unknown_fields=True
+):
+    """Header of a batch of ``rows`` sequences with ``tokens`` tokens in all, sampled at ``temperature``, whose columns
+    are the buffers; with ``units`` those of units too, and one more if rows of the policy ``source`` are among them.
+    ``sparse``: names of the sparse columns that follow, in the order of their table.
+    """
+
+    id: Name
+    policy: Name
+    version: Version
+    rows: Count
+    tokens: Count
+    temperature: Number
+    units: bool = False
+    source: str = ""
+    sparse: Annotated[list[Name], Meta(max_length=MAX_SPARSE)] = []
+
+
+class NoBatch(
+    msgspec.Struct, frozen=True, tag="no_batch", kw_only=True, forbid_unknown_fields=True
+):
+    """The answer when no batch is served: ``ended`` if there will be none, with the reason and the best
+    version that the evaluations found (-1: none); else ask again."""
+
+    ended: bool
+    reason: str
+    best_version: Version = -1
+
+
+def encode_batch(batch: Batch) -> bytes:
+    """A batch as the dataflow serves it (what a trainer fills in later is not sent)."""
+    dense = {c.name: getattr(batch, c.name) for c in SPARSE_COLUMNS}
+    given_sparse = sparse.of_columns(
+        {n: values for n, values in dense.items() if values is not None}
+    )
+    header = BatchHeader(
+        id=batch.id,
+        policy=batch.policy,
+        version=batch.version,
+        rows=len(batch),
+        tokens=len(batch.tokens),
+        temperature=batch.temperature,
+        units=batch.units is not None,
+        source=batch.source,
+        sparse=list(given_sparse),
+    )
+    columns = batch_columns(False, bool(batch.source))
+    given = {column.name: getattr(batch, column.name) for column in columns}
+    return b"".join(batch_parts(header, given, batch.units, given_sparse))
+
+
+def batch_parts(
+    header: BatchHeader,
+    given: Mapping[str, Buffer],
+    units: Units | None = None,
+    given_sparse: sparse.Sparse = sparse.NONE,
+) -> list[bytes | memoryview]:
+    """The parts of the frame of a batch, from its columns: an array of each or, of those of its tokens, its bytes in
+    pieces; no token is copied. The loss mask may be uint8. ``header.units`` says whether there are ``units``,
+    ``header.sparse`` names the columns of ``given_sparse``."""
+    if units is not None:
+        given = {**given, **{column.name: getattr(units, column.name) for column in UNIT_COLUMNS}}
+    buffers: list[Buffer] = []
+    for column in batch_columns(header.units, bool(header.source)):
+        values = given[column.name]
+        if column.per == "row":
+            values = np.asarray(values, column.dtype)
+        buffers.append(values)
+    return frame_parts(header, [*buffers, *sparse.buffers(given_sparse)])
+
+
+def encode_no_batch(ended: bool, reason: str, best_version: int = -1) -> bytes:
+    """The answer when there is no batch, as a frame."""
+    return encode_frame(NoBatch(ended=ended, reason=reason, best_version=best_version), [])
+
+
+def _check(columns: Mapping[str, npt.NDArray[Any]], tokens: int) -> None:
+    """What every index into a batch takes for granted."""
+    lengths, mask = columns["lengths"], columns["loss_mask"]
+    if len(lengths) and lengths.min() < 1:
+        raise WireError(f"row {int(lengths.argmin())} of the batch has {lengths.min()} tokens")
+    if (total := int(lengths.sum(dtype=np.int64))) != tokens:
+        raise WireError(f"the rows of the batch have {total} tokens, its columns {tokens}")
+    if len(mask) and (most := mask.view(np.uint8).max()) > 1:
+        raise WireError(f"the loss mask of the batch holds {most}, expected 0 or 1")
+
+
+def decode_batch(body: bytes) -> Batch | NoBatch:
+    """What a trainer received; arrays are read-only views into ``body``. Raises :class:`WireError`."""
+    frame = Frame(body)
+    header = decode_header(frame, BatchHeader | NoBatch)  # type: ignore[arg-type]
+    if isinstance(header, NoBatch):
+        frame.check_count(0)
+        return header
+    expected = batch_columns(header.units, bool(header.source))
+    given = sparse.read(frame, len(expected), header.sparse, header.tokens)
+    sizes = {"row": header.rows, "token": header.tokens}
+    columns: dict[str, Any] = {
+        column.name: frame.array(index, column.dtype, sizes[column.per])
+        for index, column in enumerate(expected)
+    }
+    _check(columns, header.tokens)
+    columns |= {name: values.dense(header.tokens) for name, values in given.items()}
+    units = {c.name: columns.pop(c.name) for c in UNIT_COLUMNS} if header.units else None
+    return Batch(
+        id=header.id,
+        policy=header.policy,
+        version=header.version,
+        temperature=header.temperature,
+        source=header.source,
+        units=None if units is None else Units(**units),
+        **columns,
+    )

@@ -1,0 +1,171 @@
+"""What the columns of a pushed group must hold, so that no sequence of it can do harm on its way to a gradient.
+
+Every check looks at whole columns; only what fails is looked at closer, to be named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from astraflow_core.errors import WireError
+from astraflow_core.types.trajectory import NOT_SAMPLED
+from astraflow_wire.model_files.model_limits import ModelLimits
+
+if TYPE_CHECKING:
+    from astraflow_wire.groups import ReceivedGroup
+    from astraflow_wire.sparse import SparseValues
+
+HIGHEST_LOGPROB = 1e-3
+"""A log-prob is at most 0. In float32 it may come out above, by the rounding of ``logit / temperature`` and of the sum
+that it is held against: half a unit in the last place of 5000, which a logit of 50 is at temperature 0.01, is 2.4e-4."""
+LOWEST_LOGPROB = -44.0
+"""The largest ratio of probabilities against a token with this log-prob is ``exp(44)``, and its square, which gradient
+norms and effective sample sizes take, is the last that float32 holds. A token with it is sampled once in 1e19."""
+LARGEST_REWARD = 1e14
+"""Those of all sequences that a group may have add up to 6.6e18, whose square, which variances take, float32 holds."""
+
+Column = npt.NDArray[Any]
+
+
+def check_columns(group: ReceivedGroup) -> None:
+    """Refuse (:class:`WireError`) a group with values that no sampling gives: a loss mask that is neither 0 nor 1, a
+    trained first token or one with a version, ids below 0, versions below -1 and trained tokens without one, log-probs
+    outside of :data:`LOWEST_LOGPROB` to :data:`HIGHEST_LOGPROB` or, without a version, other than 0, rewards beyond
+    :data:`LARGEST_REWARD`, or a header that says another trajectory or smallest version than there is or has another
+    number of values of a metric than trajectories, or whose sparse columns have a value beyond :data:`LARGEST_REWARD` or
+    of a token that no policy sampled. A token that was
+    sampled and is not trained keeps its log-prob and version; what multiplies by the mask must not meet a NaN."""
+    if len(group.tokens):
+        _check_tokens(group)
+    _check_sequences(group)
+    _check_not_sampled(group)
+    for name, given in group.sparse.items():
+        _check_sparse(group, name, given)
+    if group.header.metrics:
+        _check_metrics(group)
+
+
+def _check_tokens(group: ReceivedGroup) -> None:
+    mask = group.loss_mask
+    if mask.max() > 1:
+        raise _error(group, mask > 1, "loss_mask", mask, "0 or 1")
+    if group.tokens.min() < 0:
+        raise _error(group, group.tokens < 0, "tokens", group.tokens, "ids of 0 or more")
+    if group.versions.min() < NOT_SAMPLED:
+        wrong = group.versions < NOT_SAMPLED
+        raise _error(group, wrong, "versions", group.versions, f"{NOT_SAMPLED} or more")
+    given = group.logprobs
+    if not (given.min() >= LOWEST_LOGPROB and given.max() <= HIGHEST_LOGPROB):
+        # A comparison with NaN is false.
+        fine = (given >= LOWEST_LOGPROB) & (given <= HIGHEST_LOGPROB)
+        bounds = f"finite log-probs from {LOWEST_LOGPROB:g} to 0"
+        raise _error(group, ~fine, "logprobs", given, bounds)
+
+
+def _check_metrics(group: ReceivedGroup) -> None:
+    header = group.header
+    for name, values in header.metrics.items():
+        if len(values) != header.trajectories:
+            raise WireError(
+                f"RaaS {header.raas!r:.80}: metric {name!r:.80} has {len(values)} values for {header.trajectories} "
+                "trajectories; expected one for each, null where there is none"
+            )
+
+
+def _check_sequences(group: ReceivedGroup) -> None:
+    starts, mask = group.offsets[:-1], group.loss_mask.view(np.bool_)
+    if (first := np.flatnonzero(mask[starts])).size:
+        raise WireError(f"{_who(group, int(first[0]))}: the first token cannot be trained")
+    far = np.iinfo(np.int32).max
+    lowest = np.where(mask, group.versions, far)
+    found = np.minimum.reduceat(lowest, starts) if len(starts) else lowest
+    if (none := np.flatnonzero(found < 0)).size:
+        raise WireError(f"{_who(group, int(none[0]))}: versions: a trained token has no version")
+    for index, (sequence, version) in enumerate(
+        zip(group.header.sequences, found.tolist(), strict=True)
+    ):
+        if not abs(sequence.reward) <= LARGEST_REWARD:
+            raise WireError(
+                f"{_who(group, index)}: reward is {sequence.reward}; a reward is finite and within "
+                f"±{LARGEST_REWARD:g}"
+            )
+        if sequence.min_version != (-1 if version == far else version):
+            raise WireError(
+                f"{_who(group, index)}: min_version is {sequence.min_version}; the smallest of its trained "
+                f"tokens is {-1 if version == far else version}"
+            )
+        if not 0 <= sequence.trajectory < group.header.trajectories:
+            raise WireError(
+                f"{_who(group, index)}: trajectory is {sequence.trajectory} of "
+                f"{group.header.trajectories}"
+            )
+
+
+def _check_not_sampled(group: ReceivedGroup) -> None:
+    starts, versions = group.offsets[:-1], group.versions
+    if (first := np.flatnonzero(versions[starts] != NOT_SAMPLED)).size:
+        index = int(first[0])
+        raise WireError(
+            f"{_who(group, index)}: versions has {versions[starts[index]]} at token 0; expected {NOT_SAMPLED}, since "
+            "no policy samples the first token"
+        )
+    if (wrong := (group.logprobs != 0) & (versions == NOT_SAMPLED)).any():
+        expected = f"0 where no policy sampled, as version {NOT_SAMPLED} says"
+        raise _error(group, wrong, "logprobs", group.logprobs, expected)
+
+
+def _check_sparse(group: ReceivedGroup, name: str, given: SparseValues) -> None:
+    # A comparison with NaN is false.
+    fine = np.abs(given.values) <= LARGEST_REWARD
+    fine &= group.versions[given.positions] != NOT_SAMPLED
+    if not fine.all():
+        wrong = np.zeros(len(group.tokens), np.bool_)
+        wrong[given.positions[~fine]] = True
+        expected = f"values within ±{LARGEST_REWARD:g}, of sampled tokens"
+        raise _error(group, wrong, name, given.dense(len(wrong)), expected)
+
+
+def check_limits(group: ReceivedGroup, limits: Mapping[str, ModelLimits]) -> None:
+    """Refuse (:class:`WireError`) a group with a token id or a length beyond what the model of its policy takes.
+    ``limits`` has every policy of the group."""
+    sequences = group.header.sequences
+    if not sequences:
+        return
+    least = min(limits[policy].vocabulary for policy in {s.policy for s in sequences})
+    largest = None
+    if group.tokens.max() >= least:
+        largest = np.maximum.reduceat(group.tokens, group.offsets[:-1]).tolist()
+    for index, sequence in enumerate(sequences):
+        limit = limits[sequence.policy]
+        if sequence.length > limit.positions:
+            raise WireError(
+                f"{_who(group, index)}: length is {sequence.length}; the context of its model has "
+                f"{limit.positions} tokens"
+            )
+        if largest is not None and largest[index] >= limit.vocabulary:
+            raise WireError(
+                f"{_who(group, index)}: tokens has the id {largest[index]}; ids of its model are below "
+                f"{limit.vocabulary}"
+            )
+
+
+def _error(
+    group: ReceivedGroup, wrong: npt.NDArray[np.bool_], field: str, values: Column, expected: str
+) -> WireError:
+    places = np.flatnonzero(wrong)
+    first = int(places[0])
+    index = int(np.searchsorted(group.offsets, first, side="right")) - 1
+    more = f", and {places.size - 1} more of the group" if places.size > 1 else ""
+    return WireError(
+        f"{_who(group, index)}: {field} has {values[first]} at token {first - int(group.offsets[index])}"
+        f"{more}; expected {expected}"
+    )
+
+
+def _who(group: ReceivedGroup, index: int) -> str:
+    policy = group.header.sequences[index].policy
+    return f"RaaS {group.header.raas!r:.80}, sequence {index} of policy {policy!r:.80}"

@@ -1,0 +1,186 @@
+"""Groups on the wire: what a RaaS pushes and the dataflow keeps, verbatim, in buffer and log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as AbstractSequence
+from typing import Annotated
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import Meta
+
+from astraflow_core.types import Group, Sequence, Trajectory
+from astraflow_core.types.columns import Column
+from astraflow_wire import sparse
+from astraflow_wire.column_table import TOKEN_COLUMNS
+from astraflow_wire.columns import check_columns
+from astraflow_wire.episode_metrics import columns as metric_columns
+from astraflow_wire.frames import Frame, decode_header, encode_frame
+from astraflow_wire.limits import (
+    MAX_SEQUENCES,
+    MAX_SPARSE,
+    MAX_TURNS,
+    EpisodeMetrics,
+    GroupCount,
+    Length,
+    Name,
+    PromptId,
+    Version,
+)
+
+_RAW = {column.name: column.raw for column in TOKEN_COLUMNS}
+
+
+class SequenceHeader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One sequence: ``policy``, ``length`` in tokens, its ``reward``, ``trajectory`` it belongs to, ``truncated`` by
+    the token limit, smallest version of its trained tokens (-1: none trained). ``own_reward``: the reward is of this
+    sequence alone, a step's, and counts beside those of others in what the trajectory earned; else it is the
+    trajectory's, which counts once."""
+
+    policy: Name
+    length: Length
+    reward: float
+    trajectory: GroupCount
+    truncated: bool
+    min_version: Version
+    own_reward: bool = False
+
+
+class Turn(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One turn of an episode for people: ``text`` as the model of ``policy`` read or wrote it. ``role``: ``prompt`` (what
+    stood before the first sampled token), ``assistant`` (what was sampled), ``environment`` (what came in between, such
+    as the answer of a tool), or ``omitted`` (in the place of turns that are left out)."""
+
+    role: Name
+    policy: Name
+    text: str
+
+
+class GroupHeader(
+    msgspec.Struct, frozen=True, tag="group", kw_only=True, forbid_unknown_fields=True
+):
+    """Header of a pushed group; the buffers are its columns, over all sequences in order. For evaluation tasks ``eval_set`` is set. ``rejected``
+    episodes were so by the workflow, ``late`` ones aborted at the group deadline. ``metrics``: name → value for each
+    trajectory, null where it has none of that name; they are averaged over the episodes of a batch. ``turns``: one
+    episode of the group, for people. ``sparse``: names of the sparse columns that the group has, in the order of their
+    table.
+
+    400: the columns contradict the header: their number and sizes, another ``min_version``; or a metric has another
+    number of values than there are trajectories.
+    400: values that no sampling gives: a mask that is neither 0 nor 1, a token id below 0 or not of the model of its
+    policy, a trained token or the first of a sequence with or without a version as it must not be, a log-prob that is not
+    from -44 to 0 (0.001 above is rounding) or, where the version is -1, not 0, a reward beyond ±1e14, a value of a sparse column
+    beyond it or of a token that no policy sampled, a sequence longer than the model's context, a negative count.
+    400: the group does not fit its task: another prompt or evaluation set, more trajectories, rejected and late
+    ones together than asked for.
+    400: a version that was never announced or, in evaluation, not the pinned one.
+    400: a sequence of a policy that the run has not.
+    409: the sender does not hold this task (any longer); the reason says why.
+    404: this incarnation is not known: it must register (again).
+    409: another process has registered as this RaaS since; the reason says when.
+    """
+
+    raas: Name
+    task: Name
+    prompt_id: PromptId
+    sequences: Annotated[list[SequenceHeader], Meta(max_length=MAX_SEQUENCES)]
+    trajectories: GroupCount
+    rejected: GroupCount = 0
+    eval_set: Name = ""
+    metrics: EpisodeMetrics = {}
+    turns: Annotated[list[Turn], Meta(max_length=MAX_TURNS)] = []
+    late: GroupCount = 0
+    incarnation: GroupCount = 0
+    sparse: Annotated[list[Name], Meta(max_length=MAX_SPARSE)] = []
+
+
+class ReceivedGroup:
+    """A group as it lies in the received bytes: header, a read-only view over all tokens of each of
+    :data:`TOKEN_COLUMNS` by its name, the bytes of these ``columns`` in their order, and its ``sparse`` ones."""
+
+    __slots__ = (
+        "body", "columns", "header", "offsets", "sparse", *(column.name for column in TOKEN_COLUMNS),
+    )  # fmt: skip
+    sparse: sparse.Sparse
+    tokens: npt.NDArray[np.int32]
+    loss_mask: npt.NDArray[np.uint8]
+    logprobs: npt.NDArray[np.float32]
+    versions: npt.NDArray[np.int32]
+
+    def __init__(self, body: bytes | memoryview) -> None:
+        frame = Frame(body)
+        self.body = body
+        self.header = decode_header(frame, GroupHeader)
+        lengths = [sequence.length for sequence in self.header.sequences]
+        self.offsets: npt.NDArray[np.int64] = np.concatenate(
+            [[0], np.cumsum(lengths, dtype=np.int64)]
+        )
+        total = int(self.offsets[-1])
+        self.sparse = sparse.read(frame, len(_RAW), self.header.sparse, total)
+        for index, (name, dtype) in enumerate(_RAW.items()):
+            setattr(self, name, frame.array(index, dtype, total))
+        self.columns = frame.buffers[: len(_RAW)]
+        check_columns(self)
+
+
+def _as_header(
+    sequence: Sequence, trajectory: Trajectory, index: int, truncated: bool
+) -> SequenceHeader:
+    reward = sequence.reward if sequence.reward is not None else trajectory.rewards[sequence.policy]
+    return SequenceHeader(
+        sequence.policy,
+        len(sequence.tokens),
+        float(reward),
+        index,
+        truncated,
+        sequence.min_version,
+        sequence.reward is not None,
+    )
+
+
+def encode_group(
+    group: Group,
+    raas: str,
+    *,
+    incarnation: int = 0,
+    rejected: int = 0,
+    late: int = 0,
+    eval_set: str = "",
+    turns: AbstractSequence[Turn] = (),
+) -> bytes:
+    """The push body of a group; every trajectory must have a reward for each of its policies. ``incarnation``: the
+    number that ``raas`` got when it registered; without it the body is not for a push. Metrics of trajectories and
+    ``turns`` beyond the bounds of a message are left out."""
+    headers: list[SequenceHeader] = []
+    sequences: list[Sequence] = []
+    for index, trajectory in enumerate(group.trajectories):
+        ends = [completion.finish_reason == "length" for completion in trajectory.completions]
+        for position, sequence in enumerate(trajectory.sequences):
+            cut = ends[position] if len(ends) == len(trajectory.sequences) else any(ends)
+            headers.append(_as_header(sequence, trajectory, index, cut))
+            sequences.append(sequence)
+    given = sparse.joined((sparse.of_sequence(s), len(s.tokens)) for s in sequences)
+    header = GroupHeader(
+        raas=raas,
+        task=group.task,
+        prompt_id=group.prompt_id,
+        sequences=headers,
+        trajectories=len(group.trajectories),
+        rejected=rejected,
+        eval_set=eval_set,
+        metrics=metric_columns(group.trajectories),
+        turns=list(turns)[:MAX_TURNS],
+        late=late,
+        incarnation=incarnation,
+        sparse=list(given),
+    )
+
+    def values(column: Column) -> npt.NDArray[np.generic]:
+        if not sequences:
+            return np.empty(0, column.raw)
+        parts = [getattr(sequence, column.name) for sequence in sequences]
+        return np.concatenate(parts).astype(column.raw, copy=False)
+
+    columns = [values(column) for column in TOKEN_COLUMNS]
+    return encode_frame(header, [*columns, *sparse.buffers(given)])

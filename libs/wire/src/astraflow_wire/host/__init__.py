@@ -1,0 +1,1 @@
+"""What a process does and knows on its host: parent, clock, memory, private files."""

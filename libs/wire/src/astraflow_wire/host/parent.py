@@ -1,0 +1,72 @@
+"""A process that ends when the one that started it is gone, even if that was killed with ``kill -9``."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+
+from astraflow_wire.host.processes import look_at
+
+LAUNCHER = "ASTRAFLOW_LAUNCHER"
+"""Set by a launcher whose processes shall not outlive it."""
+
+_PR_SET_PDEATHSIG = 1
+_LOOK_EVERY_S = 0.5
+_NOBODY = 0
+"""Parent of the first process."""
+
+
+def signal_at_parent_death(number: int) -> None:
+    """Have the kernel send this process ``number`` when the *thread* that started it ends; Linux only,
+    elsewhere nothing happens. Survives ``exec``, is not inherited by ``fork``."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+def end_with_parent() -> None:
+    """:func:`end_with` the process that started this one, if that was a launcher whose processes shall
+    not outlive it; a service started by hand outlives its shell. One that lost its parent before this was called, as
+    a rank whose torchrun was killed while it imported, ends at once."""
+    launcher = os.environ.get(LAUNCHER)
+    if launcher:
+        parent = os.getppid()
+        end_with(parent if _descends(parent, int(launcher)) else _NOBODY)
+
+
+def _descends(pid: int, ancestor: int) -> bool:
+    """Whether a process is ``ancestor`` or stems from it; true where that cannot be seen."""
+    while pid not in (ancestor, _NOBODY):
+        look = look_at(pid)
+        if look is None:
+            return True
+        pid = look.parent
+    return pid == ancestor
+
+
+def end_with(parent: int, grace_s: float = 2.0, cleans_up: bool = True) -> None:
+    """End this process when ``parent`` is no longer its parent, even if it is stopped (SIGSTOP) then: SIGTERM, so
+    that it can clean up, and after ``grace_s`` an exit that nothing can hold up, of its own process group too. One
+    that has nothing to clean up (``cleans_up=False``) is killed by the kernel, even if native code holds the GIL."""
+    # Linux alone does this; SIGCONT reaches a stopped process, which SIGTERM does not, and lets the thread below run.
+    # A launcher may have asked for SIGKILL, which is right for programs that do not watch.
+    signal_at_parent_death(signal.SIGCONT if cleans_up else signal.SIGKILL)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK_EVERY_S)
+        leads = os.getpgrp() == os.getpid()
+        if leads:
+            os.killpg(
+                os.getpid(), signal.SIGCONT
+            )  # children that are stopped see that they are to end
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(grace_s)
+        if leads:
+            os.killpg(os.getpid(), signal.SIGKILL)
+        os._exit(128 + signal.SIGTERM)
+
+    threading.Thread(target=watch, name="end-with-parent", daemon=True).start()

@@ -1,0 +1,1 @@
+"""HTTP between processes: clients, the listener, its limits and its authentication."""

@@ -1,0 +1,204 @@
+"""Accepts HTTP connections on a socket within limits: uvicorn's protocol with a bound on heads and deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from astraflow_wire.http.auth import authorized
+from astraflow_wire.http.connection_limits import (
+    ACCEPT_AGAIN_S,
+    HEAD_S,
+    MAX_HEAD,
+    MAX_HEADERS,
+    NO_DESCRIPTORS,
+    ConnectionLimits,
+)
+
+BODY_STALLS_S = 60.0
+"""A request of which nothing more comes for so long is given up."""
+MOST_PIPELINED = 8
+_AT_ONCE = 16
+"""Connections accepted before the requests of those before are read: the newest push out the oldest."""
+_LOOK_EVERY_S = 1.0
+_quiet = logging.getLogger("uvicorn.error.connections")
+_quiet.setLevel(logging.ERROR)  # anybody can send a malformed request, as often as he likes
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """One connection. A head over :data:`MAX_HEAD` bytes or with more than :data:`MAX_HEADERS` headers is answered 431."""
+
+    def __init__(
+        self,
+        config: Config,
+        state: ServerState,
+        limits: ConnectionLimits[LimitedProtocol],
+        token: str,
+    ) -> None:
+        super().__init__(config, state, {})
+        self.logger, self.headers = _quiet, []
+        self._limits, self._token = limits, token
+        self._authenticated = False
+        self._status = 400
+        # Bytes since the parser last had something whole: a head, a piece of a body, the end of a request.
+        self._unparsed = 0
+        self._since = self.loop.time()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a place, perhaps another's."""
+        super().connection_made(transport)
+        address = self.client[0] if self.client else ""
+        closing = self._limits.admit(self, address, transport.get_extra_info("socket").fileno())
+        if closing is self:
+            self._answer(503)
+        elif closing is not None:
+            closing.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Leave the place."""
+        self._limits.leave(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse it, unless a head becomes too long."""
+        if not self._unparsed:
+            self._since = self.loop.time()
+        self._unparsed += len(data)
+        super().data_received(data)
+        trailing = len(self.headers) > MAX_HEADERS
+        if (self._unparsed > MAX_HEAD or trailing) and not self.transport.is_closing():
+            self._answer(431)
+
+    def on_headers_complete(self) -> None:
+        """Begin the request. What is raised here is answered by :meth:`send_400_response`."""
+        if self._unparsed > MAX_HEAD or len(self.headers) > MAX_HEADERS:
+            self._check_head()
+        if len(self.pipeline) >= MOST_PIPELINED:
+            raise ValueError("too many requests at once")
+        self._unparsed = 0
+        if not self._authenticated and authorized(
+            dict(self.headers).get(b"authorization"), self._token
+        ):
+            self._authenticated = True
+            self._limits.authenticated(self)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body, of which nothing is kept for who has not shown the token."""
+        self._unparsed = 0
+        if self._authenticated:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The end of the request."""
+        self._unparsed = 0
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what cannot be parsed, or is refused while it is."""
+        self._answer(self._status)
+
+    def has_stalled(self, now: float) -> bool:
+        """Whether a head takes too long, or the rest of a body does not come."""
+        if self._unparsed:
+            return now - self._since > HEAD_S
+        cycle = self._request()
+        begun = cycle is not None and cycle.more_body and not cycle.response_complete
+        return begun and not self.flow.read_paused and now - self._since > BODY_STALLS_S
+
+    def _request(self) -> RequestResponseCycle | None:
+        """The newest one, if there was one."""
+        return self.cycle
+
+    def _check_head(self) -> None:
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > MAX_HEAD or len(self.headers) > MAX_HEADERS:
+            self._status = 431
+            raise ValueError("too long a head")
+
+    def _answer(self, status: int) -> None:
+        cycle = self._request()
+        if cycle is None or cycle.response_complete:
+            reason = HTTPStatus(status).phrase
+            if status == 431:
+                reason += f": at most {MAX_HEAD} bytes and {MAX_HEADERS} headers"
+            body = b'{"error":"' + reason.encode() + b'"}'
+            head = (
+                f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
+                f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            )
+            self.transport.write(head.encode() + body)
+        self.transport.close()
+
+
+class Listener:
+    """Accepts for the running event loop, from construction to :meth:`close`. When there are no descriptors it tries
+    again after a pause."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        protocol: Callable[[], LimitedProtocol],
+        limits: ConnectionLimits[LimitedProtocol],
+    ) -> None:
+        self._socket, self._protocol, self._limits = listening, protocol, limits
+        self._loop = asyncio.get_running_loop()
+        self._starting: set[asyncio.Task[Any]] = set()
+        self._closed = False
+        self._resume()
+        self._timer = self._loop.call_later(_LOOK_EVERY_S, self._look)
+
+    def close(self) -> None:
+        """Accept no more; closing twice is allowed."""
+        if not self._closed:
+            self._closed = True
+            self._loop.remove_reader(self._socket)
+            self._timer.cancel()
+
+    async def wait_closed(self) -> None:
+        """Return at once: connections are counted by the server."""
+
+    def _resume(self) -> None:
+        if not self._closed:
+            self._loop.add_reader(self._socket, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                connection, _ = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTORS:
+                    raise
+                self._limits.warn("no connection can be accepted: %s", error.strerror)
+                self._loop.remove_reader(self._socket)
+                self._loop.call_later(ACCEPT_AGAIN_S, self._resume)
+                return
+            connection.setblocking(False)
+            task = self._loop.create_task(self._serve(connection))
+            self._starting.add(task)
+            task.add_done_callback(self._starting.discard)
+
+    async def _serve(self, connection: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._protocol, connection)
+        except OSError as error:
+            connection.close()
+            self._limits.warn("a connection was closed at once: %s", error.strerror)
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        late = self._limits.overdue()
+        late += [each for each in self._limits.connections() if each.has_stalled(now)]
+        for connection in late:
+            connection.transport.abort()
+        self._timer = self._loop.call_later(_LOOK_EVERY_S, self._look)

@@ -1,0 +1,289 @@
+"""The HTTP side of a service: FastAPI behind a token check and a body bound, uvicorn in the running loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+import time
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    MutableMapping,
+    Sequence,
+)
+from typing import Any, Self, TypeVar
+
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from starlette.requests import ClientDisconnect
+
+from astraflow_core.errors import Refused, UserError, WireError
+from astraflow_wire.http.auth import authorized, is_loopback
+from astraflow_wire.http.connection_limits import ConnectionLimits, Limits
+from astraflow_wire.http.listener import LimitedProtocol, Listener
+from astraflow_wire.http.listening import cannot_listen
+from astraflow_wire.messages import Message, decode, encode
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+STOP_DEADLINE_S = 5
+BACKLOG = 2048
+NO_TOKEN = (
+    "the token of this run is missing or wrong; give it by --token-file, or in ASTRAFLOW_TOKEN"
+)
+PIECE_BYTES = 1 << 18
+
+
+class BodyTooLarge(Refused):
+    """The request's body is over the bound."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(413, f"the body is over {limit} bytes, the limit of this service")
+
+
+class Guard:
+    """ASGI middleware: refuses a request without the run's token (401) or with too large a body (413)."""
+
+    def __init__(self, app: Any, token: str, max_body_bytes: int) -> None:
+        self.app, self.token, self.limit = app, token, max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI entry point."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        if not authorized(headers.get(b"authorization"), self.token):
+            await self._refuse(401, NO_TOKEN, scope, receive, send)
+            return
+        length = headers.get(b"content-length")
+        if length is not None and (not length.isdigit() or int(length) > self.limit):
+            error = BodyTooLarge(self.limit)
+            await self._refuse(error.status, str(error), scope, receive, send)
+            return
+        received = 0
+
+        async def bounded() -> MutableMapping[str, Any]:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self.limit:
+                raise BodyTooLarge(self.limit)
+            return message
+
+        await self.app(scope, bounded, send)
+
+    async def _refuse(
+        self, status: int, reason: str, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        await JSONResponse({"error": reason}, status_code=status)(scope, receive, send)
+
+
+def create_app(service: str, token: str, max_body_bytes: int) -> FastAPI:
+    """An app whose every route asks for ``token`` (if there is one); errors are ``{"error": reason}``."""
+    app = FastAPI(title=f"AstraFlow {service}", docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.token = token
+    app.add_middleware(Guard, token=token, max_body_bytes=max_body_bytes)
+
+    @app.exception_handler(Refused)
+    async def refused(request: Request, error: Refused) -> Response:
+        return JSONResponse({"error": str(error)}, status_code=error.status)
+
+    @app.exception_handler(WireError)
+    async def malformed(request: Request, error: WireError) -> Response:
+        return JSONResponse({"error": str(error)}, status_code=400)
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(request: Request, error: ClientDisconnect) -> Response:
+        # Nobody hears this; without a handler it would be a trace for what the caller did.
+        log.debug("a caller disconnected during its %s %s", request.method, request.url.path[:200])
+        return Response(status_code=400)
+
+    @app.exception_handler(404)
+    @app.exception_handler(405)
+    async def no_such_route(request: Request, error: Any) -> Response:
+        what = f"{error.detail}: {request.method} {request.url.path[:200]}"
+        return JSONResponse({"error": what}, error.status_code, error.headers)
+
+    @app.exception_handler(Exception)
+    async def failed(request: Request, error: Exception) -> Response:
+        # Starlette raises it again once this is sent, so the log has the trace.
+        what = f"the {service} failed: {type(error).__name__}: {error}"
+        return JSONResponse({"error": what}, status_code=500)
+
+    return app
+
+
+async def read_message(request: Request, expected: type[T]) -> T:
+    """The request's body as ``expected``; a 400 says which field is wrong."""
+    return decode(await request.body(), expected)
+
+
+def reply(message: Message) -> Response:
+    """A message as a msgpack response."""
+    return Response(encode(message), media_type="application/msgpack")
+
+
+class FrameResponse(Response):
+    """A frame, copied together piece by piece as the socket takes them: a piece is sent while it is in the
+    processor's cache. What a socket does not take at once is copied by the event loop, and all of it moved
+    for every further send, so that pieces are not large either."""
+
+    media_type = "application/octet-stream"
+
+    def __init__(self, parts: Sequence[bytes | memoryview]) -> None:
+        self._parts, self._size = parts, sum(map(len, parts))
+        super().__init__(headers={"content-length": str(self._size)})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI entry point."""
+        await send(
+            {
+                "type": "http.response.start",
+                "status": self.status_code,
+                "headers": self.raw_headers,
+            }
+        )
+        left = self._size
+        for piece in _pieces(self._parts, PIECE_BYTES):
+            left -= len(piece)
+            await send({"type": "http.response.body", "body": piece, "more_body": left > 0})
+
+
+def _pieces(parts: Iterable[bytes | memoryview], most: int) -> Iterator[bytes | memoryview]:
+    """The same bytes in pieces of up to ``most``: small parts joined, large ones cut."""
+    small: list[bytes | memoryview] = []
+    size = 0
+    for part in parts:
+        length = len(part)
+        if size and size + length > most:
+            yield b"".join(small)
+            small, size = [], 0
+        if length <= most:
+            small.append(part)
+            size += length
+        else:
+            view = memoryview(part)
+            for start in range(0, len(view), most):
+                yield view[start : start + most]
+    if size:
+        yield b"".join(small)
+
+
+def frame(body: bytes | Sequence[bytes | memoryview]) -> Response:
+    """A frame, or the parts of one, as a response."""
+    return FrameResponse([body] if isinstance(body, bytes) else body)
+
+
+def _bind(unbound: socket.socket, address: tuple[str, int], give_up_after_s: float) -> None:
+    until = time.monotonic() + give_up_after_s
+    while True:
+        try:
+            unbound.bind(address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() >= until:
+                raise
+            time.sleep(0.05)
+        else:
+            return
+
+
+class _Uvicorn(uvicorn.Server):
+    """Serves on one socket, within limits."""
+
+    def __init__(self, config: uvicorn.Config, token: str, limits: Limits, name: str) -> None:
+        super().__init__(config)
+        self.limits: ConnectionLimits[LimitedProtocol] = ConnectionLimits(limits, name)
+        self._token = token
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept on the one socket."""
+        await self.lifespan.startup()
+        (listening,) = sockets or []
+        listening.setblocking(False)
+        listening.listen(BACKLOG)
+        listener: Any = Listener(listening, self._protocol, self.limits)
+        self.servers = [listener]
+        self.started = True
+
+    def _protocol(self) -> LimitedProtocol:
+        return LimitedProtocol(self.config, self.server_state, self.limits, self._token)
+
+
+class Server:
+    """An app served inside the running event loop, from :meth:`start` to :meth:`stop` or within ``async with``; the
+    socket is bound in the constructor, which waits up to ``give_up_after_s`` for a port that is in use to become free.
+    ``limits``: connections at a time, by default what :meth:`Limits.of_process` allows.
+    """
+
+    def __init__(
+        self,
+        app: FastAPI,
+        host: str,
+        port: int,
+        give_up_after_s: float = 0.0,
+        limits: Limits | None = None,
+    ) -> None:
+        if not is_loopback(host) and not app.state.token:
+            raise UserError(
+                f"refusing to bind {host} without a token; only loopback may go without"
+            )
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        # asyncio sends small answers at once (TCP_NODELAY) only if the protocol is named.
+        self._socket = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            _bind(self._socket, (host, port), give_up_after_s)
+        except OSError as error:
+            self._socket.close()
+            raise UserError(cannot_listen(host, port, error)) from error
+        bound = self._socket.getsockname()
+        shown = f"[{host}]" if family == socket.AF_INET6 else host
+        self.url = f"http://{shown}:{bound[1]}"
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            timeout_keep_alive=120,
+            timeout_graceful_shutdown=STOP_DEADLINE_S,
+        )
+        self._server = _Uvicorn(config, app.state.token, limits or Limits.of_process(), self.url)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to serve; returns when requests are answered."""
+        # Signals belong to the service, not to its HTTP server.
+        self._server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign]
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        while not self._server.started:
+            if self._task.done():
+                self._task.result()
+                raise UserError(f"the server at {self.url} ended while it started")
+            await asyncio.sleep(0.005)
+
+    async def stop(self) -> None:
+        """Answer what is under way, then close."""
+        if self._task is not None:
+            self._server.should_exit = True
+            await self._task
+            self._task = None
+        self._socket.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.stop()

@@ -1,0 +1,167 @@
+"""What a number, a name or a text of a message may be, as types that decoding holds everybody to.
+
+NaN and infinities are refused wherever a number is bounded on both sides: JSON has no word for them, they survive
+in the journal, and a timer that is told one of them never fires.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import islice
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+MAX_NAME = 256
+"""Characters of a name: of a RaaS, a task, a policy. Prometheus and file systems take as much as a label."""
+MAX_LABEL = 128
+"""Characters of a metric's name; there may be :data:`MAX_METRICS` for each RaaS in every reply of the status."""
+MAX_PROMPT_ID = 1 << 16
+"""Characters of a prompt's id, which a prompt source may take from its data."""
+MAX_ENDPOINT = 4096
+"""Characters of an endpoint: a URL, or the path of a socket or a folder."""
+MAX_TEXT = 1 << 14
+"""Characters that are kept of a text for people; the rest is cut off."""
+MAX_WAIT_TEXT = 256
+"""The same for each text of a wait: every RaaS may report many."""
+TEXTS = {
+    "error": MAX_TEXT,
+    "reason": MAX_TEXT,
+    "who": MAX_WAIT_TEXT,
+    "for_whom": MAX_WAIT_TEXT,
+    "what": MAX_WAIT_TEXT,
+}
+"""Fields with a text for people → characters that are kept of it."""
+MAX_METRICS = 512
+"""Metrics in one message: some twenty figures of a policy, for two dozen policies."""
+MAX_WAITS = 64
+"""Waits of one RaaS that are shown; the rest is left out."""
+MAX_POLICIES = 256
+"""Policies that a message names."""
+MAX_ENDPOINTS = 4096
+"""Endpoints of a version: one for each rank of a large trainer."""
+MAX_PLACES = 1 << 20
+"""Episodes that one RaaS runs at once."""
+MAX_TASKS = 1 << 16
+"""Tasks that a heartbeat names."""
+MAX_RAAS = 1024
+"""RaaS that are there at once, and those that may be asked for."""
+MAX_ADDED = 256
+"""RaaS that one message asks for: each becomes a process."""
+MAX_UPDATES = 1 << 16
+"""Checkpoints that a trainer may offer to continue from."""
+MAX_PROBE_BYTES = 16 << 20
+"""One column of a probe, which goes to every RaaS; that of a trainer has a few thousand tokens."""
+MAX_PROBE_ROWS = 4096
+MAX_SPARSE = 64
+"""Sparse columns of a group or a batch."""
+MAX_SEQUENCES = 1 << 16
+"""Sequences of a group."""
+MAX_EPISODE_METRICS = 64
+"""Names of ``Trajectory.metrics`` in a group, and those of a policy that the dataflow averages in a run."""
+MAX_TURNS = 64
+"""Turns of the episode that a group shows."""
+MAX_SWAPS = 1024
+"""Swaps of data policies in a run: the status has the table of each."""
+MAX_TABLE_VALUES = 1024
+"""Values in the table of a swap, those inside of others included."""
+MAX_TABLE_DEPTH = 8
+"""Arrays and tables inside of each other in the table of a swap."""
+MAX_NUMBER = 1e100
+"""Far beyond anything that is measured, and sums and products of two of them are finite still."""
+MAX_INTEGER = 1 << 53
+"""Integers up to here are exact as float64, and so in the JSON of every reader."""
+MAX_SECONDS = 1e12
+MAX_VERSION = (1 << 31) - 1
+"""Versions are int32 in the columns of groups and batches."""
+
+Number = Annotated[float, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)]
+"""A measured number: finite."""
+Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
+"""A time, or one since 1970: finite and not negative."""
+Integer = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
+Count = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
+GroupCount = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+"""A count within one group."""
+Version = Annotated[int, Meta(ge=-1, le=MAX_VERSION)]
+"""The version of a policy's weights; -1: none."""
+Places = Annotated[int, Meta(ge=0, le=MAX_PLACES)]
+"""Places for episodes."""
+Length = Annotated[int, Meta(ge=1, le=(1 << 31) - 1)]
+"""Tokens of a sequence: with :data:`MAX_SEQUENCES` of them their sum fits into int64."""
+Name = Annotated[str, Meta(max_length=MAX_NAME)]
+PromptId = Annotated[str, Meta(max_length=MAX_PROMPT_ID)]
+Label = Annotated[str, Meta(max_length=MAX_LABEL)]
+Metrics = Annotated[dict[Label, Number], Meta(max_length=MAX_METRICS)]
+"""Metric → finite value."""
+Versions = Annotated[dict[Name, Version], Meta(max_length=MAX_POLICIES)]
+"""Policy → version."""
+
+Policies = Annotated[list[Name], Meta(max_length=MAX_POLICIES)]
+TaskNames = Annotated[list[Name], Meta(max_length=MAX_TASKS)]
+Endpoint = Annotated[str, Meta(max_length=MAX_ENDPOINT)]
+Endpoints = Annotated[list[Endpoint], Meta(max_length=MAX_ENDPOINTS)]
+Updates = Annotated[tuple[Count, ...], Meta(max_length=MAX_UPDATES)]
+Added = Annotated[int, Meta(ge=0, le=MAX_ADDED)]
+Figures = Annotated[list[Number | None], Meta(max_length=MAX_SEQUENCES)]
+"""A metric of each trajectory of a group; ``None`` for one that has none of the name."""
+EpisodeMetrics = Annotated[dict[Label, Figures], Meta(max_length=MAX_EPISODE_METRICS)]
+ProbeLengths = Annotated[list[Count], Meta(max_length=MAX_PROBE_ROWS)]
+ProbeColumn = Annotated[bytes, Meta(max_length=MAX_PROBE_BYTES)]
+
+
+def cut(text: str, most: int = MAX_TEXT) -> str:
+    """A text for people, without what is over ``most`` characters."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def sendable(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The ``metrics`` that a message may hold: those that are not finite, have too long a name or are too many are
+    left out, so that an odd figure costs a report that figure and not the report."""
+    # As Python's floats: those of float32 are compared as float32, to which a large bound is infinite.
+    given = ((name, float(value)) for name, value in metrics.items())
+    kept = (
+        (name, value)
+        for name, value in given
+        if -MAX_NUMBER <= value <= MAX_NUMBER and len(name) <= MAX_LABEL
+    )
+    return dict(islice(kept, MAX_METRICS))
+
+
+def check_table(table: Mapping[str, Any]) -> None:
+    """ValueError unless a table of a message holds only what TOML and JSON both can: texts, booleans, integers,
+    finite numbers, arrays and tables, and neither too many of them nor too deep inside of each other."""
+    left = MAX_TABLE_VALUES
+
+    def look(value: Any, where: str, depth: int) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0 or depth > MAX_TABLE_DEPTH:
+            raise ValueError(
+                f"a table of over {MAX_TABLE_VALUES} values, or over {MAX_TABLE_DEPTH} deep"
+            )
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                if not isinstance(key, str) or len(key) > MAX_NAME:
+                    raise ValueError(
+                        f"{where} has a key that is not text of at most {MAX_NAME} characters"
+                    )
+                look(inner, f"{where}.{key}", depth + 1)
+        elif isinstance(value, list):
+            for index, inner in enumerate(value):
+                look(inner, f"{where}[{index}]", depth + 1)
+        elif not _is_plain(value):
+            raise ValueError(
+                f"{where} is not text, a boolean, a bounded integer or a finite number"
+            )
+
+    look(table, "table", 0)
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, str):
+        return len(value) <= MAX_TEXT
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, bool) or (isinstance(value, int) and abs(value) <= MAX_INTEGER)

@@ -1,0 +1,1 @@
+"""The files of a model: layout, digest and the limits that its configuration states."""

@@ -1,0 +1,1 @@
+"""Data policy ``three_zones``: how many RaaS there should be."""

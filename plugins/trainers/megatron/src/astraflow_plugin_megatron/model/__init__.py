@@ -1,0 +1,1 @@
+"""Megatron-Core's GPT as a policy: the model, its passes and its optimizer."""

@@ -1,0 +1,92 @@
+"""How commands name a run, and what they read of its directory."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from astraflow_core.errors import UserError
+
+RUNS = "runs"
+"""Where runs are looked for by name: the default of ``[run] directory``."""
+_MARKS = ("config.toml", "dataflow.json", "summary.json")
+"""Any of these makes a folder the directory of a run."""
+_LISTED = 3
+
+
+def add_run(container: argparse._ActionsContainer) -> None:
+    """``--run``, the same for every command about a run; :func:`find_run` takes what it holds."""
+    if isinstance(container, argparse.ArgumentParser):
+        container = container.add_argument_group("which run")
+    container.add_argument(
+        "--run",
+        metavar="RUN",
+        help=f"path of a run directory, or its name in {RUNS}/; default: the newest in {RUNS}/",
+    )
+
+
+def find_run(given: str | None, *, live: bool = False, otherwise: str = "") -> Path:
+    """The directory of the run that ``given`` names: a path, or a name in ``runs/``. Without one the newest there,
+    which is told; if ``live``, the newest that has not ended, if there is one.
+
+    Raises :class:`UserError`, which lists the names that are near; ``otherwise`` is what may be given instead."""
+    if given is None:
+        found = _newest_first(live)
+        if not found:
+            raise UserError(
+                f"which run? there is none in {RUNS}/ here; give --run RUN, the path of a run directory{otherwise}"
+            )
+        sys.stderr.write(f"run {found[0]}\n")
+        return found[0]
+    for folder in (Path(given).expanduser(), Path(RUNS) / given):
+        if _is_run(folder):
+            return folder
+    raise UserError(
+        f"no run {given!r}: it is neither a run directory nor the name of one in {RUNS}/{_known(given)}"
+    )
+
+
+def _is_run(folder: Path) -> bool:
+    return any((folder / mark).is_file() for mark in _MARKS)
+
+
+def _newest_first(live: bool = False) -> list[Path]:
+    """The runs in ``runs/``, those that were started last first; if ``live``, those that ended after the others."""
+
+    def age(folder: Path) -> tuple[bool, float, str]:
+        times = [file.stat().st_mtime for mark in _MARKS[:2] if (file := folder / mark).is_file()]
+        going = live and not (folder / "summary.json").exists()
+        return going, max(times, default=0.0), folder.name
+
+    return sorted(filter(_is_run, Path(RUNS).glob("*")), key=age, reverse=True)
+
+
+def _known(given: str) -> str:
+    from astraflow_core.suggestions import near
+
+    names = [folder.name for folder in _newest_first()]
+    if not names:
+        return ", which has none"
+    if like := near(Path(given).name, names):
+        return f"; did you mean {' or '.join(map(repr, like))}?"
+    return f"; the newest there: {', '.join(names[:_LISTED])}"
+
+
+def read_config(run: Path) -> dict[str, Any]:
+    """The raw ``config.toml`` of a run, as it was resolved; :class:`UserError` if it cannot be read."""
+    file = run / "config.toml"
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(
+            f"the run in {run} has no config.toml, which `astraflow run` writes; name a run that it has made"
+        ) from error
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(
+            f"{file} is not valid TOML: {error}; `astraflow run` wrote it whole"
+        ) from error

@@ -1,0 +1,37 @@
+"""Commands that ask the dataflow of a running run, or tell it something."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from astraflow_core.errors import UserError
+from astraflow_runtime.cli.running.secrets import running_dataflow
+
+if TYPE_CHECKING:
+    from astraflow_wire.http.client import SyncClient
+
+
+@contextmanager
+def asking(
+    run: str | None, dataflow: str | None = None, token_file: Path | None = None
+) -> Iterator[SyncClient]:
+    """The dataflow of a run (see :func:`running_dataflow`); what it refuses, and its silence, are the user's to
+    fix."""
+    from astraflow_core.errors import DeadlineExceeded, Refused
+    from astraflow_wire.http.client import SyncClient
+
+    url, token = running_dataflow(run, dataflow, token_file)
+    client = SyncClient(url, token)
+    try:
+        yield client
+    except Refused as error:
+        raise UserError(f"the dataflow at {url} refused: {error} ({error.status})") from error
+    except DeadlineExceeded as error:
+        raise UserError(
+            f"no dataflow answers at {url}; is the run still running? ({error})"
+        ) from error
+    finally:
+        client.close()

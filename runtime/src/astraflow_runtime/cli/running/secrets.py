@@ -1,0 +1,54 @@
+"""Where a command finds a run's dataflow and its token; a token is never on a command line."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from astraflow_core.errors import UserError
+from astraflow_runtime.cli.run_directory import find_run
+
+TOKEN = "ASTRAFLOW_TOKEN"
+DATAFLOW = "ASTRAFLOW_DATAFLOW"
+
+
+def read_token(file: Path | None) -> str:
+    """The token from ``file``, else from the environment."""
+    if file is None:
+        token = os.environ.get(TOKEN, "").strip()
+        if not token:
+            raise UserError(f"no token: give --token-file FILE, or set {TOKEN}")
+        return token
+    try:
+        token = file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise UserError(f"the token file {file} cannot be read: {error.strerror}") from error
+    if not token:
+        raise UserError(f"the token file {file} is empty")
+    return token
+
+
+def running_dataflow(
+    given: str | None, url: str | None, token_file: Path | None
+) -> tuple[str, str]:
+    """Address and token of a running dataflow: by a run as :func:`find_run` takes it, by address, or by the
+    environment; else that of the newest run."""
+    if given is None and (url := url or os.environ.get(DATAFLOW)):
+        return url, read_token(token_file)
+    run = find_run(given, live=True, otherwise=f", or set {DATAFLOW} to the URL of its dataflow")
+    place = run / "dataflow.json"
+    try:
+        url = json.loads(place.read_text(encoding="utf-8"))["url"]
+    except OSError as error:
+        raise UserError(
+            f"the run in {run} is not running: {place} cannot be read ({error.strerror})"
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{place} does not say where the dataflow is: {error!r}") from error
+    if (run / "summary.json").exists():  # the launcher wrote it last
+        raise UserError(
+            f"the run in {run} has ended; `astraflow report --run {run}` shows its results"
+        )
+    own = run / "token"  # a run that was started process by process has none
+    return str(url), read_token(token_file or (own if own.exists() else None))

@@ -1,0 +1,79 @@
+"""``astraflow status | waits``: look into a running run."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from astraflow_runtime.cli.helping import teach
+from astraflow_runtime.cli.output import print_json, print_line, print_tree
+from astraflow_runtime.cli.run_directory import add_run
+from astraflow_runtime.cli.running.asking import asking
+from astraflow_runtime.cli.running.secrets import DATAFLOW, TOKEN
+
+_DEADLINE_S = 10.0
+_NEWEST = 4
+
+
+def add_status(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``status``."""
+    _add_view(parser, "status")
+
+
+def add_waits(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``waits``."""
+    _add_view(parser, "waits")
+
+
+def _add_view(parser: argparse.ArgumentParser, view: str) -> None:
+    add_where(parser)
+    parser.set_defaults(command=run, view=view)
+    teach(parser, "processes.md", view, f"{view} --run quickstart-20260102-030405 --json")
+
+
+def add_where(parser: argparse.ArgumentParser) -> None:
+    """Declare where a running run is found, and ``--json``."""
+    place = parser.add_argument_group("which run")
+    which = place.add_mutually_exclusive_group()
+    add_run(which)
+    which.add_argument(
+        "--dataflow", metavar="URL", help=f"of a run elsewhere; default: environment {DATAFLOW}"
+    )
+    place.add_argument(
+        "--token-file",
+        metavar="FILE",
+        type=Path,
+        help=f"default: the token of the run, or environment {TOKEN}",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask the dataflow and print what it says."""
+    from astraflow_wire.status import read_status, read_waits
+
+    answer = ask(arguments)
+    (read_status if arguments.view == "status" else read_waits)(answer)  # refuses what is malformed
+    if arguments.json:
+        print_json(answer)
+    elif answer:
+        print_tree(_shortened(answer))
+    else:
+        print_line(f"no {arguments.view}")
+    return 0
+
+
+def _shortened(answer: Any) -> Any:
+    """For people: the newest evaluations only, which a long run has many of."""
+    match answer:
+        case {"eval": {"history": list(history), **others}} if len(history) > _NEWEST:
+            some = {f"history, last {_NEWEST} of {len(history)}": history[-_NEWEST:]}
+            return answer | {"eval": some | others}
+    return answer
+
+
+def ask(arguments: argparse.Namespace) -> Any:
+    """The JSON of one view, with whatever a newer dataflow adds."""
+    with asking(arguments.run, arguments.dataflow, arguments.token_file) as client:
+        return client.get_json(f"/v1/{arguments.view}", deadline_s=_DEADLINE_S)

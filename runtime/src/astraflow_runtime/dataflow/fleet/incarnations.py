@@ -1,0 +1,74 @@
+"""Who speaks for a RaaS or a trainer: the process that registered last under its name.
+
+The calls of one that died may arrive after its successor has registered, held up in a proxy or a socket. Each
+registration has a number, which every later call carries. The journal holds the registrations, so that a dataflow
+that restarts counts on from them.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from astraflow_core.errors import Refused
+from astraflow_runtime.dataflow.state import FlowState
+from astraflow_wire.groups import GroupHeader
+from astraflow_wire.messages import (
+    AcknowledgeBatch,
+    AnnouncementMessage,
+    FailTask,
+    LeaseTasks,
+    LeaveRaas,
+    NextBatch,
+    ReleaseBatches,
+    RenewLeases,
+    TrainerFailed,
+)
+
+RaasCall = LeaseTasks | RenewLeases | FailTask | LeaveRaas | GroupHeader
+TrainerCall = AnnouncementMessage | NextBatch | AcknowledgeBatch | ReleaseBatches | TrainerFailed
+
+
+class _Holder(Protocol):
+    """Who registered last under a name, as number ``incarnation`` at ``registered_at`` of the run's clock."""
+
+    pid: int
+    host: str
+    incarnation: int
+    registered_at: float
+
+
+def check_incarnation(state: FlowState, message: object) -> None:
+    """Refuse a call of a RaaS or a trainer that is not of the process that registered last under its name: 409 if
+    another has since, 400 if the call does not say, 404 or (trainer) 409 if the number was never given. A group of a
+    RaaS that never registered is left to the lease, which it cannot hold."""
+    if isinstance(message, RaasCall):
+        record, who = state.fleet.get(message.raas), f"RaaS {message.raas!r}"
+        if record is not None:
+            _check(state, who, message.incarnation, record, 404)
+        elif not isinstance(message, GroupHeader):
+            raise Refused(404, f"{who} is not registered; it must register")
+    elif isinstance(message, TrainerCall):
+        state.stream(message.policy)
+        who, trainer = f"the trainer of {message.policy!r}", state.trainers[message.policy]
+        if not trainer.registered:
+            if isinstance(message, TrainerFailed) and not message.incarnation:
+                return  # it failed before it could register, and there is no other that could continue
+            raise Refused(409, f"{who} is not registered")
+        _check(state, who, message.incarnation, trainer, 409)
+
+
+def _check(state: FlowState, who: str, given: int, holder: _Holder, unknown: int) -> None:
+    if given == holder.incarnation:
+        return
+    if given < 1:
+        raise Refused(
+            400, f"`incarnation` is missing: the number that {who} got in the reply to register"
+        )
+    if given > holder.incarnation:
+        raise Refused(unknown, f"{who} is not registered as incarnation {given}; it must register")
+    ago = state.clock() - holder.registered_at
+    raise Refused(
+        409,
+        f"incarnation {given} of {who} is superseded by the process that registered {ago:.1f} s ago: "
+        f"incarnation {holder.incarnation}, pid {holder.pid} on {holder.host}",
+    )

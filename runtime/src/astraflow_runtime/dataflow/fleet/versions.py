@@ -1,0 +1,81 @@
+"""Announced versions of every policy, and which of them publishers must retain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from astraflow_core.errors import Refused
+from astraflow_wire.messages import AnnouncementMessage
+
+
+class VersionTable:
+    """Policy → announcements. Numbers only grow; the same announcement may come twice."""
+
+    def __init__(self, policies: Iterable[str]) -> None:
+        self._known: dict[str, dict[int, AnnouncementMessage]] = {name: {} for name in policies}
+        self._newest: dict[str, int] = dict.fromkeys(self._known, -1)
+        self._withdrawn: dict[str, int] = dict.fromkeys(self._known, -1)
+        self.first_vector: dict[str, int] | None = None
+
+    @property
+    def newest(self) -> Mapping[str, int]:
+        """Policy → newest announced version, -1 before the first."""
+        return self._newest
+
+    @property
+    def complete(self) -> bool:
+        """Whether every policy has announced a version."""
+        return all(version >= 0 for version in self._newest.values())
+
+    @property
+    def slowest(self) -> int:
+        """The smallest of the newest versions."""
+        return min(self._newest.values())
+
+    def announce(self, message: AnnouncementMessage) -> bool:
+        """Record a version; false if it was announced before. 409 if its number was passed or is in use."""
+        known, newest = self._known[message.policy], self._newest[message.policy]
+        if (before := known.get(message.version)) is not None:
+            if before.digest != message.digest:
+                raise Refused(
+                    409,
+                    f"version {message.version} of {message.policy!r} exists with another digest",
+                )
+            known[message.version] = message
+            return False
+        if message.version <= newest:
+            raise Refused(
+                409,
+                f"version {message.version} of {message.policy!r} is not above {newest}; numbers only grow",
+            )
+        known[message.version] = message
+        self._newest[message.policy] = message.version
+        return True
+
+    def withdraw(self, policy: str) -> None:
+        """The publisher of all versions so far is gone: nobody can fetch them any longer."""
+        self._withdrawn[policy] = self._newest[policy]
+
+    def available(self, versions: Mapping[str, int]) -> bool:
+        """Whether these versions can be fetched, as far as is known."""
+        return all(version > self._withdrawn[policy] for policy, version in versions.items())
+
+    def get(self, policy: str, version: int) -> AnnouncementMessage | None:
+        """An announcement that is still known."""
+        return self._known[policy].get(version)
+
+    def newer_than(self, seen: Mapping[str, int]) -> list[AnnouncementMessage]:
+        """The newest announcement of each policy that is above what was seen and can be fetched."""
+        return [
+            self._known[policy][version]
+            for policy, version in self._newest.items()
+            if version > max(seen.get(policy, -1), self._withdrawn[policy])
+        ]
+
+    def retain(self, policy: str, needed: Iterable[int]) -> list[int]:
+        """Forget all but the newest and the ``needed`` versions; returns those kept beside the newest."""
+        known, newest = self._known[policy], self._newest[policy]
+        kept = {v for v in needed if v in known and v > self._withdrawn[policy]}
+        for version in [v for v in known if v != newest and v not in kept]:
+            del known[version]
+        return sorted(kept - {newest})

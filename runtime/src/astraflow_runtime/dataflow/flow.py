@@ -1,0 +1,47 @@
+"""The dataflow without its network: one state, and the parts that act on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from astraflow_runtime.dataflow.fleet.pool import Pool
+from astraflow_runtime.dataflow.policies.swapping import PolicyBuilder, Swapping
+from astraflow_runtime.dataflow.reports.status import balance, status
+from astraflow_runtime.dataflow.reports.waits import waits
+from astraflow_runtime.dataflow.rows.intake import GroupIntake
+from astraflow_runtime.dataflow.rows.training import Training
+from astraflow_runtime.dataflow.state import PROMPTS, FlowState
+from astraflow_runtime.dataflow.tasks.leasing import Leasing
+from astraflow_runtime.dataflow.timeouts import Watch
+from astraflow_wire.status import Status, WaitStatus
+
+
+class Dataflow:
+    """``leasing`` and ``intake`` face RaaS, ``training`` faces trainers, ``watch`` the clock, ``swapping``
+    and ``pool`` people. ``build_policy`` makes the data policies that are swapped in."""
+
+    def __init__(self, state: FlowState, build_policy: PolicyBuilder) -> None:
+        self.state = state
+        self.leasing = Leasing(state)
+        self.intake = GroupIntake(state)
+        self.training = Training(state)
+        self.watch = Watch(state)
+        self.pool = Pool(state)
+        config = state.config
+        tables = {policy: table.data for policy, table in config.policies.items()}
+        self.swapping = Swapping(state, {PROMPTS: config.prompts.data, **tables}, build_policy)
+
+    def status(self) -> Status:
+        """Picture of the run; the one source of the live view and the summary."""
+        return status(self.state, self.pool.status(), self.waits())
+
+    def balance(self) -> dict[str, Any]:
+        """The newest report of the balance, the pool, and the accounting with what does not add up."""
+        pool = msgspec.to_builtins(self.pool.status()) | self.pool.clock()
+        return {"report": self.pool.report(), "pool": pool, **balance(self.state)}
+
+    def waits(self) -> list[WaitStatus]:
+        """Who waits for whom."""
+        return waits(self.state, self.training)

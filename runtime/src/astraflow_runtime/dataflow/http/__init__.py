@@ -1,0 +1,1 @@
+"""The dataflow over HTTP: routes, waiting requests, event streams and metrics."""

@@ -1,0 +1,250 @@
+"""The dataflow over HTTP: each route decodes, calls the state and encodes; some wait."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import StreamingResponse
+
+from astraflow_core.errors import AstraFlowError, Refused, WireError
+from astraflow_runtime.dataflow.fleet.incarnations import check_incarnation
+from astraflow_runtime.dataflow.fleet.names import name_holder
+from astraflow_runtime.dataflow.flow import Dataflow
+from astraflow_runtime.dataflow.http.balance_events import balance_events
+from astraflow_runtime.dataflow.http.exporter import exporter
+from astraflow_runtime.dataflow.http.wakeups import Wakeups
+from astraflow_wire.http.client import NO_ROOM
+from astraflow_wire.http.server import create_app, frame, read_message, reply
+from astraflow_wire.messages import (
+    AcknowledgeBatch,
+    AddRaas,
+    AnnouncementMessage,
+    Done,
+    DrainRaas,
+    FailTask,
+    LeaseTasks,
+    LeaveRaas,
+    Message,
+    NextBatch,
+    RegisterRaas,
+    RegisterTrainer,
+    ReleaseBatches,
+    RenewLeases,
+    StopRun,
+    SwapPolicy,
+    TrainerFailed,
+)
+
+log = logging.getLogger(__name__)
+
+LONGEST_POLL_S = 60.0
+SWEEP_S = 1.0
+NAME_S = 0.1
+"""How often a registration that waits for a name looks whether it is free."""
+MAX_BODY_BYTES = 512 << 20
+"""Largest request: a group of some 40 million tokens."""
+
+
+class DataflowService:
+    """Routes of the dataflow, and its sweep. ``wakeups`` must be the signals of the flow's state."""
+
+    def __init__(
+        self, flow: Dataflow, wakeups: Wakeups, token: str, routers: Iterable[Any] = ()
+    ) -> None:
+        self.flow, self.wakeups = flow, wakeups
+        wakeups.work_available = flow.leasing.work_available
+        self._metrics = exporter(flow.status)
+        self.app: FastAPI = create_app("dataflow", token, MAX_BODY_BYTES)
+        self.app.state.dataflow = flow
+        self._add_routes()
+        for router in routers:
+            self.app.include_router(router)
+
+    @property
+    def _period_s(self) -> float:
+        return min(SWEEP_S, self.flow.state.config.run.lease_s / 8)
+
+    async def sweep(self) -> None:
+        """Look after leases, silences and deadlines, until cancelled."""
+        while True:
+            await asyncio.sleep(self._period_s)
+            with self._guarded():
+                self.flow.watch.sweep()
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """What the state refuses goes back to the caller; anything else fails the run, with its cause."""
+        try:
+            yield
+        except (Refused, WireError):
+            raise
+        except AstraFlowError as error:
+            self.flow.state.fail(str(error))
+            raise Refused(409, f"the run has failed: {error}") from error
+        except Exception as error:
+            log.exception("the dataflow failed")
+            self.flow.state.fail(f"the dataflow failed: {type(error).__name__}: {error}")
+            raise
+
+    async def _written(self) -> None:
+        """Return when the journal has all that was done so far: whoever has the answer to a call counts on it, and a
+        dataflow that is restarted knows only what is written. A caller that hears :data:`NO_ROOM` asks again: what
+        it asked for is done, once. At the end of a run nobody is kept waiting."""
+        state = self.flow.state
+        for pause_s in (self._period_s, 0.0):
+            if not state.records.unwritten or state.progress.ending:
+                return
+            await asyncio.sleep(pause_s)
+        raise Refused(NO_ROOM, state.held_back)
+
+    async def _register_raas(self, request: Request) -> Response:
+        message = await read_message(request, RegisterRaas)
+        came = self.flow.state.clock()
+        while name_holder(self.flow.state, message, came) is not None:
+            await asyncio.sleep(NAME_S)
+            if await request.is_disconnected():
+                return Response()  # of a process that ended must not take the name
+        with self._guarded():
+            done = self.flow.leasing.register(message)
+        await self._written()
+        return reply(done)
+
+    async def _lease(self, request: Request) -> Response:
+        message = await read_message(request, LeaseTasks)
+        check_incarnation(self.flow.state, message)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + min(message.wait_s, LONGEST_POLL_S)
+        flow, state = self.flow, self.flow.state
+        waiter = self.wakeups.raas_waits(message.raas)
+        record = None
+        try:
+            with self._guarded():
+                record = flow.leasing.ask(message)
+            while True:
+                untold = state.has_news(record)
+                with self._guarded():
+                    answer = flow.leasing.lease(record, message.free)
+                self.wakeups.looked(waiter)
+                left = end - loop.time()
+                if answer.tasks or untold or left <= 0:
+                    await self._written()
+                    return reply(answer)
+                record.waiting_since = record.waiting_since or state.clock()
+                if flow.leasing.more_to_admit:
+                    await asyncio.sleep(0)
+                else:
+                    self.wakeups.pass_on()
+                    await waiter.wait(left)
+                if waiter.superseded or await request.is_disconnected():
+                    return reply(answer)
+        finally:
+            self.wakeups.done(message.raas, waiter)
+            if record is not None:
+                record.waiting_since = None
+                record.stand_idle(0, state.clock())
+            self.wakeups.pass_on()
+
+    async def _next_batch(self, request: Request) -> Response:
+        message = await read_message(request, NextBatch)
+        check_incarnation(self.flow.state, message)
+        loop, state = asyncio.get_running_loop(), self.flow.state
+        wait_s = min(message.wait_s, LONGEST_POLL_S)
+        end = loop.time() + wait_s
+        trainer = state.trainers[message.policy]
+        waiter = self.wakeups.trainer_waits(message.policy)
+        trainer.ask(state.clock(), wait_s)
+        try:
+            while True:
+                with self._guarded():
+                    body = self.flow.training.next_batch(message)
+                left = end - loop.time()
+                if body is not None:
+                    await self._written()
+                    return frame(body)
+                if left <= 0:
+                    return frame(self.flow.training.no_batch_yet(message.policy))
+                await waiter.wait(left)
+                if waiter.superseded or await request.is_disconnected():
+                    return frame(self.flow.training.no_batch_yet(message.policy))
+        finally:
+            self.wakeups.done(message.policy, waiter)
+            if not waiter.superseded:
+                trainer.answered(state.clock())
+
+    def _add_routes(self) -> None:
+        # Plain Starlette routes for what services call: those of FastAPI cost as much CPU as a push.
+        flow, post = self.flow, partial(self.app.router.add_route, methods=["POST"])
+        leasing, training, state = flow.leasing, flow.training, flow.state
+
+        def call(path: str, expected: type[Any], act: Callable[[Any], Message | None]) -> None:
+            async def answer(request: Request) -> Response:
+                message = await read_message(request, expected)
+                check_incarnation(state, message)
+                with self._guarded():
+                    done = act(message) or Done()
+                if expected is not LeaveRaas:  # who leaves does not wait
+                    await self._written()
+                return reply(done)
+
+            post(path, answer)
+
+        def show(path: str, look: Callable[[], Any]) -> None:
+            async def answer() -> Response:
+                return Response(msgspec.json.encode(look()), media_type="application/json")
+
+            self.app.add_api_route(path, answer, methods=["GET"])
+
+        async def push(request: Request) -> Response:
+            body = await request.body()
+            with self._guarded():
+                done = flow.intake.accept(body)
+            await self._written()
+            return reply(done)
+
+        async def release(request: Request) -> Response:
+            message = await read_message(request, ReleaseBatches)
+            check_incarnation(state, message)
+            with self._guarded():
+                training.release(message)
+            await self._written()
+            with self._guarded():
+                # From here on the journal, too, survives power loss up to this checkpoint.
+                await asyncio.to_thread(state.records.sync)
+            return reply(Done())
+
+        async def metrics() -> Response:
+            return Response(self._metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+        async def events(after: int = 0) -> Response:
+            stream = balance_events(flow.pool, state.progress, self.wakeups, after)
+            return StreamingResponse(stream, media_type="text/event-stream")
+
+        post("/v1/groups", push)
+        post("/v1/tasks/lease", self._lease)
+        call("/v1/tasks/renew", RenewLeases, leasing.renew)
+        post("/v1/batches/next", self._next_batch)
+        post("/v1/batches/release", release)
+        post("/v1/raas/register", self._register_raas)
+        call("/v1/raas/leave", LeaveRaas, leasing.leave)
+        call("/v1/raas/add", AddRaas, flow.pool.add)
+        call("/v1/raas/drain", DrainRaas, flow.pool.drain)
+        call("/v1/tasks/fail", FailTask, leasing.fail)
+        call("/v1/trainers/register", RegisterTrainer, training.register)
+        call("/v1/trainers/failed", TrainerFailed, training.failed)
+        call("/v1/versions", AnnouncementMessage, training.announce)
+        call("/v1/batches/ack", AcknowledgeBatch, training.acknowledge)
+        call("/v1/stop", StopRun, lambda message: state.stop(message.reason))
+        call("/v1/data_policies/swap", SwapPolicy, flow.swapping.swap)
+        show("/v1/status", flow.status)
+        show("/v1/balance", flow.balance)
+        show("/v1/waits", flow.waits)
+        show("/v1/health", lambda: {"service": "dataflow", "state": state.progress.state.value})
+        self.app.add_api_route("/v1/balance/events", events, methods=["GET"])
+        self.app.add_api_route("/metrics", metrics, methods=["GET"])

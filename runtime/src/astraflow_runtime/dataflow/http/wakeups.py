@@ -1,0 +1,135 @@
+"""Waking the requests that wait: for news, for a task, for a batch; no sleeping and looking again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class Waiter:
+    """One waiting request. ``tried`` is the change of the state that it last looked at; ``superseded``
+    once the same caller has asked again."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self.tried = -1
+        self.superseded = False
+
+    def wake(self) -> None:
+        """Let it look again."""
+        self._event.set()
+
+    async def wait(self, timeout_s: float) -> None:
+        """Until woken or timed out."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._event.wait()
+        except TimeoutError:
+            return
+        finally:
+            self._event.clear()
+
+
+class Wakeups:
+    """The :class:`astraflow_runtime.dataflow.signals.Signals` of the running service.
+
+    Each RaaS and each trainer has at most one waiting request. When there is work, one waiting RaaS is
+    woken, and the next when that one has looked, so that a push does not wake a thousand. ``work_available``
+    tells whether it can be worth waking one.
+    """
+
+    def __init__(self) -> None:
+        self.work_available: Callable[[], bool] = lambda: True
+        self._raas: OrderedDict[str, Waiter] = OrderedDict()
+        self._trainers: dict[str, Waiter] = {}
+        self._listeners: set[asyncio.Event] = set()
+        self._changes = 0
+        self.changed = asyncio.Event()
+
+    def work(self) -> None:
+        """There may be a task to lease."""
+        self._changes += 1
+        self.pass_on()
+
+    def pass_on(self) -> None:
+        """Wake the next RaaS that has not looked at the present state, if that can be worth it."""
+        if not self._raas or not self.work_available():
+            return
+        for waiter in self._raas.values():
+            if waiter.tried < self._changes:
+                waiter.wake()
+                return
+
+    def raas(self, name: str) -> None:
+        """There is news for one RaaS."""
+        if (waiter := self._raas.get(name)) is not None:
+            waiter.wake()
+
+    def new_raas(self, name: str) -> None:
+        """A RaaS arrived: a request of the one before it ends empty."""
+        self._supersede(self._raas, name)
+
+    def every_raas(self) -> None:
+        """There is news for all of them."""
+        for waiter in self._raas.values():
+            waiter.wake()
+
+    def trainer(self, policy: str) -> None:
+        """The trainer of ``policy`` may get a batch, or the end."""
+        if (waiter := self._trainers.get(policy)) is not None:
+            waiter.wake()
+
+    def new_trainer(self, policy: str) -> None:
+        """A trainer arrived: a request of the one before it ends empty."""
+        self._supersede(self._trainers, policy)
+
+    def state(self) -> None:
+        """The state of the run changed."""
+        self.changed.set()
+        self.report()
+
+    def report(self) -> None:
+        """There is a new report of the balance."""
+        for listener in self._listeners:
+            listener.set()
+
+    @contextmanager
+    def listening(self) -> Iterator[asyncio.Event]:
+        """An event that is set with each report, and whenever the state of the run changed."""
+        listener = asyncio.Event()
+        self._listeners.add(listener)
+        try:
+            yield listener
+        finally:
+            self._listeners.remove(listener)
+
+    def looked(self, waiter: Waiter) -> None:
+        """A request has seen the present state."""
+        waiter.tried = self._changes
+
+    def raas_waits(self, name: str) -> Waiter:
+        """A RaaS asks for tasks; an older request of it ends empty."""
+        return self._replace(self._raas, name)
+
+    def trainer_waits(self, policy: str) -> Waiter:
+        """A trainer asks for a batch; an older request of it ends empty."""
+        return self._replace(self._trainers, policy)
+
+    def done(self, name: str, waiter: Waiter) -> None:
+        """A request was answered."""
+        for waiters in (self._raas, self._trainers):
+            if waiters.get(name) is waiter:
+                del waiters[name]
+
+    @staticmethod
+    def _supersede(waiters: dict[str, Waiter], name: str) -> None:
+        if (older := waiters.pop(name, None)) is not None:
+            older.superseded = True
+            older.wake()
+
+    def _replace(self, waiters: dict[str, Waiter], name: str) -> Waiter:
+        self._supersede(waiters, name)
+        waiter = waiters[name] = Waiter()
+        return waiter

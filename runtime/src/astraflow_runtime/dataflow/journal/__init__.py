@@ -1,0 +1,1 @@
+"""What outlives the dataflow's process: the journal, its readers, and ``metrics.jsonl``."""

@@ -1,0 +1,83 @@
+"""What of a run outlives the process: the journal and ``metrics.jsonl``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from astraflow_runtime.dataflow.journal.entries import BodyLocation, Entry
+from astraflow_runtime.dataflow.journal.journal import Journal
+from astraflow_runtime.dataflow.journal.steplog import StepLog
+from astraflow_wire.host.disk import lacking
+
+log = logging.getLogger(__name__)
+
+
+class Records:
+    """Writes both, or neither if the run keeps none. ``segments_needed``: the files of bodies that hold a
+    row which may be served yet."""
+
+    def __init__(self, steps: StepLog | None, segments_needed: Callable[[], set[int]]) -> None:
+        self._steps, self._segments_needed = steps, segments_needed
+        self._journal: Journal | None = None
+
+    @property
+    def unwritten(self) -> str:
+        """Why the end of the journal is in memory only; empty if all of it is written."""
+        return self._journal.trouble if self._journal is not None else ""
+
+    def begin(self, journal: Journal | None) -> None:
+        """Tell everything from now on to a journal, if there is one."""
+        self._journal = journal
+        if self._steps is not None:
+            self._steps.go_on()
+
+    def append(self, entry: Entry) -> None:
+        """Tell the journal."""
+        if self._journal is not None:
+            self._journal.write(entry)
+
+    def keep_body(self, body: bytes | memoryview) -> BodyLocation | None:
+        """Keep the body of an accepted group. Files of bodies that are no longer needed are deleted
+        whenever a new one is begun."""
+        if self._journal is None:
+            return None
+        before, place = self._journal.segment, self._journal.keep(body)
+        if place.segment != before:
+            self._journal.prune(self._segments_needed())
+        return place
+
+    def log(self, line: dict[str, Any]) -> None:
+        """Write a line of ``metrics.jsonl``."""
+        if self._steps is not None:
+            self._steps.write(line)
+
+    def sync(self) -> None:
+        """Put the journal on the disk. Any thread may call it."""
+        if self._journal is not None:
+            self._journal.sync()
+
+    @property
+    def write_error(self) -> str:
+        """What finds no room, and why; empty if everything is written."""
+        files = (self._journal, self._steps)
+        return next((file.trouble for file in files if file is not None and file.trouble), "")
+
+    def lacking(self) -> str:
+        """Why nothing could be written beside the records now; empty if it could."""
+        return lacking(self._steps.folder) if self._steps is not None else ""
+
+    def write_held(self) -> None:
+        """Write what found no room before, as far as there is some now."""
+        for file in (self._journal, self._steps):
+            if file is not None:
+                file.write_held()
+
+    def close(self) -> None:
+        """Close both."""
+        for file in (self._journal, self._steps):
+            if file is not None:
+                file.close()
+                if file.trouble:
+                    log.error("the end of it could not be written: %s", file.trouble)

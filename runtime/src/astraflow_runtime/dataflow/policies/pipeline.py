@@ -1,0 +1,338 @@
+"""The data policies of a run, applied in the order of their list at each point."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from astraflow_core.errors import PluginError, RunFailed
+from astraflow_core.protocols.data_policy import (
+    Accept,
+    Admit,
+    Arrange,
+    Borrow,
+    Draw,
+    Explain,
+    Follow,
+    Hold,
+    Key,
+    Metrics,
+    OnVersion,
+    Stateful,
+)
+from astraflow_core.types import BufferedRow, GroupSummary, Prompt
+from astraflow_runtime.dataflow.policies.decisions import Decision, Decisions, PromptRefusal
+
+REFUSED = "refused"
+"""The reason of a policy that gives none."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPolicy:
+    """A data policy under the name that the config uses for it. A ``shadow`` is asked and told everything
+    that it would be asked and told in its place, and decides nothing."""
+
+    name: str
+    component: Any
+    shadow: bool = False
+
+
+@dataclass(slots=True)
+class ShadowCounts:
+    """What a shadow would have decided: prompts and groups that it was asked about and refused, batches
+    that it was asked for, held back or drew, and the rows of them that were not the ones served."""
+
+    prompts: int = 0
+    prompts_refused: int = 0
+    groups: int = 0
+    groups_refused: int = 0
+    batches: int = 0
+    batches_held: int = 0
+    rows_otherwise: int = 0
+
+
+@contextmanager
+def blaming(policy: NamedPolicy, method: str) -> Iterator[None]:
+    """What the ``method`` of a data policy raises ends the run with its name."""
+    try:
+        yield
+    except Exception as error:
+        raise RunFailed(
+            f"data policy {policy.name!r} raised {type(error).__name__} in {method}: {error}"
+        ) from error
+
+
+class PolicyPipeline:
+    """An ordered list of data policies; what no policy decides is let through."""
+
+    def __init__(self, policies: Sequence[NamedPolicy]) -> None:
+        self.shadows: dict[str, ShadowCounts] = {}
+        self.refused: Counter[str] = Counter()
+        self.decisions: Decisions = Counter()
+        self._set_up(tuple(policies))
+
+    def _set_up(self, policies: tuple[NamedPolicy, ...]) -> None:
+        drawing = [policy for policy in policies if isinstance(policy.component, Draw)]
+        draws = [policy for policy in drawing if not policy.shadow]
+        if len(draws) > 1:
+            names = " and ".join(repr(policy.name) for policy in draws)
+            raise PluginError(
+                f"only one data policy of a list can draw the rows of a batch, not {names}: each says how many "
+                "of them are fresh. Others may order the buffer, or arrange its rows for each batch"
+            )
+        borrowing = [policy for policy in policies if isinstance(policy.component, Borrow)]
+        if len(borrowing) > 1 or any(policy.shadow for policy in borrowing):
+            names = " and ".join(repr(policy.name) for policy in borrowing)
+            raise PluginError(
+                f"only one data policy of a list can borrow rows of another policy, and it cannot be a shadow: {names}"
+            )
+        self._policies = policies
+        self._borrow = borrowing[0] if borrowing else None
+        self._draw = draws[0] if draws else None
+        self._shadow_draws = [policy for policy in drawing if policy.shadow]
+        self._arrange = self._with(Arrange)
+        self._admit = self._with(Admit)
+        self._accept = self._with(Accept)
+        self._key = [policy for policy in self._with(Key) if not policy.shadow]
+        self._follow = self._with(Follow)
+        self._hold = [policy for policy in self._with(Hold) if not policy.shadow]
+        self.shadows = {
+            policy.name: self.shadows.get(policy.name, ShadowCounts())
+            for policy in policies
+            if policy.shadow
+        }
+
+    def policy(self, name: str) -> NamedPolicy:
+        """The policy of that name; :class:`LookupError` if there is none."""
+        for policy in self._policies:
+            if policy.name == name:
+                return policy
+        raise LookupError(f"no data policy {name!r}")
+
+    def replace(self, new: NamedPolicy) -> None:
+        """Put a policy in the place of the one of its name; :class:`PluginError`, and no change, if it does
+        not go with the others."""
+        old = self.policy(new.name)
+        self._set_up(tuple(new if policy is old else policy for policy in self._policies))
+
+    @property
+    def draws(self) -> str | None:
+        """Name of the policy that chooses the rows of a batch, if one does."""
+        return self._draw.name if self._draw else None
+
+    @property
+    def chooses(self) -> bool:
+        """Whether a policy has a say for each batch."""
+        return self._draw is not None or self._borrow is not None or bool(self._arrange)
+
+    @property
+    def borrowing(self) -> NamedPolicy | None:
+        """The policy that takes rows which another policy of the run sampled, if one does."""
+        return self._borrow
+
+    @property
+    def decides_on_own_rows(self) -> list[str]:
+        """Names of the policies, shadows among them, that have a say in which rows of its own a policy trains on."""
+        points = (Accept, Key, Arrange, Draw)
+        return [policy.name for policy in self._policies if isinstance(policy.component, points)]
+
+    @property
+    def wants_kept(self) -> bool:
+        """Whether a policy, be it a shadow, looks at rows served before."""
+        return self._draw is not None or bool(self._shadow_draws)
+
+    def admit(self, prompt: Prompt) -> Decision:
+        """Whether all policies admit the prompt. A policy after a refusal is not asked."""
+        shadow_rejections = []
+        for policy in self._admit:
+            with blaming(policy, "admit"):
+                admitted = policy.component.admit(prompt)
+            refusal = None if admitted else self._why_refused(policy, prompt)
+            self.count(policy, "admit", refusal.reason if refusal else "admitted")
+            if policy.shadow:
+                self.shadows[policy.name].prompts += 1
+                self.shadows[policy.name].prompts_refused += not admitted
+                shadow_rejections += [refusal] if refusal else []
+            elif refusal:
+                self.refused[policy.name] += 1
+                return Decision(refusal, tuple(shadow_rejections))
+        return Decision(None, tuple(shadow_rejections))
+
+    def accept(self, group: GroupSummary) -> Decision:
+        """Whether all policies keep the group. A policy after a refusal does not see it."""
+        shadow_rejections = []
+        for policy in self._accept:
+            with blaming(policy, "accept"):
+                verdict = policy.component.accept(group)
+            refusal = None
+            if not verdict.accepted:
+                refusal = PromptRefusal(policy.name, verdict.reason or REFUSED)
+            self.count(policy, "accept", refusal.reason if refusal else "accepted")
+            if policy.shadow:
+                self.shadows[policy.name].groups += 1
+                self.shadows[policy.name].groups_refused += not verdict.accepted
+                shadow_rejections += [refusal] if refusal else []
+            elif refusal:
+                return Decision(refusal, tuple(shadow_rejections))
+        return Decision(None, tuple(shadow_rejections))
+
+    def _why_refused(self, policy: NamedPolicy, prompt: Prompt) -> PromptRefusal:
+        if not isinstance(policy.component, Explain):
+            return PromptRefusal(policy.name, REFUSED)
+        with blaming(policy, "why_refused"):
+            return PromptRefusal(policy.name, policy.component.why_refused(prompt))
+
+    def count(self, policy: NamedPolicy, point: str, what: str) -> None:
+        """A policy decided something at a point."""
+        self.decisions[policy.name, f"shadow_{point}" if policy.shadow else point, what] += 1
+
+    def observe(self, group: GroupSummary) -> None:
+        """Let every policy learn from a group; their verdicts decide nothing."""
+        for policy in self._accept:
+            with blaming(policy, "accept"):
+                policy.component.accept(group)
+
+    def key(self, row: BufferedRow) -> tuple[float, ...]:
+        """Keys in list order: the first policy decides, the next break its ties."""
+        keys = []
+        for policy in self._key:
+            with blaming(policy, "key"):
+                keys.append(float(policy.component.key(row)))
+        return tuple(keys)
+
+    def arranged(
+        self, count: int, fresh: Sequence[BufferedRow], version: int
+    ) -> Sequence[BufferedRow]:
+        """The fresh rows as all policies arrange them for a batch of ``count``. A shadow arranges them as they
+        are at its place; the rows that it would have brought to the front are counted."""
+        for policy in self._arrange:
+            rows = self._rearranged(policy, fresh, version)
+            self.count(policy, "arrange", "arranged" if len(rows) == len(fresh) else "held back")
+            if policy.shadow:
+                counts, before = self.shadows[policy.name], {row.arrival for row in fresh[:count]}
+                counts.batches += 1
+                counts.batches_held += len(rows) < count <= len(fresh)
+                counts.rows_otherwise += len({row.arrival for row in rows[:count]} - before)
+            else:
+                fresh = rows
+        return fresh
+
+    @staticmethod
+    def _rearranged(
+        policy: NamedPolicy, fresh: Sequence[BufferedRow], version: int
+    ) -> list[BufferedRow]:
+        with blaming(policy, "arrange"):
+            rows: list[BufferedRow] = policy.component.arrange(fresh, version)
+        arrivals, offered = [row.arrival for row in rows], {row.arrival for row in fresh}
+        if len({*arrivals}) != len(arrivals) or not offered.issuperset(arrivals):
+            raise RunFailed(
+                f"data policy {policy.name!r} arranged {len(fresh)} rows and gave back {len(rows)}, "
+                f"{len(offered.intersection(arrivals))} different ones of them; each row may come once"
+            )
+        return rows
+
+    def draw(
+        self, count: int, fresh: Sequence[BufferedRow], kept: Sequence[BufferedRow], version: int
+    ) -> list[int] | None:
+        """Arrival numbers of the rows that the drawing policy chose, or ``None`` to wait."""
+        assert self._draw is not None
+        drawn = self._drawn(self._draw, count, fresh, kept, version)
+        self.count(self._draw, "draw", "waited" if drawn is None else "drawn")
+        return drawn
+
+    def served(
+        self,
+        arrivals: Sequence[int],
+        fresh: Sequence[BufferedRow],
+        kept: Sequence[BufferedRow],
+        version: int,
+    ) -> None:
+        """A batch of rows with these arrival numbers was cut: ask the shadows that draw for theirs."""
+        for policy in self._shadow_draws:
+            counts = self.shadows[policy.name]
+            drawn = self._drawn(policy, len(arrivals), fresh, kept, version)
+            self.count(policy, "draw", "waited" if drawn is None else "drawn")
+            counts.batches += 1
+            counts.batches_held += drawn is None
+            counts.rows_otherwise += len(set(drawn or ()) - set(arrivals))
+
+    @staticmethod
+    def _drawn(
+        policy: NamedPolicy,
+        count: int,
+        fresh: Sequence[BufferedRow],
+        kept: Sequence[BufferedRow],
+        version: int,
+    ) -> list[int] | None:
+        with blaming(policy, "draw"):
+            chosen = policy.component.draw(count, fresh, kept, version)
+        if chosen is None:
+            return None
+        arrivals = [row.arrival for row in chosen]
+        offered = {row.arrival for row in fresh} | {row.arrival for row in kept}
+        if (
+            len(arrivals) != count
+            or len(set(arrivals)) != count
+            or not offered.issuperset(arrivals)
+        ):
+            raise RunFailed(
+                f"data policy {policy.name!r} drew {len(arrivals)} rows "
+                f"({len(offered.intersection(arrivals))} different ones of those offered); "
+                f"exactly {count} were asked for"
+            )
+        return arrivals
+
+    def on_version(self, policy: str, version: int) -> None:
+        """A version was announced."""
+        for named in self._with(OnVersion):
+            with blaming(named, "on_version"):
+                named.component.on_version(policy, version)
+
+    def on_admitted(self, prompt: Prompt) -> None:
+        """A prompt became a task."""
+        for policy in self._follow:
+            with blaming(policy, "on_admitted"):
+                policy.component.on_admitted(prompt)
+
+    def on_ended(self, prompt: Prompt, outcome: str) -> None:
+        """The task of a prompt ended."""
+        for policy in self._follow:
+            with blaming(policy, "on_ended"):
+                policy.component.on_ended(prompt, outcome)
+
+    def held_by(self) -> str:
+        """The first policy that wants no more prompts now; empty if none does."""
+        for policy in self._hold:
+            with blaming(policy, "hold"):
+                if policy.component.hold():
+                    return policy.name
+        return ""
+
+    def metrics(self) -> dict[str, float]:
+        """``NAME/metric`` → value of all policies; those of shadows are joined by ``shadow_…``, what they
+        would have decided (:class:`ShadowCounts`)."""
+        own: dict[str, float] = {}
+        for policy in self._with(Metrics):
+            with blaming(policy, "metrics"):
+                given = policy.component.metrics().items()
+                own |= {f"{policy.name}/{key}": float(value) for key, value in given}
+        for name, counts in self.shadows.items():
+            own |= {f"{name}/shadow_{key}": float(n) for key, n in asdict(counts).items()}
+        return own
+
+    def state_dict(self) -> list[dict[str, Any] | None]:
+        """States in list order, ``None`` for policies without."""
+        stateful = {id(policy) for policy in self._with(Stateful)}
+        return [p.component.state_dict() if id(p) in stateful else None for p in self._policies]
+
+    def load_state_dict(self, states: Sequence[dict[str, Any] | None]) -> None:
+        """Restore :meth:`state_dict` of a chain of the same policies."""
+        for policy, state in zip(self._policies, states, strict=True):
+            if state is not None:
+                policy.component.load_state_dict(state)
+
+    def _with(self, protocol: type) -> tuple[NamedPolicy, ...]:
+        return tuple(policy for policy in self._policies if isinstance(policy.component, protocol))

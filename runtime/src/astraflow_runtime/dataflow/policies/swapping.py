@@ -1,0 +1,160 @@
+"""Replacing a data policy of a run that continues, and taking that back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from astraflow_core.config.models import DataPolicyTable
+from astraflow_core.config.rendering import render
+from astraflow_core.errors import AstraFlowError, PluginError, Refused
+from astraflow_core.protocols.data_policy import Follow, Stateful
+from astraflow_runtime.dataflow.journal.entries import Swapped
+from astraflow_runtime.dataflow.policies.pipeline import NamedPolicy, PolicyPipeline
+from astraflow_runtime.dataflow.row_source import check_row_sources
+from astraflow_runtime.dataflow.state import PROMPTS, FlowState
+from astraflow_wire.limits import MAX_SWAPS
+from astraflow_wire.messages import PolicySwapped, SwapPolicy
+
+log = logging.getLogger(__name__)
+
+PolicyBuilder = Callable[[str, DataPolicyTable, int], Any]
+"""``build(place, table, number)``: the component of a table; ``number`` counts the swaps of the run, so that
+each instance has a seed of its own."""
+
+
+class Swapping:
+    """Swaps data policies by name. One of the same component takes over the state; any other starts over and
+    is told about the prompts under way. ``tables``: what the config has at each place; ``build`` makes
+    components."""
+
+    def __init__(
+        self,
+        state: FlowState,
+        tables: Mapping[str, tuple[DataPolicyTable, ...]],
+        build: PolicyBuilder,
+    ) -> None:
+        self._state, self._build = state, build
+        self._tables = {
+            (place, table.label): [table] for place, listed in tables.items() for table in listed
+        }
+        self._named = {table.use for listed in tables.values() for table in listed}
+        self._done: dict[str, PolicySwapped] = {}
+
+    def swap(self, message: SwapPolicy) -> PolicySwapped:
+        """Replace a policy, or with an empty ``table`` go back to the table before. A message that comes again
+        changes nothing. 400: there is no such place or policy, the table is wrong, or there is none before."""
+        if message.id in self._done:
+            return self._done[message.id]
+        if len(self._done) >= MAX_SWAPS:
+            raise Refused(409, f"this run has had {MAX_SWAPS} swaps of data policies; restart it")
+        chain = self._chain(message.place)
+        history = self._tables.get((message.place, message.name))
+        if history is None:
+            names = ", ".join(repr(name) for place, name in self._tables if place == message.place)
+            raise Refused(
+                400,
+                f"{message.place!r} has no data policy {message.name!r}; it has {names or 'none'}",
+            )
+        if not message.table and len(history) < 2:
+            raise Refused(400, f"{message.name!r} of {message.place!r} was not swapped")
+        table = self._validated(message) if message.table else history[-2]
+        self._check_named(table)
+        self._put(message, chain, table, same=table.use == history[-1].use)
+        history[-1:] = [history[-1], table] if message.table else []
+        return self._told(message, table)
+
+    def _validated(self, message: SwapPolicy) -> DataPolicyTable:
+        where = f"{message.place}.{message.name}"
+        try:
+            table = DataPolicyTable.model_validate(message.table)
+        except ValidationError as error:
+            raise Refused(400, "; ".join(render(error, DataPolicyTable, where))) from error
+        if table.name not in (None, message.name):
+            raise Refused(400, f"{where} keeps its name; leave name = {table.name!r} out")
+        return table
+
+    def _check_named(self, table: DataPolicyTable) -> None:
+        """Everybody who has the token, each RaaS too, may send a swap: only the person who wrote the config chooses
+        what is imported and called by its path. 403 before anything is imported."""
+        if ":" in table.use and table.use not in self._named:
+            raise Refused(
+                403,
+                f"use = {table.use!r} is a path in Python that the config of this run does not name for a "
+                "data policy; name an installed component, or start the run with it",
+            )
+
+    def _put(
+        self, message: SwapPolicy, chain: PolicyPipeline, table: DataPolicyTable, *, same: bool
+    ) -> None:
+        old = chain.policy(message.name)
+        before = old.component
+        where = f"{message.place}.{message.name}"
+        carried = before.state_dict() if same and isinstance(before, Stateful) else None
+        try:
+            component = self._build(message.place, table, len(self._done) + 1)
+            if carried is not None:
+                component.load_state_dict(carried)
+        except AstraFlowError as error:
+            raise Refused(400, f"{where}: {error}") from error
+        except Exception as error:
+            # Code of a plugin over keys of the sender; nothing is changed yet.
+            raise Refused(
+                400,
+                f"{where}: with these keys it cannot be created, or cannot take over the state: "
+                f"{type(error).__name__}: {error}",
+            ) from error
+        try:
+            chain.replace(NamedPolicy(message.name, component, table.shadow))
+            try:
+                check_row_sources({p: s.row_source for p, s in self._state.streams.items()})
+            except PluginError:
+                chain.replace(old)
+                raise
+        except AstraFlowError as error:
+            raise Refused(400, f"{where}: {error}") from error
+        if not same and message.place == PROMPTS and isinstance(component, Follow):
+            for prompt in self._state.train.prompts:
+                component.on_admitted(prompt)
+
+    def _told(self, message: SwapPolicy, table: DataPolicyTable) -> PolicySwapped:
+        state = self._state
+        if message.place != PROMPTS:
+            state.streams[message.place].rearrange()
+        entry = Swapped(message=message, versions=dict(state.versions.newest))
+        state.records.append(entry)
+        answer = PolicySwapped(
+            number=len(self._done) + 1, table=table.model_dump(exclude_none=True)
+        )
+        self._done[message.id] = answer
+        state.swaps.append(
+            {
+                "number": answer.number,
+                "at": message.at,
+                "author": message.author,
+                "versions": entry.versions,
+                "place": message.place,
+                "name": message.name,
+                "table": answer.table,
+                "rollback": not message.table,
+            }
+        )
+        if not state.replaying:
+            log.warning(
+                "data policy %r of %s is %s now, said %s (swap %d)",
+                message.name, message.place, answer.table, message.author, answer.number,
+            )  # fmt: skip
+        state.signals.work()
+        if message.place != PROMPTS:
+            state.signals.trainer(message.place)
+        return answer
+
+    def _chain(self, place: str) -> PolicyPipeline:
+        chains = self._state.chains_by_place()
+        if place not in chains:
+            known = ", ".join(chains)
+            raise Refused(400, f"there are no data policies of {place!r}; places are {known}")
+        return chains[place]

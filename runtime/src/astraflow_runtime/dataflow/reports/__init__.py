@@ -1,0 +1,1 @@
+"""The run as people and programs look at it: status, waits and invariants."""

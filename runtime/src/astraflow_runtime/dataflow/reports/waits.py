@@ -1,0 +1,96 @@
+"""Who waits for whom, since when, until when, and because of what."""
+
+from __future__ import annotations
+
+import msgspec
+
+from astraflow_runtime.dataflow.progress import RunState
+from astraflow_runtime.dataflow.rows.training import Training
+from astraflow_runtime.dataflow.state import FlowState
+from astraflow_runtime.dataflow.tasks.lease_refusals import Words, lease_refusal
+from astraflow_wire.status import WaitStatus
+
+SILENT_S = 5.0
+"""Silence of a trainer between two calls, in seconds, after which it is called a wait."""
+
+
+def _wait(who: str, for_whom: str, what: str, since_s: float, until_s: float) -> WaitStatus:
+    return WaitStatus(
+        who=who,
+        for_whom=for_whom,
+        what=what,
+        since_s=round(since_s, 3),
+        until_s=round(max(until_s, 0.0), 3),
+    )
+
+
+def waits(state: FlowState, training: Training) -> list[WaitStatus]:
+    """All waits that the dataflow knows of, those that RaaS report included."""
+    now, run = state.clock(), state.config.run
+    found = []
+    if state.progress.state is RunState.STARTING:
+        since = now - state.progress.since
+        for policy, version in state.versions.newest.items():
+            if version < 0:
+                found.append(
+                    _wait(
+                        "run",
+                        f"trainer {policy}",
+                        "its first version",
+                        since,
+                        run.start_deadline_s - since,
+                    )
+                )
+    for policy, trainer in state.trainers.items():
+        if trainer.waiting_since is not None:
+            lacking, until = training.lacking(policy), trainer.waiting_until - now
+            found.append(
+                _wait(f"trainer {policy}", "rollouts", lacking, now - trainer.waiting_since, until)
+            )
+        stream, silent = state.streams[policy], now - trainer.last_heard
+        batch = stream.outstanding
+        if batch is not None:
+            found.append(
+                _wait("dataflow", f"trainer {policy}", f"its update from {batch.id}", silent,
+                      run.give_up_after_s - silent)
+            )  # fmt: skip
+        elif trainer.owes_a_sign and not stream.done and silent >= SILENT_S:
+            found.append(
+                _wait("dataflow", f"trainer {policy}", "its next call", silent,
+                      run.give_up_after_s - silent)
+            )  # fmt: skip
+    for record in state.fleet.all():
+        silent = now - record.last_heard
+        if record.health in ("suspect", "gone") and silent < run.give_up_after_s:
+            gone = record.health == "gone"
+            what = "a heartbeat" + ("; its tasks are back in the queue" if gone else "")
+            found.append(_wait("dataflow", record.name, what, silent, run.give_up_after_s - silent))
+    for record in state.fleet.present():
+        if record.draining:
+            held = len(state.train.held_by(record.name)) + len(state.eval.held_by(record.name))
+            since = now - (record.draining_since or now)
+            what = f"its last {held} tasks, after which it leaves"
+            found.append(_wait("run", record.name, what, since, run.episode_deadline_s))
+        if record.waiting_since is not None:
+            since = now - record.waiting_since
+            refusal = lease_refusal(state, record, record.offered)
+            words = refusal() if refusal else _soon(state)
+            found.append(_wait(record.name, *words, since, run.deadline_s))
+        found.extend(msgspec.convert(record.waits, list[WaitStatus], from_attributes=True))
+    for evaluation in state.evaluations.all_waiting:
+        who, since = f"evaluation of version {evaluation.version}", now - evaluation.due_at
+        if evaluation is state.evaluations.active:
+            what = f"the results of {state.eval.live} prompts"
+            found.append(_wait(who, evaluation.host or "a RaaS", what, since, run.deadline_s))
+        else:
+            first = f"evaluation of version {state.evaluations.all_waiting[0].version}"
+            found.append(_wait(who, first, "its turn", since, run.deadline_s))
+    return found
+
+
+def _soon(state: FlowState) -> Words:
+    """What a RaaS waits for that nothing keeps from its next task."""
+    if state.admission.refused_in_a_row and not state.train.queued:
+        refused = f"the data policies refused the last {state.admission.refused_in_a_row}"
+        return Words("a prompt", refused)
+    return Words("dataflow", "its next task, which is there for it")

@@ -1,0 +1,1 @@
+"""Rows: from an accepted group to the batch of a trainer."""

@@ -1,0 +1,84 @@
+"""Notices that the groups of a run teach a policy nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from astraflow_core.types import GroupStatistics
+
+MANY_GROUPS = 64
+"""Groups in a row, of one policy, that are called a warning."""
+
+ABSENT = "no sequence of this policy"
+_ROUNDING = 1e-9
+"""Of a standard deviation, as a share of the mean, over rewards that are all equal."""
+
+
+def without_spread(statistics: GroupStatistics) -> bool:
+    """Whether the rewards of a group are all equal."""
+    return statistics.std <= _ROUNDING * max(1.0, abs(statistics.mean))
+
+
+class GroupWatch:
+    """Looks at every group of training, before and after the data policies of ``policy`` judged it.
+
+    ``equal``: the newest groups in a row whose rewards were equal within the group; groups of one sequence, which
+    have no spread to look at, do not count. ``fruitless``: the newest groups in a row of which no row was kept.
+    """
+
+    def __init__(self, policy: str) -> None:
+        self.policy = policy
+        self.equal = self.fruitless = 0
+        self._lowest = self._highest = 0.0
+        self._reasons: Counter[str] = Counter()
+        self._told_equal = self._told_fruitless = self._told_different = False
+
+    def note(self, statistics: GroupStatistics | None, why_none: str) -> Iterator[str]:
+        """Take a group in. ``statistics``: of the policy's rewards, ``None`` if it has no sequence in the group;
+        ``why_none``: why no row was kept, empty if some were. Gives warnings, each once in a run."""
+        if statistics is not None and statistics.size > 1:
+            yield from self._compare(statistics)
+        if not why_none:
+            self.fruitless = 0
+            self._reasons.clear()
+            return
+        self.fruitless += 1
+        self._reasons[why_none] += 1
+        # Groups that were rejected for their equal rewards are told as such.
+        known = self.equal >= MANY_GROUPS
+        if self.fruitless >= MANY_GROUPS and not (self._told_fruitless or known):
+            self._told_fruitless = True
+            reasons = ", ".join(f'"{name}" ({n})' for name, n in self._reasons.most_common(3))
+            yield (
+                f"the last {self.fruitless} groups left policy {self.policy!r} no row to train on, and its batch does "
+                f"not fill: {reasons}; what to do: docs/does-not-learn.md"
+            )
+
+    def _compare(self, statistics: GroupStatistics) -> Iterator[str]:
+        mean = statistics.mean
+        if not without_spread(statistics):
+            if self._told_equal and not self._told_different:
+                self._told_different = True
+                yield (
+                    f"rewards within a group of policy {self.policy!r} differ again, after {self.equal} groups without "
+                    "a difference"
+                )
+            self.equal = 0
+            return
+        self._lowest = min(mean, self._lowest) if self.equal else mean
+        self._highest = max(mean, self._highest) if self.equal else mean
+        self.equal += 1
+        if self.equal >= MANY_GROUPS and not self._told_equal:
+            self._told_equal = True
+            same = self._highest - self._lowest <= _ROUNDING * max(1.0, abs(mean))
+            rewards = (
+                f"all {mean:.4g}"
+                if same
+                else f"from {self._lowest:.4g} to {self._highest:.4g} between groups"
+            )
+            yield (
+                f"the last {self.equal} groups of policy {self.policy!r} had equal rewards ({rewards}): an algorithm "
+                "that compares rewards has nothing to learn from them. Look at the reward, the length of the answers "
+                "and how hard the prompts are; what to do: docs/does-not-learn.md"
+            )

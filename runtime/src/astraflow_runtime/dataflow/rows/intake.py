@@ -1,0 +1,274 @@
+"""Pushed groups: verified, recognised, judged, stamped and buffered."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from astraflow_core.errors import Refused, WireError
+from astraflow_runtime.dataflow.fleet.incarnations import check_incarnation
+from astraflow_runtime.dataflow.journal.entries import BodyLocation, Judged, Pushed
+from astraflow_runtime.dataflow.policies.decisions import Decision, PromptRefusal
+from astraflow_runtime.dataflow.progress import RunState
+from astraflow_runtime.dataflow.rows.group_watch import ABSENT
+from astraflow_runtime.dataflow.rows.rows import PolicyShare, Row, shares_of, trained_tokens
+from astraflow_runtime.dataflow.rows.stream import PolicyStream
+from astraflow_runtime.dataflow.state import FlowState
+from astraflow_runtime.dataflow.tasks.partial_groups import PartialGroup, merge
+from astraflow_runtime.dataflow.tasks.queue import TaskRecord, TaskTable
+from astraflow_wire.columns import check_limits
+from astraflow_wire.groups import GroupHeader, ReceivedGroup
+from astraflow_wire.limits import cut
+from astraflow_wire.messages import GroupPushed
+
+log = logging.getLogger("astraflow.dataflow")
+
+EMPTY = "no trajectory"
+SHOWN_REWARDS = 256
+"""Rewards beside the sample of a group; it may have many thousand sequences."""
+
+
+class GroupIntake:
+    """Takes groups from RaaS. The received bytes are what the buffer holds and the journal keeps."""
+
+    def __init__(self, state: FlowState) -> None:
+        self._state = state
+        self._groups = 0
+        self._trajectories = 0
+
+    def accept(self, body: bytes) -> GroupPushed:
+        """Take a group in. :class:`WireError` if it is malformed, 409 if its sender does not hold the
+        task (any longer)."""
+        state = self._state
+        received = ReceivedGroup(body)
+        header = received.header
+        table = state.table_of(header.task)
+        if not table.owns(header.task):
+            raise Refused(409, table.why_not(header.task, header.raas))
+        task = table.get(header.task)
+        if task is None:
+            return self._after_the_end(table, header.task, header.raas)
+        check_incarnation(state, header)
+        if task.lease is None or task.lease.raas != header.raas:
+            table.late += 1
+            raise Refused(409, table.why_not(header.task, header.raas))
+        self._check(received, task)
+        record = state.fleet.get(header.raas)
+        if record is not None:
+            record.last_heard = state.clock()
+        state.last_progress = state.clock()
+        self._show(header)
+        told = msgspec.structs.replace(header, turns=[])
+        if table is state.eval:
+            told = msgspec.structs.replace(told, metrics={})
+            state.records.append(Pushed(header=told, trained=[], accepted=True))
+            return self.score(header, task)
+        if self._wants_refill(header, task):
+            return self._refill(received, told, task)
+        if task.parts:
+            body = merge([*(part.group for part in task.parts), received])
+            received = ReceivedGroup(body)
+            told = received.header
+        trained = trained_tokens(received)
+        answer, rows, judged = self.judge(received, trained, task)
+        place = state.records.keep_body(body) if rows else None
+        self.persist(rows, place)
+        state.records.append(
+            Pushed(
+                header=told,
+                trained=trained.tolist(),
+                accepted=answer.status == "accepted",
+                body=place,
+                judged=judged,
+            )
+        )
+        for policy in {received.header.sequences[row.index].policy for row in rows}:
+            if state.streams[policy].may_cut:
+                state.signals.trainer(policy)
+        state.signals.work()
+        return answer
+
+    def _wants_refill(self, header: GroupHeader, task: TaskRecord) -> bool:
+        run, state = self._state.config.run, self._state
+        return (
+            run.refill_groups
+            and header.late > 0
+            and header.trajectories > 0
+            and task.attempts + 1 < run.task_attempts
+            and state.progress.state is RunState.RUNNING
+        )
+
+    def _refill(self, received: ReceivedGroup, told: GroupHeader, task: TaskRecord) -> GroupPushed:
+        place = self._state.records.keep_body(received.body)
+        rest = self.refill(received, task, place)
+        entry = Pushed(header=told, trained=[], accepted=False, body=place, refill=rest.id)
+        self._state.records.append(entry)
+        self._state.signals.work()
+        return GroupPushed(status="partial")
+
+    def refill(
+        self, part: ReceivedGroup, task: TaskRecord, place: BodyLocation | None
+    ) -> TaskRecord:
+        """Keep what came of a group; the task that shall bring the rest."""
+        self._state.failures.succeeded(part.header.raas)
+        self._state.note_work(task)
+        return self._state.train.refill(task, PartialGroup(part, place.segment if place else -1))
+
+    def _after_the_end(self, table: TaskTable, name: str, raas: str) -> GroupPushed:
+        if (
+            table.outcome(name) in ("accepted", "rejected", "refilled")
+            and table.ended_by(name) == raas
+        ):
+            table.duplicates += 1
+            return GroupPushed(status="duplicate")
+        table.late += 1
+        raise Refused(409, table.why_not(name, raas))
+
+    def _check(self, received: ReceivedGroup, task: TaskRecord) -> None:
+        header = received.header
+        if header.prompt_id != task.prompt.id:
+            raise WireError(
+                f"task {task.id} is about prompt {task.prompt.id!r}, the group about {header.prompt_id!r}"
+            )
+        if header.eval_set != task.eval_set:
+            raise WireError(
+                f"task {task.id} is of eval set {task.eval_set!r}, not {header.eval_set!r}"
+            )
+        episodes = header.trajectories + header.rejected + header.late
+        if episodes > task.missing:
+            raise WireError(
+                f"{header.trajectories} trajectories, {header.rejected} rejected and {header.late} late for a task "
+                f"of {task.missing}"
+            )
+        newest = self._state.versions.newest
+        for policy in {sequence.policy for sequence in header.sequences}:
+            if policy not in newest:
+                raise WireError(
+                    f"a sequence names the policy {policy!r}; there are {', '.join(newest)}"
+                )
+        check_limits(received, self._state.limits)
+        if not header.sequences:
+            return
+        each = np.maximum.reduceat(received.versions, received.offsets[:-1])
+        for sequence, highest in zip(header.sequences, each.tolist(), strict=True):
+            if highest > newest[sequence.policy]:
+                raise WireError(
+                    f"a token of {sequence.policy!r} has version {highest}; "
+                    f"the newest announced is {newest[sequence.policy]}"
+                )
+            pinned = task.pinned.get(sequence.policy, highest)
+            if (
+                task.pinned
+                and sequence.min_version >= 0
+                and {highest, sequence.min_version} != {pinned}
+            ):
+                raise WireError(
+                    f"task {task.id} is pinned to version {pinned} of {sequence.policy!r}; a sequence "
+                    f"has tokens of versions {sequence.min_version} to {highest}"
+                )
+
+    def score(self, header: GroupHeader, task: TaskRecord) -> GroupPushed:
+        """Take the result of an evaluation task."""
+        self._state.note_work(task)
+        self._state.evaluations.finish(task, header)
+        self._state.advance_evaluations()
+        return GroupPushed(status="accepted")
+
+    def judge(
+        self,
+        received: ReceivedGroup,
+        trained: np.ndarray[tuple[int], np.dtype[np.int64]],
+        task: TaskRecord,
+    ) -> tuple[GroupPushed, list[Row], list[Judged]]:
+        """End a task of training with its result: the answer, the rows that were buffered, and what it was
+        to each policy. ``trained``: trained tokens of each sequence, int64 ``[n]``."""
+        state, header = self._state, received.header
+        state.failures.succeeded(header.raas)
+        buffered: list[Row] = []
+        judged: list[Judged] = []
+        reasons: dict[str, str] = {}
+        accepted = False
+        state.note_work(task)
+        newest = state.versions.newest
+        shares = shares_of(received, trained, task.prompt, newest)
+        for policy, stream in state.streams.items():
+            share = shares.get(policy)
+            stream.observe(len(share.indexes) if share else 0, header.trajectories)
+            if share is None:
+                self._watch(stream, None, ABSENT if header.sequences else EMPTY)
+                continue
+            stream.statistics.note(share)
+            state.admission.chain.observe(share.summary)
+            takers = [other for other in state.streams.values() if other.takes_from(policy)]
+            ruling, rows = stream.offer(
+                received, share, self._groups, self._trajectories, newest[policy], bool(takers)
+            )
+            refused = ruling.refusal.reason if ruling.refusal else "stale"
+            self._watch(stream, share, "" if rows else refused)
+            judged.append(_judged(policy, ruling, rows, stream.done))
+            tokens = int(share.summary.trained.sum())
+            state.balance.brought(header.raas, policy, tokens, ruling.refusal is None)
+            if ruling.refusal is None:
+                accepted = True
+                buffered += rows
+                for other in takers if rows else ():
+                    other.receive(rows)
+                    if other.row_source.exclusive:
+                        state.balance.lent(other.policy, sum(row.trained for row in rows))
+                    if other.may_cut:
+                        state.signals.trainer(other.policy)
+            else:
+                reasons[policy] = ruling.refusal.reason
+        if not header.sequences:
+            reasons = dict.fromkeys(state.streams, EMPTY)
+            for stream in state.streams.values():
+                stream.reasons[EMPTY] += 1
+        if accepted:
+            state.train.end(task, "accepted")
+            self._groups += 1
+            self._trajectories += header.trajectories
+            return GroupPushed(status="accepted", reasons=reasons), buffered, judged
+        state.rejected["; ".join(dict.fromkeys(reasons.values()))] += 1
+        state.train.end(task, "rejected")
+        return GroupPushed(status="rejected", reasons=reasons), buffered, judged
+
+    def _watch(self, stream: PolicyStream, share: PolicyShare | None, why_none: str) -> None:
+        if stream.done or stream.row_source.exclusive:
+            return
+        for warning in stream.watch.note(share.statistics if share else None, why_none):
+            if not self._state.replaying:
+                log.warning("%s", warning)
+
+    @staticmethod
+    def persist(rows: Sequence[Row], place: BodyLocation | None) -> None:
+        """Note where the body of these rows lies."""
+        if place is not None:
+            for row in rows:
+                row.segment = place.segment
+
+    def _show(self, header: GroupHeader) -> None:
+        if header.turns:
+            rewards = [sequence.reward for sequence in header.sequences[:SHOWN_REWARDS]]
+            turns = [
+                {"role": turn.role, "policy": turn.policy, "text": cut(turn.text)}
+                for turn in header.turns
+            ]
+            self._state.samples.append(
+                {"prompt_id": header.prompt_id, "turns": turns, "rewards": rewards}
+            )
+
+
+def _judged(policy: str, ruling: Decision, rows: Sequence[Row], done: bool) -> Judged:
+    refusal = ruling.refusal or PromptRefusal("", "")
+    return Judged(
+        policy=policy,
+        by=refusal.by,
+        reason=refusal.reason,
+        first=rows[0].item.arrival if rows else -1,
+        indexes=[row.index for row in rows],
+        shadow_rejections=[(doubt.by, doubt.reason) for doubt in ruling.shadow_rejections],
+        only_lent=done and bool(rows),
+    )

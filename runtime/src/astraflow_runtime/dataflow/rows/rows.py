@@ -1,0 +1,138 @@
+"""Rows: views into the body of a push, each one sequence of one policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from astraflow_core.types import (
+    BufferedRow,
+    GroupStatistics,
+    GroupSummary,
+    Prompt,
+    group_statistics,
+)
+from astraflow_wire.groups import GroupHeader, ReceivedGroup
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRewards:
+    """All sequences that a policy has in a group of ``trajectories``: which ``trajectory`` each belongs to
+    (int64 ``[n]``), ``rewards`` (float64 ``[n]``), ``own`` where these are of the sequence alone (bool ``[n]``), and
+    ``trained`` tokens (int32 ``[n]``)."""
+
+    trajectories: int
+    trajectory: npt.NDArray[np.int64]
+    rewards: npt.NDArray[np.float64]
+    own: npt.NDArray[np.bool_]
+    trained: npt.NDArray[np.int32]
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """Sequence ``index`` of a received group, number ``place`` of those that its policy has in it, which are
+    ``siblings``. ``group`` and ``trajectory`` are numbers unique in the run, ``trained`` its trained tokens,
+    ``segment`` the file of bodies of the journal in which the group lies (-1: none)."""
+
+    item: BufferedRow
+    received: ReceivedGroup
+    index: int
+    group: int
+    trajectory: int
+    trained: int
+    siblings: GroupRewards
+    place: int
+    segment: int = -1
+
+    @property
+    def policy(self) -> str:
+        """Whose sequence it is."""
+        return self.received.header.sequences[self.index].policy
+
+    @property
+    def min_version(self) -> int:
+        """Smallest version of its trained tokens."""
+        return self.item.min_version
+
+
+class LoggedGroup(ReceivedGroup):
+    """A group of which the header is known; ``read`` gets its body from the journal when the first of its
+    columns is looked at."""
+
+    __slots__ = ("_read",)
+
+    def __init__(self, header: GroupHeader, read: Callable[[], bytes]) -> None:
+        self.header, self._read = header, read
+
+    def __getattr__(self, column: str) -> Any:
+        # Python calls this for a slot without a value only.
+        if column.startswith("_"):
+            raise AttributeError(column)
+        super().__init__(self._read())
+        return getattr(self, column)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyShare:
+    """What one policy gets of a pushed group: indexes of its sequences and their summary."""
+
+    indexes: tuple[int, ...]
+    summary: GroupSummary
+    statistics: GroupStatistics
+    rewards: GroupRewards
+
+
+def trained_tokens(received: ReceivedGroup) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Trained tokens of each sequence, int64 ``[n]``."""
+    if not received.header.sequences:
+        return np.empty(0, dtype=np.int64)
+    return np.add.reduceat(received.loss_mask, received.offsets[:-1], dtype=np.int64)
+
+
+def shares_of(
+    received: ReceivedGroup,
+    trained: np.ndarray[tuple[int], np.dtype[np.int64]],
+    prompt: Prompt,
+    versions: Mapping[str, int],
+) -> dict[str, PolicyShare]:
+    """The share of each policy that has sequences in a group, with statistics over all of them. ``versions``: policy
+    → newest version."""
+    headers = received.header.sequences
+    indexes: dict[str, list[int]] = {}
+    for index, header in enumerate(headers):
+        indexes.setdefault(header.policy, []).append(index)
+    # What the trainer gets: rewards that are equal there have neither a spread nor an advantage here.
+    rewards = np.array([header.reward for header in headers], dtype=np.float32).astype(np.float64)
+    own_reward = np.array([header.own_reward for header in headers], dtype=np.bool_)
+    lengths = np.array([header.length for header in headers], dtype=np.int32)
+    min_versions = np.array([header.min_version for header in headers], dtype=np.int32)
+    truncated = np.array([header.truncated for header in headers], dtype=np.bool_)
+    trajectory = np.array([header.trajectory for header in headers], dtype=np.int64)
+    counts = trained.astype(np.int32)
+    shares = {}
+    for policy, of_policy in indexes.items():
+        own = np.array(of_policy)
+        summary = GroupSummary(
+            policy=policy,
+            prompt=prompt,
+            rewards=rewards[own],
+            lengths=lengths[own],
+            trained=counts[own],
+            min_versions=min_versions[own],
+            truncated=truncated[own],
+            version=versions[policy],
+        )
+        siblings = GroupRewards(
+            received.header.trajectories,
+            trajectory[own],
+            summary.rewards,
+            own_reward[own],
+            summary.trained,
+        )
+        statistics = group_statistics(summary.rewards)
+        shares[policy] = PolicyShare(tuple(of_policy), summary, statistics, siblings)
+    return shares

@@ -1,0 +1,299 @@
+"""The trainers' side of the dataflow: versions in, batches out."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from msgspec.structs import replace
+
+from astraflow_core.errors import Refused
+from astraflow_runtime.dataflow.fleet.balance import StepBalance
+from astraflow_runtime.dataflow.journal.entries import (
+    Acknowledged,
+    Announced,
+    BatchRequested,
+    Released,
+    TrainerRegistration,
+)
+from astraflow_runtime.dataflow.journal.steplog import finite
+from astraflow_runtime.dataflow.progress import RunState
+from astraflow_runtime.dataflow.rows.stream import PolicyStream, ServedBatch
+from astraflow_runtime.dataflow.state import FlowState
+from astraflow_wire.batches import encode_no_batch
+from astraflow_wire.limits import sendable
+from astraflow_wire.messages import (
+    AcknowledgeBatch,
+    AnnouncementMessage,
+    BatchAcknowledged,
+    NextBatch,
+    RegisterTrainer,
+    ReleaseBatches,
+    TrainerFailed,
+    TrainerRegistered,
+    VersionAnnounced,
+)
+
+log = logging.getLogger("astraflow.dataflow")
+
+
+class Training:
+    """Registers trainers, records versions and serves batches."""
+
+    def __init__(self, state: FlowState) -> None:
+        self._state = state
+
+    def register(self, message: RegisterTrainer) -> TrainerRegistered:
+        """A trainer arrives, or comes back: an unacknowledged batch will be served to it again."""
+        state = self._state
+        stream, trainer = state.stream(message.policy), state.trainers[message.policy]
+        updates = stream.newest_state(message.updates)
+        state.records.append(TrainerRegistration(message=message))
+        if stream.rewind(updates):
+            state.run_again(f"the trainer of {message.policy!r} repeats updates")
+            state.signals.trainer(message.policy)
+        stream.release(updates)
+        if trainer.registered:
+            state.versions.withdraw(message.policy)
+            state.advance_evaluations()
+        stream.trainer_is_new = True
+        state.signals.new_trainer(message.policy)
+        trainer.registered = True
+        trainer.failed = trainer.told_end = trainer.left = False
+        trainer.pid, trainer.host = message.pid, message.host
+        trainer.incarnation, trainer.registered_at = trainer.incarnation + 1, state.clock()
+        state.balance.came(message.policy)
+        trainer.heard(state.clock())
+        return TrainerRegistered(
+            run=state.config.run.name,
+            highest_version=state.versions.newest[message.policy],
+            updates=stream.updates,
+            incarnation=trainer.incarnation,
+        )
+
+    def announce(self, message: AnnouncementMessage) -> VersionAnnounced:
+        """A version is out. Everyone learns of it at once."""
+        state = self._state
+        state.stream(message.policy)
+        state.trainers[message.policy].heard(state.clock())
+        if state.versions.announce(message):
+            state.last_progress = state.clock()
+            state.records.append(Announced(message=message))
+            for chain in (state.admission.chain, state.streams[message.policy].chain):
+                chain.on_version(message.policy, message.version)
+            if state.versions.complete and not state.progress.over:
+                state.run_on()
+                state.evaluations.versions_announced(state.versions.newest, state.clock())
+            state.signals.every_raas()
+            state.signals.work()
+            state.finish_if_done()
+            state.advance_evaluations()
+        return VersionAnnounced(retain=self._retained(message.policy))
+
+    def next_batch(self, message: NextBatch) -> list[bytes | memoryview] | None:
+        """The batch that updates ``message.version`` as the parts of a frame, the word that there will be
+        none, or ``None`` while there is nothing to say."""
+        state = self._state
+        stream, trainer = state.stream(message.policy), state.trainers[message.policy]
+        if state.progress.ending and not self._repeats(stream):
+            trainer.told_end = True
+            state.settle()
+            best = state.evaluations.best_there(state.versions.available)
+            best_version = best[message.policy] if best is not None else -1
+            return [encode_no_batch(True, state.progress.reason, best_version)]
+        newest = state.versions.newest[message.policy]
+        batch = stream.outstanding
+        if message.version != newest and (batch is None or batch.asked != message.version):
+            raise Refused(
+                409,
+                f"a batch for version {message.version} of {message.policy!r} was asked for; "
+                f"the newest announced is {newest}",
+            )
+        batch = self.serve(message)
+        return stream.encode(batch) if batch is not None else None
+
+    def _repeats(self, stream: PolicyStream) -> bool:
+        """Whether the run has finished and a trainer that died before its last state was saved makes the updates since
+        its last checkpoint again."""
+        return self._state.progress.state is RunState.FINISHED and not stream.done
+
+    def serve(self, message: NextBatch) -> ServedBatch | None:
+        """The batch that updates ``message.version`` if there is one, now in the hands of its trainer."""
+        state, stream = self._state, self._state.streams[message.policy]
+        before = stream.outstanding
+        batch = stream.cut(message.version, self._version_of_source(stream))
+        if batch is not None and before is None and not batch.again:
+            state.last_progress = state.clock()
+        dropped = stream.dropped
+        if batch is not None:
+            arrivals = [row.item.arrival for row in batch.rows]
+            state.records.append(
+                BatchRequested(
+                    message=message,
+                    batch=batch.id,
+                    arrivals=arrivals,
+                    dropped=dropped,
+                    source=batch.sourced.source,
+                    borrowed=batch.sourced.arrivals,
+                )
+            )
+        elif dropped or stream.chain.chooses:
+            state.records.append(BatchRequested(message=message, dropped=dropped))
+        if batch is not None or dropped or stream.starved:
+            state.signals.work()
+        return batch
+
+    def _version_of_source(self, stream: PolicyStream) -> int:
+        """The newest version of the policy of its row source, which that one's trainer updates; -1 without one."""
+        return self._state.versions.newest.get(stream.row_source.policy, -1)
+
+    def no_batch_yet(self, policy: str) -> bytes:
+        """What a trainer is told when its request has waited long enough."""
+        return encode_no_batch(False, self.lacking(policy))
+
+    def lacking(self, policy: str) -> str:
+        """Why there is no batch for a policy now."""
+        state, stream = self._state, self._state.streams[policy]
+        if stream.done:
+            return "all its updates are made; others train, or the last evaluation runs"
+        count = stream.settings.batch_sequences
+        source = stream.row_source
+        have, need = len(stream.buffer), count - source.available
+        if source.exclusive:
+            there = f"{source.available} of {count} sequences of {source.policy!r} are there"
+            return f"{there}; {state.train.running} tasks run"
+        if have >= need and stream.chain.chooses:
+            who = f"data policy {stream.chain.draws!r}" if stream.chain.draws else "a data policy"
+            return f"{who} waits for more than {have} rows"
+        text = f"{have} of {need} sequences are there; {state.train.running} tasks run"
+        return f"{text}, {sum(stream.reasons.values())} groups were rejected"
+
+    def acknowledge(self, message: AcknowledgeBatch) -> BatchAcknowledged:
+        """An update is done."""
+        state = self._state
+        stream, trainer = state.stream(message.policy), state.trainers[message.policy]
+        newest = state.versions.newest[message.policy]
+        trainer.heard(state.clock())
+        if message.version > newest:
+            raise Refused(
+                409,
+                f"batch {message.batch!r} is said to be published as version {message.version}; "
+                f"the newest announced of {message.policy!r} is {newest}",
+            )
+        told = stream.episode_means.complaint
+        batch = stream.acknowledge(message.batch)
+        if batch is not None:
+            state.last_progress = trainer.last_step = state.clock()
+            trainer.steps_done += 1
+            # In the entry too: a dataflow that reads its journal knows of no RaaS what it measured.
+            probed = state.fleet.probed(message.policy)
+            metrics = sendable({**probed, **message.metrics, **probed})
+            message = replace(message, metrics=metrics)
+            trainer.metrics = dict(message.metrics)
+            idle = state.fleet.idle(state.clock())
+            state.records.append(
+                Acknowledged(
+                    message=message,
+                    tokens_generated=state.fleet.tokens_generated,
+                    generated=state.fleet.counters(),
+                    first_asked=trainer.first_asked,
+                    waited_s=trainer.waited_s,
+                    idle=idle,
+                )
+            )
+            if (complaint := stream.episode_means.complaint) != told and not state.replaying:
+                log.warning("%s", complaint)
+            self._log_step(stream, batch, message)
+            self._weigh(stream, batch, message, idle)
+            state.signals.work()
+            state.finish_if_done()
+        stop = state.progress.ending and state.progress.state is not RunState.FINISHED
+        if stop:
+            trainer.told_end = True
+            state.settle()
+        return BatchAcknowledged(retain=self._retained(message.policy), stop=stop)
+
+    def _weigh(
+        self,
+        stream: PolicyStream,
+        batch: ServedBatch,
+        message: AcknowledgeBatch,
+        idle: Mapping[str, float],
+    ) -> None:
+        """Tell the balance of a step, and everyone of its report."""
+        state = self._state
+        step = StepBalance(
+            waited_s=state.trainers[stream.policy].waited_s,
+            consumed=stream.tokens_consumed,
+            stale_rows=stream.rows.stale,
+            version=message.version,
+            again=batch.again,
+            done=stream.done,
+        )
+        size = len(state.fleet.pool())
+        report = state.balance.stepped(stream.policy, step, state.clock(), size, idle)
+        if report is not None:
+            state.records.log({"balance": report})
+            state.signals.report()
+
+    def release(self, message: ReleaseBatches) -> None:
+        """A checkpoint holds the updates up to ``message.updates``; their batches are not needed again."""
+        state, stream = self._state, self._state.stream(message.policy)
+        if message.updates > stream.updates:
+            raise Refused(
+                409, f"{message.updates} updates are released; {stream.updates} are acknowledged"
+            )
+        stream.release(message.updates)
+        trainer = state.trainers[message.policy]
+        trainer.left = trainer.left or message.last
+        trainer.heard(state.clock())
+        state.records.append(Released(message=message))
+        state.signals.state()
+
+    def failed(self, message: TrainerFailed) -> None:
+        """A trainer cannot continue, and so the run cannot."""
+        state = self._state
+        state.stream(message.policy)
+        state.trainers[message.policy].failed = True
+        state.fail(f"the trainer of {message.policy!r} failed: {message.error}", message.user)
+        state.signals.state()
+
+    def _retained(self, policy: str) -> list[int]:
+        state = self._state
+        needed = state.evaluations.needed_versions(policy, state.versions.available)
+        needed += [r.serving[policy] for r in state.fleet.present() if policy in r.serving]
+        return state.versions.retain(policy, needed)
+
+    def _log_step(
+        self, stream: PolicyStream, batch: ServedBatch, message: AcknowledgeBatch
+    ) -> None:
+        staleness = Counter(batch.ages)
+        borrowed = Counter(batch.sourced.ages)
+        self._state.records.log(
+            {
+                "policy": stream.policy,
+                "step": stream.updates,
+                "again": batch.again,
+                "version": message.version,
+                "reward": stream.statistics.reward,
+                "trained_reward": stream.trained_reward,
+                **asdict(stream.statistics.last),
+                "episodes": stream.episode_means.episodes,
+                "episode_metrics": stream.episode_means.last,
+                "buffered": len(stream.buffer),
+                "stale": stream.rows.stale,
+                "staleness": {str(lag): rows for lag, rows in sorted(staleness.items())},
+                "staleness_mean": sum(staleness.elements()) / len(batch.all_rows),
+                "staleness_max": max(staleness),
+                "borrowed": len(batch.sourced.rows),
+                "borrowed_age": {str(age): rows for age, rows in sorted(borrowed.items())},
+                "tokens_trained": stream.tokens_trained,
+                "tokens_generated": self._state.fleet.tokens_generated,
+                "refresh": self._state.fleet.refresh(stream.policy),
+                "metrics": message.metrics,
+                "data_metrics": finite(stream.chain.metrics()),
+                "admission_metrics": finite(self._state.admission.chain.metrics()),
+            }
+        )

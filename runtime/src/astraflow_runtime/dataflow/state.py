@@ -1,0 +1,431 @@
+"""All state of a run in the dataflow, and the few acts that concern all of it."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from astraflow_core.config.models import RunConfig
+from astraflow_core.errors import Refused
+from astraflow_core.protocols.data_policy import Scale
+from astraflow_core.protocols.prompt_source import PromptSource
+from astraflow_core.types import Prompt
+from astraflow_runtime.dataflow.capacity import expected_sequences
+from astraflow_runtime.dataflow.fleet.balance import BalanceMonitor
+from astraflow_runtime.dataflow.fleet.failures import FailureCounter
+from astraflow_runtime.dataflow.fleet.raas import Fleet, RaasRecord
+from astraflow_runtime.dataflow.fleet.trainers import TrainerRecord
+from astraflow_runtime.dataflow.fleet.versions import VersionTable
+from astraflow_runtime.dataflow.journal.entries import (
+    EvaluationGivenUp,
+    Leased,
+    Overdue,
+    RaasGone,
+    Resumed,
+    StopRequested,
+)
+from astraflow_runtime.dataflow.journal.journal import Journal
+from astraflow_runtime.dataflow.journal.records import Records
+from astraflow_runtime.dataflow.journal.steplog import StepLog
+from astraflow_runtime.dataflow.policies.pipeline import PolicyPipeline
+from astraflow_runtime.dataflow.progress import Progress, RunState
+from astraflow_runtime.dataflow.row_source import check_row_sources
+from astraflow_runtime.dataflow.rows.stream import PolicyStream, StreamSettings
+from astraflow_runtime.dataflow.signals import NoSignals, Signals
+from astraflow_runtime.dataflow.tasks.admission import PromptAdmission
+from astraflow_runtime.dataflow.tasks.cursor import PromptCursor
+from astraflow_runtime.dataflow.tasks.evaluation import Evaluations
+from astraflow_runtime.dataflow.tasks.overlap import Overlap
+from astraflow_runtime.dataflow.tasks.queue import TaskRecord, TaskTable
+from astraflow_wire.messages import Notices, RevokedLease
+from astraflow_wire.model_files.model_limits import ModelLimits
+
+log = logging.getLogger(__name__)
+
+KEPT_SAMPLES = 8
+PROMPTS = "prompts"
+"""Place of the data policies that decide on admission; other places are the names of policies."""
+
+CHECKPOINTS_OVERDUE = 3
+"""Intervals between checkpoints that may pass without a release before no new task is handed out. The release
+lags one checkpoint behind, so that the one before the newest can be continued from too."""
+
+RENEWALS_PER_LEASE = 3
+FIGURES_EVERY_S = 2.0
+"""Renewals carry the figures that people watch."""
+
+
+class FlowState:
+    """What the parts of the dataflow share. ``clock`` gives seconds that only grow. ``limits``: by policy, what its
+    model takes; of one that is left out, anything. ``replaying``: the journal of an earlier process is being read;
+    nothing is decided then, only repeated."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        cursor: PromptCursor,
+        admission: PolicyPipeline,
+        chains: Mapping[str, PolicyPipeline],
+        eval_sets: Mapping[str, PromptSource],
+        rule: Scale,
+        clock: Callable[[], float],
+        signals: Signals | None = None,
+        steps: StepLog | None = None,
+        limits: Mapping[str, ModelLimits] = MappingProxyType({}),
+    ) -> None:
+        run = config.run
+        self.config, self.clock = config, clock
+        self.group_size, self.max_staleness = run.group_size, run.max_staleness
+        self.limits = dict.fromkeys(config.policies, ModelLimits()) | dict(limits)
+        self.signals: Signals = signals or NoSignals()
+        self.admission = PromptAdmission(cursor, admission)
+        self.records = Records(steps, self.segments_needed)
+        self.replaying = False
+        self.started_at = clock()
+        self.progress = Progress(clock())
+        self.versions = VersionTable(config.policies)
+        self.train = TaskTable(
+            "train", run.lease_s, run.episode_deadline_s, run.task_attempts, admission.on_ended
+        )
+        self.eval = TaskTable("eval", run.lease_s, run.episode_deadline_s, run.task_attempts)
+        self.fleet = Fleet(run.lease_s * 2 / RENEWALS_PER_LEASE, run.lease_s)
+        self.balance = BalanceMonitor(config.policies, rule)
+        self.trainers = {policy: TrainerRecord(policy) for policy in config.policies}
+        self.streams = {
+            policy: PolicyStream(policy, _stream_settings(config, policy), chains[policy])
+            for policy in config.policies
+        }
+        check_row_sources({policy: s.row_source for policy, s in self.streams.items()})
+        self.evaluations = Evaluations(
+            eval_sets,
+            self.eval,
+            every=config.eval.every,
+            samples=config.eval.samples,
+            pass_threshold=config.eval.pass_threshold,
+            policies=tuple(config.policies),
+        )
+        self.overlap = Overlap(eval_sets)
+        self.rejected: Counter[str] = Counter()
+        self.failures = FailureCounter(
+            self.fleet, run.max_consecutive_failures, config.raas.replicas
+        )
+        self.last_progress = clock()
+        self.samples: deque[dict[str, Any]] = deque(maxlen=KEPT_SAMPLES)
+        self.swaps: list[dict[str, Any]] = []
+
+    @property
+    def renew_s(self) -> float:
+        """How often a RaaS renews its leases at least."""
+        return min(self.config.run.lease_s / RENEWALS_PER_LEASE, FIGURES_EVERY_S)
+
+    def live_streams(self) -> list[PolicyStream]:
+        """Streams that need rows and whose trainer is there."""
+        now, silence = self.clock(), self.config.run.deadline_s
+        return [
+            stream
+            for policy, stream in self.streams.items()
+            if not stream.done and self.trainers[policy].alive(now, silence)
+        ]
+
+    @property
+    def newest(self) -> Mapping[str, int]:
+        """Policy → newest announced version, -1 before the first."""
+        return self.versions.newest
+
+    @property
+    def prompts_held_by(self) -> str:
+        """The data policy that wants no more prompts now; empty if none does."""
+        return self.admission.held_by(self.train.live)
+
+    def stream(self, policy: str) -> PolicyStream:
+        """The stream of a policy that a trainer named; 400 if there is none."""
+        if policy not in self.streams:
+            known = ", ".join(sorted(self.streams))
+            raise Refused(400, f"this run has no policy {policy!r}; its policies are {known}")
+        return self.streams[policy]
+
+    def segments_needed(self) -> set[int]:
+        """Files of bodies of the journal that hold a row which may be served yet."""
+        rows = {row.segment for stream in self.streams.values() for row in stream.rows_needed()}
+        return rows | {part.segment for part in self.train.parts}
+
+    def chains_by_place(self) -> dict[str, PolicyPipeline]:
+        """The lists of data policies: that of ``"prompts"``, and that of each policy."""
+        return {PROMPTS: self.admission.chain} | {p: s.chain for p, s in self.streams.items()}
+
+    @property
+    def held_back(self) -> str:
+        """Why no new task is handed out although one is wanted: the disk is full, or the checkpoints of a
+        trainer are overdue, so that ever more would have to be kept in memory. Empty if neither is so."""
+        if self.records.write_error:
+            return f"there is no disk space for the records of the run: {self.records.write_error}"
+        if not (every := self.config.checkpoint.every):
+            return ""
+        for stream in self.streams.values():
+            since = stream.updates - stream.released
+            if not stream.done and since > CHECKPOINTS_OVERDUE * every:
+                return (
+                    f"the trainer of {stream.policy!r} has saved no checkpoint for {since} updates; "
+                    f"one was due every {every}"
+                )
+        return ""
+
+    def news(self, record: RaasRecord) -> Notices:
+        """What a RaaS should know now; it counts as told."""
+        newest, pins = self.versions.newer_than(record.seen), self.evaluations.pins(record.name)
+        listed = {(message.policy, message.version) for message in newest}
+        for policy, version in pins.items():
+            pinned = self.versions.get(policy, version)
+            if (
+                pinned is not None
+                and record.serving.get(policy) != version
+                and (policy, version) not in listed
+            ):
+                newest.append(pinned)
+        record.acknowledged_versions = dict(self.versions.newest)
+        record.told_pins = dict(pins)
+        revoked, record.revoked = list(record.revoked.values()), {}
+        stop = self.progress.ending or self.may_leave(record)
+        return Notices(announcements=newest, pins=dict(pins), revoked=revoked, stop=stop)
+
+    def may_leave(self, record: RaasRecord) -> bool:
+        """Whether a RaaS that is drained has nothing left to do."""
+        held = self.train.held_by(record.name) or self.eval.held_by(record.name)
+        return record.draining and not held and not self.evaluations.pins(record.name)
+
+    def has_news(self, record: RaasRecord) -> bool:
+        """Whether there is something that the RaaS was not told yet."""
+        known = {
+            policy: max(record.acknowledged_versions.get(policy, -1), record.seen.get(policy, -1))
+            for policy in self.streams
+        }
+        return (
+            self.progress.ending
+            or self.may_leave(record)
+            or bool(record.revoked)
+            or record.told_pins != self.evaluations.pins(record.name)
+            or bool(self.versions.newer_than(known))
+        )
+
+    # -- tasks -----------------------------------------------------------------------------------
+
+    def table_of(self, task: str) -> TaskTable:
+        """The table that a task's name belongs to; that of training if it is nobody's."""
+        return self.eval if self.eval.owns(task) else self.train
+
+    def admit(self, prompt: Prompt) -> TaskRecord:
+        """A prompt becomes the next task of training."""
+        self.admission.chain.on_admitted(prompt)
+        for name in self.overlap.note(prompt):
+            if not self.replaying:
+                log.warning(
+                    "evaluation set %r is not held out: its prompt %r is rolled out for training, too. The summary "
+                    "says how many are",
+                    name,
+                    prompt.id,
+                )
+        return self.train.add(prompt, self.group_size)
+
+    @property
+    def expected(self) -> dict[str, float]:
+        """Policy → sequences that a task is expected to bring."""
+        return expected_sequences(self.streams.values(), self.group_size)
+
+    def lease(self, table: TaskTable, raas: str, capacity: int) -> TaskRecord:
+        """Lease the first task of a queue."""
+        expected = self.expected if table is self.train else None
+        task = table.lease(raas, capacity, self.clock(), expected)
+        self.records.append(Leased(task=task.id, raas=raas, capacity=capacity))
+        return task
+
+    def overdue(self, table: TaskTable, task: TaskRecord, reason: str) -> None:
+        """A lease has reached its end."""
+        self.records.append(Overdue(task=task.id, reason=reason))
+        self.give_back(table, task, reason, blame=True)
+
+    def raas_gone(self, raas: str, reason: str) -> None:
+        """A RaaS was silent for too long."""
+        self.records.append(RaasGone(raas=raas, reason=reason))
+        self.fleet.give_up(raas, self.clock())
+        self.give_back_all(raas, reason, blame=True)
+
+    def give_back(self, table: TaskTable, task: TaskRecord, reason: str, *, blame: bool) -> None:
+        """End a lease without a result; its RaaS is told to abort the task."""
+        holder = self.fleet.get(task.lease.raas) if task.lease else None
+        self.note_work(task)
+        outcome = table.give_back(task, reason, blame=blame)
+        if holder is not None and holder.health in ("alive", "suspect"):
+            holder.revoked[task.id] = RevokedLease(task=task.id, reason=reason)
+            self.signals.raas(holder.name)
+        if outcome is not None and table is self.eval:
+            self.evaluations.fail(task, reason)
+        self.signals.work()
+
+    def note_work(self, task: TaskRecord) -> None:
+        """The lease of a task is about to end: its places were busy."""
+        if task.lease is not None:
+            held_s = self.clock() - task.lease.since
+            self.balance.worked(task.lease.raas, held_s * task.missing)
+
+    def give_back_all(self, raas: str, reason: str, *, blame: bool) -> None:
+        """End all leases of a RaaS."""
+        for table in (self.train, self.eval):
+            for name in sorted(table.held_by(raas)):
+                task = table.get(name)
+                assert task is not None
+                self.give_back(table, task, reason, blame=blame)
+
+    def advance_evaluations(self) -> None:
+        """Conclude, start and host evaluations, and finish the run after the last one."""
+        changed = False
+        while self._advance_evaluation():
+            changed = True
+        if changed:
+            self.last_progress = self.clock()
+            self.signals.every_raas()
+            self.signals.work()
+        if self.progress.state is RunState.FINISHING and self.evaluations.idle:
+            self._move(RunState.FINISHED, "all updates are made")
+
+    def _advance_evaluation(self) -> bool:
+        evaluations, now = self.evaluations, self.clock()
+        if (entry := evaluations.conclude(now)) is not None:
+            self.records.log({"eval": entry})
+            return True
+        if evaluations.start_next(now):
+            return True
+        if evaluations.active is None or self.replaying:
+            return False
+        reachable = self.versions.available(evaluations.active.versions)
+        if not reachable and evaluations.is_hopeless(self.fleet):
+            self.give_up_evaluation("its weights were lost with the trainer that published them")
+            return True
+        return evaluations.host(self.fleet, lambda raas: len(self.train.held_by(raas)))
+
+    def give_up_evaluation(self, reason: str) -> None:
+        """What is left of the running evaluation cannot be done."""
+        self.records.append(EvaluationGivenUp(reason=reason))
+        self.evaluations.give_up(reason)
+
+    def run_on(self) -> None:
+        """Every policy has a version: rollouts may begin."""
+        self._move(RunState.RUNNING, "rolling out and training")
+
+    def run_again(self, reason: str) -> None:
+        """There is something to do once more."""
+        if self.progress.state is RunState.FINISHING:
+            self._move(RunState.RUNNING, reason)
+
+    def restore(self, journal: Journal, *, resumed: bool) -> None:
+        """Go on from what a journal told, and tell it the rest. Whoever was there has their whole time to be heard from
+        again; with ``resumed`` no earlier participant survives."""
+        now = self.clock()
+        self.records.begin(journal)
+        if resumed:
+            self.records.append(Resumed())
+            self.resume()
+        for table in (self.train, self.eval):
+            table.extend_all(now)
+        self.fleet.restore(now)
+        for trainer in self.trainers.values():
+            trainer.heard(now)
+        self.started_at = self.last_progress = now
+
+    def resume(self) -> None:
+        """The run was started again after it had ended: tasks return, and all versions went with their
+        publishers."""
+        for table in (self.train, self.eval):
+            for task in table.leased():
+                self.give_back(table, task, "the run was restarted", blame=False)
+        for record in self.fleet.present():
+            self.fleet.leave(record.name, self.clock())
+        for policy, trainer in self.trainers.items():
+            trainer.registered = trainer.failed = trainer.told_end = trainer.left = False
+            self.versions.withdraw(policy)
+        self.progress.reopen("the run was restarted", self.clock(), self.versions.complete)
+
+    def finish_if_done(self) -> None:
+        """Go to the last evaluation once every policy has made its updates."""
+        all_there = self.versions.available(self.versions.newest)
+        running = self.progress.state is RunState.RUNNING
+        if running and all_there and all(s.done for s in self.streams.values()):
+            self._move(RunState.FINISHING, "all updates are made; evaluating the last versions")
+            for task in self.train.leased():
+                self.give_back(self.train, task, "all updates are made", blame=False)
+            self.evaluations.require(self.versions.newest, self.clock())
+            self.advance_evaluations()
+
+    def stop(self, reason: str) -> None:
+        """End the run cleanly: trainers finish their step, no batch is served any longer. A dataflow that is restarted
+        meanwhile continues with that."""
+        if self._move(RunState.STOPPING, reason):
+            self.records.append(StopRequested(reason=reason))
+            self._end_leases(reason)
+            self.settle()
+
+    def fail(self, reason: str, user: bool = False) -> None:
+        """End the run as failed, by a mistake of the ``user`` or not; the first reason stays."""
+        if not self.replaying and self._move(RunState.FAILED, reason):
+            self.progress.users_mistake = user
+            self._end_leases(reason)
+
+    def settle(self) -> None:
+        """Note that a stopping run has stopped once every trainer knows, or is silent for good: which of them knew
+        is forgotten if the dataflow is restarted."""
+        silent = self.clock() - self.config.run.give_up_after_s
+        told = all(
+            t.told_end or t.failed or not t.registered or (t.owes_a_sign and t.last_heard <= silent)
+            for t in self.trainers.values()
+        )
+        if self.progress.state is RunState.STOPPING and told:
+            self._move(RunState.STOPPED, self.progress.reason)
+
+    @property
+    def all_left(self) -> bool:
+        """Whether nobody will call any longer: trainers have their last checkpoint, RaaS said goodbye."""
+        trainers = all(
+            trainer.failed
+            or not trainer.registered
+            or trainer.left
+            or self.streams[policy].released >= self.streams[policy].updates
+            for policy, trainer in self.trainers.items()
+        )
+        told = all(t.told_end or t.failed or not t.registered for t in self.trainers.values())
+        return trainers and told and not self.fleet.present()
+
+    def close(self) -> None:
+        """Close the records of the run."""
+        self.records.close()
+
+    def _end_leases(self, reason: str) -> None:
+        for table in (self.train, self.eval):
+            for task in table.leased():
+                self.give_back(table, task, f"the run ends: {reason}", blame=False)
+
+    def _move(self, state: RunState, reason: str) -> bool:
+        if not self.progress.move(state, reason, self.clock()):
+            return False
+        self.last_progress = self.clock()
+        self.signals.state()
+        self.signals.every_raas()
+        for policy in self.streams:
+            self.signals.trainer(policy)
+        self.signals.work()
+        return True
+
+
+def _stream_settings(config: RunConfig, policy: str) -> StreamSettings:
+    table, temperature = config.policies[policy], config.sampling.temperature
+    return StreamSettings(
+        batch_sequences=table.batch_sequences,
+        publish_every=table.publish_every,
+        steps=config.run.steps,
+        max_staleness=config.run.max_staleness,
+        temperature=temperature if temperature > 0 else 1.0,
+        keeps_batches=config.checkpoint.every > 0,
+        pass_threshold=config.eval.pass_threshold,
+    )

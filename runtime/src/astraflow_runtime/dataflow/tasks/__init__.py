@@ -1,0 +1,1 @@
+"""Tasks: from a prompt to a lease, and evaluations among them."""

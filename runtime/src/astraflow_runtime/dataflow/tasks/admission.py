@@ -1,0 +1,76 @@
+"""Which prompts become tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from astraflow_core.types import Prompt
+from astraflow_runtime.dataflow.journal.entries import PromptsRejected
+from astraflow_runtime.dataflow.policies.decisions import Decision
+from astraflow_runtime.dataflow.policies.pipeline import PolicyPipeline
+from astraflow_runtime.dataflow.tasks.cursor import PromptCursor
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A prompt that was taken, and what the data policies said; ``forced``: they were not asked."""
+
+    prompt: Prompt
+    ruling: Decision
+    forced: bool = False
+
+    @property
+    def admitted(self) -> bool:
+        """Whether it becomes a task."""
+        return self.ruling.refusal is None
+
+
+class PromptAdmission:
+    """Walks the prompts and asks the data policies (``chain``) about each. After a whole epoch of refusals
+    the next prompt is admitted all the same, so that a set that is refused whole cannot stall the run;
+    ``forced`` counts these, ``refused_in_a_row`` the refusals since the last prompt that was
+    admitted."""
+
+    def __init__(self, cursor: PromptCursor, chain: PolicyPipeline) -> None:
+        self.cursor, self.chain = cursor, chain
+        self.forced = 0
+        self.refused_in_a_row = 0
+
+    def held_by(self, under_way: int) -> str:
+        """The policy that wants no more prompts now; empty if none does. With nothing ``under_way`` it is
+        overruled, as nothing could change its mind."""
+        return self.chain.held_by() if under_way else ""
+
+    def why_forced(self, prompt: Prompt) -> str:
+        """What to tell people about a prompt that was admitted against the policies."""
+        refused = ", ".join(f"{name!r} ({n} so far)" for name, n in self.chain.refused.items())
+        return (
+            f"a whole epoch of {self.cursor.size} prompts was refused by the data policies {refused}; "
+            f"{prompt.id!r} is rolled out anyway. Check their keys: they leave nothing to train on"
+        )
+
+    def take(self) -> Offer:
+        """Take one prompt."""
+        prompt = self.cursor.take()
+        if self.refused_in_a_row >= self.cursor.size:
+            self.forced += 1
+            self.refused_in_a_row = 0
+            return Offer(prompt, Decision(), forced=True)
+        offer = Offer(prompt, self.chain.admit(prompt))
+        self.refused_in_a_row = 0 if offer.admitted else self.refused_in_a_row + 1
+        return offer
+
+
+def turned(offers: Iterable[Offer]) -> list[PromptsRejected]:
+    """The refusals of ``offers``, and those of shadows, by policy and reason."""
+    found: dict[tuple[str, str, bool], list[str]] = {}
+    for offer in offers:
+        for doubt in offer.ruling.shadow_rejections:
+            found.setdefault((doubt.by, doubt.reason, True), []).append(offer.prompt.id)
+        if (refusal := offer.ruling.refusal) is not None:
+            found.setdefault((refusal.by, refusal.reason, False), []).append(offer.prompt.id)
+    return [
+        PromptsRejected(by=by, reason=reason, prompts=prompts, shadow=shadow)
+        for (by, reason, shadow), prompts in found.items()
+    ]

@@ -1,0 +1,47 @@
+"""Walking a prompt source: one integer says where we are."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from astraflow_core.protocols.prompt_source import PromptSource
+from astraflow_core.seeds import derive_seed
+from astraflow_core.types import Prompt
+
+
+class PromptCursor:
+    """Endless walk over a finite source, shuffled again in every epoch by the run's seed.
+
+    ``position`` counts prompts taken since the start of the run; the order depends on it and the seed
+    alone, so a restored position continues the same walk.
+    """
+
+    def __init__(self, source: PromptSource, seed: int, shuffle: bool, position: int = 0) -> None:
+        self._source, self._seed, self._shuffle = source, seed, shuffle
+        self._size = len(source)
+        self._order: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None
+        self._order_epoch = -1
+        self.position = position
+
+    @property
+    def epoch(self) -> int:
+        """Complete walks over the source so far."""
+        return self.position // self._size
+
+    @property
+    def size(self) -> int:
+        """Prompts in the source."""
+        return self._size
+
+    def take(self) -> Prompt:
+        """The next prompt."""
+        epoch, offset = divmod(self.position, self._size)
+        index = offset
+        if self._shuffle:
+            if self._order is None or epoch != self._order_epoch:
+                generator = np.random.default_rng(derive_seed(self._seed, "prompts", epoch))
+                self._order, self._order_epoch = generator.permutation(self._size), epoch
+            index = int(self._order[offset])
+        prompt = self._source[index]
+        self.position += 1
+        return prompt

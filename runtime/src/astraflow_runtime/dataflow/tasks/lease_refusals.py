@@ -1,0 +1,133 @@
+"""Whether a RaaS gets a task of training now, and in words why not. Whoever needs to know asks here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from astraflow_runtime.dataflow.capacity import CapacityDemand, Running, full, has_room
+from astraflow_runtime.dataflow.fleet.raas import RaasRecord
+from astraflow_runtime.dataflow.progress import Progress, RunState
+from astraflow_runtime.dataflow.tasks.queue import TaskRecord
+
+
+class Queue(Running, Protocol):
+    """The tasks of training."""
+
+    def first(self) -> TaskRecord | None:
+        """The task that is leased next."""
+
+
+class Rollouts(Protocol):
+    """What the decision reads of a run, a simulated one too. ``held_back``: why no new task is handed out, if so;
+    ``prompts_held_by``: the data policy that wants no more prompts now, if one does."""
+
+    max_staleness: int
+    group_size: int
+
+    @property
+    def progress(self) -> Progress: ...
+    @property
+    def newest(self) -> Mapping[str, int]: ...
+    @property
+    def train(self) -> Queue: ...
+    @property
+    def expected(self) -> Mapping[str, float]: ...
+    @property
+    def held_back(self) -> str: ...
+    @property
+    def prompts_held_by(self) -> str: ...
+    def live_streams(self) -> Collection[CapacityDemand]: ...
+
+
+class Words(NamedTuple):
+    """``for_whom`` a RaaS waits, and ``what`` is the matter."""
+
+    for_whom: str
+    what: str
+
+
+class LeaseRefusal(partial[Words]):
+    """No task now. Call it for the reason in words: they are put together for people only, never for leasing."""
+
+
+def lease_refusal(
+    state: Rollouts, record: RaasRecord | None = None, free: int = 0
+) -> LeaseRefusal | None:
+    """Why the RaaS gets no task for its ``free`` places; ``None`` if it gets the next one. Without a ``record``: why
+    nobody does, whoever it is."""
+    if state.progress.state is not RunState.RUNNING:
+        return LeaseRefusal(_not_running, state)
+    task, behind = state.train.first(), None
+    if record is not None and not record.stays:
+        return LeaseRefusal(_no_more, record)
+    if state.held_back:
+        return LeaseRefusal(_held_back, state)
+    if record is not None:
+        needed = min(task.missing if task is not None else state.group_size, record.capacity)
+        if free < needed:
+            return LeaseRefusal(_too_few_places, record, needed, free)
+        behind = record.behind(state.newest)
+        if behind is None or not record.caught_up or max(behind.values()) > state.max_staleness:
+            return LeaseRefusal(_outdated, state, record)
+    live = state.live_streams()
+    if not live:
+        return LeaseRefusal(_no_trainer)
+    if not has_room(live, state.train, state.expected, behind):
+        return LeaseRefusal(_bound_reached, state, behind)
+    if task is None and (holder := state.prompts_held_by):
+        return LeaseRefusal(_prompts_held, holder)
+    return None
+
+
+def _not_running(state: Rollouts) -> Words:
+    return Words("run", f"the run is {state.progress.state.value}")
+
+
+def _held_back(state: Rollouts) -> Words:
+    return Words("room for new tasks", state.held_back)
+
+
+def _no_trainer() -> Words:
+    return Words("trainers", "no trainer takes batches")
+
+
+def _no_more(record: RaasRecord) -> Words:
+    if record.draining:
+        return Words("run", "it gets no new tasks and leaves when its tasks have ended")
+    return Words(f"a restart of {record.name}", f"it was set aside: {record.set_aside}")
+
+
+def _outdated(state: Rollouts, record: RaasRecord) -> Words:
+    lags = {
+        policy: newest - record.serving.get(policy, -1) for policy, newest in state.newest.items()
+    }
+    if max(lags.values()) > state.max_staleness:
+        behind = ", ".join(f"{policy} by {lag}" for policy, lag in lags.items() if lag > 0)
+        allowed = f"{state.max_staleness} are allowed"
+        return Words("weights", f"it is behind the newest versions ({behind}); {allowed}")
+    first = ", ".join(f"version {version} of {policy}" for policy, version in record.floor.items())
+    return Words("weights", f"it has yet to serve what was the newest when it registered: {first}")
+
+
+def _too_few_places(record: RaasRecord, needed: int, free: int) -> Words:
+    return Words(
+        f"tasks of {record.name}",
+        f"too few places: the next task needs {needed}, and {free} of its {record.capacity} are free",
+    )
+
+
+def _bound_reached(state: Rollouts, behind: Mapping[str, int] | None) -> Words:
+    there = list(full(state.live_streams(), state.train, state.expected, behind))
+    counts = ", ".join(f"{each.under_way:.0f} of {each.limit} for {each.policy}" for each in there)
+    what = f"as many sequences are under way as the staleness bound allows: {counts}"
+    if behind and any(behind.values()):
+        lags = ", ".join(f"{policy} by {lag}" for policy, lag in behind.items() if lag > 0)
+        what += f" (a batch less for each version that it is behind: {lags})"
+    return Words(", ".join(f"trainer {each.policy}" for each in there), what)
+
+
+def _prompts_held(holder: str) -> Words:
+    what = "it wants no new prompt before some that are under way have ended"
+    return Words(f"data policy {holder!r}", what)

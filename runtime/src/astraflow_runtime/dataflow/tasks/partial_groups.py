@@ -1,0 +1,50 @@
+"""Groups of which a group deadline cut something off, until the rest is there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec import structs
+
+from astraflow_wire import episode_metrics, sparse
+from astraflow_wire.frames import encode_frame
+from astraflow_wire.groups import GroupHeader, ReceivedGroup, SequenceHeader
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartialGroup:
+    """Some trajectories of a group; ``segment``: the file of bodies of the journal in which they lie (-1:
+    none)."""
+
+    group: ReceivedGroup
+    segment: int
+
+
+def merge(parts: Sequence[ReceivedGroup]) -> bytes:
+    """The body of one group with the trajectories of all parts, in order; the rest of its header is the last
+    part's."""
+    sequences: list[SequenceHeader] = []
+    trajectories = 0
+    for part in parts:
+        sequences += [
+            structs.replace(sequence, trajectory=trajectories + sequence.trajectory)
+            for sequence in part.header.sequences
+        ]
+        trajectories += part.header.trajectories
+    last = parts[-1].header
+    given = sparse.joined((part.sparse, len(part.tokens)) for part in parts)
+    header = GroupHeader(
+        raas=last.raas,
+        task=last.task,
+        prompt_id=last.prompt_id,
+        sequences=sequences,
+        trajectories=trajectories,
+        rejected=sum(part.header.rejected for part in parts),
+        metrics=episode_metrics.joined((p.header.trajectories, p.header.metrics) for p in parts),
+        late=last.late,
+        incarnation=last.incarnation,
+        sparse=list(given),
+    )
+    columns = zip(*(part.columns for part in parts), strict=True)
+    return encode_frame(header, [*columns, *sparse.buffers(given)])

@@ -1,0 +1,285 @@
+"""Tasks and their leases: queued → leased → finished, failed or set aside; nothing is lost between."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from astraflow_core.types import Prompt
+from astraflow_runtime.dataflow.tasks.partial_groups import PartialGroup
+from astraflow_wire.messages import RevokedLease
+
+Outcome = Literal["accepted", "rejected", "failed", "set_aside", "refilled"]
+
+KEPT_ERRORS = 32
+MAX_DIGITS = 18
+"""Of the number of a task: those that a RaaS sends may be of any length."""
+
+
+@dataclass(slots=True)
+class Lease:
+    """``raas`` works on the task until ``expires`` unless it renews, and until ``limit`` at most."""
+
+    raas: str
+    since: float
+    expires: float
+    limit: float
+
+
+@dataclass(slots=True, eq=False)
+class TaskRecord:
+    """One group to roll out. ``attempts`` counts leases that ended without a result and through the
+    task's own fault or its RaaS's; ``sequences`` is policy → sequences expected when it was leased.
+    ``parts``: what came of the group before."""
+
+    id: str
+    prompt: Prompt
+    group_size: int
+    eval_set: str = ""
+    pinned: Mapping[str, int] = field(default_factory=dict)
+    attempts: int = 0
+    last_error: str = ""
+    lease: Lease | None = None
+    sequences: Mapping[str, float] = field(default_factory=dict)
+    parts: tuple[PartialGroup, ...] = ()
+
+    @property
+    def missing(self) -> int:
+        """Trajectories to roll out."""
+        return self.group_size - sum(part.group.header.trajectories for part in self.parts)
+
+
+class TaskTable:
+    """All tasks of one kind (``prefix``: ``"train"`` or ``"eval"``) with their queue and leases.
+    ``on_ended``: told the prompt and the outcome of each that ended."""
+
+    def __init__(
+        self,
+        prefix: str,
+        lease_s: float,
+        deadline_s: float,
+        attempts: int,
+        on_ended: Callable[[Prompt, Outcome], None] | None = None,
+    ) -> None:
+        self._on_ended = on_ended
+        self._prefix, self._lease_s = prefix, lease_s
+        self._deadline_s, self._max_attempts = deadline_s, attempts
+        self._next = 0
+        self._live: dict[str, TaskRecord] = {}
+        self._queue: deque[TaskRecord] = deque()
+        self._held: dict[str, set[str]] = {}
+        self.in_flight: dict[str, float] = {}
+        self._leased = 0
+        self._ended: dict[int | None, tuple[Outcome, str]] = {}
+        self._why_revoked: dict[str, str] = {}
+        self.outcomes: Counter[str] = Counter()
+        self.set_aside: list[dict[str, str]] = []
+        self.duplicates = 0
+        self.late = 0
+
+    @property
+    def admitted(self) -> int:
+        """Groups ever asked for; what is asked for of them again does not count."""
+        return self._next - self.outcomes["refilled"]
+
+    @property
+    def queued(self) -> int:
+        """Tasks that wait for a RaaS."""
+        return len(self._queue)
+
+    @property
+    def running(self) -> int:
+        """Tasks under a lease."""
+        return self._leased
+
+    @property
+    def live(self) -> int:
+        """Tasks that have not ended."""
+        return len(self._live)
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """Prompts of the tasks that have not ended, in order of admission."""
+        return [task.prompt for task in self._live.values()]
+
+    @property
+    def parts(self) -> list[PartialGroup]:
+        """What there is of groups that are being refilled."""
+        return [part for task in self._live.values() for part in task.parts]
+
+    def add(
+        self,
+        prompt: Prompt,
+        group_size: int,
+        eval_set: str = "",
+        pinned: Mapping[str, int] | None = None,
+    ) -> TaskRecord:
+        """A new task at the end of the queue."""
+        task = TaskRecord(
+            f"{self._prefix}-{self._next}", prompt, group_size, eval_set, pinned or {}
+        )
+        self._next += 1
+        self._live[task.id] = task
+        self._queue.append(task)
+        return task
+
+    def first(self) -> TaskRecord | None:
+        """The task that is leased next."""
+        return self._queue[0] if self._queue else None
+
+    def lease(
+        self, raas: str, capacity: int, now: float, sequences: Mapping[str, float] | None = None
+    ) -> TaskRecord:
+        """Lease the first task of the queue. ``capacity``: episodes that the RaaS runs at once;
+        ``sequences``: policy → sequences expected of it, added to :attr:`in_flight` while it runs."""
+        task = self._queue.popleft()
+        rounds = math.ceil(task.missing / max(capacity, 1))
+        limit = now + self._deadline_s * rounds + self._lease_s
+        task.lease = Lease(raas, now, now + self._lease_s, limit)
+        self._held.setdefault(raas, set()).add(task.id)
+        self._leased += 1
+        task.sequences = dict(sequences or {})
+        for policy, count in task.sequences.items():
+            self.in_flight[policy] = self.in_flight.get(policy, 0.0) + count
+        return task
+
+    def renew(self, raas: str, named: list[str], now: float) -> list[RevokedLease]:
+        """Extend the leases of ``named`` tasks; returns those that ``raas`` does not hold (any longer)."""
+        revoked = []
+        for name in named:
+            task = self._live.get(name)
+            if task is None or task.lease is None or task.lease.raas != raas:
+                revoked.append(RevokedLease(task=name, reason=self.why_not(name, raas)))
+            else:
+                task.lease.expires = now + self._lease_s
+        return revoked
+
+    def owns(self, name: str) -> bool:
+        """Whether the name is one of this table's."""
+        return self._number(name) is not None
+
+    def _number(self, name: str) -> int | None:
+        """The number in the name of a task of this table, written as :meth:`add` writes it."""
+        prefix, _, digits = name.partition("-")
+        if prefix != self._prefix or len(digits) > MAX_DIGITS or not digits.isdecimal():
+            return None
+        number = int(digits)
+        return number if number < self._next and digits == str(number) else None
+
+    def outcome(self, name: str) -> Outcome | None:
+        """How a task ended; ``None`` while it has not."""
+        ended = self._ended.get(self._number(name))
+        return ended[0] if ended else None
+
+    def ended_by(self, name: str) -> str:
+        """The RaaS that held a task when it ended; empty if none did or it has not."""
+        ended = self._ended.get(self._number(name))
+        return ended[1] if ended else ""
+
+    def get(self, name: str) -> TaskRecord | None:
+        """A task that has not ended."""
+        return self._live.get(name)
+
+    def held_by(self, raas: str) -> set[str]:
+        """Ids of the tasks that ``raas`` holds."""
+        return self._held.get(raas, set())
+
+    def leased(self) -> list[TaskRecord]:
+        """All tasks under a lease."""
+        return [task for task in self._live.values() if task.lease is not None]
+
+    def why_not(self, name: str, raas: str) -> str:
+        """Why ``raas`` does not hold the task ``name``."""
+        if not self.owns(name):
+            return f"there is no task {name!r} in this run"
+        if outcome := self.outcome(name):
+            return f"the task has ended: {outcome.replace('_', ' ')}"
+        task = self._live[name]
+        reason = self._why_revoked.get(name, "its lease ended")
+        if task.lease is not None:
+            return f"{reason}; {task.lease.raas!r} works on it now"
+        return f"{reason}; it waits in the queue"
+
+    def end(self, task: TaskRecord, outcome: Outcome) -> None:
+        """The task is done, for good."""
+        self._close(task, outcome)
+        if self._on_ended is not None:
+            self._on_ended(task.prompt, outcome)
+
+    def refill(self, task: TaskRecord, part: PartialGroup) -> TaskRecord:
+        """End a task that brought ``part`` of its group; what is missing is a task of its own, the next to be
+        leased. It counts as an attempt."""
+        self._close(task, "refilled")
+        rest = TaskRecord(
+            f"{self._prefix}-{self._next}",
+            task.prompt,
+            task.group_size,
+            attempts=task.attempts + 1,
+            last_error=task.last_error,
+            parts=(*task.parts, part),
+        )
+        self._next += 1
+        self._live[rest.id] = rest
+        self._queue.appendleft(rest)
+        return rest
+
+    def _close(self, task: TaskRecord, outcome: Outcome) -> None:
+        holder = task.lease.raas if task.lease is not None else ""
+        if task.lease is None:
+            self._queue.remove(task)
+        self._unlease(task)
+        del self._live[task.id]
+        self._why_revoked.pop(task.id, None)
+        self._ended[self._number(task.id)] = (outcome, holder)
+        self.outcomes[outcome] += 1
+
+    def give_back(self, task: TaskRecord, reason: str, *, blame: bool) -> Outcome | None:
+        """End a lease without a result. With ``blame`` it counts as an attempt, and the last one sets
+        the task aside; else the task returns to the head of the queue."""
+        if blame:
+            task.attempts += 1
+            task.last_error = reason
+        if task.attempts >= self._max_attempts:
+            self.end(task, "set_aside")
+            if len(self.set_aside) < KEPT_ERRORS:
+                self.set_aside.append({"task": task.id, "prompt": task.prompt.id, "error": reason})
+            return "set_aside"
+        self._unlease(task)
+        self._why_revoked[task.id] = reason
+        self._queue.appendleft(task)
+        return None
+
+    def extend_all(self, now: float) -> None:
+        """Give every lease its whole time: for a while nobody could renew."""
+        for task in self.leased():
+            assert task.lease is not None
+            task.lease.expires = now + self._lease_s
+
+    def overdue(self, now: float) -> list[tuple[TaskRecord, str]]:
+        """Leased tasks whose lease has ended, with the reason."""
+        found = []
+        for task in self.leased():
+            assert task.lease is not None
+            if now >= task.lease.expires:
+                found.append((task, f"{task.lease.raas!r} did not renew its lease"))
+            elif now >= task.lease.limit:
+                held = now - task.lease.since
+                found.append((task, f"{task.lease.raas!r} had no result after {held:.0f} s"))
+        return found
+
+    def _unlease(self, task: TaskRecord) -> None:
+        if task.lease is not None:
+            held = self._held[task.lease.raas]
+            held.discard(task.id)
+            if not held:
+                del self._held[task.lease.raas]
+            task.lease = None
+            for policy, count in task.sequences.items():
+                self.in_flight[policy] -= count
+            task.sequences = {}
+            self._leased -= 1
+            if self.running == 0:
+                self.in_flight.clear()

@@ -1,0 +1,90 @@
+"""Scores of an evaluation: avg@k, pass@k and mean reward, per set and policy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from astraflow_wire.groups import GroupHeader
+
+
+def pass_at_k(samples: int, correct: int, k: int) -> float:
+    """Unbiased estimate of the chance that one of ``k`` samples is correct, from ``correct`` of
+    ``samples``: ``1 - C(n-c, k) / C(n, k)`` (Chen et al. 2021, arXiv 2107.03374), ``k ≤ samples``."""
+    if not 0 < k <= samples:
+        raise ValueError(f"pass@k needs 0 < k <= samples, got k={k} of {samples}")
+    return 1.0 - math.comb(samples - correct, k) / math.comb(samples, k)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptScore:
+    """One prompt, one policy: rewards of the trajectories that came back, and how many were correct of
+    the ``samples`` asked for (a trajectory that the workflow rejected is not correct)."""
+
+    samples: int
+    correct: int
+    rewards: tuple[float, ...]
+
+
+def score_prompt(
+    header: GroupHeader, samples: int, pass_threshold: float
+) -> dict[str, PromptScore]:
+    """Policy → score. The reward of a trajectory for a policy is the mean over its sequences of it."""
+    rewards: dict[str, dict[int, list[float]]] = {}
+    for sequence in header.sequences:
+        own = rewards.setdefault(sequence.policy, {})
+        own.setdefault(sequence.trajectory, []).append(sequence.reward)
+    scores = {}
+    for policy, trajectories in rewards.items():
+        means = tuple(sum(values) / len(values) for values in trajectories.values())
+        count = max(samples, len(means))
+        scores[policy] = PromptScore(count, sum(mean >= pass_threshold for mean in means), means)
+    return scores
+
+
+@dataclass(slots=True)
+class SetScore:
+    """Running scores of one set; ``failed`` prompts gave no result and are not in ``n``."""
+
+    k: int
+    prompts: dict[str, list[PromptScore]] = field(default_factory=dict)
+    n: int = 0
+    failed: int = 0
+    last_error: str = ""
+
+    def add(self, scores: dict[str, PromptScore], policies: Sequence[str]) -> None:
+        """One prompt more; a prompt without any trajectory counts as unsolved for all ``policies``."""
+        self.n += 1
+        for policy, score in scores.items() or [
+            (name, PromptScore(self.k, 0, ())) for name in policies
+        ]:
+            self.prompts.setdefault(policy, []).append(score)
+
+    def add_failure(self, error: str) -> None:
+        """A prompt that could not be rolled out."""
+        self.failed += 1
+        self.last_error = error
+
+    def result(self) -> dict[str, object]:
+        """``avg`` (avg@k), ``pass`` (pass@k), ``mean_reward``, means over policies of the figures in
+        ``policies``; ``None`` where nothing came back."""
+        each = {policy: self._of(scores) for policy, scores in self.prompts.items()}
+        result: dict[str, object] = {"n": self.n, "k": self.k, "failed": self.failed}
+        for key in ("avg", "pass", "mean_reward"):
+            values = [figures[key] for figures in each.values() if figures[key] is not None]
+            result[key] = sum(v for v in values if v is not None) / len(values) if values else None
+        if len(each) > 1:
+            result["policies"] = each
+        if self.last_error:
+            result["last_error"] = self.last_error
+        return result
+
+    def _of(self, scores: list[PromptScore]) -> dict[str, float | None]:
+        rewards = [reward for score in scores for reward in score.rewards]
+        return {
+            "avg": sum(score.correct / score.samples for score in scores) / len(scores),
+            "pass": sum(pass_at_k(s.samples, s.correct, min(self.k, s.samples)) for s in scores)
+            / len(scores),
+            "mean_reward": sum(rewards) / len(rewards) if rewards else None,
+        }

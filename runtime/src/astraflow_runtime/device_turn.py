@@ -1,0 +1,108 @@
+"""Turns on devices that a trainer and engines of one host share: locks that the kernel gives back.
+
+Engines hold the devices together, a trainer alone. A trainer that wants them says so by a second lock, which
+engines look at; a process that is killed holds and wants nothing any longer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from astraflow_core.errors import DeadlineExceeded
+from astraflow_runtime.file_lock import lock
+
+FOLDER = "devices"
+"""In the run's ``state``."""
+
+
+class SharedDeviceLock:
+    """The turn of process ``name`` (``raas-0``, ``trainer-solver``) in ``folder``, which all of them share."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._turn, self._want, self._notes = folder / "turn", folder / "want", folder / "holders"
+        self._notes.mkdir(exist_ok=True)
+        self._name = name
+        self._held: int | None = None
+
+    @contextlib.contextmanager
+    def exclusive(self, deadline_s: float) -> Iterator[None]:
+        """The devices without any engine, as soon as those have gone to sleep;
+        :class:`DeadlineExceeded` names who holds them."""
+        with _opened(self._want) as want, _opened(self._turn) as turn:
+            if not (lock(want, deadline_s) and lock(turn, deadline_s)):
+                raise DeadlineExceeded(self.holders(), "the devices that are shared", deadline_s)
+            fcntl.flock(want, fcntl.LOCK_UN)
+            with self._noted():
+                yield
+
+    def acquire(self) -> bool:
+        """Hold the devices together with other engines; false while a trainer has or wants them."""
+        if self._held is not None:
+            return True
+        if self.exclusive_pending():
+            return False
+        file = os.open(self._turn, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            return False
+        self._held = file
+        self._note().write_text(str(os.getpid()))
+        return True
+
+    def release(self) -> None:
+        """Let go of them."""
+        if self._held is not None:
+            self._note().unlink(missing_ok=True)
+            os.close(self._held)
+            self._held = None
+
+    def exclusive_pending(self) -> bool:
+        """Whether a trainer waits for the devices."""
+        with _opened(self._want) as want:
+            try:
+                fcntl.flock(want, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    def holders(self) -> str:
+        """Who has the devices, for people."""
+        notes = [note for note in self._notes.iterdir() if note.name != self._name]
+        names = sorted(note.name for note in notes if _lives(note))
+        return ", ".join(names) or "whoever shares the devices"
+
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        self._note().write_text(str(os.getpid()))
+        try:
+            yield
+        finally:
+            self._note().unlink(missing_ok=True)
+
+    def _note(self) -> Path:
+        return self._notes / self._name
+
+
+def _lives(note: Path) -> bool:
+    """Whether the process that wrote ``note`` is there; one that was killed could not remove it."""
+    try:
+        os.kill(int(note.read_text()), 0)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        yield file
+    finally:
+        os.close(file)

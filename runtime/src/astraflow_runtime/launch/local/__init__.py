@@ -1,0 +1,1 @@
+"""The local launcher: processes of a run as subprocesses on this host."""

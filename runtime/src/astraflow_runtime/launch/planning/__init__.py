@@ -1,0 +1,1 @@
+"""Before the start: the plan of a run, its checks, its directory, and what a resumed run needs."""

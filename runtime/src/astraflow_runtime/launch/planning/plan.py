@@ -1,0 +1,92 @@
+"""Which processes a run is made of."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from astraflow_core.config.environments import environment_of
+from astraflow_core.config.models import PolicyTable, RunConfig
+from astraflow_core.config.tables import component_tables
+from astraflow_core.errors import PreflightError
+from astraflow_core.protocols.launcher import ProcessSpec, Role
+from astraflow_wire.http.raas_client import ORIGIN, START
+
+TOKEN = "ASTRAFLOW_TOKEN"
+DATAFLOW = "ASTRAFLOW_DATAFLOW"
+
+
+def plan(config: RunConfig, directory: Path, token: str, restarts: int) -> list[ProcessSpec]:
+    """The dataflow first, then the trainers and the RaaS. The token travels in the environment; the
+    dataflow's address, known once it listens, is added by :func:`reaching`. ``restarts``: how often the ranks
+    of a trainer that keeps checkpoints are restarted when one dies."""
+
+    def spec(name: str, role: Role, *argv: str, ranks: int = 1) -> ProcessSpec:
+        log = directory / "logs" / f"{name}.log"
+        return ProcessSpec(name, role, argv, {TOKEN: token}, log, ranks)
+
+    def service(role: Role) -> tuple[str, ...]:
+        return (
+            "-m",
+            "astraflow_runtime",
+            role,
+            str(directory / "config.toml"),
+            "--directory",
+            str(directory),
+        )
+
+    specs = [spec("dataflow", "dataflow", sys.executable, *service("dataflow"), "--stay")]
+    for policy, table in config.policies.items():
+        python = _python(table, config, restarts if config.checkpoint.every else 0)
+        argv = (*python, *service("trainer"), "--policy", policy)
+        specs.append(spec(f"trainer-{policy}", "trainer", *argv, ranks=table.trainer.ranks))
+    origin = {ORIGIN: secrets.token_hex(8)}
+    for index in range(config.raas.replicas):
+        name = f"raas-{index}"
+        raas = spec(name, "raas", sys.executable, *service("raas"), "--name", name)
+        specs.append(replace(raas, environment={**raas.environment, **origin}))
+    return specs
+
+
+def reaching(spec: ProcessSpec, dataflow_url: str) -> ProcessSpec:
+    """The same process, told where the dataflow is."""
+    return replace(spec, environment={**spec.environment, DATAFLOW: dataflow_url})
+
+
+def started_anew(spec: ProcessSpec, restarts: int) -> ProcessSpec:
+    """The same process, told how often it has been restarted."""
+    return replace(spec, environment={**spec.environment, START: str(restarts)})
+
+
+def _python(table: PolicyTable, config: RunConfig, restarts: int) -> tuple[str, ...]:
+    python = table.trainer.python or sys.executable
+    if table.trainer.ranks == 1:
+        return (python,)
+    return (
+        *(python, "-m", "torch.distributed.run", "--standalone"),
+        *("--nproc-per-node", str(table.trainer.ranks)),
+        *("--max-restarts", str(restarts)),
+        *("--rdzv-conf", f"join_timeout={math.ceil(config.run.start_deadline_s)}"),
+    )
+
+
+def check_interpreters(config: RunConfig) -> None:
+    """Every ``python`` that a role names must be there; raises :class:`PreflightError`."""
+    for place in component_tables(config):
+        python = place.table.python if "python" in place.core_keys else None
+        if python is not None and shutil.which(python) is None:
+            environment = environment_of(python)
+            remedy = (
+                "make that environment"
+                if environment is None
+                else f"make it with `astraflow env create {environment} --plugin PLUGIN`, PLUGIN being "
+                f"the one that provides {place.kind} {place.table.use!r}"
+            )
+            raise PreflightError(
+                f"{place.path}.python: no interpreter at {python!r}; {remedy}, or leave the key out to use "
+                "this one"
+            )

@@ -1,0 +1,59 @@
+"""The manifest of the plugin ``runtime``: what a run uses unless it names something else."""
+
+from __future__ import annotations
+
+from astraflow_core.component import API_VERSION, Command, Component
+from astraflow_core.hookspecs import hookimpl
+
+ASTRAFLOW_API = API_VERSION
+
+_COMMANDS = {
+    "start a run": (
+        ("run", "astraflow_runtime.cli.run:add_arguments", "start every process of a run and watch it"),
+        ("config", "astraflow_runtime.cli.config:add_arguments", "show and explain the keys of a run's TOML file"),
+        ("plugins", "astraflow_runtime.cli.installation.plugins:add_arguments", "list plugins, their components and commands"),
+        ("env", "astraflow_runtime.cli.installation.environments:add_arguments", "create interpreters for backends that need their own"),
+    ),
+    "inspect a run": (
+        ("status", "astraflow_runtime.cli.running.status:add_status", "state, policies, tasks and RaaS of a running run"),
+        ("waits", "astraflow_runtime.cli.running.status:add_waits", "who waits for whom, since when and until when, in a running run"),
+        ("balance", "astraflow_runtime.cli.running.balance:add_arguments", "whether a running run has too few RaaS or too many, and where all its tasks and rows are"),
+        ("trace", "astraflow_runtime.cli.trace:add_arguments", "show what happened to a prompt or a group of a run"),
+        ("report", "astraflow_runtime.cli.report:add_arguments", "summarise a finished run"),
+    ),
+    "change a running run": (
+        ("data-policy", "astraflow_runtime.cli.running.data_policy:add_arguments", "change a data policy of a running run"),
+        ("raas add", "astraflow_runtime.cli.running.pool:add_more", "ask the launcher of a running run for more RaaS"),
+        ("raas drain", "astraflow_runtime.cli.running.pool:add_drain", "let RaaS of a running run finish what they have, and leave"),
+    ),
+    "one process of a run": (
+        ("dataflow", "astraflow_runtime.cli.roles:add_dataflow", "serve prompts, trajectories and batches (one process)"),
+        ("raas", "astraflow_runtime.cli.roles:add_raas", "roll out tasks of a dataflow (one process)"),
+        ("trainer", "astraflow_runtime.cli.roles:add_trainer", "train one policy on batches of a dataflow (one process)"),
+    ),
+}  # fmt: skip
+"""Group → name, target and summary of each command."""
+
+
+@hookimpl
+def astraflow_launchers() -> list[Component]:
+    """The launcher that a run uses unless it names another."""
+    return [
+        Component(
+            name="local",
+            target="astraflow_runtime.launch.local.launcher:LocalLauncher",
+            config="astraflow_runtime.launch.local.config:LocalLauncherConfig",
+            summary="starts the processes of a run on this host",
+            capabilities=frozenset({"local"}),
+        )
+    ]
+
+
+@hookimpl
+def astraflow_commands() -> list[Command]:
+    """What the command line has without any plugin; commands of plugins may join the groups."""
+    return [
+        Command(name, summary, group, target)
+        for group, commands in _COMMANDS.items()
+        for name, target, summary in commands
+    ]

@@ -1,0 +1,59 @@
+"""How many episodes a RaaS takes at once: as many as its engines really run, by their own gauges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+SPARE = 0.25
+"""Requests that may wait in an engine for each that runs, so that it never runs dry."""
+
+CACHE_FULL = 0.95
+"""Share of the KV cache from which an engine soon has to preempt what it runs."""
+
+_GROWTH = 1.25
+
+
+class AdmissionLimit:
+    """A limit that follows the engines: down to what they run plus :data:`SPARE` when requests queue up, no
+    further up when the cache is full, slowly up to ``most`` while nothing waits.
+
+    A queue counts when it is there at two looks in a row: requests also wait during a swap of weights.
+    """
+
+    def __init__(self, most: int, least: int) -> None:
+        self._most, self._least = most, min(most, least)
+        self.limit = most
+        self.reason = ""
+        self._before = math.inf
+
+    def observe(self, episodes: int, gauges: Mapping[str, Mapping[str, float]]) -> None:
+        """Take the gauges of each policy's engines, looked at while ``episodes`` ran."""
+        bounds = {policy: self._bound(episodes, said) for policy, said in gauges.items()}
+        policy = min(bounds, key=lambda name: bounds[name][0], default=None)
+        if policy is None:
+            return
+        now, reason = bounds[policy]
+        bound, self._before = max(now, self._before), now
+        if bound < self.limit:
+            self.limit = max(self._least, math.ceil(bound))
+            self.reason = f"policy {policy!r}: {reason}"
+        elif self.limit < self._most and not any(map(_is_pressed, gauges.values())):
+            self.limit = min(self._most, math.ceil(self.limit * _GROWTH))
+            self.reason = self.reason if self.limit < self._most else ""
+
+    def _bound(self, episodes: int, said: Mapping[str, float]) -> tuple[float, str]:
+        running, waiting = said.get("running", 0.0), said.get("waiting", 0.0)
+        used = said.get("kv_cache_usage", 0.0)
+        if running <= 0 or episodes <= 0:
+            return math.inf, ""
+        if waiting > SPARE * running:
+            share = (1 + SPARE) * running / (running + waiting)
+            return episodes * share, f"{waiting:.0f} requests wait beside {running:.0f} that run"
+        if used >= CACHE_FULL:
+            return float(episodes), f"its KV cache is {used:.0%} full"
+        return math.inf, ""
+
+
+def _is_pressed(said: Mapping[str, float]) -> bool:
+    return said.get("waiting", 0.0) > 0 or said.get("kv_cache_usage", 0.0) >= CACHE_FULL

@@ -1,0 +1,98 @@
+"""A child process in a group of its own: started from a spec, ended together with its children."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from astraflow_engine_host.spec import child_environment
+
+_KEPT_BYTES = 4096
+_LAST_WORDS_S = 1.0
+"""How long the last output of a child may be on its way; what it started may hold the pipe open."""
+
+
+class Child:
+    """One child of the RaaS. Its output goes where ours goes: to the log of the RaaS."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.pid = process.pid
+        self._said = b""
+        self._listening = asyncio.create_task(self._listen())
+
+    @classmethod
+    async def start(
+        cls,
+        module: str,
+        spec: Path,
+        token: str,
+        python: str | None = None,
+        fds: tuple[int, ...] = (),
+        environment: Mapping[str, str] = MappingProxyType({}),
+        through: tuple[str, ...] = (),
+    ) -> Child:
+        """Start ``python -m module spec``, or ``python THROUGH -m module spec`` by a program that starts it; raises
+        :class:`OSError` if the interpreter is not there."""
+        return cls(
+            await asyncio.create_subprocess_exec(
+                python or sys.executable,
+                *through,
+                "-m",
+                module,
+                str(spec),
+                *map(str, fds),
+                stdin=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                env=child_environment(token, environment),
+                pass_fds=fds,
+                start_new_session=True,
+            )
+        )
+
+    async def ended(self) -> str:
+        """Wait for the end of the process; how it ended, in words: its own last ones if it failed."""
+        code = await self._process.wait()
+        if code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        await asyncio.wait({self._listening}, timeout=_LAST_WORDS_S)
+        lines = self._said.decode(errors="replace").split("\n")
+        last = next((line for line in reversed(lines) if line.strip()), "") if code else ""
+        return f"ended with exit code {code}" + (f" after it said {last.strip()!r}" if last else "")
+
+    async def _listen(self) -> None:
+        assert self._process.stderr is not None
+        while said := await self._process.stderr.read(1 << 16):
+            sys.stderr.buffer.write(said)
+            sys.stderr.buffer.flush()
+            self._said = (self._said + said)[-_KEPT_BYTES:]
+
+    def kill(self) -> None:
+        """Kill the process and everything that it started."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            return
+
+    async def stop(self, deadline_s: float) -> None:
+        """Wait for an end that was asked for, also of a process that is stopped; SIGTERM at half of the deadline,
+        SIGKILL at the end."""
+        self._signal(signal.SIGCONT)
+        for step in (None, signal.SIGTERM, signal.SIGKILL):
+            if step is not None:
+                self._signal(step)
+            try:
+                async with asyncio.timeout(deadline_s / 2):
+                    await self._process.wait()
+                break
+            except TimeoutError:
+                continue
+        self._signal(signal.SIGKILL)

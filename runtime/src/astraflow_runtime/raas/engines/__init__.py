@@ -1,0 +1,1 @@
+"""The engines of a RaaS: their processes, their replicas, and the versions that they serve."""

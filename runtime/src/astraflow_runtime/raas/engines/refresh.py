@@ -1,0 +1,136 @@
+"""Keeps the replicas of one policy's engine at the newest version, each on its own.
+
+A RaaS refreshes on its own clock. A version is fetched once and loaded whole and verified into every
+replica, or not at all; whatever fails, a replica continues with what it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from astraflow_core.protocols.engine import PauseMode
+from astraflow_core.protocols.transport import Receiver
+from astraflow_core.types import Announcement
+from astraflow_runtime.raas.engines.colocation import OWN_DEVICES, Devices
+from astraflow_runtime.raas.engines.replica_refresh import ReplicaRefresh
+from astraflow_runtime.raas.engines.supervised_engine import SupervisedEngine
+from astraflow_runtime.raas.engines.version_cache import VersionCache
+from astraflow_wire.messages import Wait
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshTimes:
+    """Seconds spent over all swaps of all replicas, and how many there were. Each version is pulled once.
+    ``link_mb_s`` and ``link_s`` are rate and round trip of the last fetch that was long enough to tell, 0 before."""
+
+    pull_s: float
+    pause_s: float
+    load_s: float
+    resume_s: float
+    swaps: int
+    failures: int
+    bytes_received: int
+    link_mb_s: float
+    link_s: float
+
+
+class WeightRefresh:
+    """Brings announced versions into ``engines`` through ``receiver``: the control plane of a policy, which
+    reaches every replica and reports on each (:attr:`replicas`, by the order of ``engines``). The deadlines
+    are those of :class:`ReplicaRefresh`."""
+
+    def __init__(
+        self,
+        engines: Sequence[SupervisedEngine],
+        receiver: Receiver,
+        mode: PauseMode,
+        deadline_s: float,
+        drain_s: float,
+        devices: Devices = OWN_DEVICES,
+    ) -> None:
+        self.policy = engines[0].policy
+        self._cache = VersionCache(self.policy, receiver, deadline_s)
+        self.replicas = [
+            ReplicaRefresh(engine, self._cache, mode, deadline_s, drain_s, devices)
+            for engine in engines
+        ]
+        for replica in self.replicas:
+            replica.served_changed = lambda: self.served_changed()
+        self.served_changed: Callable[[], None] = lambda: None
+
+    @property
+    def serving(self) -> int | None:
+        """The oldest version that a replica serves; ``None`` while none serves any. A replica that is being
+        started again joins with what the others have, so it takes nothing back."""
+        found = [version for r in self.replicas if (version := r.serving) is not None]
+        return min(found, default=None)
+
+    @property
+    def seen(self) -> int:
+        """The newest version that was announced; -1 before the first."""
+        return self._cache.seen
+
+    @property
+    def times(self) -> RefreshTimes:
+        """The sums over the replicas."""
+        each, link = [replica.times for replica in self.replicas], self._cache.link
+        return RefreshTimes(
+            pull_s=self._cache.fetch_s,
+            pause_s=sum(times.pause_s for times in each),
+            load_s=sum(times.load_s for times in each),
+            resume_s=sum(times.resume_s for times in each),
+            swaps=sum(times.swaps for times in each),
+            failures=sum(times.failures for times in each),
+            bytes_received=self._cache.bytes_received,
+            link_mb_s=0.0 if link is None else link.mb_s,
+            link_s=0.0 if link is None else link.round_trip_s,
+        )
+
+    def wake(self) -> None:
+        """Something changed: every replica looks again at what it should serve."""
+        for replica in self.replicas:
+            replica.wake()
+
+    def hear(self, announcement: Announcement) -> None:
+        """A version was announced."""
+        self._cache.on_announced(announcement)
+        self.wake()
+
+    def pin(self, version: int | None) -> None:
+        """Serve exactly ``version`` until the pin is gone (``None``)."""
+        if version != self._cache.pinned:
+            self._cache.pinned = version
+            self.wake()
+
+    @contextlib.contextmanager
+    def hold(self, version: int | None) -> Iterator[None]:
+        """No swap away from ``version`` within the context, whatever happens to the pin."""
+        if version is None:
+            yield
+            return
+        try:
+            with self._cache.hold(version):
+                self.wake()
+                yield
+        finally:
+            self.wake()
+
+    def waits(self) -> list[Wait]:
+        """What the replicas wait for, for people."""
+        return [wait for replica in self.replicas if (wait := replica.wait()) is not None]
+
+    async def run(self) -> None:
+        """Refresh until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for replica in self.replicas:
+                    group.create_task(replica.run())
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    async def close(self, deadline_s: float) -> None:
+        """Release everything that was fetched."""
+        await self._cache.close(deadline_s)

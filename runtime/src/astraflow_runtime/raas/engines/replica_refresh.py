@@ -1,0 +1,265 @@
+"""Keeps one replica of an engine at the version that it should serve: pause, load, resume."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from astraflow_core.errors import AstraFlowError, DeadlineExceeded, WeightsError
+from astraflow_core.protocols.engine import PauseMode
+from astraflow_engine_host.protocol import EngineError, HostGone
+from astraflow_engine_host.spec import part_name
+from astraflow_runtime.raas.engines.colocation import Devices
+from astraflow_runtime.raas.engines.host_client import HostClient
+from astraflow_runtime.raas.engines.host_process import EngineHostProcess
+from astraflow_runtime.raas.engines.supervised_engine import SupervisedEngine
+from astraflow_runtime.raas.engines.version_cache import VersionCache
+from astraflow_wire.host.disk import LONGEST_WAIT_S, says_full
+from astraflow_wire.messages import Wait
+
+log = logging.getLogger("astraflow.raas")
+LONGEST_PAUSE_S = 10.0
+
+
+@dataclass
+class SwapTimes:
+    """Seconds spent over all swaps of a replica, and how many there were."""
+
+    pause_s: float = 0.0
+    load_s: float = 0.0
+    resume_s: float = 0.0
+    swaps: int = 0
+    failures: int = 0
+
+
+class ReplicaRefresh:
+    """Brings versions from ``cache`` into ``engine``. It only moves forward, except to a version that is
+    pinned or held: an evaluation whose host died continues where the newest version is served already.
+
+    A swap happens while ``devices`` may be used. ``drain_s`` is the longest that a pause may take (mode ``wait`` drains requests), ``deadline_s`` the
+    longest for a fetch or a load.
+    """
+
+    def __init__(
+        self,
+        engine: SupervisedEngine,
+        cache: VersionCache,
+        mode: PauseMode,
+        deadline_s: float,
+        drain_s: float,
+        devices: Devices,
+    ) -> None:
+        self.engine = engine
+        self._devices = devices
+        self.times = SwapTimes()
+        self.served_changed: Callable[[], None] = lambda: None
+        self.trouble, self._full = "", False
+        self._failed: int | None = None
+        self._cache, self._mode = cache, mode
+        self._deadline_s, self._drain_s = deadline_s, drain_s
+        self._loaded: tuple[EngineHostProcess, int] | None = None
+        self._asked: tuple[EngineHostProcess, int] | None = None
+        self._wake = asyncio.Event()
+        self._activity: tuple[str, str, float, float] | None = None
+
+    @property
+    def serving(self) -> int | None:
+        """The version that the running host serves; ``None`` before its first and after its death."""
+        if self._loaded is None or self._loaded[0] is not self.engine.host:
+            return None
+        return self._loaded[1]
+
+    def wake(self) -> None:
+        """Something changed: look again at what should be served."""
+        self._wake.set()
+
+    def wait(self) -> Wait | None:
+        """What this replica waits for, for people."""
+        if self._activity is None:
+            return None
+        whom, what, since, stopped_before_s = self._activity
+        waited = time.monotonic() - since
+        stopped_s = self.engine.stopped_s - stopped_before_s
+        text = f"{what}; last trouble: {self.trouble}" if self.trouble else what
+        return Wait(
+            who=f"weight refresh of policy {part_name(self.engine.policy, self.engine.number)}",
+            for_whom=whom,
+            what=text,
+            since_s=waited,
+            until_s=max(
+                0.0, (LONGEST_WAIT_S if self._full else self._deadline_s) + stopped_s - waited
+            ),
+        )
+
+    async def run(self) -> None:
+        """Refresh until cancelled."""
+        failures = 0
+        while True:
+            self._wake.clear()
+            target = self._target()
+            if target is None:
+                self._idle()
+                await self._wake.wait()
+                continue
+            try:
+                await self._bring(target)
+            except HostGone:
+                # The supervisor notices it too and starts another one, which wakes us.
+                await self._wake.wait()
+            except (AstraFlowError, ValueError, OSError) as error:
+                failures += 1
+                self.times.failures += 1
+                before, self.trouble = self.trouble, f"version {target}: {error}"
+                self._full = says_full(error)
+                overtaken = self._target() not in (None, target)
+                first, self._failed = self._failed != target, target
+                told = self._full and before == self.trouble
+                log.log(_failure_level(overtaken, first or told), "%s", self._failure())
+                if not overtaken:
+                    await self._back_off(failures)
+            else:
+                failures = 0
+
+    def _failure(self) -> str:
+        stays = "has no version yet" if self.serving is None else f"stays at {self.serving}"
+        return f"{self.engine.label} {stays}: {self.trouble}"
+
+    def _idle(self) -> None:
+        pinned = self._cache.pinned
+        if self.engine.host is None:
+            self._doing("the engine host", "its start")
+        elif self.serving is None:
+            self._doing("the dataflow", "the announcement of a first version")
+        elif pinned is not None and pinned != self.serving:
+            self._doing("the dataflow", f"an announcement of pinned version {pinned}")
+        else:
+            self._activity = None
+
+    async def _back_off(self, failures: int) -> None:
+        pause = min(0.25 * 2 ** min(failures, 10), LONGEST_PAUSE_S)
+        self._doing("a retry", f"a version that can be loaded, in {pause:.1f} s")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._wake.wait()
+
+    def _doing(self, whom: str, what: str) -> None:
+        if self._activity is None or self._activity[:2] != (whom, what):
+            self._activity = (whom, what, time.monotonic(), self.engine.stopped_s)
+
+    def _target(self) -> int | None:
+        """The version to bring into the engine now, if any."""
+        if self.engine.host is None:
+            return None
+        current, cache = self.serving, self._cache
+        if current is not None and current in cache.held:
+            return None
+        wanted = next(iter(cache.held), cache.pinned)
+        if wanted is None or (current is None and not cache.contains(wanted)):
+            wanted = cache.newest
+        if wanted is None or not cache.contains(wanted):
+            return None
+        return wanted if self._is_due(wanted) else None
+
+    def _is_due(self, version: int) -> bool:
+        current = self.serving
+        if current is None or version > current:
+            return True
+        return version != current and (version == self._cache.pinned or version in self._cache.held)
+
+    def _may_load(self, version: int) -> bool:
+        """Whether it is still wanted, after the time that its fetch took."""
+        current, cache = self.serving, self._cache
+        if current is None or (version in cache.held and current not in cache.held):
+            return True
+        return not cache.held and cache.pinned in (None, version) and self._is_due(version)
+
+    async def _bring(self, target: int) -> None:
+        host = self.engine.running()
+        if self._cache.direct and host.direct and (host, target) != self._asked:
+            self._asked = host, target  # once; what does not come directly comes as a file
+            try:
+                await self._receive(host, target)
+                return
+            except (WeightsError, DeadlineExceeded, EngineError) as error:
+                log.info("%s fetches version %d: %s", self.engine.label, target, error)
+        self._doing(f"trainer {self._cache.policy}", f"the weights of version {target}")
+        async with self._cache.borrowed(target) as source, self._devices.use():
+            if self._may_load(target):
+                host = self.engine.running()
+                await self._swap(host, target, host.client.load_weights(source, self._deadline_s))
+
+    async def _receive(self, host: EngineHostProcess, target: int) -> None:
+        """By a direct delivery. A drain could keep the others waiting, so it comes before the meeting."""
+        client, member = host.client, f"{host.client.host} (pid {host.pid})"
+        drains = self._mode == "wait"
+        self._doing(f"trainer {self._cache.policy}", f"a direct delivery of version {target}")
+        async with self._devices.use():
+            try:
+                if drains:
+                    await client.pause(self._mode, self._drain_s)
+                async with self._cache.deliver(target, member, host.workers) as delivery:
+                    if not self._may_load(target):
+                        raise WeightsError("it is no longer wanted")
+                    if delivery.rendezvous is not None:
+                        await client.join(delivery.rendezvous, self._deadline_s)
+                    await self._swap(host, target, client.receive(delivery, self._deadline_s))
+            except BaseException:
+                if drains:
+                    await self._resume_after_failure(client)
+                raise
+
+    async def _swap(
+        self, host: EngineHostProcess, version: int, load: Coroutine[Any, Any, None]
+    ) -> None:
+        self._doing(host.client.host, f"the load of version {version}")
+        client, times = host.client, self.times
+        began = time.monotonic()
+        try:
+            await client.pause(self._mode, self._drain_s)
+            paused = time.monotonic()
+            times.pause_s += paused - began
+            await self._load(host, version, load)
+            loaded = time.monotonic()
+            times.load_s += loaded - paused
+        except BaseException:
+            load.close()
+            await self._resume_after_failure(client)
+            raise
+        self._loaded = (host, version)
+        self.trouble, self._full = "", False
+        self.served_changed()
+        await client.resume(self._deadline_s)
+        times.resume_s += time.monotonic() - loaded
+        times.swaps += 1
+        self._cache.keep(self, version)
+        log.info("%s serves version %d", self.engine.label, version)
+
+    async def _load(
+        self, host: EngineHostProcess, version: int, load: Coroutine[Any, Any, None]
+    ) -> None:
+        try:
+            await load
+        except DeadlineExceeded:
+            # Nobody can say what it holds now.
+            host.kill(f"did not load version {version} within {self._deadline_s:.0f} s")
+            raise
+
+    async def _resume_after_failure(self, client: HostClient) -> None:
+        try:
+            await client.resume(self._deadline_s)
+        except HostGone:
+            # Whoever supervises the host says so, unless its RaaS ends.
+            log.debug("the host of %s went away during a swap", self.engine.label)
+
+
+def _failure_level(overtaken: bool, quiet: bool) -> int:
+    """Of the line that a version did not come. A newer one may be there whose announcement is still on its way, so
+    that only the next failure of the same version is a warning."""
+    if overtaken:
+        return logging.DEBUG
+    return logging.INFO if quiet else logging.WARNING

@@ -1,0 +1,141 @@
+"""The versions of one policy that a RaaS knows and those that it has fetched, for all its replicas."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from typing import cast
+
+from astraflow_core.errors import WeightsError
+from astraflow_core.protocols.transport import DirectReceiver, Receiver
+from astraflow_core.types import Announcement, Delivery, Link, WeightSource
+from astraflow_runtime.raas.threads import in_thread
+
+log = logging.getLogger("astraflow.raas")
+REMEMBERED = 16
+"""Announcements kept, so that a pin to a version slightly older than the newest can be met."""
+
+
+class VersionCache:
+    """Fetches each version once, whoever asks first, and keeps it while a replica has it or loads it.
+
+    ``pinned`` is the version that every replica should serve, ``held`` those that requests in flight need;
+    ``fetch_s`` and ``bytes_received`` add up over all fetches; ``link`` is what the last one that was long enough told about
+    its way. ``direct``: engines may receive a version without
+    a file, at a meeting (:meth:`deliver`).
+    """
+
+    def __init__(self, policy: str, receiver: Receiver, deadline_s: float) -> None:
+        self.policy = policy
+        self.seen = -1
+        self.pinned: int | None = None
+        self.held: Counter[int] = Counter()
+        self.fetch_s = 0.0
+        self.bytes_received = 0
+        self.link: Link | None = None
+        self._receiver, self._deadline_s = receiver, deadline_s
+        self.direct = hasattr(receiver, "meet")
+        self._announced: dict[int, Announcement] = {}
+        self._sources: dict[int, WeightSource] = {}
+        self._last_fetched: int | None = None
+        self._kept: dict[object, int] = {}
+        self._borrowed: Counter[int] = Counter()
+        self._fetching = asyncio.Lock()
+
+    def on_announced(self, announcement: Announcement) -> None:
+        """A version was announced."""
+        self._announced[announcement.version] = announcement
+        for version in sorted(self._announced.keys() - {self.pinned})[:-REMEMBERED]:
+            del self._announced[version]
+        self.seen = max(self.seen, announcement.version)
+
+    @property
+    def newest(self) -> int | None:
+        """The highest version that can be had."""
+        return max(self._announced, default=None)
+
+    def contains(self, version: int) -> bool:
+        """Whether it can be had."""
+        return version in self._announced or version in self._sources
+
+    @contextlib.contextmanager
+    def hold(self, version: int) -> Iterator[None]:
+        """Requests in flight need ``version`` within the context."""
+        self.held[version] += 1
+        try:
+            yield
+        finally:
+            self.held[version] -= 1
+            self.held += Counter()
+
+    @contextlib.asynccontextmanager
+    async def borrowed(self, version: int) -> AsyncIterator[WeightSource]:
+        """The version's source, fetched if it is not here; it is not released within the context."""
+        if (source := self._sources.get(version)) is None:
+            async with self._fetching:
+                source = self._sources.get(version) or await self._fetch(version)
+        self._borrowed[version] += 1
+        try:
+            yield source
+        finally:
+            self._borrowed[version] -= 1
+            self._borrowed += Counter()
+            await self._release_unused()
+
+    @contextlib.asynccontextmanager
+    async def deliver(self, version: int, member: str, workers: int) -> AsyncIterator[Delivery]:
+        """A direct delivery of the version to ``member``, from the meeting until the context ends; :attr:`direct`
+        says whether there are any."""
+        receiver, told = cast(DirectReceiver, self._receiver), self._announced.get(version)
+        if told is None:
+            raise WeightsError(f"version {version} was superseded")
+        delivery = await in_thread(
+            f"meet-{member}", partial(receiver.meet, told, member, workers, self._deadline_s)
+        )
+        try:
+            yield delivery
+        finally:
+            await in_thread(f"done-{member}", partial(receiver.done, told, delivery))
+
+    async def _fetch(self, version: int) -> WeightSource:
+        if version not in self._announced:
+            raise WeightsError(f"version {version} was superseded while another one was fetched")
+        began = time.monotonic()
+        source = await in_thread(
+            f"fetch-{self.policy}",
+            partial(self._receiver.fetch, self._announced[version], self._deadline_s),
+        )
+        self.fetch_s += time.monotonic() - began
+        self.bytes_received += source.bytes_received
+        self.link = source.link or self.link
+        self._sources[version] = source
+        self._last_fetched = version
+        return source
+
+    def keep(self, replica: object, version: int) -> None:
+        """``replica`` has loaded ``version``: it is kept for its restart, instead of the one before."""
+        self._kept[replica] = version
+        oldest = min(self._kept.values())
+        for old in [known for known in self._announced if known < oldest]:
+            del self._announced[old]
+
+    async def _release_unused(self) -> None:
+        used = {*self._kept.values(), *self._borrowed, self._last_fetched}
+        for version in self._sources.keys() - used:
+            source = self._sources.pop(version)
+            await in_thread(f"release-{self.policy}", partial(self._receiver.release, source))
+
+    async def close(self, deadline_s: float) -> None:
+        """Release everything that was fetched."""
+        try:
+            async with asyncio.timeout(deadline_s):
+                await in_thread(f"close-{self.policy}", self._receiver.close)
+        except TimeoutError:
+            log.warning(
+                "the receiver of policy %r did not close within %.0f s", self.policy, deadline_s
+            )

@@ -1,0 +1,195 @@
+"""One episode of a run's workflow with completions that are made up, and one call of its reward: what a process of its
+own does, so that nothing that this code may do ends or stops anybody else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from astraflow_core.catalog import Catalog
+from astraflow_core.config.models import RunConfig
+from astraflow_core.errors import AstraFlowError, PreflightError, WorkflowError
+from astraflow_core.types import GenerateRequest, GenerateResult, TrajectoryView
+from astraflow_engine_host.failures import describe
+from astraflow_runtime.raas.engines.replicas import Replicas
+from astraflow_runtime.raas.episodes.episodes import TaskFailed, TaskRunner
+from astraflow_runtime.raas.episodes.policy_engine import PolicyHandle
+from astraflow_runtime.raas.episodes.tokenizer import FolderTokenizer
+from astraflow_runtime.raas.episodes.workflows import build_workflow, check_engines_asked
+from astraflow_runtime.raas.rewards.scoring import (
+    NO_ENGINES,
+    Engines,
+    LoopScorer,
+    Scorer,
+    build_reward,
+    declares_blocking,
+    validated,
+)
+from astraflow_runtime.raas.rewards.worker import pack, verdict_of
+from astraflow_runtime.raas.user_objects import (
+    UserObjects,
+    checked_reward,
+    is_async,
+    load_user_objects,
+    name_of,
+    score_function,
+)
+from astraflow_wire.messages import Task, decode
+
+NAME = "dry-call"
+_TOKENS = 4
+_FAR = 1 << 30
+"""Context of a model that does not say how long it is."""
+
+
+class DryCallFailed(Exception):
+    """The text is for people; ``unsure`` if a made-up answer of a frozen engine may be to blame."""
+
+    def __init__(self, text: str, unsure: bool = False) -> None:
+        self.unsure = unsure
+        super().__init__(text)
+
+
+class MadeUp:
+    """The engines of a policy, as episodes see them, without an engine: each answer is the beginning of what it was asked,
+    and ends there."""
+
+    serving = 0
+    stopped_s = 0.0
+
+    def __init__(self, policy: str, model: Path, end: tuple[int, ...]) -> None:
+        self.policy, self._end = policy, end[:1]
+        described = json.loads((model / "config.json").read_bytes())
+        inner = described.get("text_config") or described
+        self.context_length = int(inner.get("max_position_embeddings") or _FAR)
+        self.asked = 0
+
+    async def available(self) -> None:
+        """At once."""
+
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        """A few tokens."""
+        self.asked += 1
+        room = min(request.sampling.max_tokens, _TOKENS)
+        tokens = np.array([*request.prompt[: _TOKENS - 1], *self._end][-room:], np.int32)
+        logprobs, versions = np.full(len(tokens), -1.0, np.float32), np.zeros(len(tokens), np.int32)
+        return GenerateResult(request.id, tokens, logprobs, versions, "stop")
+
+
+class _InTurn:
+    """A reward that may block is called when the episode is over, in the main thread, as its workers do."""
+
+    def __init__(
+        self, name: str, reward: Any, at: Callable[[str], None], policies: list[str]
+    ) -> None:
+        self.name, self._reward, self._at, self._policies = name, reward, at, policies
+        self._view: TrajectoryView | None = None
+
+    async def score(self, view: TrajectoryView, engines: Engines = NO_ENGINES) -> float:
+        """None yet."""
+        self._view = view
+        return 0.0
+
+    def call(self) -> None:
+        """Call the reward, if the workflow left it anything to reward."""
+        if self._view is None:
+            return
+        self._at(f"reward {self.name!r}")
+        prompt = self._view.prompt.id
+        verdict = verdict_of(score_function(self._reward), pack(self._view))
+        if verdict.error:
+            raise DryCallFailed(f"reward {self.name!r} on prompt {prompt!r}: {verdict.error}")
+        named = list(verdict.value) if isinstance(verdict.value, dict) else self._policies[:1]
+        try:
+            validated(self.name, verdict.value, named, prompt)
+        except WorkflowError as error:
+            raise DryCallFailed(str(error)) from error
+
+
+class _OnLoop(LoopScorer):
+    """An async reward, whose turn is told."""
+
+    def __init__(self, name: str, reward: Any, at: Callable[[str], None]) -> None:
+        super().__init__(name, reward)
+        self._at = at
+
+    async def score(self, view: TrajectoryView, engines: Engines = NO_ENGINES) -> Any:
+        """What the reward returned."""
+        self._at(f"reward {self.name!r}")
+        return await super().score(view, engines)
+
+
+def perform(
+    config: RunConfig, catalog: Catalog, directory: Path, task: bytes, at: Callable[[str], None]
+) -> None:
+    """Build workflow and reward and call them; ``at`` is told before who is called. Raises :class:`DryCallFailed`."""
+    given = load_user_objects(directory)
+    name = name_of(given.workflow) if given.workflow is not None else _used(config.workflow)
+    at(f"workflow {name!r}")
+    with _built("workflow", name):
+        workflow = build_workflow(config, catalog, directory, NAME, "", given)
+    scorer = _scorer(config, catalog, directory, given, at)
+    at(f"workflow {workflow.name!r}")
+    engines = {
+        name: _handle(name, Path(served.model), served.frozen)
+        for name, served in config.served.items()
+    }
+    runner = TaskRunner(NAME, workflow, scorer, engines)
+    try:
+        asyncio.run(runner.run(decode(task, Task)))
+    except TaskFailed as failed:
+        frozen = [handle.replicas for handle in engines.values() if handle.frozen]
+        raise DryCallFailed(
+            str(failed), any(cast(MadeUp, each).asked for each in frozen)
+        ) from failed
+    if isinstance(scorer, _InTurn):
+        scorer.call()
+
+
+def _used(table: Any) -> str:
+    return table.use if table is not None else ""
+
+
+def _handle(name: str, model: Path, frozen: bool) -> PolicyHandle:
+    tokenizer = FolderTokenizer(model)
+    engines = MadeUp(name, model, tokenizer.eos_token_ids)
+    return PolicyHandle(cast(Replicas, engines), tokenizer, frozen)
+
+
+def _scorer(
+    config: RunConfig,
+    catalog: Catalog,
+    directory: Path,
+    given: UserObjects,
+    at: Callable[[str], None],
+) -> Scorer | None:
+    if given.reward is None and config.reward is None:
+        return None
+    name = name_of(given.reward) if given.reward is not None else _used(config.reward)
+    at(f"reward {name!r}")
+    with _built("reward", name):
+        name, reward = build_reward(config, directory, NAME, "", given, catalog)
+        checked_reward(name, reward)
+    blocking = given.reward is None and declares_blocking(config, catalog)
+    if is_async(reward) and not blocking:
+        return _OnLoop(name, reward, at)
+    check_engines_asked(name, reward)
+    return _InTurn(name, reward, at, list(config.policies))
+
+
+@contextmanager
+def _built(kind: str, name: str) -> Iterator[None]:
+    try:
+        yield
+    except AstraFlowError:
+        raise
+    except Exception as error:
+        raise PreflightError(
+            f"{kind}: {kind} {name!r} cannot be built: {describe(error)}"
+        ) from error

@@ -1,0 +1,53 @@
+"""The metrics that a workflow gives with an episode, held to what can be averaged and shown."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from astraflow_runtime.raas.rewards.scoring import as_number
+from astraflow_wire.episode_metrics import unsendable
+from astraflow_wire.limits import MAX_EPISODE_METRICS
+
+log = logging.getLogger("astraflow.raas")
+
+
+class EpisodeMetrics:
+    """Leaves out what no message may hold, so that an odd figure costs an episode that figure and nothing else. Each
+    reason is told once, with the name of the workflow."""
+
+    def __init__(self, workflow: str) -> None:
+        self._workflow = workflow
+        self._told: set[str] = set()
+
+    def checked(self, given: Any, prompt_id: str) -> dict[str, float]:
+        """The metrics of an episode on a prompt. :class:`TypeError` if they are not a dict of names to numbers."""
+        if not isinstance(given, dict):
+            raise TypeError(
+                f"metrics of {type(given).__name__}; expected a dict of names to numbers"
+            )
+        kept: dict[str, float] = {}
+        for name, each in given.items():
+            value = as_number(each)
+            if not isinstance(name, str) or not isinstance(value, float):
+                raise TypeError(f"metric {name!r:.80} = {each!r:.80}; expected a number")
+            reason = unsendable(name, value)
+            if not reason and len(kept) == MAX_EPISODE_METRICS:
+                reason = f"there are at most {MAX_EPISODE_METRICS} of them"
+            if reason:
+                self._tell(reason, f"{name!r:.80} = {value!r}", prompt_id)
+            else:
+                kept[name] = value
+        return kept
+
+    def _tell(self, reason: str, metric: str, prompt_id: str) -> None:
+        if reason not in self._told:
+            self._told.add(reason)
+            log.warning(
+                "workflow %r: metric %s of an episode on prompt %.80r is left out: %s; further ones are ignored "
+                "silently",
+                self._workflow,
+                metric,
+                prompt_id,
+                reason,
+            )

@@ -1,0 +1,336 @@
+"""Rolls out one task: its episodes at once, each scored, together a group."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import CodeType
+from typing import Any
+
+import numpy as np
+
+from astraflow_core.errors import UserError, WorkflowError, WrongVersion
+from astraflow_core.protocols.workflow import PolicyEngine
+from astraflow_core.types import Group, Prompt, Sampling, Sequence, Trajectory, TrajectoryView
+from astraflow_core.types.trajectory import NOT_SAMPLED
+from astraflow_engine_host.failures import describe
+from astraflow_engine_host.protocol import EngineError, HostGone
+from astraflow_runtime.raas.engines.deadlines import ended
+from astraflow_runtime.raas.episodes.episode_metrics import EpisodeMetrics
+from astraflow_runtime.raas.episodes.loop_watchdog import LoopBlocked, playing
+from astraflow_runtime.raas.episodes.policy_engine import (
+    FatalTaskError,
+    PolicyHandle,
+    TaskPolicyEngine,
+)
+from astraflow_runtime.raas.episodes.shown_turns import shown_turns
+from astraflow_runtime.raas.episodes.turns import Turns
+from astraflow_runtime.raas.episodes.workflows import NamedWorkflow
+from astraflow_runtime.raas.rewards.scoring import LoopScorer, Scorer, validated
+from astraflow_runtime.raas.user_objects import FunctionWorkflow
+from astraflow_wire import sparse
+from astraflow_wire.column_table import TOKEN_COLUMNS
+from astraflow_wire.groups import encode_group
+from astraflow_wire.messages import Task
+
+_FATAL = (FatalTaskError, UserError)
+_SAYS_ENOUGH = (WorkflowError, HostGone, WrongVersion, EngineError)
+
+
+class TaskFailed(Exception):
+    """A task that could not be rolled out: the text is for people; ``fatal`` if no attempt can succeed."""
+
+    def __init__(self, text: str, fatal: bool = False) -> None:
+        self.fatal = fatal
+        super().__init__(text)
+
+
+@dataclass
+class EpisodeCounters:
+    """What the episodes of a RaaS add up to."""
+
+    episodes: int = 0
+    rejected: int = 0
+    failed_tasks: int = 0
+    workflow_s: float = 0.0
+    reward_s: float = 0.0
+
+
+@dataclass
+class TaskRunner:
+    """Rolls out tasks with the run's workflow and reward over ``policies``."""
+
+    raas: str
+    workflow: NamedWorkflow
+    scorer: Scorer | None
+    policies: Mapping[str, PolicyHandle]
+    counters: EpisodeCounters = field(default_factory=EpisodeCounters)
+    turns: Turns = field(default_factory=Turns)
+    metrics: EpisodeMetrics = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.metrics = EpisodeMetrics(self.workflow.name)
+
+    async def run(
+        self,
+        task: Task,
+        episode_ended: Callable[[], None] = lambda: None,
+        incarnation: int = 0,
+    ) -> bytes:
+        """The push body of the task's group; :class:`TaskFailed` if there is none. ``episode_ended`` is
+        called for each episode, however it ended. ``incarnation`` is that of this RaaS when it took the task."""
+        prompt = Prompt(task.prompt_id, task.data)
+        engines = {name: self._engine(handle, task) for name, handle in self.policies.items()}
+        scoring: set[asyncio.Task[Any] | None] = set()
+        episodes: list[asyncio.Task[Trajectory | None]] = []
+        episodes += [
+            asyncio.create_task(self._episode(engines, prompt, scoring, episodes))
+            for _ in range(task.group_size)
+        ]
+        for episode in episodes:
+            episode.add_done_callback(lambda _: episode_ended())
+        try:
+            group_deadline_s = task.group_deadline_s or task.deadline_s
+            await ended(episodes, min(group_deadline_s, task.deadline_s), self._stopped_s)
+            _raise_first(episodes)
+            late = {episode for episode in episodes if not episode.done()}
+            played = [episode.result() for episode in episodes if episode not in late]
+            if late and (task.group_deadline_s is None or not any(played)):
+                raise self._missed_deadline(task, len(late), len(late & scoring))
+        except TaskFailed:
+            self.counters.failed_tasks += 1
+            raise
+        finally:
+            for episode in episodes:
+                episode.cancel()
+            # Nobody else reads what the others raised.
+            await asyncio.gather(*episodes, return_exceptions=True)
+        return self._push_body(task, played, len(late), incarnation)
+
+    @property
+    def callers(self) -> dict[CodeType, str]:
+        """The code that calls a user's, and whom it calls."""
+        workflow = (TaskRunner._play, FunctionWorkflow.run_episode)
+        found = {function.__code__: f"workflow {self.workflow.name!r}" for function in workflow}
+        if self.scorer is not None:
+            found[LoopScorer.score.__code__] = f"reward {self.scorer.name!r}"
+        return found
+
+    def _stopped_s(self) -> float:
+        return sum(handle.replicas.stopped_s for handle in self.policies.values())
+
+    def _missed_deadline(self, task: Task, late: int, scoring: int) -> TaskFailed:
+        deadline_s, key = task.deadline_s, "episode_deadline_s"
+        if task.group_deadline_s is not None:
+            deadline_s, key = task.group_deadline_s, "group_deadline_s"
+        text = (
+            f"workflow {self.workflow.name!r}: {late} of {task.group_size} episodes of prompt "
+            f"{task.prompt_id!r} missed the deadline of {deadline_s:g} s ([run] {key})"
+        )
+        if scoring and self.scorer is not None:
+            text += f"; {scoring} of them waited for reward {self.scorer.name!r}"
+        return TaskFailed(text)
+
+    def _engine(self, handle: PolicyHandle, task: Task) -> PolicyEngine:
+        wanted = task.sampling
+        sampling = Sampling(
+            max_tokens=wanted.max_tokens,
+            temperature=wanted.temperature,
+            top_p=wanted.top_p,
+            top_k=wanted.top_k,
+            min_p=wanted.min_p,
+            stop_sequences=tuple(
+                tuple(handle.tokenizer.encode(text).tolist()) for text in wanted.stop
+            ),
+        )
+        pinned = task.pinned.get(handle.replicas.policy)
+        return TaskPolicyEngine(handle, sampling, pinned, turns=self.turns)
+
+    def _push_body(
+        self,
+        task: Task,
+        played: list[Trajectory | None],
+        late: int,
+        incarnation: int,
+    ) -> bytes:
+        kept = tuple(trajectory for trajectory in played if trajectory is not None)
+        rejected = len(played) - len(kept)
+        self.counters.episodes += len(played)
+        self.counters.rejected += rejected
+        shown = [sequence for trajectory in kept[:1] for sequence in trajectory.sequences]
+        return encode_group(
+            Group(task.id, task.prompt_id, kept),
+            self.raas,
+            incarnation=incarnation,
+            rejected=rejected,
+            late=late,
+            eval_set=task.eval_set,
+            turns=shown_turns(shown, lambda policy: self.policies[policy].tokenizer.decode),
+        )
+
+    async def _episode(
+        self,
+        engines: Mapping[str, PolicyEngine],
+        prompt: Prompt,
+        scoring: set[asyncio.Task[Any] | None],
+        siblings: list[asyncio.Task[Trajectory | None]],
+    ) -> Trajectory | None:
+        try:
+            return await self._play(engines, prompt, scoring)
+        except (LoopBlocked, SystemExit, BaseExceptionGroup) as error:
+            # Now: the steps of its siblings come before those of whoever waits for all, and would block as well.
+            self.turns.was_blocked()
+            for each in siblings:
+                if each is not asyncio.current_task():
+                    each.cancel()
+            raise TaskFailed(f"{playing.get()} {_ending(error)} (prompt {prompt.id!r})") from error
+
+    async def _play(
+        self,
+        engines: Mapping[str, PolicyEngine],
+        prompt: Prompt,
+        scoring: set[asyncio.Task[Any] | None],
+    ) -> Trajectory | None:
+        began = time.monotonic()
+        playing.set(f"workflow {self.workflow.name!r}")
+        try:
+            trajectory = await self.workflow.workflow.run_episode(engines, prompt)
+        except Exception as error:
+            raise self._failed(_cause(error), prompt) from error
+        played = time.monotonic()
+        self.counters.workflow_s += played - began
+        if trajectory is None:
+            return None
+        scoring.add(asyncio.current_task())
+        trajectory = await self._rewarded(self._checked(trajectory, prompt), prompt, engines)
+        self.counters.reward_s += time.monotonic() - played
+        return trajectory
+
+    def _failed(self, error: Exception, prompt: Prompt) -> TaskFailed:
+        if isinstance(error, _FATAL):
+            return TaskFailed(f"prompt {prompt.id!r}: {error}", fatal=True)
+        who = f"workflow {self.workflow.name!r}"
+        if isinstance(error, _SAYS_ENOUGH):
+            return TaskFailed(f"{who} on prompt {prompt.id!r}: {error}")
+        return TaskFailed(f"{who} raised on prompt {prompt.id!r}: {describe(error)}")
+
+    def _checked(self, trajectory: Any, prompt: Prompt) -> Trajectory:
+        who = f"workflow {self.workflow.name!r} on prompt {prompt.id!r}"
+        if not isinstance(trajectory, Trajectory):
+            raise TaskFailed(
+                f"{who} returned {type(trajectory).__name__}; expected a Trajectory, or None to reject"
+            )
+        if not trajectory.sequences:
+            raise TaskFailed(
+                f"{who} returned a trajectory without sequences; return None to reject"
+            )
+        for index, sequence in enumerate(trajectory.sequences):
+            if not self._is_frozen(sequence) and (problem := self._problem(sequence)):
+                raise TaskFailed(f"{who} returned sequence {index} {problem}")
+        trained = tuple(s for s in trajectory.sequences if not self._is_frozen(s))
+        if not trained:
+            raise TaskFailed(
+                f"{who} returned sequences of frozen engines only, of which nothing is trained; return None to "
+                "reject"
+            )
+        try:
+            metrics = self.metrics.checked(trajectory.metrics, prompt.id)
+        except TypeError as error:
+            raise TaskFailed(f"{who} returned {error}") from error
+        return replace(trajectory, sequences=trained, metrics=metrics)
+
+    def _is_frozen(self, sequence: Sequence) -> bool:
+        handle = self.policies.get(sequence.policy)
+        return handle is not None and handle.frozen
+
+    def _problem(self, sequence: Sequence) -> str:
+        if sequence.policy not in self.policies:
+            known = ", ".join(map(repr, self.policies))
+            return f"of policy {sequence.policy!r}; the run has {known}"
+        sizes = {column.name: len(getattr(sequence, column.name)) for column in TOKEN_COLUMNS}
+        if len(sequence.tokens) < 1 or len(set(sizes.values())) > 1:
+            names, numbers = ", ".join(sizes), ", ".join(map(str, sizes.values()))
+            return f"with {names} of {numbers} elements; expected one length"
+        if sequence.loss_mask[0]:
+            return "whose first token is trained; there is nothing before it to predict it from"
+        if not np.isfinite(sequence.logprobs).all():
+            return "with log-probs that are not finite"
+        if sequence.versions[0] != NOT_SAMPLED:
+            return (
+                f"whose first token has a version; no policy samples it, which {NOT_SAMPLED} says"
+            )
+        if ((sequence.logprobs != 0) & (sequence.versions == NOT_SAMPLED)).any():
+            return "with a log-prob but no version; that is 0 where no policy sampled"
+        return next(sparse.problems(sequence), "")
+
+    async def _rewarded(
+        self, trajectory: Trajectory, prompt: Prompt, engines: Mapping[str, PolicyEngine]
+    ) -> Trajectory:
+        """The trajectory with a finite reward for each of its policies."""
+        policies = list(dict.fromkeys(s.policy for s in trajectory.sequences))
+        name = self.workflow.name
+        value: Any = trajectory.rewards
+        if not value and all(s.reward is not None for s in trajectory.sequences):
+            value = dict.fromkeys(policies, 0.0)
+        elif not value:
+            if self.scorer is None:
+                raise TaskFailed(
+                    f"workflow {name!r} left the rewards of prompt {prompt.id!r} empty and the run names "
+                    "no reward; add a [reward] table or let the workflow fill Trajectory.rewards"
+                )
+            name = self.scorer.name
+            value = await self._score(self.scorer, trajectory, prompt, engines)
+        try:
+            rewards = validated(name, value, policies, prompt.id)
+            for sequence in trajectory.sequences:
+                if sequence.reward is not None:
+                    validated(self.workflow.name, sequence.reward, [sequence.policy], prompt.id)
+        except WorkflowError as error:
+            raise TaskFailed(str(error)) from error
+        return replace(trajectory, rewards=rewards)
+
+    async def _score(
+        self,
+        scorer: Scorer,
+        trajectory: Trajectory,
+        prompt: Prompt,
+        engines: Mapping[str, PolicyEngine],
+    ) -> Any:
+        playing.set(f"reward {scorer.name!r}")
+        await self.turns()
+        try:
+            return await scorer.score(TrajectoryView(prompt, trajectory.completions), engines)
+        except WorkflowError as error:
+            raise TaskFailed(f"reward {scorer.name!r} on prompt {prompt.id!r}: {error}") from error
+        except Exception as error:
+            raise TaskFailed(
+                f"reward {scorer.name!r} raised on prompt {prompt.id!r}: {describe(error)}"
+            ) from error
+
+
+def _raise_first(episodes: Iterable[asyncio.Task[Any]]) -> None:
+    """Raise what one of them has raised; the siblings that it has cancelled say nothing."""
+    for episode in episodes:
+        if episode.done() and not episode.cancelled():
+            episode.result()
+
+
+def _cause(error: Exception) -> Exception:
+    """Of the errors of an :class:`asyncio.TaskGroup` the first, or one that no attempt can avoid."""
+    while isinstance(error, ExceptionGroup):
+        fatal, _ = error.split(_FATAL)
+        error = (fatal or error).exceptions[0]
+    return error
+
+
+def _ending(error: BaseException) -> str:
+    """What code did that ends more than its own episode; the first of a group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, LoopBlocked):
+        return error.block.what
+    if isinstance(error, SystemExit):
+        return f"wanted to end its process: {describe(error)}; raise an error instead"
+    return f"raised {describe(error)}"

@@ -1,0 +1,212 @@
+"""One policy as an episode sees it: an engine behind the sampling, the pin and the session of a task."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from astraflow_core.errors import WorkflowError
+from astraflow_core.protocols.workflow import Messages, PolicyEngine, Tokenizer, Tools
+from astraflow_core.types import Completion, GenerateRequest, GenerateResult, Sampling
+from astraflow_core.types import Sequence as TokenSequence
+from astraflow_runtime.raas.engines.replicas import Replicas
+from astraflow_runtime.raas.episodes.turns import Turns
+
+
+class FatalTaskError(WorkflowError):
+    """A task that no other attempt can do better."""
+
+
+class RenderingTokenizer(Tokenizer, Protocol):
+    """A tokenizer with a chat template."""
+
+    def render(
+        self, messages: Messages | str, add_generation_prompt: bool = True
+    ) -> npt.NDArray[np.int32]:
+        """Token ids of chat messages; a string is encoded as it is."""
+
+    def chat_text(self, messages: Messages, add_generation_prompt: bool, tools: Tools) -> str:
+        """The text of chat messages."""
+
+
+@dataclass
+class PolicyHandle:
+    """What all episodes share of a policy: its engines, its tokenizer, counters."""
+
+    replicas: Replicas
+    tokenizer: RenderingTokenizer
+    frozen: bool = False
+    tokens_generated: int = 0
+    prompt_tokens: int = 0
+    numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+
+class TaskPolicyEngine:
+    """Implements :class:`astraflow_core.protocols.workflow.PolicyEngine` for the episodes of one task."""
+
+    def __init__(
+        self,
+        handle: PolicyHandle,
+        sampling: Sampling,
+        pinned: int | None = None,
+        session: str = "",
+        turns: Turns | None = None,
+    ) -> None:
+        self._handle = handle
+        self._sampling = sampling
+        self._pinned = pinned
+        self._session = session
+        self._turns = turns or Turns()
+
+    @property
+    def policy(self) -> str:
+        """Name of the policy."""
+        return self._handle.replicas.policy
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Tokenizer of the policy's model."""
+        return self._handle.tokenizer
+
+    @property
+    def version(self) -> int:
+        """Version served now; -1 while there is none."""
+        version = self._handle.replicas.serving
+        return -1 if version is None else version
+
+    @property
+    def context_length(self) -> int:
+        """The most tokens, prompt and completion together, of the engines that run."""
+        return self._handle.replicas.context_length
+
+    @property
+    def sampling(self) -> Sampling:
+        """Sampling of this task."""
+        return self._sampling
+
+    def render(
+        self, messages: Messages | str, add_generation_prompt: bool = True
+    ) -> npt.NDArray[np.int32]:
+        """Token ids of chat messages by the model's template; a string is encoded as it is."""
+        return self._handle.tokenizer.render(messages, add_generation_prompt)
+
+    def chat_text(
+        self, messages: Messages, add_generation_prompt: bool = True, tools: Tools = ()
+    ) -> str:
+        """The text of chat messages by the model's template."""
+        return self._handle.tokenizer.chat_text(messages, add_generation_prompt, tools)
+
+    async def generate(
+        self, prompt: npt.NDArray[np.int32], sampling: Sampling | None = None
+    ) -> GenerateResult:
+        """Sample a continuation; what a pause cut short is continued with what it has."""
+        sampling = sampling or self._sampling
+        prompt = np.asarray(prompt, dtype=np.int32)
+        await self._handle.replicas.available()
+        self._check_length(len(prompt), sampling.max_tokens)
+        result = await self._request(prompt, sampling)
+        await self._turns()
+        if result.finish_reason != "abort":
+            return result
+        parts = [result]
+        while parts[-1].finish_reason == "abort":
+            done = sum(len(part.tokens) for part in parts)
+            if done >= sampling.max_tokens:
+                return _joined(parts, "length")
+            context = np.concatenate([prompt, *(part.tokens for part in parts)])
+            parts.append(
+                await self._request(
+                    context, replace(sampling, max_tokens=sampling.max_tokens - done)
+                )
+            )
+            whole = _cut_at_stop(
+                _joined(parts, parts[-1].finish_reason), done, sampling.stop_sequences
+            )
+            if whole is not None:
+                return whole
+        return _joined(parts, parts[-1].finish_reason)
+
+    async def _request(self, prompt: npt.NDArray[np.int32], sampling: Sampling) -> GenerateResult:
+        handle = self._handle
+        request = GenerateRequest(
+            id=str(next(handle.numbers)),
+            prompt=prompt,
+            sampling=sampling,
+            session=self._session,
+            pinned_version=self._pinned,
+        )
+        handle.prompt_tokens += len(prompt)
+        result = await handle.replicas.generate(request)
+        handle.tokens_generated += len(result.tokens)
+        return result
+
+    def _check_length(self, prompt: int, max_tokens: int) -> None:
+        context = self._handle.replicas.context_length
+        if prompt < 1:
+            raise FatalTaskError(f"policy {self.policy!r} was given an empty prompt")
+        if prompt + max_tokens > context:
+            raise FatalTaskError(
+                f"a prompt of {prompt} tokens + max_tokens {max_tokens} = {prompt + max_tokens} is over the "
+                f"context of policy {self.policy!r}, {context} tokens; lower [sampling] max_tokens or leave "
+                "out long prompts"
+            )
+
+    def sequence(
+        self, prompt: npt.NDArray[np.int32], result: GenerateResult, reward: float | None = None
+    ) -> TokenSequence:
+        """Prompt and sampled tokens as a sequence whose sampled tokens are trained."""
+        start, total = len(prompt), len(prompt) + len(result.tokens)
+        tokens = np.empty(total, np.int32)
+        tokens[:start] = prompt
+        tokens[start:] = result.tokens
+        mask = np.zeros(total, np.bool_)
+        mask[start:] = True
+        logprobs = np.zeros(total, np.float32)
+        logprobs[start:] = result.logprobs
+        versions = np.full(total, -1, np.int32)
+        versions[start:] = result.versions
+        return TokenSequence(self.policy, tokens, mask, logprobs, versions, reward)
+
+    def completion(self, result: GenerateResult) -> Completion:
+        """The decoded sampled part, for rewards."""
+        text = self._handle.tokenizer.decode(result.tokens)
+        return Completion(self.policy, text, result.tokens, result.finish_reason)
+
+    def session(self) -> PolicyEngine:
+        """The same policy with requests that share a session."""
+        name = f"session-{next(self._handle.numbers)}"
+        return TaskPolicyEngine(self._handle, self._sampling, self._pinned, name, self._turns)
+
+
+def _joined(parts: Sequence[GenerateResult], reason: str) -> GenerateResult:
+    return GenerateResult(
+        parts[0].id,
+        np.concatenate([part.tokens for part in parts]),
+        np.concatenate([part.logprobs for part in parts]),
+        np.concatenate([part.versions for part in parts]),
+        reason,  # type: ignore[arg-type]
+    )
+
+
+def _cut_at_stop(
+    result: GenerateResult, seam: int, stops: tuple[tuple[int, ...], ...]
+) -> GenerateResult | None:
+    """The result up to a stop sequence that lies across ``seam``, which the engine could not see whole."""
+    tokens = result.tokens.tolist()
+    ends = [
+        start + len(stop)
+        for stop in stops
+        for start in range(max(0, seam - len(stop) + 1), seam)
+        if tuple(tokens[start : start + len(stop)]) == stop
+    ]
+    if not ends:
+        return None
+    end = min(ends)
+    return GenerateResult(
+        result.id, result.tokens[:end], result.logprobs[:end], result.versions[:end], "stop"
+    )

@@ -1,0 +1,69 @@
+"""The turns of an episode as text, for people who look at a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from astraflow_core.types import Sequence
+from astraflow_wire.groups import Turn
+from astraflow_wire.limits import MAX_TURNS
+
+Tokens = npt.NDArray[np.int32]
+Decode = Callable[[Tokens], str]
+
+TURN_CHARACTERS = 1000
+"""Most characters of a turn; of a longer one its beginning and its end."""
+EPISODE_CHARACTERS = 1 << 14
+"""Most characters of all turns: the status has several episodes in every reply."""
+
+
+def shown_turns(sequences: Iterable[Sequence], decode: Callable[[str], Decode]) -> list[Turn]:
+    """All turns of an episode in the order of its ``sequences``, read from the tokens themselves: what the model saw and
+    what it sampled. A sequence that begins with all of the one before it, of the same policy, continues with that one.
+    ``decode``: policy → how its tokens become text."""
+    spans = list(_spans(sequences))
+    half = MAX_TURNS // 2
+    omitted = len(spans) - (MAX_TURNS - 1) if len(spans) > MAX_TURNS else 0
+    if omitted:
+        spans = spans[:half] + spans[half + omitted :]
+    most = min(TURN_CHARACTERS, EPISODE_CHARACTERS // max(1, len(spans)))
+    turns = [
+        Turn(role, policy, _text(tokens, decode(policy), most)) for role, policy, tokens in spans
+    ]
+    if omitted:
+        turns.insert(half, Turn("omitted", "", f"{omitted} turns are left out"))
+    return turns
+
+
+def _spans(sequences: Iterable[Sequence]) -> Iterator[tuple[str, str, Tokens]]:
+    """Role, policy and tokens of each turn."""
+    before: dict[str, Tokens] = {}
+    for sequence in sequences:
+        known = before.get(sequence.policy)
+        tokens = before[sequence.policy] = sequence.tokens
+        goes_on = known is not None and np.array_equal(tokens[: len(known)], known)
+        start = len(known) if known is not None and goes_on else 0
+        sampled = sequence.versions[start:] >= 0
+        edges = [0, *(np.flatnonzero(np.diff(sampled)) + 1).tolist(), len(sampled)]
+        for begin, end in pairwise(edges):
+            if begin == end:
+                continue
+            role = "assistant" if sampled[begin] else "environment" if start + begin else "prompt"
+            yield role, sequence.policy, tokens[start + begin : start + end]
+
+
+def _text(tokens: Tokens, decode: Decode, most: int) -> str:
+    """At most ``most`` characters; a token is at least one, so that no more of them than twice that are decoded."""
+    half = (most - 1) // 2
+    tokens = tokens[tokens >= 0]
+    if len(tokens) > 2 * most:
+        head, tail = decode(tokens[:most]), decode(tokens[-most:])
+    else:
+        head = tail = decode(tokens)
+        if len(head) <= most:
+            return head
+    return f"{head[:half]}…{tail[-half:]}"

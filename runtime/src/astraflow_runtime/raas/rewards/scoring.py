@@ -1,0 +1,105 @@
+"""Scores trajectories: async rewards on the event loop, those that may block in worker processes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from astraflow_core.catalog import Catalog
+from astraflow_core.component import Kind
+from astraflow_core.config.load import catalog_of_run, component_context
+from astraflow_core.config.models import RunConfig
+from astraflow_core.errors import WorkflowError
+from astraflow_core.protocols.workflow import PolicyEngine
+from astraflow_core.types import TrajectoryView
+from astraflow_runtime.raas.user_objects import UserObjects, asks_engines, name_of, score_function
+
+Engines = Mapping[str, PolicyEngine]
+NO_ENGINES: Engines = MappingProxyType({})
+
+
+class Scorer(Protocol):
+    """Scores a view, wherever that is done. ``name`` is the reward's, for errors."""
+
+    name: str
+
+    async def score(self, view: TrajectoryView, engines: Engines = NO_ENGINES) -> Any:
+        """What the reward returned, not validated."""
+
+
+class LoopScorer:
+    """Awaits an async reward on the event loop; one that asks for them is given the engines."""
+
+    def __init__(self, name: str, reward: Any) -> None:
+        self.name = name
+        self._score = score_function(reward)
+        self._asks = asks_engines(reward)
+
+    async def score(self, view: TrajectoryView, engines: Engines = NO_ENGINES) -> Any:
+        """What the reward returned."""
+        if self._asks:
+            return await self._score(view, engines=engines)
+        return await self._score(view)
+
+
+def build_reward(
+    config: RunConfig,
+    directory: Path,
+    raas: str,
+    token: str,
+    given: UserObjects,
+    catalog: Catalog | None = None,
+) -> tuple[str, Any]:
+    """Name and object of the run's reward: the user's own, or the component that the config names. ``catalog``: where one
+    is at hand."""
+    if given.reward is not None:
+        return name_of(given.reward), given.reward
+    assert config.reward is not None
+    context = component_context(config, directory, role="raas", policy="", name=raas, token=token)
+    context = replace(context, directory=context.directory / "reward")
+    catalog = catalog or catalog_of_run(config, directory)
+    return config.reward.use, catalog.build(Kind.REWARD, config.reward, context)
+
+
+def declares_blocking(config: RunConfig, catalog: Catalog) -> bool:
+    """Whether the reward that the config names says that it may block; it is not built for the answer."""
+    assert config.reward is not None
+    selected, _ = catalog.validate(Kind.REWARD, config.reward, "reward")
+    return "blocking" in selected.component.capabilities
+
+
+def as_number(value: Any) -> Any:
+    """Numbers of numpy and the like as plain floats, also within a dict; anything else as it is."""
+    if isinstance(value, dict):
+        return {str(key): as_number(each) for key, each in value.items()}
+    return float(value) if hasattr(value, "__float__") else value
+
+
+def validated(name: str, value: Any, policies: Iterable[str], prompt_id: str) -> dict[str, float]:
+    """Policy → reward for the ``policies`` of a trajectory; :class:`WorkflowError` names what is wrong."""
+    value = as_number(value)
+    if isinstance(value, dict):
+        missing = sorted(set(policies) - value.keys())
+        if missing:
+            raise WorkflowError(
+                f"reward {name!r} gave none for policy {', '.join(map(repr, missing))} on prompt {prompt_id!r}"
+            )
+        rewards = {policy: value[policy] for policy in policies}
+    else:
+        rewards = dict.fromkeys(policies, value)
+    for policy, reward in rewards.items():
+        if not isinstance(reward, float):
+            raise WorkflowError(
+                f"reward {name!r} returned {type(reward).__name__} for policy {policy!r} on prompt "
+                f"{prompt_id!r}; expected a number or a dict of policy to number"
+            )
+        if not math.isfinite(reward):
+            raise WorkflowError(
+                f"reward {name!r} returned {reward} for policy {policy!r} on prompt {prompt_id!r}; "
+                "a reward must be finite"
+            )
+    return rewards

@@ -1,0 +1,130 @@
+"""A worker process that scores views one at a time, for rewards that may block, hang or crash.
+
+Started as ``python -m astraflow_runtime.raas.rewards.worker SPEC FD``; length-prefixed msgpack over a socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from astraflow_core.types import Completion, Prompt, TrajectoryView
+from astraflow_engine_host.failures import describe
+from astraflow_engine_host.spec import TOKEN_VARIABLE, read_spec
+from astraflow_runtime.raas.rewards.scoring import as_number, build_reward
+from astraflow_runtime.raas.user_objects import load_user_objects, score_function
+from astraflow_wire.host.parent import end_with
+
+LENGTH = struct.Struct("<I")
+
+
+class WireCompletion(msgspec.Struct, frozen=True, array_like=True):
+    """A completion; ``tokens`` are int32 bytes."""
+
+    policy: str
+    text: str
+    tokens: bytes
+    finish_reason: str
+
+
+class WireView(msgspec.Struct, frozen=True, array_like=True):
+    """A trajectory view on its way to a worker."""
+
+    prompt_id: str
+    data: dict[str, Any]
+    completions: list[WireCompletion]
+
+
+class WorkerVerdict(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker answers: ``value`` as the reward returned it, or ``error`` for a person. The first
+    one, sent when the reward is built, has neither."""
+
+    value: float | dict[str, float] | None = None
+    error: str = ""
+
+
+def pack(view: TrajectoryView) -> bytes:
+    """A view as bytes."""
+    completions = [
+        WireCompletion(c.policy, c.text, np.asarray(c.tokens, np.int32).tobytes(), c.finish_reason)
+        for c in view.completions
+    ]
+    return msgspec.msgpack.encode(WireView(view.prompt.id, view.prompt.data, completions))
+
+
+def unpack(body: bytes) -> TrajectoryView:
+    """The view that was packed."""
+    wire = msgspec.msgpack.decode(body, type=WireView)
+    return TrajectoryView(
+        Prompt(wire.prompt_id, wire.data),
+        tuple(
+            Completion(c.policy, c.text, np.frombuffer(c.tokens, np.int32), c.finish_reason)
+            for c in wire.completions
+        ),
+    )
+
+
+def verdict_of(score: Callable[[TrajectoryView], Any], body: bytes) -> WorkerVerdict:
+    """What a reward says of a packed view; what it raises is an error in words."""
+    try:
+        value = score(unpack(body))
+        if inspect.isawaitable(value):
+            value = asyncio.run(_awaited(value))
+    except Exception as error:  # noqa: BLE001 - the RaaS raises it again, naming the reward
+        return WorkerVerdict(error=describe(error))
+    value = as_number(value)
+    try:
+        return WorkerVerdict(msgspec.convert(value, float | dict[str, float] | None))
+    except msgspec.ValidationError:
+        return WorkerVerdict(
+            error=f"returned {type(value).__name__}; expected a number or a dict of policy to number"
+        )
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+def _send(connection: socket.socket, verdict: WorkerVerdict) -> None:
+    body = msgspec.msgpack.encode(verdict)
+    connection.sendall(LENGTH.pack(len(body)) + body)
+
+
+def main() -> int:
+    """The process's entry point."""
+    spec = read_spec(Path(sys.argv[1]))
+    end_with(spec.parent, cleans_up=False)
+    logging.basicConfig(
+        level=logging.INFO, format=f"%(asctime)s {spec.raas} reward %(levelname)s %(message)s"
+    )
+    connection = socket.socket(fileno=int(sys.argv[2]))
+    directory = Path(spec.directory)
+    try:
+        given = load_user_objects(directory)
+        token = os.environ.get(TOKEN_VARIABLE, "")
+        _, reward = build_reward(spec.run_config, directory, spec.raas, token, given)
+        score = score_function(reward)
+    except Exception as error:  # the RaaS raises it again
+        logging.getLogger("astraflow.reward").exception("the reward could not be built")
+        _send(connection, WorkerVerdict(error=describe(error)))
+        return 1
+    _send(connection, WorkerVerdict())
+    stream = connection.makefile("rb")
+    while head := stream.read(LENGTH.size):
+        _send(connection, verdict_of(score, stream.read(LENGTH.unpack(head)[0])))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,403 @@
+"""The control loop of a RaaS: registers, leases tasks, renews its leases, pushes groups, leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from astraflow_core.config.models import RunConfig
+from astraflow_core.errors import AstraFlowError, DeadlineExceeded, RaasRefused, Refused, RunFailed
+from astraflow_core.types import Announcement
+from astraflow_runtime.raas.admission import AdmissionLimit
+from astraflow_runtime.raas.engines.colocation import OWN_DEVICES, Devices
+from astraflow_runtime.raas.engines.probing import Probes
+from astraflow_runtime.raas.engines.refresh import WeightRefresh
+from astraflow_runtime.raas.episodes.episodes import TaskFailed, TaskRunner
+from astraflow_runtime.raas.episodes.policy_engine import PolicyHandle
+from astraflow_runtime.raas.measurements import Measurements
+from astraflow_runtime.raas.thread_renewal import ThreadRenewal
+from astraflow_wire import messages
+from astraflow_wire.http.client import AsyncClient, SyncClient
+from astraflow_wire.http.raas_client import RaasClient
+
+log = logging.getLogger("astraflow.raas")
+LONG_POLL_S = 10.0
+FULL_S = 1.0
+"""How long a RaaS without room waits for some before it opens a poll that it would have to drop."""
+
+LEAVE_S = 3.0
+
+
+class RaasService:
+    """One RaaS as the dataflow sees it. ``policies`` and ``refreshes`` are by policy."""
+
+    def __init__(
+        self,
+        name: str,
+        config: RunConfig,
+        client: AsyncClient,
+        runner: TaskRunner,
+        policies: Mapping[str, PolicyHandle],
+        refreshes: Mapping[str, WeightRefresh],
+        devices: Devices = OWN_DEVICES,
+    ) -> None:
+        self.name, self.config = name, config
+        self.stopping = asyncio.Event()
+        self._runner = runner
+        self._policies, self._refreshes = policies, refreshes
+        self._devices = devices
+        self._tasks: dict[str, tuple[messages.Task, asyncio.Task[None]]] = {}
+        self._running = 0
+        self._room = asyncio.Event()
+        self._all_served = asyncio.Event()
+        self._serving_changed = asyncio.Event()
+        self._dataflow = RaasClient(
+            client,
+            name,
+            list(refreshes),
+            config.raas.max_concurrent_episodes,
+            self._take_news,
+            config.run.give_up_after_s,
+        )
+        self._in_contact = True
+        self.failure: AstraFlowError | None = None
+        self.probes = Probes(
+            {name: policies[name].replicas for name in refreshes}, config.run.deadline_s, devices
+        )
+        self.measurements = Measurements(
+            policies,
+            refreshes,
+            runner.counters,
+            lambda: self._running,
+            lambda: self.admission.limit,
+            self.probes.figures,
+        )
+        self.admission = AdmissionLimit(config.raas.max_concurrent_episodes, config.run.group_size)
+
+    def renews_in_thread(self, client: SyncClient) -> ThreadRenewal:
+        """What renews while the event loop, the running one, is blocked; ``client`` becomes its own."""
+        run = self.config.run
+        return ThreadRenewal(
+            client,
+            self._dataflow,
+            lambda: list(self._tasks),
+            self._take_news,
+            asyncio.get_running_loop(),
+            lambda: self._renew_s,
+            run.deadline_s,
+        )
+
+    @property
+    def ready(self) -> bool:
+        """Whether every policy and every frozen engine is served."""
+        return all(h.replicas.serving is not None for h in self._policies.values())
+
+    async def run(self) -> None:
+        """Register and work until cancelled; gives all leases back at the end. Raises what ended it."""
+        try:
+            await self._dataflow.register(self.config.run.start_deadline_s)
+            log.info(
+                "%s registered for %d episodes at once",
+                self.name,
+                self.config.raas.max_concurrent_episodes,
+            )
+            await self._work_until_one_fails()
+        except DeadlineExceeded as error:
+            raise self._lost_contact(error) from error
+        except RaasRefused:
+            self._in_contact = False  # nothing is left to say: another one speaks for this name
+            raise
+        finally:
+            await self._leave()
+
+    def _lost_contact(self, error: DeadlineExceeded) -> RunFailed:
+        self._in_contact = False
+        return RunFailed(f"{self.name} lost the dataflow: {error}")
+
+    async def _work_until_one_fails(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as loops:
+                loops.create_task(self._lease_loop())
+                loops.create_task(self._renew_loop())
+                loops.create_task(self.probes.run())
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    async def _leave(self) -> None:
+        """Abandon what runs and give all leases back."""
+        running = [task for _, task in self._tasks.values()]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        if not self._in_contact:
+            return
+        reason = "failed" if self.failure is not None else "stopped"
+        try:
+            # The last figures: a short run ends between two renewals.
+            await self._renew(LEAVE_S)
+            await self._dataflow.leave(reason, LEAVE_S)
+        except (DeadlineExceeded, Refused) as error:
+            log.info("%s could not tell the dataflow that it left: %s", self.name, error)
+
+    # -- leasing ---------------------------------------------------------------------------------
+
+    def _free(self) -> int:
+        """Episodes to ask for: as many as the engines really run, in the share of the replicas that answer;
+        none before every policy is served, or while a trainer wants the devices. A whole group if nothing
+        runs, however large it is."""
+        answering = min((h.replicas.answering for h in self._policies.values()), default=0.0)
+        if not (self.ready and answering) or self._devices.yielding:
+            return 0
+        group = self.config.run.group_size
+        free = int(self.admission.limit * answering) - self._running
+        if self._running == 0:
+            return max(free, group)
+        return free if free >= group else 0
+
+    async def _lease_loop(self) -> None:
+        while True:
+            self._room.clear()
+            if free := self._free():
+                await self._lease(free)
+            elif not (self.ready and await self._room_within(FULL_S)):
+                await self._hear_news()
+
+    async def _room_within(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._room.wait()
+        return self._room.is_set()
+
+    async def _hear_news(self) -> None:
+        """A poll for news only, dropped as soon as there is disk space for tasks."""
+        poll = asyncio.ensure_future(self._lease(0))
+        room = asyncio.ensure_future(self._room.wait())
+        try:
+            await asyncio.wait({poll, room}, return_when=asyncio.FIRST_COMPLETED)
+            if poll.done():
+                poll.result()
+        finally:
+            for waiting in (poll, room):
+                waiting.cancel()
+            await asyncio.gather(poll, room, return_exceptions=True)
+
+    async def _lease(self, free: int) -> None:
+        serving, seen = self._serving(), self._seen()
+        for task in await self._dataflow.lease(free, LONG_POLL_S, serving, seen):
+            self._start(task)
+
+    def _serving(self) -> dict[str, int]:
+        served = {policy: refresh.serving for policy, refresh in self._refreshes.items()}
+        return {policy: version for policy, version in served.items() if version is not None}
+
+    def _seen(self) -> dict[str, int]:
+        return {policy: refresh.seen for policy, refresh in self._refreshes.items()}
+
+    # -- news ------------------------------------------------------------------------------------
+
+    def _take_news(self, news: messages.Notices) -> None:
+        for entry in news.announcements:
+            if (refresh := self._refreshes.get(entry.policy)) is not None:
+                refresh.hear(
+                    Announcement(
+                        entry.policy,
+                        entry.version,
+                        entry.transport,
+                        tuple(entry.endpoints),
+                        entry.digest,
+                        entry.size,
+                    )
+                )
+                self.probes.hear(entry)
+        for policy, refresh in self._refreshes.items():
+            refresh.pin(news.pins.get(policy))
+        for revoked in news.revoked:
+            if (found := self._tasks.get(revoked.task)) is not None:
+                log.info("task %s is revoked: %s", revoked.task, revoked.reason)
+                found[1].cancel()
+        if news.stop:
+            self.stopping.set()
+
+    def served_changed(self) -> None:
+        """A host started or ended, or a version was loaded: there may be room now."""
+        self._room.set()
+        self._serving_changed.set()
+        self.probes.changed()
+        if self.ready:
+            self._all_served.set()
+        else:
+            self._all_served.clear()
+
+    # -- tasks -----------------------------------------------------------------------------------
+
+    def _start(self, task: messages.Task) -> None:
+        if task.id in self._tasks:
+            return
+        self._running += task.group_size
+        self._tasks[task.id] = (task, asyncio.create_task(self._handle(task)))
+
+    async def _handle(self, task: messages.Task) -> None:
+        running = task.group_size
+
+        def episode_ended() -> None:
+            # The places of those that are done are free while the longest of the group continues.
+            nonlocal running
+            if running:
+                running -= 1
+                self._running -= 1
+                if self._free():
+                    self._room.set()
+
+        try:
+            with contextlib.ExitStack() as holds:
+                for policy, version in task.pinned.items():
+                    if (refresh := self._refreshes.get(policy)) is not None:
+                        holds.enter_context(refresh.hold(version))
+                await self._roll_out(task, episode_ended)
+        except DeadlineExceeded as error:
+            self._end(self._lost_contact(error))
+        except AstraFlowError as error:
+            self._end(error)
+        finally:
+            self._running -= running
+            running = 0
+            del self._tasks[task.id]
+            self._room.set()
+
+    def _end(self, error: AstraFlowError) -> None:
+        self.failure = self.failure or error
+        self.stopping.set()
+
+    async def _roll_out(self, task: messages.Task, episode_ended: Callable[[], None]) -> None:
+        incarnation = self._dataflow.incarnation
+        try:
+            await self._until_all_served(task.deadline_s)
+            async with self._devices.use():
+                body = await self._runner.run(task, episode_ended, incarnation)
+            await self._dataflow.push(body)
+        except TaskFailed as error:
+            await self._fail(task, str(error), error.fatal)
+        except Refused as error:
+            await self._fail(
+                task, f"the dataflow refused the group of prompt {task.prompt_id!r}: {error}"
+            )
+
+    async def _until_all_served(self, deadline_s: float) -> None:
+        """A host may have died while its RaaS asked for work."""
+        try:
+            async with asyncio.timeout(deadline_s):
+                await self._all_served.wait()
+        except TimeoutError:
+            absent = ", ".join(
+                repr(p) for p, h in self._policies.items() if h.replicas.serving is None
+            )
+            raise TaskFailed(
+                f"{self.name} had no version of policy {absent} to serve for {deadline_s:g} s"
+            ) from None
+
+    async def _fail(self, task: messages.Task, error: str, fatal: bool = False) -> None:
+        log.warning("task %s failed: %s", task.id, error)
+        await self._dataflow.fail(task.id, error, fatal)
+
+    # -- renewal ---------------------------------------------------------------------------------
+
+    async def _renew_loop(self) -> None:
+        """Renews at fixed times, and at once when another version is served: the dataflow holds back work
+        from a RaaS that it believes to be too far behind."""
+        asked = time.monotonic()
+        while True:
+            every_s = self._renew_s
+            with contextlib.suppress(TimeoutError):
+                # Not wait_for, which until Python 3.12 may swallow a cancellation.
+                async with asyncio.timeout(every_s):
+                    await self._serving_changed.wait()
+            self._serving_changed.clear()
+            if time.monotonic() - asked >= every_s:
+                await self._ask_engines()
+                asked = time.monotonic()
+            await self._renew()
+
+    @property
+    def _renew_s(self) -> float:
+        return min(self.config.run.lease_s / 3, self._dataflow.renew_s)
+
+    async def _renew(self, deadline_s: float | None = None) -> None:
+        serving, seen = self._serving(), self._seen()
+        await self._dataflow.renew(
+            list(self._tasks), serving, seen, self.measurements.collect(), self.waits(), deadline_s
+        )
+
+    async def _ask_engines(self) -> None:
+        """At once, and for no longer than half a renewal: hosts that hang must not delay the next."""
+        running = self._running
+        half = self._renew_s / 2
+        await asyncio.gather(*(h.replicas.look(half) for h in self._policies.values()))
+        limit = self.admission.limit
+        self.admission.observe(
+            running, {policy: h.replicas.pressure() for policy, h in self._policies.items()}
+        )
+        if self.admission.limit != limit:
+            log.info(
+                "%s takes %d episodes at once; %s",
+                self.name,
+                self.admission.limit,
+                self.admission.reason or "nothing waits",
+            )
+            self._room.set()
+
+    # -- for people ------------------------------------------------------------------------------
+
+    def waits(self) -> list[messages.Wait]:
+        """What this RaaS waits for."""
+        found = [wait for refresh in self._refreshes.values() for wait in refresh.waits()]
+        found += [wait for handle in self._policies.values() for wait in handle.replicas.waits()]
+        found += [wait for wait in (self._devices.wait(),) if wait is not None]
+        return [
+            messages.Wait(
+                who=f"{self.name}: {wait.who}",
+                for_whom=wait.for_whom,
+                what=wait.what,
+                since_s=wait.since_s,
+                until_s=wait.until_s,
+            )
+            for wait in found
+        ]
+
+    def replicas(self) -> dict[str, list[dict[str, Any]]]:
+        """The state of each replica of each policy and frozen engine, JSON-like."""
+        return {policy: handle.replicas.report() for policy, handle in self._policies.items()}
+
+    def status(self) -> dict[str, Any]:
+        """The state of this RaaS, JSON-like."""
+        return {
+            "raas": self.name,
+            "pid": os.getpid(),
+            "time": time.time(),
+            "ready": self.ready,
+            "serving": self._serving(),
+            "seen": self._seen(),
+            "episodes_running": self._running,
+            "tasks": sorted(self._tasks),
+            "admission": {
+                "episodes": self.admission.limit,
+                "most": self.config.raas.max_concurrent_episodes,
+                "reason": self.admission.reason,
+            },
+            "replicas": self.replicas(),
+            "metrics": self.measurements.collect(),
+            "waits": [
+                {
+                    "who": w.who,
+                    "for_whom": w.for_whom,
+                    "what": w.what,
+                    "since_s": w.since_s,
+                    "until_s": w.until_s,
+                }
+                for w in self.waits()
+            ],
+        }

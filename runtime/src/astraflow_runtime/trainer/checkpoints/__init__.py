@@ -1,0 +1,1 @@
+"""What a trainer saves: checkpoints, and the final models."""

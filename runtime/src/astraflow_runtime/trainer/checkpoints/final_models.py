@@ -1,0 +1,57 @@
+"""The models that a run leaves: each folder is whole or not there, and a full disk is given time to be cleared."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from astraflow_core.errors import NoRoom
+from astraflow_wire.host.disk import LOOK_S, is_full
+
+log = logging.getLogger(__name__)
+
+
+def leave_folder(folder: Path, write: Callable[[Path], None]) -> None:
+    """Have ``write`` fill a folder beside ``folder``, which then takes its place. :class:`NoRoom` if the disk is full;
+    what was there stays."""
+    draft = folder.with_name(f".{folder.name}.partial")
+    if draft.exists():
+        shutil.rmtree(draft)
+    try:
+        draft.mkdir(parents=True)
+        write(draft)
+    except Exception as error:
+        full = is_full(error, folder.parent)
+        shutil.rmtree(draft, ignore_errors=True)
+        if full:
+            raise NoRoom(f"{folder}: {error}") from error
+        raise
+    if folder.exists():
+        shutil.rmtree(folder)
+    draft.rename(folder)
+
+
+def retry_until(write: Callable[[], None], give_up_after_s: float) -> None:
+    """Write what would be lost, again and again while there is no room for it; :class:`NoRoom` after
+    ``give_up_after_s``."""
+    until = time.monotonic() + give_up_after_s
+    told = False
+    while True:
+        try:
+            write()
+        except NoRoom as error:
+            if time.monotonic() > until:
+                raise
+            if not told:
+                log.warning(
+                    "%s; it is retried for %.0f s; free some disk space", error, give_up_after_s
+                )
+            told = True
+        else:
+            if told:
+                log.warning("there is disk space again: it is written")
+            return
+        time.sleep(LOOK_S)

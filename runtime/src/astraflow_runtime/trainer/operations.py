@@ -1,0 +1,146 @@
+"""What the loop asks of a trainer. Every rank does the same, in the same order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from astraflow_core.config.models import RunConfig
+from astraflow_core.protocols.algorithm import Algorithm
+from astraflow_core.protocols.trainer import ExportsShards, SavesLater, Sleeps, Trainer
+from astraflow_core.protocols.transport import ShardPublisher
+from astraflow_core.types import Batch, ExportedTensor, Manifest
+from astraflow_runtime.trainer.updates.probe import probe
+from astraflow_runtime.trainer.updates.update import update
+from astraflow_wire.host.process import freeze_gc_after_startup
+from astraflow_wire.messages import Probe
+
+Floats = npt.NDArray[np.float32]
+
+
+class Operations:
+    """The operations on one process. ``agree`` makes the per-token results of all ranks those of rank 0, so
+    that each continues with the same bytes; on one rank there is nothing to agree on. ``saves_later``: the
+    trainer has the capability ``async_save``. ``shards``: where this rank publishes its own blocks, if it does.
+    ``sleeps``: the trainer has the capability ``sleep``."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        policy: str,
+        trainer: Trainer,
+        algorithm: Algorithm,
+        agree: Callable[[Floats], Floats] = lambda given: given,
+        saves_later: bool = False,
+        shards: ShardPublisher | None = None,
+        sleeps: bool = False,
+    ) -> None:
+        self._run, self._table = config.run, config.policies[policy]
+        self._trainer, self._algorithm = trainer, algorithm
+        self._saves_later = cast(SavesLater, trainer) if saves_later else None
+        self._shards = shards
+        self._sleeper = cast(Sleeps, trainer) if sleeps else None
+        self._asleep = False
+        self._agreed = _Agreed(trainer, agree)
+
+    @property
+    def weights_kind(self) -> str:
+        """``"full"``, or ``"adapter"`` if the trainer exports one."""
+        return str(getattr(self._trainer, "weights_kind", "full"))
+
+    def meet(self) -> None:
+        """Wait until every rank is there."""
+
+    def set_up(self, checkpoint: Path | None) -> None:
+        """Load the model, and continue from ``checkpoint`` if there is one."""
+        with freeze_gc_after_startup():
+            self._trainer.setup(
+                Path(self._table.model),
+                total_steps=self._run.steps * self._table.mini_batches,
+                needs=self._algorithm.needs,
+            )
+        if checkpoint is not None:
+            self._trainer.load(checkpoint)
+
+    def update(self, batch: Batch, step: int) -> dict[str, float]:
+        """Train on a batch; the metrics."""
+        return update(
+            batch,
+            self._agreed,
+            self._algorithm,
+            parts=self._table.mini_batches,
+            seed=self._run.seed,
+            step=step,
+        )
+
+    def probe(self, batch: Batch) -> Probe:
+        """What the trainer says of a few rows of the batch that was trained on last."""
+        return probe(self._agreed, batch)
+
+    def export(self) -> Iterator[ExportedTensor]:
+        """The current weights."""
+        return self._trainer.export()
+
+    def publish_shards(self, version: int, derives_from: int | None) -> Manifest:
+        """Publish what this rank holds of the current weights."""
+        assert self._shards is not None, "this trainer publishes whole tensors"
+        exporter = cast(ExportsShards, self._trainer)
+        return self._shards.publish(version, exporter.export_shards, derives_from)
+
+    def retain_shards(self, versions: frozenset[int]) -> None:
+        """Let go of all that this rank has published but the newest and these."""
+        assert self._shards is not None, "this trainer publishes whole tensors"
+        self._shards.retain(versions)
+
+    def save(self, folder: Path) -> None:
+        """Write the whole state, or begin to (:meth:`finish_save`)."""
+        self._trainer.save(folder)
+
+    def finish_save(self, wait: bool) -> bool:
+        """Whether all that :meth:`save` began is written; with ``wait`` it is then."""
+        return self._saves_later is None or self._saves_later.finish_save(wait)
+
+    def save_model(self, folder: Path) -> None:
+        """Write a Hugging Face folder."""
+        self._trainer.save_model(folder)
+
+    def take_devices(self, ours: bool) -> None:
+        """Take the devices, or leave them to the engines; nothing for a trainer that cannot sleep."""
+        if self._sleeper is None or ours != self._asleep:
+            return
+        if ours:
+            self._sleeper.wake()
+        else:
+            self._sleeper.sleep()
+        self._asleep = not ours
+
+    def close(self) -> None:
+        """Free everything."""
+        self._trainer.close()
+        if self._shards is not None:
+            self._shards.close()
+
+
+class _Agreed:
+    """A trainer whose results are the same on every rank."""
+
+    def __init__(self, trainer: Trainer, agree: Callable[[Floats], Floats]) -> None:
+        self._trainer, self._agree = trainer, agree
+        self.proximal_in_step = bool(getattr(trainer, "proximal_in_step", False))
+
+    @property
+    def reference_is_current(self) -> bool:
+        return bool(getattr(self._trainer, "reference_is_current", False))
+
+    def logprobs(self, batch: Batch, model: Literal["current", "reference"]) -> Floats:
+        return self._agree(self._trainer.logprobs(batch, model))
+
+    def values(self, batch: Batch) -> Floats:
+        return self._agree(self._trainer.values(batch))
+
+    def step(self, batch: Batch, algorithm: Algorithm, step: int) -> dict[str, float]:
+        return self._trainer.step(batch, algorithm, step)

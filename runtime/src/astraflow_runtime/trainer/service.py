@@ -1,0 +1,262 @@
+"""The loop of a trainer: batch, update, publish, acknowledge."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from astraflow_core.config.models import PolicyTable, RunConfig
+from astraflow_core.errors import AstraFlowError, NonFiniteLoss, NoRoom
+from astraflow_core.hooks import Hooks
+from astraflow_core.types import Batch, RunInfo
+from astraflow_runtime.device_turn import FOLDER, SharedDeviceLock
+from astraflow_runtime.trainer.checkpoints.final_models import leave_folder, retry_until
+from astraflow_runtime.trainer.checkpoints.saving import Saving
+from astraflow_runtime.trainer.checkpoints.store import Checkpoints
+from astraflow_runtime.trainer.operations import Operations
+from astraflow_runtime.trainer.publishing import Versions
+from astraflow_runtime.trainer.ranks.channel import RankLost
+from astraflow_runtime.trainer.updates.bad_batches import keep_batch
+from astraflow_runtime.trainer.updates.misfits import without_misfits
+from astraflow_runtime.trainer.upstream import DataflowClient, DataflowSilent
+from astraflow_wire.batches import NoBatch
+from astraflow_wire.host.disk import LONGEST_WAIT_S
+from astraflow_wire.model_files.model_limits import ModelLimits
+
+log = logging.getLogger(__name__)
+
+MOST_SKIPPED = 10
+"""Batches in a row whose loss is not finite: after so many the weights must be at fault."""
+
+
+class TrainerService:
+    """Drives one trainer until the dataflow has no more batches, or until :attr:`stop` is set."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        run: RunInfo,
+        policy: str,
+        operations: Operations,
+        versions: Versions,
+        dataflow: DataflowClient,
+        hooks: Hooks,
+        reshards: bool = False,
+    ) -> None:
+        self._config, self._run, self._policy = config, run, policy
+        self._table: PolicyTable = config.policies[policy]
+        self._operations = operations
+        self._versions, self._dataflow, self._hooks = versions, dataflow, hooks
+        self._checkpoints = Checkpoints(
+            run.directory / "checkpoints" / policy,
+            policy,
+            keep=config.checkpoint.keep,
+            trainer=self._table.trainer.use,
+            ranks=self._table.trainer.ranks,
+            reshards=reshards,
+        )
+        self._saving = Saving(self._checkpoints, operations, dataflow, config.checkpoint)
+        self._updates = 0
+        self._waited_s = 0.0
+        self._best_version = -1
+        self._probed = 0
+        self._skipped = 0
+        self._lost: DataflowSilent | None = None
+        self._limits = ModelLimits.of(Path(self._table.model))
+        self._left_out = 0
+        self.stop = threading.Event()
+        dataflow.given_up = self.stop.is_set
+
+    def run(self) -> None:
+        """Everything from the first version to the model that is left at the end. A trainer that was
+        killed continues from its last checkpoint: its first version gets the next free number."""
+        try:
+            self._begin()
+        except DataflowSilent as error:
+            if not self.stop.is_set():
+                raise
+            log.warning("%s; no update was made", error)
+            return
+        batch: Batch | None = None
+        try:
+            while (batch := self._wait_for_batch()) is not None:
+                self._train(batch)
+        except NonFiniteLoss as error:
+            self._dataflow.failed(error, _name(batch))
+            raise NonFiniteLoss(f"{error}; {self._leave_weights_before()}") from error
+        except DataflowSilent as error:
+            log.error("%s; the state after %d updates is saved", error, self._updates)
+            self._lost = error
+        except RankLost:
+            raise  # no fault of the run: the group is started again
+        except AstraFlowError as error:
+            self._dataflow.failed(error, _name(batch))
+            raise
+        self._finish()
+        if self._lost is not None and not self.stop.is_set():
+            raise self._lost
+
+    def _finish(self) -> None:
+        """Save the last state and leave the model, whether the dataflow is still there or not; where there is no room
+        for one, there may be for the other."""
+        alone, allowed = self._table.trainer.ranks == 1, self._config.run.deadline_s
+        longest = allowed if self.stop.is_set() else LONGEST_WAIT_S
+        full = False
+        try:
+            retry_until(self._save_last, allowed if alone else longest)
+        except NoRoom as error:
+            log.warning("%s; the model is left first", error)
+            full = True
+        # Once rank 0 has given up, others wait in a collective: they are all started again.
+        retry_until(self._leave_models, longest if alone else 0.0)
+        if full:
+            retry_until(self._save_last, longest)
+        if self._lost is None:
+            self._saving.leave(self._updates, self._updates >= self._run.steps)
+
+    def _save_last(self) -> None:
+        self._saving.finish(self._updates, self._versions.newest)
+
+    def _begin(self) -> None:
+        with self._told():  # who fails before the others are there says so without a number, which counts until then
+            self._operations.meet()
+        saved = self._checkpoints.sound()
+        registered = self._dataflow.register([0, *saved], self._config.run.start_deadline_s)
+        self._updates = registered.updates
+        self._checkpoints.forget_after(self._updates)
+        with self._told(), self._devices():
+            self._set_up(self._checkpoints.chosen(self._updates))
+            self._publish(registered.highest_version + 1)
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Tell the dataflow why a trainer of several ranks cannot begin."""
+        try:
+            yield
+        except RankLost:
+            raise
+        except AstraFlowError as error:
+            if (
+                self._table.trainer.ranks > 1
+            ):  # of several processes nobody sees which one said what
+                self._dataflow.failed(error)
+            raise
+
+    @contextlib.contextmanager
+    def _devices(self) -> Iterator[None]:
+        """The devices, which engines let go of if they share them; so does the trainer afterwards, if it can."""
+        run = self._config.run
+        if not run.colocated:
+            yield
+            return
+        turn = SharedDeviceLock(self._run.directory / "state" / FOLDER, f"trainer-{self._policy}")
+        with turn.exclusive(
+            max(run.give_up_after_s, run.start_deadline_s + run.episode_deadline_s)
+        ):
+            self._operations.take_devices(True)
+            yield
+            self._operations.take_devices(False)
+
+    def _set_up(self, checkpoint: Path | None) -> None:
+        self._operations.set_up(checkpoint)
+        if checkpoint is not None:
+            self._saving.begin_with(self._updates)
+            log.info("continuing from %s", checkpoint)
+
+    def _wait_for_batch(self) -> Batch | None:
+        started = time.monotonic()
+        while not self.stop.is_set():
+            answer = self._dataflow.next_batch(self._versions.newest)
+            if isinstance(answer, Batch):
+                self._waited_s = time.monotonic() - started
+                fitting = without_misfits(answer, self._limits)
+                self._left_out = len(answer) - len(fitting)
+                return fitting
+            if answer.ended:
+                self._note_end(answer)
+                return None
+            self._saving.look(self._updates, self._versions.newest)
+        log.info("stopping after %d updates", self._updates)
+        return None
+
+    def _note_end(self, answer: NoBatch) -> None:
+        self._best_version = answer.best_version
+        log.info("no more batches after %d updates: %s", self._updates, answer.reason)
+
+    def _train(self, batch: Batch) -> None:
+        step = self._updates
+
+        def call() -> dict[str, float]:
+            if not len(batch):
+                return {"skipped": 1.0}
+            try:
+                return self._operations.update(batch, step)
+            except NonFiniteLoss as error:
+                return self._after_nonfinite(error, batch)
+
+        with self._devices():
+            metrics = dict(self._hooks.train_step(self._run, step, batch, call))
+            self._updates += 1
+            if self._left_out:
+                metrics["rows_left_out"] = self._left_out
+            metrics["wait_s"] = self._waited_s
+            metrics["checkpoint_s"] = self._saving.take_stall_s()
+            if self._updates % self._table.publish_every == 0 or self._updates == self._run.steps:
+                metrics["publish_s"] = self._publish(self._versions.newest + 1, batch)
+        acknowledged = self._dataflow.acknowledge(batch.id, self._versions.newest, metrics)
+        self._versions.retain(acknowledged.retain)
+        self._hooks.step_ended(self._run, self._updates, metrics)
+        if "skipped" not in metrics:
+            self._skipped = 0
+        if acknowledged.stop:
+            self.stop.set()
+        self._saving.after_update(self._updates, self._versions.newest)
+
+    def _publish(self, version: int, batch: Batch | None = None) -> float:
+        """Publish, with a probe of the rows of ``batch`` if one is due."""
+        every, asked = self._config.run.probe_every, None
+        if every and batch and self._updates - self._probed >= every:
+            asked, self._probed = self._operations.probe(batch), self._updates
+        seconds = self._versions.publish(self._operations, version, asked)
+        self._hooks.weights_published(self._run, self._policy, version)
+        return seconds
+
+    def _after_nonfinite(self, error: NonFiniteLoss, batch: Batch) -> dict[str, float]:
+        """Keep the batch, and continue without an update from it if that is wanted and has not happened too often
+        in a row."""
+        kept = keep_batch(self._run.directory, batch)
+        self._skipped += 1
+        problem = NonFiniteLoss(f"{error} in batch {batch.id}; {kept}")
+        if self._config.run.on_nonfinite == "stop" or self._skipped > MOST_SKIPPED:
+            raise problem from error
+        log.warning("%s; it is left out", problem)
+        return {"skipped": 1.0}
+
+    def _model_folder(self, suffix: str = "") -> Path:
+        return self._run.directory / "models" / f"{self._policy}{suffix}"
+
+    def _leave_models(self) -> None:
+        """The last weights as a Hugging Face folder, and the best version's if that is another."""
+        leave_folder(self._model_folder(), self._operations.save_model)
+        if self._best_version not in (-1, self._versions.newest):
+            leave_folder(self._model_folder("-best"), self._write_best)
+
+    def _write_best(self, folder: Path) -> None:
+        self._operations.save_model(folder)
+        self._versions.write(self._best_version, folder, self._config.run.deadline_s)
+
+    def _leave_weights_before(self) -> str:
+        """Where they are."""
+        try:
+            self._leave_models()
+        except NoRoom as error:
+            return f"there is no disk space for the weights before that step: {error}"
+        return f"the weights before that step are in {self._model_folder()}"
+
+
+def _name(batch: Batch | None) -> str:
+    return "" if batch is None else batch.id

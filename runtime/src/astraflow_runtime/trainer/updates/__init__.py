@@ -1,0 +1,1 @@
+"""Updates: a batch is checked, then trained on; what cannot be trained on is told."""

@@ -1,0 +1,175 @@
+"""One update: what the algorithm needs is added to the batch, then one optimizer step a mini-batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from astraflow_core.errors import PreflightError
+from astraflow_core.protocols.algorithm import NEEDS, Algorithm
+from astraflow_core.seeds import derive_seed
+from astraflow_core.types import Batch
+from astraflow_runtime.trainer.updates.checks import check_batch, check_given
+
+
+def check_needs(
+    algorithm: Algorithm, algorithm_name: str, trainer_name: str, has: frozenset[str]
+) -> None:
+    """Refuse an algorithm whose needs the trainer does not meet, before anything is loaded."""
+    if unknown := algorithm.needs - NEEDS:
+        raise PreflightError(
+            f"algorithm {algorithm_name!r} needs {', '.join(sorted(unknown))}, which no trainer knows; "
+            f"the needs are {', '.join(sorted(NEEDS))}"
+        )
+    # Current log-probs come from the same pass as proximal ones.
+    wanted = {"proximal" if need == "current" else need for need in algorithm.needs}
+    if missing := wanted - has:
+        raise PreflightError(
+            f"algorithm {algorithm_name!r} as configured needs {', '.join(sorted(missing))}; "
+            f"trainer {trainer_name!r} does not offer it"
+        )
+
+
+Rows = npt.NDArray[np.int64]
+
+
+class Computing(Protocol):
+    """What an update asks of a :class:`astraflow_core.protocols.trainer.Trainer`."""
+
+    def logprobs(
+        self, batch: Batch, model: Literal["current", "reference"]
+    ) -> npt.NDArray[np.float32]:
+        """Log-probs of every token."""
+
+    def values(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """Values of the states before every token."""
+
+    def step(self, batch: Batch, algorithm: Algorithm, step: int) -> dict[str, float]:
+        """One optimizer step."""
+
+
+def prepare(batch: Batch, trainer: Computing, algorithm: Algorithm, proximal: bool = True) -> Batch:
+    """The batch with reference and proximal log-probs and values, as needed, and its advantages. Without
+    ``proximal`` these log-probs are left to :func:`spared_proximal`."""
+    check_batch(batch)
+    given = {}
+    if "reference" in algorithm.needs:
+        given["reference"] = trainer.logprobs(batch, "reference")
+    if "proximal" in algorithm.needs and proximal:
+        alike = _reference_is_current(trainer, algorithm)
+        given["proximal"] = given["reference"] if alike else trainer.logprobs(batch, "current")
+    if "values" in algorithm.needs:
+        given["values"] = trainer.values(batch)
+    check_given(batch, "the trainer", given)
+    batch = replace(batch, **given)  # type: ignore[arg-type]
+    advantages = algorithm.advantages(batch)
+    check_given(batch, "the algorithm", {"advantages": advantages})
+    return replace(batch, advantages=advantages)
+
+
+def spares_proximal(trainer: Computing, algorithm: Algorithm) -> bool:
+    """Whether the loss of the first mini-batch, whose weights are those at the start of the update, can take its
+    proximal log-probs from its own pass."""
+    early = "current" in algorithm.needs or not getattr(algorithm, "proximal_in_loss", False)
+    return (
+        "proximal" in algorithm.needs
+        and not early
+        and bool(getattr(trainer, "proximal_in_step", False))
+    )
+
+
+def _reference_is_current(trainer: Computing, algorithm: Algorithm) -> bool:
+    """Whether reference log-probs, which are computed anyway, are those of the current weights."""
+    alike = bool(getattr(trainer, "reference_is_current", False))
+    return alike and "reference" in algorithm.needs
+
+
+def spared_proximal(
+    batch: Batch, trainer: Computing, algorithm: Algorithm, cuts: Sequence[Rows]
+) -> Batch:
+    """The batch with proximal log-probs of all mini-batches but the first, which does without."""
+    if len(cuts) < 2:
+        return batch
+    if _reference_is_current(trainer, algorithm):
+        return replace(batch, proximal=batch.reference)
+    rows = np.sort(np.concatenate(cuts[1:]))
+    found = trainer.logprobs(batch.take(rows), "current")
+    check_given(batch.take(rows), "the trainer", {"proximal": found})
+    proximal = np.zeros(len(batch.tokens), np.float32)
+    proximal[np.isin(batch.row_of_token, rows)] = found
+    return replace(batch, proximal=proximal)
+
+
+def mini_batch_rows(batch: Batch, count: int, seed: int) -> list[Rows]:
+    """The rows of ``count`` parts of a batch, ascending, nearly equal in number, shuffled by ``seed``."""
+    if count == 1:
+        return [np.arange(len(batch))]
+    order = np.random.default_rng(derive_seed(seed, "mini-batches", batch.id)).permutation(
+        len(batch)
+    )
+    return [np.sort(rows) for rows in np.array_split(order, count) if len(rows)]
+
+
+def mini_batches(batch: Batch, cuts: Sequence[Rows]) -> Iterator[Batch]:
+    """The parts of a batch, cut by :func:`mini_batch_rows`."""
+    if len(cuts) == 1:
+        yield batch
+        return
+    for rows in cuts:
+        yield batch.take(rows)
+
+
+def effective_sizes(metrics: Mapping[str, float]) -> dict[str, float]:
+    """``NAME_mean`` and ``NAME_square_mean`` of importance weights become ``NAME_mean`` and ``NAME_ess``,
+    the effective sample size as a share of the tokens, ``mean² / mean square`` (Kong 1992)."""
+    found = dict(metrics)
+    for name in metrics:
+        stem = name.removesuffix("_square_mean")
+        if stem != name and (mean := metrics.get(f"{stem}_mean")) is not None:
+            square = found.pop(name)
+            found[f"{stem}_ess"] = mean * mean / square if square > 0 else 0.0
+    return found
+
+
+def update(
+    batch: Batch, trainer: Computing, algorithm: Algorithm, *, parts: int, seed: int, step: int
+) -> dict[str, float]:
+    """Train on one batch; the metrics are means over its mini-batches, seconds and tokens their sums, peaks the
+    highest."""
+    started = time.monotonic()
+    spares = spares_proximal(trainer, algorithm)
+    batch = prepare(batch, trainer, algorithm, proximal=not spares)
+    cuts = mini_batch_rows(batch, parts, seed)
+    if spares:
+        batch = spared_proximal(batch, trainer, algorithm, cuts)
+    prepared = time.monotonic()
+    collected: dict[str, list[float]] = {}
+    for index, part in enumerate(mini_batches(batch, cuts)):
+        if spares and index == 0:
+            part = replace(part, proximal=None)
+        if "current" in algorithm.needs:
+            fresh = index == 0 and part.proximal is not None
+            current = part.proximal if fresh else trainer.logprobs(part, "current")
+            assert current is not None
+            check_given(part, "the trainer", {"current": current})
+            part = replace(part, current=current)
+        weights = algorithm.weights(part)
+        check_given(part, "the algorithm", {f"weights[{name!r}]": w for name, w in weights.items()})
+        part = replace(part, weights=weights)
+        for name, value in effective_sizes(trainer.step(part, algorithm, step)).items():
+            collected.setdefault(name, []).append(value)
+    metrics = {name: _of_all(name, values) for name, values in collected.items()}
+    metrics["prepare_s"] = prepared - started
+    metrics["update_s"] = time.monotonic() - started
+    return metrics
+
+
+def _of_all(name: str, values: Sequence[float]) -> float:
+    if name.startswith("peak_"):
+        return max(values)
+    return sum(values) if name.endswith(("_s", "tokens")) else sum(values) / len(values)

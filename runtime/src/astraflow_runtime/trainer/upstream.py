@@ -1,0 +1,166 @@
+"""What a trainer says to the dataflow; every call has a deadline."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from astraflow_core.errors import AstraFlowError, DeadlineExceeded, UserError, WireError
+from astraflow_core.types import Announcement, Batch
+from astraflow_wire.batches import NoBatch, decode_batch
+from astraflow_wire.host.active_clock import active_time
+from astraflow_wire.http.client import SyncClient
+from astraflow_wire.limits import sendable
+from astraflow_wire.messages import (
+    AcknowledgeBatch,
+    AnnouncementMessage,
+    BatchAcknowledged,
+    Done,
+    Message,
+    NextBatch,
+    Probe,
+    RegisterTrainer,
+    ReleaseBatches,
+    TrainerFailed,
+    TrainerRegistered,
+    VersionAnnounced,
+)
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+FAREWELL_S = 10.0
+"""Longest to say that the trainer ends, or why."""
+
+POLL_S = 5.0
+"""Longest a request for a batch is held; also how soon a signal is noticed while waiting."""
+
+FIRST_TRY_S = 2.0
+"""After so long without an answer a trainer looks for a signal first, then after ever longer times."""
+BAD_ATTEMPTS = 4
+"""How often one batch may arrive damaged."""
+
+
+class DataflowSilent(DeadlineExceeded):
+    """The dataflow did not answer in time, or before the trainer was to end."""
+
+
+class DataflowClient:
+    """The dataflow, as the trainer of ``policy`` sees it. ``deadline_s`` bounds each call: an unreachable dataflow
+    becomes :class:`DataflowSilent`. ``given_up()``: whether to wait no longer for one that does not answer."""
+
+    given_up: Callable[[], bool] = staticmethod(lambda: False)
+
+    def __init__(self, client: SyncClient, policy: str, deadline_s: float) -> None:
+        self._client, self.policy, self._deadline_s = client, policy, deadline_s
+        self.incarnation = 0
+        """Number of this trainer's registration, which every call carries; 0 before."""
+
+    def register(self, updates: Sequence[int], start_deadline_s: float) -> TrainerRegistered:
+        """Say hello, with the updates after which there is a state to continue from; waits for a dataflow that
+        is still starting."""
+        hello = RegisterTrainer(
+            policy=self.policy, pid=os.getpid(), host=socket.gethostname(), updates=tuple(updates)
+        )
+        registered = self._post("/v1/trainers/register", hello, TrainerRegistered, start_deadline_s)
+        self.incarnation = registered.incarnation
+        return registered
+
+    def announce(self, announcement: Announcement, probe: Probe | None = None) -> list[int]:
+        """Tell of a published version; returns the versions to retain."""
+        message = AnnouncementMessage(
+            policy=announcement.policy,
+            version=announcement.version,
+            transport=announcement.transport,
+            endpoints=list(announcement.endpoints),
+            digest=announcement.digest,
+            size=announcement.size,
+            probe=probe,
+            incarnation=self.incarnation,
+        )
+        return self._post("/v1/versions", message, VersionAnnounced, self._deadline_s).retain
+
+    def next_batch(self, version: int) -> Batch | NoBatch:
+        """The batch that updates ``version``, or why there is none (yet). One that arrives damaged is asked for again;
+        after :data:`BAD_ATTEMPTS` that is a :class:`WireError`."""
+        request = NextBatch(
+            policy=self.policy, version=version, wait_s=POLL_S, incarnation=self.incarnation
+        )
+        attempt = 1
+        while True:
+            body = self._tried(
+                lambda left: self._client.post_for_bytes(
+                    "/v1/batches/next", request, deadline_s=left
+                ),
+                POLL_S + self._deadline_s,
+                POLL_S + FIRST_TRY_S,
+            )
+            try:
+                return decode_batch(body)
+            except WireError as error:
+                if attempt == BAD_ATTEMPTS:
+                    raise
+                log.warning("a batch arrived damaged, attempt %d: %s", attempt, error)
+                attempt += 1
+
+    def acknowledge(self, batch: str, version: int, metrics: dict[str, float]) -> BatchAcknowledged:
+        """The update made from ``batch`` is done; ``version`` is the newest published one. ``metrics`` that are not
+        finite are left out."""
+        message = AcknowledgeBatch(
+            policy=self.policy,
+            batch=batch,
+            version=version,
+            metrics=sendable(metrics),
+            incarnation=self.incarnation,
+        )
+        return self._post("/v1/batches/ack", message, BatchAcknowledged, self._deadline_s)
+
+    def release(self, updates: int, last: bool = False) -> None:
+        """A checkpoint holds all updates up to ``updates``; ``last``: the trainer ends, and waits for a dataflow that
+        is away no longer than one takes to restart."""
+        message = ReleaseBatches(
+            policy=self.policy, updates=updates, incarnation=self.incarnation, last=last
+        )
+        deadline_s = min(FAREWELL_S, self._deadline_s) if last else self._deadline_s
+        self._post("/v1/batches/release", message, Done, deadline_s)
+
+    def failed(self, error: AstraFlowError, batch: str = "", who: str = "") -> None:
+        """The trainer ends because of ``error``, at ``batch`` and in the rank ``who`` if any is to blame; whose fault
+        it is would be lost with the exit codes of several ranks. A dataflow that does not learn of it is no further
+        error: it sees that the trainer is gone."""
+        said = f"{who}: {error}" if who else str(error)
+        user = isinstance(error, UserError)
+        message = TrainerFailed(
+            policy=self.policy, error=said, batch=batch, user=user, incarnation=self.incarnation
+        )
+        try:
+            self._client.post("/v1/trainers/failed", message, Done, deadline_s=FAREWELL_S)
+        except AstraFlowError as unheard:
+            log.warning("the dataflow could not be told about the failure: %s", unheard)
+
+    def _post(self, path: str, message: Message, expected: type[T], deadline_s: float) -> T:
+        return self._tried(
+            lambda left: self._client.post(path, message, expected, deadline_s=left),
+            deadline_s,
+            FIRST_TRY_S,
+        )
+
+    def _tried(self, call: Callable[[float], T], deadline_s: float, try_s: float) -> T:
+        """What ``call(seconds)`` returns. Each try has twice the time of the one before, so that a large batch comes
+        through on a slow link."""
+        until = active_time() + deadline_s
+        while True:
+            left = until - active_time()
+            try:
+                return call(min(try_s, left))
+            except DeadlineExceeded as error:
+                if self.given_up() or (left <= try_s and not error.had_no_room):
+                    waited_s = deadline_s - max(until - active_time(), 0.0)
+                    raise DataflowSilent(error.waited_for, error.what, waited_s) from error
+                if error.had_no_room:  # it was there, and has all its time again
+                    until = active_time() + deadline_s
+                else:
+                    try_s *= 2

@@ -1,0 +1,426 @@
+"""A dataflow with a fake clock and in-module components; nothing here waits or does I/O."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from astraflow_core.catalog import Catalog
+from astraflow_core.component import Kind
+from astraflow_core.config.load import component_context
+from astraflow_core.config.models import DataPolicyTable, RunConfig
+from astraflow_core.errors import PluginError
+from astraflow_core.protocols.data_policy import Scale
+from astraflow_core.types import Batch, Group, Prompt, Trajectory
+from astraflow_core.types import Sequence as TokenSequence
+from astraflow_runtime.dataflow.flow import Dataflow
+from astraflow_runtime.dataflow.journal.journal import Journal
+from astraflow_runtime.dataflow.policies.pipeline import NamedPolicy, PolicyPipeline
+from astraflow_runtime.dataflow.policies.swapping import PolicyBuilder
+from astraflow_runtime.dataflow.replay import JournalReplay
+from astraflow_runtime.dataflow.rows.stream import PolicyStream, ServedBatch
+from astraflow_runtime.dataflow.state import FlowState
+from astraflow_runtime.dataflow.tasks.cursor import PromptCursor
+from astraflow_runtime.dataflow.tasks.evaluation import Evaluation
+from astraflow_runtime.dataflow.tasks.queue import TaskTable
+from astraflow_wire.batches import NoBatch, decode_batch
+from astraflow_wire.groups import encode_group
+from astraflow_wire.messages import (
+    AcknowledgeBatch,
+    AddRaas,
+    AnnouncementMessage,
+    BatchAcknowledged,
+    DrainRaas,
+    FailTask,
+    GroupPushed,
+    LeaseTasks,
+    LeaveRaas,
+    NextBatch,
+    Notices,
+    PoolChanged,
+    RegisterRaas,
+    RegisterTrainer,
+    RenewLeases,
+    Task,
+)
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+class Prompts:
+    """``count`` prompts ``p0``, ``p1`` …"""
+
+    def __init__(self, count: int, name: str = "p") -> None:
+        self._count, self._name = count, name
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Prompt:
+        return Prompt(f"{self._name}{index}", {"prompt": str(index)})
+
+
+def make_config(policies: Sequence[str] = ("solver",), **changes: Any) -> RunConfig:
+    """A config; ``changes`` maps ``table__key`` to a value, ``policy__key`` for all policies."""
+    table: dict[str, Any] = {
+        "model": "m",
+        "trainer": {"use": "t"},
+        "algorithm": {"use": "a"},
+        "engine": {"use": "e"},
+        "transport": {"use": "x"},
+        "batch_sequences": 4,
+    }
+    raw: dict[str, Any] = {
+        "run": {"steps": 10, "max_staleness": 1, "group_size": 2, "lease_s": 30.0},
+        "prompts": {"use": "p", "shuffle": False},
+        "eval": {},
+        "policies": {},
+    }
+    for key, value in changes.items():
+        where, _, name = key.partition("__")
+        if where == "policy":
+            table[name] = value
+        else:
+            raw.setdefault(where, {})[name] = value
+    raw["policies"] = {policy: dict(table) for policy in policies}
+    return RunConfig.model_validate(raw)
+
+
+def scaling_rule(config: RunConfig) -> Scale:
+    """What ``[balance]`` names."""
+    context = component_context(config, Path(), "dataflow", "", "balance", "")
+    rule: Scale = Catalog.discover().build(Kind.DATA_POLICY, config.balance, context)
+    return rule
+
+
+def group_body(
+    task: str,
+    prompt_id: str,
+    raas: str = "r0",
+    *,
+    rewards: Sequence[float] = (0.0, 1.0),
+    version: int | Sequence[int] = 0,
+    policies: Sequence[str] = ("solver",),
+    length: int = 5,
+    eval_set: str = "",
+    trained: bool = True,
+    late: int = 0,
+    rejected: int = 0,
+    incarnation: int = 1,
+    metrics: Sequence[Mapping[str, float]] = (),
+    turn_rewards: Mapping[int, float] | None = None,
+) -> bytes:
+    """A push with one trajectory for each reward; the last three tokens of a sequence are trained, the
+    token ids tell trajectory and position."""
+    versions = [version] * len(rewards) if isinstance(version, int) else list(version)
+    trajectories = []
+    for number, (reward, sampled) in enumerate(zip(rewards, versions, strict=True)):
+        mask = np.arange(length) >= max(1, length - 3)
+        sequences = tuple(
+            TokenSequence(
+                policy,
+                np.arange(length, dtype=np.int32) + 100 * number,
+                mask & trained,
+                np.where(mask, -0.5, 0.0).astype(np.float32),
+                np.where(mask, sampled, -1).astype(np.int32),
+                turn_rewards=turn_rewards,
+            )
+            for policy in policies
+        )
+        measured = dict(metrics[number]) if metrics else {}
+        earned = dict.fromkeys(policies, reward)
+        trajectories.append(Trajectory(sequences, rewards=earned, metrics=measured))
+    group = Group(task, prompt_id, tuple(trajectories))
+    return encode_group(
+        group, raas, eval_set=eval_set, late=late, rejected=rejected, incarnation=incarnation
+    )
+
+
+@dataclass
+class Bench:
+    """A dataflow, its fake clock, and short ways to play RaaS and trainer."""
+
+    flow: Dataflow
+    time: list[float]
+    build: Callable[[], Dataflow]
+    journal: Path | None = None
+    bodies: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def state(self) -> FlowState:
+        return self.flow.state
+
+    def restart(self, *, resumed: bool = False) -> Bench:
+        """The dataflow is killed, and another one continues from its journal."""
+        assert self.journal is not None
+        now, before = self.time[0], picture(self.flow)
+        self.state.close()
+        self.flow = self.build()
+        journal = Journal(self.journal, lambda: self.time[0])
+        JournalReplay(self.flow, journal.reader, partial(self.time.__setitem__, 0)).run(
+            journal.entries()
+        )
+        self.time[0] = now
+        assert picture(self.flow) == before
+        self.state.restore(journal, resumed=resumed)
+        return self
+
+    def stamped(self, message: Any) -> Any:
+        """The message as the process sends it that registered last, unless it says who it is from."""
+        if getattr(message, "incarnation", None) != 0:
+            return message
+        raas, policy = getattr(message, "raas", None), getattr(message, "policy", None)
+        holder = self.state.fleet.get(raas) if raas else self.state.trainers.get(policy)
+        return replace(message, incarnation=holder.incarnation if holder is not None else 0)
+
+    def pass_time(self, seconds: float, *, sweep: bool = True) -> None:
+        self.time[0] += seconds
+        if sweep:
+            self.flow.watch.sweep()
+
+    def register_raas(self, name: str = "r0", capacity: int = 64) -> Notices:
+        message = RegisterRaas(
+            raas=name, pid=1, host="h", policies=list(self.state.streams), capacity=capacity
+        )
+        return self.flow.leasing.register(message).news
+
+    def register_trainers(self) -> None:
+        for policy in self.state.streams:
+            self.flow.training.register(RegisterTrainer(policy=policy, pid=2, host="h"))
+
+    def announce(self, version: int, policy: str = "solver") -> list[int]:
+        message = AnnouncementMessage(
+            policy=policy,
+            version=version,
+            transport="x",
+            endpoints=["e"],
+            digest=f"d{version}",
+            size=1,
+        )
+        return self.flow.training.announce(message).retain
+
+    def begin(self, *raas: str) -> Bench:
+        """Trainers at version 0, and the RaaS."""
+        self.register_trainers()
+        for policy in self.state.streams:
+            self.announce(0, policy)
+        for name in raas or ("r0",):
+            self.register_raas(name)
+        return self
+
+    def lease(
+        self, free: int = 64, raas: str = "r0", serving: Mapping[str, int] | int = 0
+    ) -> tuple[list[Task], Notices]:
+        versions = (
+            dict.fromkeys(self.state.streams, serving)
+            if isinstance(serving, int)
+            else dict(serving)
+        )
+        message = LeaseTasks(raas=raas, free=free, wait_s=0, serving=versions, seen=versions)
+        record = self.flow.leasing.ask(message)
+        answer = self.flow.leasing.lease(record, free)
+        return answer.tasks, answer.news
+
+    def renew(self, tasks: Sequence[str], raas: str = "r0", serving: int = 0) -> Notices:
+        versions = dict.fromkeys(self.state.streams, serving)
+        message = RenewLeases(raas=raas, tasks=list(tasks), serving=versions, seen=versions)
+        return self.flow.leasing.renew(message).news
+
+    def push(self, task: Task, raas: str = "r0", **group: Any) -> GroupPushed:
+        group.setdefault("policies", tuple(self.state.streams))
+        group.setdefault("eval_set", task.eval_set)
+        if (record := self.state.fleet.get(raas)) is not None:
+            group.setdefault("incarnation", record.incarnation)
+        group.setdefault("rewards", tuple(float(i % 2) for i in range(task.group_size)))
+        body = group_body(task.id, task.prompt_id, raas, **group)
+        self.bodies[task.id] = body
+        return self.flow.intake.accept(body)
+
+    def fail(self, task: Task, error: str = "boom", raas: str = "r0", fatal: bool = False) -> None:
+        self.flow.leasing.fail(FailTask(raas=raas, task=task.id, error=error, fatal=fatal))
+
+    def leave(self, raas: str = "r0") -> None:
+        self.flow.leasing.leave(LeaveRaas(raas=raas, reason="test"))
+
+    def next_batch(self, version: int, policy: str = "solver") -> Batch | NoBatch | None:
+        body = self.flow.training.next_batch(NextBatch(policy=policy, version=version, wait_s=0))
+        return None if body is None else decode_batch(b"".join(body))
+
+    def acknowledge(self, batch: str, version: int, policy: str = "solver") -> BatchAcknowledged:
+        return self.flow.training.acknowledge(
+            AcknowledgeBatch(policy=policy, batch=batch, version=version, metrics={"loss": 0.5})
+        )
+
+    def update(self, version: int) -> None:
+        """Roll two groups out with a version, and train on them."""
+        for task in self.lease(4, serving=version)[0]:
+            self.push(task, version=version)
+        batch = self.next_batch(version)
+        assert isinstance(batch, Batch)
+        self.announce(version + 1)
+        self.acknowledge(batch.id, version + 1)
+
+    def drain(self, raas: str) -> PoolChanged:
+        return self.flow.pool.drain(DrainRaas(raas=raas, author="ada"))
+
+    def add(self, count: int = 1, id: str = "") -> PoolChanged:
+        message = AddRaas(id=id or f"{self.flow.pool.added}", count=count, author="ada")
+        return self.flow.pool.add(message)
+
+    def check(self) -> None:
+        """Both invariants hold."""
+        assert self.flow.balance()["imbalances"] == []
+
+
+def picture(flow: Dataflow) -> dict[str, Any]:
+    """All of the state that must outlive the process."""
+    state = flow.state
+
+    def batch(stream: PolicyStream, served: ServedBatch | None) -> Any:
+        return served and (
+            served.asked,
+            served.first_served,
+            served.again,
+            b"".join(stream.encode(served)),
+        )
+
+    def stream(stream: PolicyStream) -> dict[str, Any]:
+        held = [stream.outstanding, *stream._unreleased, *stream._to_repeat]
+        return {
+            "counts": asdict(stream.rows),
+            "reasons": dict(stream.reasons),
+            "watch": vars(stream.watch),
+            "updates": (stream.updates, stream.released, stream.last_acknowledged),
+            "fresh": [row.item for row in stream.buffer.fresh],
+            "kept": [row.item for row in stream.buffer.kept],
+            "source": (
+                [row.item for row in stream.row_source.waiting],
+                asdict(stream.row_source.counts),
+                stream.row_source.underfilled,
+            ),
+            "batches": [batch(stream, served) for served in held],
+            "repeats": len(stream._to_repeat),
+            "seen": dict(stream.staleness.seen),
+            "expected": (stream.per_trajectory, stream._arrivals, stream.groups_accepted),
+            "rewards": (
+                stream.statistics.recent_reward,
+                stream.statistics.reward,
+                stream.trained_reward,
+            ),
+            "figures": (asdict(stream.statistics.last), stream.statistics._means),
+            "episodes": (stream.episode_means.episodes, stream.episode_means.last),
+            "tokens": stream.tokens_trained,
+            "policies": stream.chain.state_dict(),
+        }
+
+    def table(table: TaskTable) -> dict[str, Any]:
+        return {
+            "queue": [(task.id, task.attempts, task.last_error) for task in table._queue],
+            "parts": [(part.group.header, part.group.tokens.tolist()) for part in table.parts],
+            "leased": sorted((task.id, task.lease.raas, task.attempts) for task in table.leased()),
+            "ended": dict(table._ended),
+            "admitted": table.admitted,
+            "in_flight": {p: round(v, 6) for p, v in table.in_flight.items() if round(v, 6)},
+            "set_aside": table.set_aside,
+        }
+
+    def evaluation(evaluation: Evaluation) -> Any:
+        return evaluation.versions, {k: asdict(v) for k, v in evaluation.scores.items()}
+
+    evaluations = state.evaluations
+    return {
+        # That a stopping run has stopped follows from who has heard from it, which is asked again.
+        "state": state.progress.state.replace("stopped", "stopping"),
+        "cursor": state.admission.cursor.position,
+        "admission": (state.admission.forced, dict(state.admission.chain.refused)),
+        "admission_policies": state.admission.chain.state_dict(),
+        "decisions": {place: dict(c.decisions) for place, c in state.chains_by_place().items()},
+        "swaps": state.swaps,
+        "rejected": dict(state.rejected),
+        "failures": sorted((r.name, r.failures, r.set_aside) for r in state.fleet.present()),
+        "train": table(state.train),
+        "eval": table(state.eval),
+        "streams": {policy: stream(it) for policy, it in state.streams.items()},
+        "versions": (dict(state.versions.newest), dict(state.versions._withdrawn)),
+        "evaluations": [evaluation(it) for it in evaluations.all_waiting],
+        "history": evaluations.history,
+        "best": evaluations.best,
+        "trainers": {
+            policy: (trainer.registered, trainer.steps_done, trainer.metrics)
+            for policy, trainer in state.trainers.items()
+        },
+        "raas": sorted((r.name, r.health in ("alive", "suspect")) for r in state.fleet.all()),
+        "tokens": state.fleet.tokens_generated,
+        "balance": state.balance.picture(),
+        "pool": (flow.pool.added, flow.pool.drained),
+        "overlap": state.overlap.counts(),
+        "draining": sorted(r.name for r in state.fleet.present() if r.draining),
+    }
+
+
+def no_policies(place: str, table: DataPolicyTable, number: int) -> Any:
+    raise PluginError(f"no data policy {table.use!r} is installed")
+
+
+def make_bench(
+    config: RunConfig | None = None,
+    *,
+    prompts: int = 100,
+    evals: Mapping[str, int] | None = None,
+    admission: Sequence[Callable[[], Any] | Any] = (),
+    data: Sequence[Callable[[], Any] | Any] = (),
+    journal: Path | None = None,
+    build_policy: PolicyBuilder = no_policies,
+    **parts: Any,
+) -> Bench:
+    """``admission`` and ``data``: policies, or functions that make one. ``journal``: a folder for one."""
+    config = config or make_config()
+    time = [1000.0]
+
+    def chain(policies: Sequence[Any]) -> PolicyPipeline:
+        made = [policy() if isinstance(policy, type) else policy for policy in policies]
+        return PolicyPipeline([NamedPolicy(type(policy).__name__, policy) for policy in made])
+
+    def data_of(policy: str) -> Sequence[Any]:
+        return data.get(policy, ()) if isinstance(data, Mapping) else data
+
+    def build() -> Dataflow:
+        state = FlowState(
+            config,
+            cursor=PromptCursor(Prompts(prompts), config.run.seed, config.prompts.shuffle),
+            admission=chain(admission),
+            chains={policy: chain(data_of(policy)) for policy in config.policies},
+            eval_sets={name: Prompts(count, name) for name, count in (evals or {}).items()},
+            rule=scaling_rule(config),
+            clock=lambda: time[0],
+            **parts,
+        )
+        return Dataflow(state, build_policy)
+
+    bench = Bench(build(), time, build, journal)
+    if journal is not None:
+        bench.state.records.begin(Journal(journal, lambda: time[0]))
+    return bench
+
+
+@pytest.fixture
+def config() -> Callable[..., RunConfig]:
+    return make_config
+
+
+@pytest.fixture
+def bench() -> Callable[..., Bench]:
+    return make_bench
+
+
+@pytest.fixture
+def body() -> Callable[..., bytes]:
+    return group_body

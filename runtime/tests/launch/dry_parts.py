@@ -1,0 +1,83 @@
+"""Workflows and rewards for the dry call: each does one thing that a user's may do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+
+from launch_fakes import Plain
+
+from astraflow_core.protocols.workflow import PolicyEngine
+from astraflow_core.types import Prompt, Trajectory, TrajectoryView
+
+
+class Ask(Plain):
+    async def run_episode(
+        self, engines: Mapping[str, PolicyEngine], prompt: Prompt
+    ) -> Trajectory | None:
+        solver = engines["solver"]
+        asked = solver.render(prompt.data["prompt"])
+        result = await solver.generate(asked)
+        return Trajectory((solver.sequence(asked, result),), (solver.completion(result),))
+
+
+class AskJudge(Ask):
+    async def run_episode(
+        self, engines: Mapping[str, PolicyEngine], prompt: Prompt
+    ) -> Trajectory | None:
+        judge = engines["judge"]
+        said = judge.completion(await judge.generate(judge.render("1+1=")))
+        raise ValueError(f"no verdict in {said.text!r}")
+
+
+class Misspelt(Ask):
+    async def run_episode(self, engines: object, prompt: Prompt) -> Trajectory | None:
+        raise KeyError(prompt.data["qestion"])
+
+
+class Hangs(Ask):
+    async def run_episode(self, engines: object, prompt: Prompt) -> Trajectory | None:
+        time.sleep(3600)
+        return None
+
+
+class Crashes(Plain):
+    """Also while it is built."""
+
+    def __init__(self, config: object, context: object) -> None:
+        sys.stdout.write("no licence found\n")
+        os._exit(7)
+
+
+def wants_a_key(view: TrajectoryView) -> float:
+    return float(view.data["answr"])
+
+
+def is_text(view: TrajectoryView) -> str:
+    return view.text
+
+
+def leaves(view: TrajectoryView) -> float:
+    sys.exit("enough")
+
+
+def dies(view: TrajectoryView) -> float:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def good(view: TrajectoryView) -> float:
+    assert view.data == {"prompt": "1+1=", "answer": "2"}
+    assert len(view.completions[0].tokens) > 0
+    return 1.0
+
+
+async def async_raises(view: TrajectoryView) -> float:
+    raise ValueError("no such unit: furlong")
+
+
+def stops_in_main_thread_only(view: TrajectoryView) -> float:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # as rewards with a time limit of their own do
+    return 0.0

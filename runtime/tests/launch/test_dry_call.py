@@ -1,0 +1,116 @@
+"""One dry call of workflow and reward before anything is started: whatever they do, the launcher says it and lives."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from launch_support import Table
+
+from astraflow_contrib_doctor.preflight import preflight
+from astraflow_core.config.load import load_config
+from astraflow_core.errors import UserError
+from astraflow_runtime.launch.planning.prepare import prepare
+from astraflow_runtime.raas.episodes import dry_process
+from astraflow_runtime.raas.episodes.dry_process import VARIABLE
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(params=["a fork", "a new interpreter"])
+def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dry_process, "_may_fork", lambda: request.param == "a fork")
+
+
+def asking(table: Table, workflow: str = "Ask", reward: str = "good") -> Table:
+    table["workflow"] = {"use": f"dry_parts:{workflow}"}
+    table["reward"] = {"use": f"dry_parts:{reward}"}
+    return table
+
+
+@pytest.mark.usefixtures("either_way")
+def test_the_reward_gets_a_prompt_of_the_run_and_a_completion(table: Table) -> None:
+    assert prepare(asking(table)).notes == ()
+
+
+@pytest.mark.usefixtures("either_way")
+def test_a_process_that_ends_is_named(table: Table) -> None:
+    said = "reward 'dry_parts:Crashes' ended its process, .* exit code 7 after it said 'no licence found'"
+    with pytest.raises(UserError, match=said):
+        prepare(asking(table, reward="Crashes"))
+    assert not Path(table["run"]["directory"]).exists()
+
+
+@pytest.mark.parametrize(
+    ("workflow", "reward", "said"),
+    [
+        ("Ask", "wants_a_key", r"reward 'dry_parts:wants_a_key' on prompt '0': KeyError: 'answr' \(.*dry_parts.py:"),
+        ("Ask", "is_text", "reward 'dry_parts:is_text' on prompt '0': returned str; expected a number"),
+        ("Ask", "leaves", r"'dry_parts:leaves' wanted to end its process: SystemExit: enough"),
+        ("Ask", "dies", "reward 'dry_parts:dies' ended its process, which was killed by SIGSEGV"),
+        ("Ask", "async_raises", "reward 'dry_parts:async_raises' raised .*no such unit: furlong"),
+        ("Misspelt", "good", r"workflow 'dry_parts:Misspelt' raised on prompt '0': KeyError: 'qestion'"),
+    ],
+)  # fmt: skip
+def test_what_they_do_wrong_is_told_before_anything_starts(
+    table: Table, workflow: str, reward: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match=said) as told:
+        prepare(asking(table, workflow, reward))
+    assert "nothing has been started. Fix it; set ASTRAFLOW_DRY_CALL_S=none" in str(told.value)
+    assert not Path(table["run"]["directory"]).exists()
+    monkeypatch.setenv(VARIABLE, "none")
+    assert prepare(table).notes == ()
+
+
+def test_a_reward_that_may_block_is_called_in_the_main_thread(table: Table) -> None:
+    assert prepare(asking(table, reward="stops_in_main_thread_only")).notes == ()
+
+
+@pytest.mark.parametrize("said", ["0", "-1", "nan", "inf", "soon", "None"])
+def test_a_deadline_that_is_none_is_refused(
+    table: Table, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, said)
+    with pytest.raises(UserError, match=f"{VARIABLE} is '{said}'; expected seconds above 0"):
+        prepare(table)
+
+
+@pytest.mark.usefixtures("either_way")
+def test_one_that_takes_long_is_a_note_with_its_place(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "1.5")
+    began = time.monotonic()
+    (note,) = prepare(asking(table, "Hangs")).notes
+    assert "dry call of workflow 'dry_parts:Hangs' did not end within 1.5 s" in note
+    assert "dry_parts.py:" in note and "in run_episode" in note
+    assert time.monotonic() - began < 40
+
+
+def test_what_follows_from_a_made_up_verdict_is_a_note(table: Table) -> None:
+    model = table["policies"]["solver"]["model"]
+    table["engines"] = {"judge": {"model": model, "use": "launch_fakes:Engine"}}
+    (note,) = prepare(asking(table, "AskJudge")).notes
+    assert "ValueError: no verdict in" in note
+    assert "with an answer of a frozen engine that was made up" in note
+
+
+def test_data_that_no_raas_can_get_is_named(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    import launch_fakes
+
+    from astraflow_core.types import Prompt
+
+    prompt = Prompt("0", {"picture": object()})
+    monkeypatch.setattr(launch_fakes.Prompts, "__getitem__", lambda self, index: prompt)
+    with pytest.raises(UserError, match="the data of prompt '0' cannot be sent to a RaaS"):
+        prepare(asking(table))
+
+
+def test_the_doctor_makes_it_too(table: Table) -> None:
+    bad = next(preflight(load_config(asking(table, reward="wants_a_key"))))
+    assert (bad.level, bad.subject) == ("problem", "workflow and reward")
+    assert "KeyError: 'answr'" in bad.text
+    good = next(preflight(load_config(asking(table))))
+    assert (good.level, good.subject) == ("ok", "workflow and reward")

@@ -1,0 +1,196 @@
+"""`astraflow env`: what is asked of venv and pip, what is kept, and what a failure says.
+
+The interpreter that an environment is based on is a stand-in here, a shell script that notes how it is
+called and makes environments of itself; a real one is made by the tests of plugins that need it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astraflow_core.catalog import Catalog
+from astraflow_core.config.load import load_config
+from astraflow_core.config.models import EngineTable
+from astraflow_core.errors import UserError
+from astraflow_runtime.cli import main
+from astraflow_runtime.launch.environments import create, environments, remove
+from astraflow_runtime.launch.planning.plan import check_interpreters
+
+STAND_IN = """#!/bin/sh
+echo "$0 $@" >> {calls}
+if [ "$2" = venv ]; then
+    rm -rf "$4" && mkdir -p "$4/bin" && cp "{self}" "$4/bin/python"
+    echo "version = 3.11.7" > "$4/pyvenv.cfg"
+elif [ -e {trouble} ]; then
+    echo "ERROR: no matching distribution"; exit 1
+fi
+"""
+
+PARTS = """
+from pathlib import Path
+from astraflow_core.config.environments import Environment
+from astraflow_core.errors import UserError
+
+def environment(extra):
+    if extra not in (None, "runtime", "small"):
+        raise UserError(f"no extra {extra!r}")
+    return Environment(extra or "small", (Path(__file__).with_name("pins.txt"),), ("bad",), "toy_end")
+"""
+
+
+@dataclass
+class Base:
+    python: str
+    calls: Path
+    trouble: Path
+
+    def taken(self) -> list[str]:
+        """The calls since the last look, with the folder of environments left out."""
+        lines = self.calls.read_text().splitlines() if self.calls.exists() else []
+        self.calls.unlink(missing_ok=True)
+        return [line.replace(f"{self.calls.parent}/", "") for line in lines]
+
+
+@pytest.fixture
+def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Base:
+    monkeypatch.setenv("ASTRAFLOW_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("ASTRAFLOW_ENVIRONMENTS", raising=False)
+    script, calls, trouble = tmp_path / "python", tmp_path / "calls", tmp_path / "trouble"
+    script.write_text(STAND_IN.format(calls=calls, self=script, trouble=trouble))
+    script.chmod(0o755)
+    return Base(str(script), calls, trouble)
+
+
+@pytest.fixture
+def catalog(site: Any, manifest: str) -> Catalog:
+    metadata = "Provides-Extra: runtime\nProvides-Extra: small\n"
+    own = 'ASTRAFLOW_ENVIRONMENT = "heavy_parts:environment"\n'
+    site.add("heavy", manifest + own, metadata=metadata, modules={"heavy_parts": PARTS})
+    (site.folder / "pins.txt").write_text("backend==1.2\n")
+    site.add("plain", manifest)
+    return Catalog.discover()
+
+
+def test_it_installs_ours_with_the_extra_the_pins_and_the_fixes(
+    base: Base, catalog: Catalog, site: Any
+) -> None:
+    made = create("mine", ["heavy"], catalog, python=base.python)
+    venv, install, uninstall, finish = base.taken()
+    assert venv == "python -m venv --clear cache/envs/mine"
+    own = "cache/envs/mine/bin/python -m pip --disable-pip-version-check --no-input"
+    assert install.startswith(f"{own} install --no-compile -c ")
+    assert f"-c {site.folder / 'pins.txt'} ".replace(f"{base.calls.parent}/", "") in install
+    assert install.endswith(" fake-heavy[small]==1.0")
+    folders = [Path(word).name for word in install.split()[:-1] if word.startswith("/")]
+    assert folders == ["core", "wire", "engine_host"]
+    assert uninstall == f"{own} uninstall --yes bad"
+    assert finish == "cache/envs/mine/bin/python -m toy_end"
+    assert made.interpreter.exists() and made.python == "3.11.7" and made.plugins == ("heavy",)
+
+
+def test_it_is_left_alone_until_what_it_is_made_from_changes(
+    base: Base, catalog: Catalog, site: Any
+) -> None:
+    first = create("mine", ["heavy"], catalog, python=base.python)
+    base.taken()
+    assert create("mine", ["heavy"], catalog, python=base.python) == first
+    assert base.taken() == []
+    (site.folder / "pins.txt").write_text("backend==1.3\n")
+    told: list[str] = []
+    again = create("mine", ["heavy"], catalog, python=base.python, say=told.append)
+    assert again.key != first.key and "other sources or versions" in told[0]
+    assert len(base.taken()) == 4
+    create("mine", ["heavy"], catalog, extra="runtime", python=base.python)
+    assert any("fake-heavy[runtime]" in call for call in base.taken())
+    first.interpreter.unlink()
+    create("mine", ["heavy"], catalog, extra="runtime", python=base.python)
+    assert first.interpreter.exists()
+
+
+def test_a_failure_shows_what_pip_said_and_leaves_nothing_that_looks_whole(
+    base: Base, catalog: Catalog
+) -> None:
+    base.trouble.touch()
+    with pytest.raises(UserError, match="no matching distribution"):
+        create("mine", ["heavy"], catalog, python=base.python)
+    (half,) = environments()
+    assert (half.name, half.plugins, half.key) == ("mine", (), "")
+    base.trouble.unlink()
+    assert create("mine", ["heavy"], catalog, python=base.python).key
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["create", "../up", "--plugin", "heavy"], "is not a name for an environment"),
+        (["create", "mine", "--plugin", "heavi"], "did you mean 'heavy'"),
+        (["create", "mine", "--plugin", "heavy", "--extra", "huge"], "no extra 'huge'"),
+        (["create", "mine", "--plugin", "plain", "--extra", "huge"], "no extra 'huge'"),
+        (
+            ["create", "mine", "--plugin", "plain", "--python", "/no/python"],
+            "no interpreter '/no/python'",
+        ),
+        (["create", "there", "--plugin", "heavy"], "is for plain: choose another name"),
+        (["remove", "their"], "did you mean 'there'"),
+    ],
+)
+def test_mistakes_are_named(
+    base: Base,
+    catalog: Catalog,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    said: str,
+) -> None:
+    create("there", ["plain"], catalog, python=base.python)
+    assert main(["env", *arguments]) == 2
+    assert said in capsys.readouterr().err
+    assert [made.name for made in environments()] == ["there"]
+
+
+def test_the_command_lists_makes_and_removes(
+    base: Base, catalog: Catalog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def printed(*arguments: str) -> str:
+        assert main(["env", *arguments]) == 0
+        return capsys.readouterr().out
+
+    assert "no environments" in printed("list")
+    made = json.loads(
+        printed("create", "mine", "--plugin", "plain", "--python", base.python, "--json")
+    )
+    assert made["use"] == "env:mine" and made["whole"] and Path(made["interpreter"]).exists()
+    assert "up to date" in printed("create", "mine", "--plugin", "plain", "--python", base.python)
+    assert printed("list").splitlines()[1].split()[:3] == ["mine", "plain", "3.11.7"]
+    assert json.loads(printed("list", "--json")) == [made]
+    assert "removed 'mine'" in printed("remove", "mine")
+    assert environments() == [] and not Path(made["folder"]).exists()
+    with pytest.raises(UserError, match="there are: none"):
+        remove("mine")
+
+
+def test_environments_may_have_a_folder_of_their_own(
+    base: Base, catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASTRAFLOW_ENVIRONMENTS", str(tmp_path / "elsewhere"))
+    made = create("mine", ["plain"], catalog, python=base.python)
+    assert made.folder == str(tmp_path / "elsewhere" / "mine") and environments() == [made]
+    assert EngineTable(use="x", python="env:mine").python == str(made.interpreter)
+
+
+def test_a_role_names_an_environment(base: Base, run_file: Path) -> None:
+    folder = base.calls.parent / "cache/envs/mine"
+    assert EngineTable(use="x", python="env:mine").python == str(folder / "bin/python")
+    assert EngineTable(use="x", python=sys.executable).python == sys.executable
+    with pytest.raises(ValueError, match="is not a name for an environment"):
+        EngineTable(use="x", python="env:../mine")
+    config = load_config(run_file, ["policies.solver.engine.python=env:mine"]).config
+    with pytest.raises(UserError, match=r"astraflow env create mine --plugin PLUGIN.*toy_engine"):
+        check_interpreters(config)
+    create("mine", ["toy"], Catalog.discover(), python=base.python)
+    check_interpreters(config)

@@ -1,0 +1,107 @@
+"""A probe that comes with a version is measured by an engine at just that version."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+from local_engine import LocalEngine, replicas_of
+from msgspec.structs import replace
+from raas_run import announcement
+
+from astraflow_engine_host.protocol import EngineError
+from astraflow_runtime.raas.engines.probing import Probes
+from astraflow_wire.messages import Probe
+
+pytestmark = pytest.mark.timeout(20)
+
+TRAINER = np.array([0, -1, -2, 0, -3], np.float32)
+ASKED = Probe(
+    lengths=[3, 2],
+    tokens=np.array([5, 6, 7, 8, 9], "<i4").tobytes(),
+    sampled=np.array([0, 1, 1, 0, 1], np.uint8).tobytes(),
+    logprobs=TRAINER.astype("<f4").tobytes(),
+)
+
+
+class Scene:
+    """An engine that serves ``version`` and scores each token by its number, and its probes."""
+
+    def __init__(self) -> None:
+        self.version: int | None = 1
+        self.asked: list[list[int]] = []
+        self.during = lambda: None
+        engine = LocalEngine()
+        engine.host.client.score = self.score
+        self.probes = Probes({"solver": replicas_of(engine, serving=lambda: self.version)}, 5.0)
+
+    async def score(self, tokens, deadline_s):
+        self.asked.append(tokens.tolist())
+        self.during()
+        return {3: np.array([0, -1, -2.5], np.float32), 2: np.array([0, -3], np.float32)}[
+            len(tokens)
+        ]
+
+    def after(self, *steps) -> list[float | None]:
+        """The version measured last, after each step was taken and looked at."""
+
+        async def run():
+            running = asyncio.create_task(self.probes.run())
+            found = []
+            for step in steps:
+                step()
+                self.probes.changed()
+                for _ in range(20):
+                    await asyncio.sleep(0)
+                assert not running.done()
+                found.append(self.probes.figures().get("solver/probe_version"))
+            running.cancel()
+            return found
+
+        return asyncio.run(run())
+
+    def hear(self, version: int, probe: Probe | None = ASKED):
+        return lambda: self.probes.hear(replace(announcement(version), probe=probe))
+
+    def serve(self, version: int | None):
+        return lambda: setattr(self, "version", version)
+
+
+def test_sampled_tokens_are_compared() -> None:
+    scene = Scene()
+    assert scene.after(scene.hear(1)) == [1]
+    assert scene.asked == [[5, 6, 7], [8, 9]]
+    assert scene.probes.figures() == {
+        "solver/probe_version": 1.0,
+        "solver/probe_mean": pytest.approx(0.5 / 3),
+        "solver/probe_largest": 0.5,
+    }
+
+
+def test_a_probe_waits_for_its_version() -> None:
+    scene = Scene()
+    assert scene.after(scene.hear(2), scene.serve(None), scene.serve(2)) == [None, None, 2]
+    assert len(scene.asked) == 2
+
+
+def test_one_that_is_overtaken_is_left_out() -> None:
+    scene = Scene()
+    steps = scene.hear(2), scene.serve(3), scene.hear(4), scene.hear(5, None), scene.serve(4)
+    assert scene.after(*steps) == [None, None, None, None, 4]
+
+
+def test_a_swap_meanwhile_spoils_it() -> None:
+    scene = Scene()
+    scene.during = scene.serve(2)
+    assert scene.after(scene.hear(1)) == [None]
+
+
+def test_an_engine_that_fails_is_no_reason_to_end() -> None:
+    scene = Scene()
+
+    def fail():
+        raise EngineError("out of memory")
+
+    scene.during = fail
+    assert scene.after(scene.hear(1), lambda: setattr(scene, "during", lambda: None)) == [None, 1]

@@ -1,0 +1,51 @@
+"""What a trainer sends along with a version for its engines to compare."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from astraflow_core.types import Batch
+from astraflow_runtime.trainer.updates.probe import ROWS, TOKENS, probe, probe_rows
+from astraflow_wire.messages import Probe, decode, encode
+
+
+def batch(*lengths: int) -> Batch:
+    """Rows whose tokens count on from row to row; all but the first token of a row are trained."""
+    sizes, total = np.array(lengths, np.int32), sum(lengths)
+    mask = np.ones(total, bool)
+    mask[np.cumsum(sizes) - sizes] = False
+    per_row, per_token = np.zeros(len(lengths), np.float32), np.zeros(total, np.float32)
+    numbers = np.arange(len(lengths), dtype=np.int64)
+    return Batch(
+        "b", "p", 3, sizes, np.arange(total, dtype=np.int32), mask, per_token,
+        np.full(total, 3, np.int32), per_row, numbers, numbers, np.ones(len(lengths), np.int32),
+        per_row, per_row, temperature=0.7,
+    )  # fmt: skip
+
+
+class Trainer:
+    def logprobs(self, given: Batch, model: str) -> np.ndarray:
+        assert (given.temperature, model) == (1.0, "current")
+        return np.where(given.loss_mask, -given.tokens / 10, 0.0).astype(np.float32)
+
+
+def test_short_rows_are_chosen_in_their_order() -> None:
+    chosen = probe_rows(batch(9, 3, *[5] * ROWS))
+    assert chosen.lengths.tolist() == [3, *[5] * (ROWS - 1)]
+    assert chosen.tokens[:3].tolist() == [9, 10, 11]
+
+
+def test_a_probe_is_bounded_but_never_empty() -> None:
+    assert probe_rows(batch(TOKENS, TOKENS // 2, TOKENS // 2)).lengths.tolist() == [TOKENS // 2] * 2
+    assert probe_rows(batch(TOKENS + 5)).lengths.tolist() == [TOKENS + 5]
+
+
+def test_it_travels_whole() -> None:
+    sent = decode(encode(probe(Trainer(), replace(batch(2, 3)))), Probe)
+    assert sent.lengths == [2, 3]
+    assert np.frombuffer(sent.tokens, "<i4").tolist() == [0, 1, 2, 3, 4]
+    assert np.frombuffer(sent.sampled, np.uint8).tolist() == [0, 1, 0, 1, 1]
+    expected = np.array([0, -0.1, 0, -0.3, -0.4], np.float32)
+    assert np.frombuffer(sent.logprobs, "<f4").tolist() == expected.tolist()

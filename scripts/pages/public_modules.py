@@ -1,0 +1,166 @@
+"""docs/modules.md: the modules that a plugin may import; every other one is private."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import dev
+from workspace import Import, tree_of
+
+from pages.markdown import GENERATED, code, page, prose, table
+
+PUBLIC: dict[str, tuple[str, ...]] = {
+    "Every plugin": (
+        "astraflow_core",
+        "astraflow_core.component",
+        "astraflow_core.hookspecs",
+        "astraflow_core.errors",
+        "astraflow_core.types",
+        "astraflow_core.types.*",
+        "astraflow_core.protocols.*",
+        "astraflow_core.config.models",
+        "astraflow_core.config.or_none",
+        "astraflow_core.config.environments",
+        "astraflow_core.seeds",
+        "astraflow_wire.host.disk",
+        "astraflow_wire.decoding",
+        "astraflow_wire.host.private_folder",
+    ),
+    "Components that are made of others": ("astraflow_core.nested",),
+    "Data policies": ("astraflow_policy_tools.*",),
+    "Engines": (
+        "astraflow_serving.*",
+        "astraflow_wire.model_files.model_digest",
+        "astraflow_wire.model_files.tensor_file",
+    ),
+    "Trainers": ("astraflow_training.*", "astraflow_torch_training.*"),
+    "Transports": (
+        "astraflow_weights.connection_keys",
+        "astraflow_weights.snapshot",
+        "astraflow_weights.fetch.landing",
+        "astraflow_weights.publish.store",
+        "astraflow_weights.failures",
+        "astraflow_weights.addresses",
+        "astraflow_weights.announced",
+        "astraflow_weights.fetch.client",
+        "astraflow_weights.publish.publisher",
+        "astraflow_weights.fetch.receiver",
+        "astraflow_weights.shards.publisher",
+        "astraflow_weights.fetch.shard_download",
+        "astraflow_weights.direct.publisher",
+        "astraflow_weights.direct.receiver",
+        "astraflow_weights.direct.delivery_server",
+        "astraflow_weights.buckets",
+        "astraflow_weights.fetch.probe",
+        "astraflow_torch_weights.*",
+        "astraflow_wire.http.connection_limits",
+        "astraflow_wire.http.listening",
+    ),
+    "Services of your own": (
+        "astraflow_wire.http.raas_client",
+        "astraflow_wire.http.client",
+        "astraflow_wire.http.server",
+        "astraflow_wire.http.auth",
+        "astraflow_wire.messages",
+        "astraflow_wire.frames",
+        "astraflow_wire.completions",
+        "astraflow_wire.groups",
+        "astraflow_wire.batches",
+    ),
+    "Commands": (
+        "astraflow_runtime.cli",
+        "astraflow_runtime.cli.helping",
+        "astraflow_runtime.cli.output",
+        "astraflow_runtime.cli.run_directory",
+    ),
+    "Workflows in which agents sample through the gateway": (
+        "astraflow_gateway.server",
+        "astraflow_gateway.episode",
+        "astraflow_gateway.requests",
+        "astraflow_gateway.chat.format",
+        "astraflow_wire.host.sockets",
+    ),
+    "Tests": (
+        "astraflow_testing.conformance.*",
+        "astraflow_testing.scripted_policies",
+        "astraflow_testing.weight_faults",
+        "astraflow_testing.damage",
+        "astraflow_testing.runs",
+        "astraflow_testing.table",
+        "astraflow_tiny_model.folder",
+        "astraflow_testing.tiny_decoder",
+        "astraflow_testing.small_disk",
+    ),
+}
+"""Who needs them → modules; ``.*`` stands for those of a package whose names begin with no underscore."""
+
+
+def public_modules() -> set[str]:
+    """All of them."""
+    return {module for entries in PUBLIC.values() for module in _expanded(entries)}
+
+
+def reached(item: Import) -> list[str]:
+    """The modules that an import reaches: ``from package import module`` means the module."""
+    inside = [f"{item.module}.{name}" for name in item.names]
+    return [module for module in inside if _file(module)] or [item.module]
+
+
+def modules() -> str:
+    """The page."""
+    parts = []
+    for group, entries in PUBLIC.items():
+        rows = [(code(module), _about(module)) for module in _expanded(entries)]
+        parts += [f"## {group}", table(("module", "what it has"), rows)]
+    return page(
+        "# Public modules",
+        GENERATED,
+        """
+The modules of the core and its libraries that a plugin, a service of your own and their tests may import, grouped by who needs
+them. In these, names without a leading underscore keep their meaning as the
+[version of the plugin API](../CONTRIBUTING.md#versions) says. Every other module is private and may change with any
+release. The plugins of this repository import no other modules, except the commands below `contrib/commands/`: these look into
+the services, and each needs the runtime of its own version.
+""",
+        *parts,
+    )
+
+
+def _expanded(entries: tuple[str, ...]) -> list[str]:
+    found = []
+    for entry in entries:
+        package = entry.removesuffix(".*")
+        names = sorted(f.stem for f in _path(package).glob("[!_]*.py")) if entry != package else ()
+        found += [f"{package}.{name}" for name in names] or [entry]
+    return found
+
+
+def _path(module: str) -> Path:
+    """Where a module of this repository would be, without suffix."""
+    top = module.partition(".")[0]
+    return _homes().get(top, dev.ROOT).joinpath("src", *module.split("."))
+
+
+@cache
+def _homes() -> dict[str, Path]:
+    """Import name of a distribution → its folder."""
+    return {p.name.replace("-", "_"): p.path for p in dev.packages()}
+
+
+def _file(module: str) -> Path | None:
+    path = _path(module)
+    for file in (path / "__init__.py", path.with_suffix(".py")):
+        if file.is_file():
+            return file
+    return None
+
+
+def _about(module: str) -> str:
+    file = _file(module)
+    if file is None:
+        raise dev.Failure(f"scripts/pages/public_modules.py lists {module}, which does not exist")
+    first = (ast.get_docstring(tree_of(file)) or "").partition("\n\n")[0]
+    return prose(re.sub(r"\s+", " ", first))

@@ -1,0 +1,52 @@
+"""Measures what each test costs, for tests/durations.json."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import durations
+import pytest
+
+BEGAN = pytest.StashKey[float]()
+KEY = "cpu_seconds"
+
+
+class Recorder:
+    """A plugin of pytest that writes the record when the session ends; with xdist the workers measure."""
+
+    def __init__(self) -> None:
+        self._measured: dict[str, float] = {}
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
+        """Before any fixture."""
+        item.stash[BEGAN] = _spent()
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Iterator[None]:
+        """After every fixture; the report of this phase takes the number along."""
+        try:
+            return (yield)
+        finally:
+            item.user_properties.append((KEY, _spent() - item.stash[BEGAN]))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Collect the numbers, of the workers too."""
+        if report.when == "teardown":
+            self._measured.update(
+                (report.nodeid, float(str(value)))
+                for key, value in report.user_properties
+                if key == KEY
+            )
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write, where the reports come together."""
+        if not hasattr(session.config, "workerinput") and self._measured:
+            durations.write(durations.updated(durations.read(), self._measured))
+
+
+def _spent() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system

@@ -1,0 +1,31 @@
+"""The variables of the environment that the tests do not depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+OF_WHO_RUNS_THEM = (
+    # whether somebody watches, and on which terminal
+    "CI", "GITHUB_ACTIONS", "TERM", "COLORTERM", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR*",
+    "PY_COLORS",
+    # proxies, which clients in Python ask for what is on this machine too
+    "*_PROXY", "*_proxy",
+    # the repository of a hook of git that runs them
+    "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX",
+    # a job of a cluster, a run of ours
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_*", "MASTER_*", "TORCHELASTIC_*",
+    "SLURM_*", "ASTRAFLOW_TOKEN", "ASTRAFLOW_DATAFLOW", "ASTRAFLOW_LAUNCHER", "ASTRAFLOW_ORIGIN",
+    "ASTRAFLOW_START", "ASTRAFLOW_LOG_LEVEL", "ASTRAFLOW_TRACEBACK", "ASTRAFLOW_DRY_CALL_S",
+    "ASTRAFLOW_DISABLE_PLUGINS",
+    # what interpreters and libraries that tests start would do otherwise
+    "PYTHONWARNINGS", "PYTHONOPTIMIZE", "PYTHONIOENCODING", "PYTHONUNBUFFERED", "PYTHONSAFEPATH", "PYTHONDEVMODE",
+    "PYTHONASYNCIODEBUG", "PYTHONINSPECT", "PYTHONSTARTUP", "MPLBACKEND", "MALLOC_*",
+)  # fmt: skip
+"""Patterns of their names. What says where things are stays: ``HOME``, ``PATH``, ``TMPDIR``, caches, indexes of pip;
+and so does how many threads a machine gives."""
+
+
+def depends_on_who_runs_them(names: Iterable[str]) -> list[str]:
+    """Those of ``names`` that tests are to run without."""
+    return [name for name in names if any(fnmatchcase(name, p) for p in OF_WHO_RUNS_THEM)]

@@ -1,0 +1,105 @@
+"""The forward pass of the tiny model in float64 numpy: what engines and trainers are compared with.
+
+Qwen3 (Yang et al. 2025, as in transformers): RMS norms, rotary positions, norms on queries and keys,
+grouped-query attention, gated SiLU.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from astraflow_testing.conformance._models.weights import read_floats
+
+Floats = npt.NDArray[np.float64]
+Ids = npt.NDArray[np.int32]
+_Cache = dict[str, tuple[Floats, Floats]]
+
+
+def logits(folder: Path, parts: Iterable[tuple[Path, Ids]]) -> Floats:
+    """Logits float64 ``[N, V]`` after each of the ``N`` tokens of all ``parts`` together.
+
+    A part is tokens and the safetensors file whose weights compute them, over the keys and values of the
+    parts before it. ``folder`` holds the ``config.json``.
+    """
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    cache: _Cache = {}
+    return np.concatenate(
+        [_forward(config, _load(file, file.stat().st_mtime_ns), ids, cache) for file, ids in parts]
+    )
+
+
+def log_softmax(values: Floats) -> Floats:
+    """Over the last axis; minus infinity stays."""
+    shifted = values - values.max(-1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)), dtype=np.float64)
+
+
+@lru_cache(maxsize=8)
+def _load(file: Path, changed_ns: int) -> dict[str, Floats]:
+    return read_floats(file)
+
+
+def _forward(config: dict[str, Any], weights: dict[str, Floats], ids: Ids, cache: _Cache) -> Floats:
+    eps, size = config["rms_norm_eps"], config["head_dim"]
+
+    def norm(x: Floats, name: str) -> Floats:
+        scale = weights[f"{name}.weight"] / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
+        return np.asarray(x * scale)
+
+    def linear(x: Floats, name: str) -> Floats:
+        return np.asarray(x @ weights[f"{name}.weight"].T)
+
+    x = weights["model.embed_tokens.weight"][ids]
+    for number in range(config["num_hidden_layers"]):
+        layer = f"model.layers.{number}"
+        h = norm(x, f"{layer}.input_layernorm")
+
+        def heads(name: str, h: Floats = h, layer: str = layer) -> Floats:
+            projected = linear(h, f"{layer}.self_attn.{name}_proj")
+            return projected.reshape(len(ids), -1, size).swapaxes(0, 1)
+
+        old_keys, old_values = cache.get(layer, (np.zeros((1, 0, size)), np.zeros((1, 0, size))))
+        start = old_keys.shape[1]
+        queries = _rotate(norm(heads("q"), f"{layer}.self_attn.q_norm"), start, config)
+        fresh = _rotate(norm(heads("k"), f"{layer}.self_attn.k_norm"), start, config)
+        keys = np.concatenate([np.broadcast_to(old_keys, (len(fresh), start, size)), fresh], axis=1)
+        values = heads("v")
+        values = np.concatenate(
+            [np.broadcast_to(old_values, (len(values), start, size)), values], axis=1
+        )
+        cache[layer] = keys, values
+        x = x + linear(_attend(queries, keys, values, start), f"{layer}.self_attn.o_proj")
+        h = norm(x, f"{layer}.post_attention_layernorm")
+        gate = linear(h, f"{layer}.mlp.gate_proj")
+        gated = gate / (1 + np.exp(-gate)) * linear(h, f"{layer}.mlp.up_proj")
+        x = x + linear(gated, f"{layer}.mlp.down_proj")
+    head = "model.embed_tokens" if config["tie_word_embeddings"] else "lm_head"
+    return linear(norm(x, "model.norm"), head)
+
+
+def _rotate(x: Floats, start: int, config: dict[str, Any]) -> Floats:
+    """Rotary positions (Su et al. 2021) in the half-split layout."""
+    half = config["head_dim"] // 2
+    frequency = config["rope_theta"] ** (-np.arange(half) / half)
+    angle = np.arange(start, start + x.shape[1])[:, None] * frequency
+    one, two = x[..., :half], x[..., half:]
+    cos, sin = np.cos(angle), np.sin(angle)
+    return np.concatenate([one * cos - two * sin, two * cos + one * sin], axis=-1)
+
+
+def _attend(queries: Floats, keys: Floats, values: Floats, start: int) -> Floats:
+    """Causal attention of ``[heads, n, d]`` over ``[kv heads, start + n, d]``: ``[n, heads · d]``."""
+    share = len(queries) // len(keys)
+    keys, values = np.repeat(keys, share, axis=0), np.repeat(values, share, axis=0)
+    scores = queries @ keys.swapaxes(1, 2) / np.sqrt(queries.shape[-1])
+    count = queries.shape[1]
+    later = np.arange(start + count)[None, :] > np.arange(start, start + count)[:, None]
+    weights = np.exp(log_softmax(np.where(later, -np.inf, scores)))
+    return np.asarray((weights @ values).swapaxes(0, 1).reshape(count, -1))

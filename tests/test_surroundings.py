@@ -1,0 +1,46 @@
+"""What tests show does not depend on who runs them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import workspace
+from surroundings import depends_on_who_runs_them
+
+
+def test_variables_that_tools_read_are_taken_from_the_tests() -> None:
+    theirs = [
+        "CI",
+        "TERM",
+        "COLUMNS",
+        "NO_COLOR",
+        "https_proxy",
+        "NO_PROXY",
+        "GIT_DIR",
+        "RANK",
+        "SLURM_JOB_ID",
+    ]
+    kept = ["PATH", "HOME", "TMPDIR", "PYTHONPATH", "PIP_INDEX_URL", "HF_HOME", "ASTRAFLOW_CACHE"]
+
+    assert depends_on_who_runs_them([*kept, *theirs]) == theirs
+    assert depends_on_who_runs_them(os.environ) == []
+
+
+def test_a_checkout_may_belong_to_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not (workspace.ROOT / ".git").exists():
+        pytest.skip("this is no checkout of git")
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    assert workspace.ROOT / "conftest.py" in workspace.tracked_files.__wrapped__()
+
+
+def test_files_without_git_may_lie_below_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / ".cache" / "build" / "checkout"
+    for name in ("core/a.py", "runs/b.py", ".venv/c.py"):
+        (root / name).parent.mkdir(parents=True)
+        (root / name).touch()
+    monkeypatch.setattr(workspace, "ROOT", root)
+    assert workspace.tracked_files.__wrapped__() == (root / "core" / "a.py",)
