@@ -1,0 +1,1 @@
+"""An agent that knows nothing of AstraFlow plays the episode; it samples through the gateway."""

@@ -1,0 +1,227 @@
+"""The three ways to run an agent: a function, a command, a service."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import aiohttp
+import msgspec
+
+from astraflow_contrib_agent import zygote
+from astraflow_contrib_agent.ending import end_episode
+from astraflow_core.errors import WorkflowError
+from astraflow_wire.host.sockets import socket_folder
+
+Task = Mapping[str, Any]
+"""The fields of :class:`astraflow_contrib_agent.zygote.AgentTask`."""
+
+KEPT_BYTES = 1 << 16
+KEPT_OUTPUTS = 16
+START_DEADLINE_S = 120.0
+PIPES_CLOSE_S = 1.0
+MOST_RESULT_BYTES = 1 << 20
+
+
+class Agent(Protocol):
+    """Plays episodes, many at once."""
+
+    async def play(self, task: Task) -> Any:
+        """What the agent returns for ``task``. :class:`WorkflowError` if it failed; if the caller is cancelled, no
+        process of the episode is left."""
+
+
+class FunctionAgent:
+    """``module:function`` in a process for each episode, forked from one that has imported it."""
+
+    def __init__(self, target: str, folder: Path | None, python: str | None) -> None:
+        self._target, self._folder = target, folder
+        self._python = python or sys.executable
+        # The agent finds what this process finds, unless it has another interpreter.
+        found = os.pathsep.join(part for part in sys.path if part)
+        self._path = {"PYTHONPATH": found} if python is None else {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._sockets = socket_folder()
+        self._address = str(self._sockets.path / "agent")
+
+    async def play(self, task: Task) -> Any:
+        """One episode."""
+        await self._started()
+        try:
+            reader, writer = await asyncio.open_unix_connection(
+                self._address, limit=MOST_RESULT_BYTES
+            )
+        except OSError as error:
+            raise WorkflowError(f"the process of agent {self._target} is gone: {error}") from error
+        group = 0
+        try:
+            writer.write(msgspec.json.encode(task) + b"\n")
+            group = json.loads(await reader.readline() or b'{"pid": 0}')["pid"]
+            line = await reader.readline()
+            with contextlib.suppress(TimeoutError):  # what it has printed is written when it ends
+                await asyncio.wait_for(reader.read(1), PIPES_CLOSE_S)
+        except ValueError as error:
+            raise WorkflowError(
+                f"agent {self._target} returned more than {MOST_RESULT_BYTES} bytes"
+            ) from error
+        finally:
+            writer.close()
+            if group:
+                await asyncio.shield(end_episode(group, task["api_key"]))
+        if not line:
+            raise WorkflowError(
+                f"the process of agent {self._target} ended without a result; its output is in the log of this RaaS"
+            )
+        result = json.loads(line)
+        if "error" in result:
+            raise WorkflowError(f"agent {self._target} failed:\n{result['error'].rstrip()}")
+        return result["returned"]
+
+    async def _started(self) -> None:
+        """Return when the process that has imported the module listens."""
+        if self._process is None or self._process.poll() is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._address)
+            self._process = self._start()
+        process, clock = self._process, asyncio.get_running_loop().time
+        until = clock() + START_DEADLINE_S
+        while not os.path.exists(self._address):
+            if process.poll() is not None:
+                raise WorkflowError(
+                    f"agent {self._target} cannot be imported from {self._folder or os.getcwd()}; the trace is in the "
+                    "log of this RaaS ([workflow] folder says where the module lies)"
+                )
+            if clock() > until:
+                process.kill()
+                raise WorkflowError(
+                    f"agent {self._target}: its module is not imported after {START_DEADLINE_S:g} s"
+                )
+            await asyncio.sleep(0.01)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [self._python, zygote.__file__, self._address, self._target],
+            stdin=subprocess.DEVNULL,
+            cwd=self._folder,
+            env=environment(self._path),
+        )
+
+
+class CommandAgent:
+    """A program for each episode: the task is a line of JSON on its standard input, and the last line of its standard
+    output may be ``{"reward": …}`` or ``{"rewards": {policy: …}}``. The end of what it wrote is kept in ``outputs``."""
+
+    def __init__(self, command: list[str], folder: Path | None, outputs: Path) -> None:
+        self._command, self._folder, self._outputs = command, folder, outputs
+        self._number = 0
+
+    async def play(self, task: Task) -> Any:
+        """One episode."""
+        name, key = self._command[0], task["api_key"]
+        variables = zygote.variables(task["base_url"], key)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                cwd=self._folder,
+                env=environment(variables),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise WorkflowError(f"agent {name} cannot be started: {error}") from error
+        assert process.stdin and process.stdout and process.stderr
+        out = asyncio.create_task(_tail(process.stdout))
+        err = asyncio.create_task(_tail(process.stderr))
+        try:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                process.stdin.write(msgspec.json.encode(task) + b"\n")
+                await process.stdin.drain()
+                process.stdin.close()
+            code = await process.wait()
+        finally:
+            await asyncio.shield(end_episode(process.pid, key))
+            # A process that is gone from us may hold the pipes.
+            await asyncio.wait({out, err}, timeout=PIPES_CLOSE_S)
+            for pipe in (out, err):
+                pipe.cancel()
+        said = b"" if out.cancelled() or not out.done() else out.result()
+        errors = b"" if err.cancelled() or not err.done() else err.result()
+        self._keep(said, errors)
+        if code != 0:
+            ending = f"exit code {code}" if code > 0 else f"signal {-code}"
+            last = errors.decode("utf-8", "replace").rstrip()[-2000:]
+            raise WorkflowError(f"agent {name} ended with {ending}\n{last}".rstrip())
+        return _reward_in(said)
+
+    def _keep(self, said: bytes, errors: bytes) -> None:
+        """The newest outputs, in turn."""
+        self._outputs.mkdir(parents=True, exist_ok=True)
+        path = self._outputs / f"{self._number % KEPT_OUTPUTS}.txt"
+        self._number += 1
+        path.write_bytes(said + (b"\n--- standard error\n" + errors if errors else b""))
+
+
+class ServiceAgent:
+    """A service that somebody else runs: the task is posted as JSON, and its reply, ``{"reward": …}``,
+    ``{"rewards": {policy: …}}`` or ``{}``, ends the episode."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    async def play(self, task: Task) -> Any:
+        """One episode."""
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as client,
+                client.post(self._url, json=dict(task)) as response,
+            ):
+                body = await response.content.read(MOST_RESULT_BYTES)
+                if response.status >= 300:
+                    said = body.decode("utf-8", "replace")[:500]
+                    raise WorkflowError(f"agent {self._url} answered {response.status}: {said}")
+        except (aiohttp.ClientError, OSError) as error:
+            raise WorkflowError(f"agent {self._url} cannot be reached: {error!r}") from error
+        return _reward_in(body)
+
+
+def environment(more: Mapping[str, str]) -> dict[str, str]:
+    """That of this process without what belongs to AstraFlow, such as the run's token; ``more`` on top."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ASTRAFLOW_")}
+    return {**kept, **more}
+
+
+async def _tail(stream: asyncio.StreamReader) -> bytes:
+    """The last ``KEPT_BYTES`` of what comes, however much it is."""
+    kept: collections.deque[bytes] = collections.deque()
+    size = 0
+    try:
+        while piece := await stream.read(1 << 16):
+            kept.append(piece)
+            size += len(piece)
+            while size - len(kept[0]) >= KEPT_BYTES:
+                size -= len(kept.popleft())
+    except asyncio.CancelledError:
+        pass
+    return b"".join(kept)[-KEPT_BYTES:]
+
+
+def _reward_in(said: bytes) -> Any:
+    """The reward in the last line that is not empty; ``None`` if that is something else."""
+    lines = said.strip().splitlines()
+    try:
+        last = json.loads(lines[-1]) if lines else None
+    except ValueError:
+        return None
+    if not isinstance(last, dict):
+        return None
+    return last.get("reward", last.get("rewards"))

@@ -1,0 +1,76 @@
+"""Agents that tests run; they speak the protocol by the standard library alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from typing import Any
+
+
+def ask(task: Any, *said: str, **more: Any) -> str:
+    messages = [
+        {"role": "user" if at % 2 == 0 else "assistant", "content": text}
+        for at, text in enumerate(said)
+    ]
+    body = {"model": task.models[0], "messages": messages, **more}
+    request = urllib.request.Request(
+        f"{task.base_url}/chat/completions",
+        json.dumps(body).encode(),
+        {"authorization": f"Bearer {task.api_key}", "content-type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=30) as response:
+        content = json.load(response)["choices"][0]["message"]["content"]
+    return str(content)
+
+
+def two_turns(task: Any) -> float:
+    first = ask(task, task.data["prompt"])
+    ask(task, task.data["prompt"], first, "sure?")
+    return float(len(first))
+
+
+async def in_a_loop(task: Any) -> dict[str, float]:
+    await asyncio.to_thread(ask, task, task.data["prompt"])
+    return {"p": 0.5}
+
+
+def without_reward(task: Any) -> None:
+    """Ask every policy."""
+    for model in task.models:
+        ask(task, task.data["prompt"], model=model)
+
+
+def silent(task: Any) -> float:
+    return 1.0
+
+
+def broken(task: Any) -> float:
+    ask(task, "x")
+    raise KeyError("no such door")
+
+
+def dies(task: Any) -> float:
+    ask(task, "x")
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 0.0
+
+
+def odd(task: Any) -> Any:
+    ask(task, "x")
+    return "good"
+
+
+def endless(task: Any) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    code = "import time, signal; signal.signal(15, 1); time.sleep(600)"
+    child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    with open(task.data["pids"], "w") as file:
+        file.write(f"{os.getpid()} {child.pid}\n")
+    while True:
+        time.sleep(1)

@@ -1,0 +1,244 @@
+"""Functions and commands that play episodes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp.web
+import pytest
+
+from astraflow_contrib_agent.config import AgentConfig
+from astraflow_contrib_agent.workflow import AgentWorkflow
+from astraflow_core.errors import WorkflowError
+from astraflow_core.types import ComponentContext, Prompt, RunInfo, Sampling, Trajectory
+from astraflow_testing.scripted_policies import FailedAnswer, ScriptedPolicies
+
+HERE = Path(__file__).parent
+
+
+def context(folder: Path, policies: tuple[str, ...] = ("p",)) -> ComponentContext:
+    run = RunInfo("r", 0, 1, 1, policies, folder)
+    return ComponentContext(run, "raas", "", 0, folder / "workflow")
+
+
+def played(
+    folder: Path,
+    says: Any,
+    data: dict[str, Any] | None = None,
+    episodes: int = 1,
+    **keys: Any,
+) -> list[Trajectory | BaseException]:
+    """The trajectories of ``episodes`` at once, or what they raise."""
+
+    async def run() -> Any:
+        policies = ScriptedPolicies(["p"], says=says, sampling=Sampling(max_tokens=60))
+        if "target" in keys:
+            keys.setdefault("folder", HERE)
+        workflow = AgentWorkflow(AgentConfig(**keys), context(folder))
+        prompt = Prompt("one", {"prompt": "a door", **(data or {})})
+        plays = [workflow.run_episode(policies.engines(), prompt) for _ in range(episodes)]
+        return await asyncio.gather(*plays, return_exceptions=True)
+
+    found: list[Trajectory | BaseException] = asyncio.run(run())
+    return found
+
+
+def one(folder: Path, says: Any, data: dict[str, Any] | None = None, **keys: Any) -> Trajectory:
+    (found,) = played(folder, says, data, **keys)
+    if isinstance(found, BaseException):
+        raise found
+    return found
+
+
+def answer(policy: str, text: str) -> str:
+    return "yes" if "sure?" in text else "a key"
+
+
+def test_a_function_plays_and_rewards(tmp_path: Path) -> None:
+    trajectories = played(tmp_path, answer, target="played_agents:two_turns", episodes=8)
+    for trajectory in trajectories:
+        assert isinstance(trajectory, Trajectory), trajectory
+        assert trajectory.rewards == {"p": 5.0}
+        assert [each.text for each in trajectory.completions] == ["a key", "yes"]
+        assert trajectory.metrics["agent_calls"] == 2
+        assert sum(int(each.loss_mask.sum()) for each in trajectory.sequences) == 10
+
+
+@pytest.mark.parametrize(("name", "rewards"), [("in_a_loop", {"p": 0.5}), ("without_reward", {})])
+def test_what_a_function_returns(tmp_path: Path, name: str, rewards: dict[str, float]) -> None:
+    assert one(tmp_path, answer, target=f"played_agents:{name}").rewards == rewards
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("silent", "sampled nothing that is trained"),
+        ("broken", "KeyError: 'no such door'"),
+        ("dies", "ended without a result"),
+        ("odd", "returned 'good'; expected a finite number"),
+        ("missing", "cannot be imported"),
+    ],
+)
+def test_an_agent_that_fails_is_no_reward_of_zero(tmp_path: Path, name: str, says: str) -> None:
+    with pytest.raises(WorkflowError, match=says):
+        one(tmp_path, answer, target=f"played_agents:{name}")
+
+
+def test_the_failure_of_an_engine_is_that_of_the_episode(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="out of memory"):
+        one(tmp_path, lambda *_: FailedAnswer("out of memory"), target="played_agents:two_turns")
+
+
+def test_nothing_is_left_of_an_agent_that_does_not_end(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    with pytest.raises(WorkflowError, match=r"ended after 2 s \(\[workflow\] deadline_s\)"):
+        one(
+            tmp_path, answer, {"pids": str(pids)},
+            target="played_agents:endless", deadline_s=2,
+        )  # fmt: skip
+    agent, child = map(int, pids.read_text().split())
+    assert not _runs(agent)
+    assert not _runs(child)
+
+
+def test_nothing_is_left_when_the_raas_is_killed(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    code = f"""
+import asyncio, sys
+from pathlib import Path
+from astraflow_contrib_agent.agents import FunctionAgent
+agent = FunctionAgent("played_agents:endless", Path({str(HERE)!r}), None)
+task = dict(id="1", data={{"pids": {str(pids)!r}}}, base_url="http://x/v1", api_key="ep-1", models=[])
+asyncio.run(agent.play(task))
+"""
+    with subprocess.Popen([sys.executable, "-c", code]) as raas:
+        while not pids.exists() or not pids.read_text().endswith("\n"):
+            assert raas.poll() is None
+            time.sleep(0.05)
+        agent, child = map(int, pids.read_text().split())
+        raas.kill()
+    os.kill(child, signal.SIGKILL)  # it has a session of its own, and nobody is left to look for it
+    while _runs(agent):
+        time.sleep(0.05)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in "ZX"
+
+
+SCRIPT = f"""
+import json, os, sys
+sys.path.insert(0, {str(HERE)!r})
+from types import SimpleNamespace
+import played_agents
+task = SimpleNamespace(**json.loads(sys.stdin.readline()))
+assert os.environ["OPENAI_API_KEY"] == os.environ["ANTHROPIC_API_KEY"] == task.api_key
+assert os.environ["ANTHROPIC_BASE_URL"] + "/v1" == os.environ["OPENAI_BASE_URL"] == task.base_url
+assert not [name for name in os.environ if name.startswith("ASTRAFLOW_TOKEN")]
+print("thinking " * 20_000)
+said = played_agents.ask(task, task.data["prompt"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "rewards"),
+    [
+        ('print(json.dumps({"reward": len(said)}))', {"p": 5.0}),
+        ('print(json.dumps({"rewards": {"p": 2}}) + "\\n")', {"p": 2.0}),
+        ('print("done")', {}),
+    ],
+)
+def test_a_command_plays(
+    tmp_path: Path, end: str, rewards: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASTRAFLOW_TOKEN", "secret")
+    command = [sys.executable, "-c", SCRIPT + end]
+    assert one(tmp_path, answer, command=command).rewards == rewards
+    (output,) = (tmp_path / "workflow" / "outputs").iterdir()
+    assert output.stat().st_size <= 1 << 16
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["/no/such/program"], "cannot be started"),
+        ([sys.executable, "-c", "raise SystemExit('no door')"], "exit code 1\nno door"),
+        ([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], "signal 9"),
+        ([sys.executable, "-c", "import time; time.sleep(600)"], "ended after 1 s"),
+    ],
+)
+def test_a_command_that_fails_says_how(tmp_path: Path, command: list[str], says: str) -> None:
+    with pytest.raises(WorkflowError, match=says):
+        one(tmp_path, answer, command=command, deadline_s=1 if "sleep" in command[-1] else 60)
+
+
+@asynccontextmanager
+async def _service(answers: Callable[[Any], Any]) -> Any:
+    async def handle(request: aiohttp.web.Request) -> aiohttp.web.Response:
+        task = await request.json()
+        async with aiohttp.ClientSession() as client:
+            body = {"messages": [{"role": "user", "content": task["data"]["prompt"]}]}
+            headers = {"authorization": f"Bearer {task['api_key']}"}
+            url = f"{task['base_url']}/chat/completions"
+            async with client.post(url, json=body, headers=headers) as response:
+                assert response.status == 200
+        return aiohttp.web.json_response(**answers(task))
+
+    app = aiohttp.web.Application()
+    app.router.add_post("/play", handle)
+    runner = aiohttp.web.AppRunner(app)
+    await runner.setup()
+    site = aiohttp.web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    (address,) = runner.addresses
+    try:
+        yield f"http://127.0.0.1:{address[1]}/play"
+    finally:
+        await runner.cleanup()
+
+
+def _served(folder: Path, answers: Callable[[Any], Any]) -> Any:
+    async def run() -> Any:
+        policies = ScriptedPolicies(["p"], says=answer)
+        async with _service(answers) as url:
+            workflow = AgentWorkflow(AgentConfig(url=url), context(folder))
+            return await workflow.run_episode(policies.engines(), Prompt("1", {"prompt": "a door"}))
+
+    return asyncio.run(run())
+
+
+def test_a_service_plays(tmp_path: Path) -> None:
+    trajectory = _served(tmp_path, lambda task: {"data": {"reward": 3}})
+    assert trajectory.rewards == {"p": 3.0}
+    with pytest.raises(WorkflowError, match="answered 500"):
+        _served(tmp_path, lambda task: {"data": {"why": "broken"}, "status": 500})
+    with pytest.raises(WorkflowError, match="cannot be reached"):
+        one(tmp_path, answer, url="http://127.0.0.1:9/play")
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({}, "one of target, command and url, and 'none' for the others; found none"),
+        ({"target": "a:b", "url": "http://x"}, "found target and url"),
+        ({"target": "a"}, "expected 'module:function'"),
+        ({"command": []}, "command is empty"),
+        ({"url": "x"}, "expected http"),
+    ],
+)
+def test_a_bad_config_says_what_is_expected(keys: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        AgentConfig(**keys)

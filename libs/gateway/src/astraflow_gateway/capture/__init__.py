@@ -1,0 +1,1 @@
+"""What an episode sampled, as token ids: calls, the graph of their prefixes, sequences to train."""

@@ -1,0 +1,151 @@
+"""What the template of a model can say, found by rendering: tools, their results, reasoning."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from astraflow_core.errors import UserError
+from astraflow_core.protocols.workflow import PolicyEngine
+from astraflow_gateway.chat.messages import Message, tool_call
+
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "probe_tool",
+        "description": "probe_description",
+        "parameters": {
+            "type": "object",
+            "properties": {"probe_key": {"type": "string", "description": "a key"}},
+            "required": ["probe_key"],
+        },
+    },
+}
+_USER: Message = {"role": "user", "content": "probe_question"}
+_CALLS: Message = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [tool_call("probe0000", "probe_tool", '{"probe_key": "probe_value"}')],
+}
+_RESULT: Message = {
+    "role": "tool",
+    "content": "probe_result",
+    "name": "probe_tool",
+    "tool_call_id": "probe0000",
+}
+_THINKS: Message = {
+    "role": "assistant",
+    "content": "probe_answer",
+    "reasoning_content": "probe_thought",
+}
+
+_OFFER = """You may call these functions:
+<tools>
+{tools}
+</tools>
+To call one, write a JSON object with its name and its arguments:
+<tool_call>
+{{"name": "...", "arguments": {{...}}}}
+</tool_call>"""
+
+
+class ChatFormat:
+    """How a policy's template is to be used. ``tool_style`` is the form in which its model writes tool calls (a key
+    of :data:`~astraflow_gateway.chat.replies.STYLES`); with ``native_tools`` false the template knows
+    nothing of tools, and they are told in plain text, in the form of Hermes. ``reasons``: the template keeps
+    reasoning apart."""
+
+    def __init__(self, engine: PolicyEngine) -> None:
+        self._engine = engine
+        self.tool_style, self.native_tools = self._probe_tools()
+        self.reasons = self._probe_reasoning()
+        decode = engine.tokenizer.decode
+        ends = {
+            token: decode(np.array([token], np.int32), skip_special=False)
+            for token in engine.tokenizer.eos_token_ids
+        }
+        self.ends = {token: text for token, text in ends.items() if text}
+
+    def text(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool,
+    ) -> str:
+        """The text of ``messages``; :class:`UserError` if the template refuses them."""
+        if self.tool_style == "mistral":
+            messages = [_short_ids(message) for message in messages]
+        if self.native_tools:
+            return self._engine.chat_text(messages, add_generation_prompt, tools)
+        return self._engine.chat_text(_in_plain_text(messages, tools), add_generation_prompt)
+
+    def _probe_tools(self) -> tuple[str, bool]:
+        try:
+            text = self._engine.chat_text([_USER, _CALLS, _RESULT], False, [_TOOL])
+        except UserError:
+            return "hermes", False
+        told = ("probe_description", "probe_value", "probe_result")
+        if not all(part in text for part in told):
+            return "hermes", False
+        if "[TOOL_CALLS]" in text:
+            return "mistral", True
+        if "<tool_call>" in text:
+            return "hermes", True
+        if '"parameters"' in text[text.rindex("probe_question") :]:
+            return "llama", True
+        return "hermes", False
+
+    def _probe_reasoning(self) -> bool:
+        try:
+            tools = [_TOOL] if self.native_tools else []
+            return "probe_thought" in self._engine.chat_text([_USER, _THINKS], False, tools)
+        except UserError:
+            return False
+
+
+def _short_ids(message: Message) -> Message:
+    """Mistral's templates refuse ids of tool calls that have not nine letters and digits."""
+    if "tool_call_id" in message:
+        return {**message, "tool_call_id": _short_id(message["tool_call_id"])}
+    if "tool_calls" in message:
+        calls = [{**call, "id": _short_id(call["id"])} for call in message["tool_calls"]]
+        return {**message, "tool_calls": calls}
+    return message
+
+
+def _short_id(id: str) -> str:
+    if len(id) == 9 and id.isascii() and id.isalnum():
+        return id
+    return xxhash.xxh3_64_hexdigest(id.encode("utf-8", "replace"))[:9]
+
+
+def _in_plain_text(
+    messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
+) -> list[Message]:
+    """The same messages without tool calls and roles of tools; the first message tells of the tools."""
+    plain = [_plain(message) for message in messages]
+    if tools and plain:
+        offer = _OFFER.format(tools="\n".join(json.dumps(tool) for tool in tools))
+        first = plain[0]
+        parts = (
+            (first["content"], offer) if first["role"] == "system" else (offer, first["content"])
+        )
+        plain[0] = {**first, "content": "\n\n".join(part for part in parts if part)}
+    return plain
+
+
+def _plain(message: Message) -> Message:
+    if message["role"] == "tool":
+        content = f"<tool_response>\n{message['content']}\n</tool_response>"
+        return {"role": "user", "content": content}
+    content = message["content"]
+    for call in message.get("tool_calls", ()):
+        said = {each: call["function"][each] for each in ("name", "arguments")}
+        block = f"<tool_call>\n{json.dumps(said)}\n</tool_call>"
+        content = f"{content}\n{block}" if content else block
+    plain: Message = {key: message[key] for key in ("role", "reasoning_content") if key in message}
+    return {**plain, "content": content}

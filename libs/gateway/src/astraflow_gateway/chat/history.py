@@ -1,0 +1,140 @@
+"""The conversations of an episode: which recorded call a request goes on from, and the token ids of its prompt."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from astraflow_core.protocols.workflow import PolicyEngine
+from astraflow_gateway.capture.graph import Call, Tokens
+from astraflow_gateway.chat.format import ChatFormat
+from astraflow_gateway.chat.messages import Message, ModelReply, digests
+
+_OTHER = "probe_of_another_message"
+
+Tools = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTurn:
+    """A recorded reply: what was said as a message and the call that sampled it. ``start`` is what the reply was
+    made to begin with; ``cut`` says that a stop sequence cut what the agent got."""
+
+    message: Message
+    call: Call
+    start: str
+    cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPlan:
+    """The prompt of a request, int32 ``[P]``. ``outcome`` is "continued" if it begins with a recorded call's ids,
+    else why it is a root: "first" (nothing was said before), "history" (the agent sent a reply that no call made, or
+    other tools), "template" (the template writes an earlier turn in another way now), "end" (the reply did not end
+    as the template ends one), "stop" (a stop sequence cut the reply) or "ambiguous" (several calls made it)."""
+
+    tokens: Tokens
+    outcome: str
+
+
+@dataclass
+class History:
+    """What was said to one policy in one episode."""
+
+    engine: PolicyEngine
+    format: ChatFormat
+    outcomes: Counter[str] = field(default_factory=Counter)
+    _turns: dict[int, list[RecordedTurn]] = field(default_factory=dict)
+
+    def plan(self, messages: Sequence[Message], tools: Tools) -> PromptPlan:
+        """The prompt for the reply to ``messages``; :class:`astraflow_core.errors.UserError` if the template refuses
+        them. An earlier reply is taken as it was recorded: with the reasoning that the agent left out."""
+        chain = digests(messages, tools)
+        known = [self._turns.get(digest, []) for digest in chain[1:]]
+        said = [
+            turns[0].message if len(turns) == 1 else message
+            for message, turns in zip(messages, known, strict=True)
+        ]
+        last = max((at for at, each in enumerate(said) if each["role"] == "assistant"), default=-1)
+        text = self.format.text(said, tools, True)
+        turns = known[last] if last >= 0 else []
+        continued: Tokens | None = None
+        if last < 0:
+            outcome = "first"
+        elif len(turns) != 1:
+            outcome = "ambiguous" if turns else "history"
+        else:
+            outcome, continued = self._continued(turns[0], said, last, tools, text)
+        self.outcomes[outcome] += 1
+        tokens = self.engine.tokenizer.encode(text) if continued is None else continued
+        return PromptPlan(tokens, outcome)
+
+    def record(
+        self,
+        messages: Sequence[Message],
+        tools: Tools,
+        reply: ModelReply,
+        call: Call,
+        start: str = "",
+        cut: bool = False,
+    ) -> None:
+        """``reply``, which ``call`` sampled, followed ``messages``."""
+        digest = digests([*messages, reply.message], tools)[-1]
+        self._turns.setdefault(digest, []).append(RecordedTurn(reply.message, call, start, cut))
+
+    def _continued(
+        self, turn: RecordedTurn, said: Sequence[Message], at: int, tools: Tools, text: str
+    ) -> tuple[str, Tokens | None]:
+        if turn.cut:
+            return "stop", None
+        asked = self.format.text(said[:at], tools, True)
+        if not text.startswith(asked):
+            return "template", None
+        outcome, rest = self._rest(turn, said[: at + 2], tools, asked, text)
+        if rest is None:
+            return outcome, None
+        new = self.engine.tokenizer.encode(rest)
+        return "continued", np.concatenate([turn.call.prompt, turn.call.result.tokens, new])
+
+    def _rest(
+        self, turn: RecordedTurn, said: Sequence[Message], tools: Tools, asked: str, text: str
+    ) -> tuple[str, str | None]:
+        """What of ``text`` comes after the turn's sampled tokens; ``said`` ends with the message after the turn."""
+        sampled = turn.call.result.tokens
+        whole = turn.start + self.engine.tokenizer.decode(sampled, skip_special=False)
+        end = self.format.ends.get(int(sampled[-1]), "") if len(sampled) else ""
+        if end and text.startswith(whole, len(asked)):
+            return "continued", text[len(asked) + len(whole) :]
+        # The template writes the turn in another way, such as the JSON of a tool call. If it says the same, the sampled
+        # tokens stand for it; where it ends is seen with another message after it.
+        other = self.format.text([*said[:-1], {**said[-1], "content": _OTHER}], tools, False)
+        common = text[: _common(text, other)]
+        ends = [common.rfind(each, len(asked)) for each in self.format.ends.values()]
+        if (place := max(ends, default=-1)) < 0:
+            return "end", None
+        if not all(part in text[len(asked) : place] for part in _parts(turn.message)):
+            return "template", None
+        if not text.startswith(end, place):
+            return "end", None
+        return "continued", text[place + len(end) :]
+
+
+def _parts(message: Message) -> list[str]:
+    """What a template has to write of a reply, in whatever form."""
+    return [message["content"].strip(), message.get("reasoning_content", "").strip()]
+
+
+def _common(one: str, other: str) -> int:
+    """The length of the prefix that both have."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,85 @@
+"""Chat messages as this package keeps them, whatever the dialect in which they came."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import xxhash
+
+Message = dict[str, Any]
+"""``role``; ``content``, always text; of an assistant also ``reasoning_content`` and ``tool_calls``, of a tool
+``tool_call_id`` and ``name``. Arguments of a tool call are an object, or text if they are not one."""
+
+_DIGESTS = msgspec.json.Encoder(order="deterministic")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that the model made. ``arguments`` is JSON text."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReply:
+    """What the model said, taken apart."""
+
+    content: str
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+
+    @property
+    def message(self) -> Message:
+        """As a message of the history."""
+        message: Message = {"role": "assistant", "content": self.content}
+        if self.reasoning:
+            message["reasoning_content"] = self.reasoning
+        if self.tool_calls:
+            message["tool_calls"] = [
+                tool_call(call.id, call.name, call.arguments) for call in self.tool_calls
+            ]
+        return message
+
+
+def tool_call(id: str, name: str, arguments: str) -> dict[str, Any]:
+    """A tool call within a message. Templates print the arguments as JSON, so that they want the object."""
+    return {
+        "id": id,
+        "type": "function",
+        "function": {"name": name, "arguments": _object(arguments)},
+    }
+
+
+def _object(arguments: str) -> Any:
+    try:
+        value = json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        return arguments
+    return value if isinstance(value, dict) else arguments
+
+
+def digests(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The digest of ``tools`` and the first i messages, for i from 0 to all. Ids of tool calls do not count, nor
+    does reasoning, which most agents leave out when they send a reply back."""
+    found = [_digest(0, tools)]
+    for message in messages:
+        found.append(_digest(found[-1], _essence(message)))
+    return found
+
+
+def _essence(message: Mapping[str, Any]) -> Any:
+    calls = [
+        (call["function"]["name"], call["function"]["arguments"])
+        for call in message.get("tool_calls", ())
+    ]
+    return (message["role"], message["content"], calls, message.get("name", ""))
+
+
+def _digest(before: int, value: Any) -> int:
+    return xxhash.xxh3_64_intdigest(_DIGESTS.encode(value), seed=before)

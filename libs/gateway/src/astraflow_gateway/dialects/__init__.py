@@ -1,0 +1,1 @@
+"""The protocols that agents speak."""

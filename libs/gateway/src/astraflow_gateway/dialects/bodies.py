@@ -1,0 +1,117 @@
+"""What the dialects' request bodies have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from astraflow_gateway.chat.messages import Message
+from astraflow_gateway.requests import BadRequest
+
+T = TypeVar("T")
+
+_SETTINGS = {
+    "temperature": (0.0, 100.0),
+    "top_p": (0.0, 1.0),
+    "top_k": (0, 2**31 - 1),
+    "min_p": (0.0, 1.0),
+}
+"""Least and largest value of each setting of sampling."""
+MOST_STOPS = 16
+
+
+class Names:
+    """The names of the tools that earlier calls were of: most dialects give a result by the id of its call alone."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, str] = {}
+
+    def learn(self, message: Message) -> None:
+        """Note the tool calls of an assistant's message."""
+        for call in message.get("tool_calls", ()):
+            self._by_id[call["id"]] = call["function"]["name"]
+
+    def of(self, id: str | None) -> str:
+        """The name of the tool that was called as ``id``; empty if no call had it."""
+        return self._by_id.get(id or "", "")
+
+
+def parsed(body: bytes, expected: type[T]) -> T:
+    """``body`` as JSON; :class:`BadRequest` names what is wrong."""
+    try:
+        return msgspec.json.decode(body, type=expected)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at ")
+        field = where.strip("`").removeprefix("$").removeprefix(".")
+        raise BadRequest(f"{field}: {what}" if field else what, param=field) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"the body is not JSON: {error}") from error
+
+
+def text_of(content: str | Sequence[Mapping[str, Any]] | None, where: str) -> str:
+    """Text, or the joined texts of content parts; other parts are refused."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts = []
+    for part in content:
+        text = part.get("text", part.get("refusal"))
+        if not isinstance(text, str):
+            raise BadRequest(
+                f"{where}: a part of type {part.get('type')!r} cannot be given to this model; expected text",
+                param=where,
+            )
+        texts.append(text)
+    return "".join(texts)
+
+
+def tools_of(tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Function tools in OpenAI's form; others are refused, since nobody here would run them."""
+    found: list[Mapping[str, Any]] = []
+    for at, tool in enumerate(tools):
+        function = tool.get("function")
+        if tool.get("type", "function") != "function" or not isinstance(function, dict):
+            raise BadRequest(
+                f"tools[{at}] is of type {tool.get('type')!r}; expected a function",
+                param=f"tools[{at}]",
+            )
+        if not isinstance(function.get("name"), str) or not function["name"]:
+            raise BadRequest(f"tools[{at}].function has no name", param=f"tools[{at}]")
+        if not isinstance(function.get("parameters", {}), dict):
+            raise BadRequest(
+                f"tools[{at}].function.parameters is not a JSON schema object", param=f"tools[{at}]"
+            )
+        found.append({"type": "function", "function": function})
+    return found
+
+
+def sampling_of(asked: Any) -> dict[str, float]:
+    """The settings of sampling that the agent sent."""
+    found = {}
+    for name, (least, largest) in _SETTINGS.items():
+        value = getattr(asked, name)
+        if value is None:
+            continue
+        if not least <= value <= largest:
+            raise BadRequest(f"{name} is {value}; expected {least} to {largest}", param=name)
+        found[name] = value
+    return found
+
+
+def stops_of(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The stop sequences that the agent sent."""
+    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if len(stops) > MOST_STOPS or not all(stops):
+        raise BadRequest(
+            f"stop has {len(stops)} sequences; expected at most {MOST_STOPS}, none of them empty",
+            param="stop",
+        )
+    return stops
+
+
+def most_tokens(max_tokens: int | None) -> int | None:
+    """How many tokens the agent wants at most."""
+    if max_tokens is not None and max_tokens < 1:
+        raise BadRequest(f"max_tokens is {max_tokens}; expected at least 1", param="max_tokens")
+    return max_tokens

@@ -1,0 +1,284 @@
+"""An episode behind the gateway: what its agent may ask, what was sampled, what of it is trained."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from astraflow_core.errors import UserError
+from astraflow_core.protocols.workflow import PolicyEngine
+from astraflow_core.types import Completion, GenerateResult, Sampling
+from astraflow_core.types import Sequence as TokenSequence
+from astraflow_gateway.capture.graph import CaptureGraph, Tokens
+from astraflow_gateway.chat.format import ChatFormat
+from astraflow_gateway.chat.history import History
+from astraflow_gateway.chat.messages import ModelReply
+from astraflow_gateway.chat.replies import forced_start, parse_reply
+from astraflow_gateway.requests import BadRequest, Choice, Finish, ModelAnswer, ModelRequest
+
+BUDGET_SPENT = "The budget of this episode is spent: no further requests are answered. Finish now with what you have."
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What the agent of an episode may use: ``calls`` requests, ``tokens`` sampled."""
+
+    calls: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What holds for every episode. ``deviations``: settings of sampling that an agent may choose by itself;
+    ``train_auxiliary``: also train requests without tools of an agent that has some; ``trained``: the policies that
+    are trained, by default all; ``any_model``: a model that is no policy means the default one."""
+
+    budget: Budget
+    deviations: frozenset[str] = frozenset()
+    train_auxiliary: bool = False
+    trained: frozenset[str] | None = None
+    any_model: bool = False
+
+
+@dataclass
+class Episode:
+    """One episode over ``engines`` (name → engine). ``formats`` are shared by the episodes of a run. ``failure`` is why
+    a request could not be answered, though it was in order; ``refusal`` is what the agent was last told to be wrong."""
+
+    engines: Mapping[str, PolicyEngine]
+    formats: Mapping[str, ChatFormat]
+    rules: Rules
+    default: str
+    graph: CaptureGraph = field(default_factory=CaptureGraph)
+    completions: list[Completion] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    failure: Exception | None = None
+    refusal: str = ""
+    failed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.engines = {name: engine.session() for name, engine in self.engines.items()}
+        self.histories = {
+            name: History(engine, self.formats[name]) for name, engine in self.engines.items()
+        }
+        self._ids = (f"call{number:05d}" for number in itertools.count())
+        self._calls = self._tokens = 0
+        self._context = contextvars.copy_context()
+        self._has_tools = False
+        self._answers: dict[str, asyncio.Task[ModelAnswer]] = {}
+        self._tasks: set[asyncio.Task[ModelAnswer]] = set()
+
+    def policy_of(self, model: str) -> str:
+        """The policy that ``model`` names; any name will do if there is one policy only."""
+        if model in self.engines:
+            return model
+        if len(self.engines) == 1 or self.rules.any_model:
+            return self.default
+        names = ", ".join(self.engines)
+        what = f"the model {model!r} does not exist" if model else "the request names no model"
+        raise BadRequest(
+            f"{what}; this run has {names}",
+            404,
+            "model_not_found",
+            "model",
+        )
+
+    async def answer(
+        self, request: ModelRequest, key: str = "", again: bool = False
+    ) -> ModelAnswer:
+        """The answer to ``request``. ``key`` identifies it: if it comes ``again``, it is answered as it was, or will
+        be. An agent that goes away does not end what is sampled for it, since it may ask again."""
+        task = self._answers.get(key) if again else None
+        if task is None or (task.done() and (task.cancelled() or task.exception())):
+            # What happens in a request belongs to the episode, and not to the server that got it.
+            task = asyncio.create_task(self._answered(request), context=self._context.copy())
+            task.add_done_callback(_retrieved)
+            self._tasks.add(task)
+            self._answers[key] = task
+        else:
+            self.counts["retries"] += 1
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise BadRequest(
+                    "the episode has ended", status=401, kind="invalid_api_key"
+                ) from None
+            raise
+
+    async def close(self) -> None:
+        """End what is still sampled."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def sequences(self) -> list[TokenSequence]:
+        """What is trained."""
+        return [sequence for _, sequence in self.graph.sequences()]
+
+    def metrics(self) -> dict[str, float]:
+        """``agent_calls`` and ``agent_tokens`` (sampled); and where there are some, ``agent_retries``, requests
+        ``agent_over_budget``, and ``prompts_`` by their outcome (:class:`~astraflow_gateway.chat.history.PromptPlan`)."""
+        found = Counter({f"agent_{name}": self.counts[name] for name in ("retries", "over_budget")})
+        for history in self.histories.values():
+            found.update({f"prompts_{name}": count for name, count in history.outcomes.items()})
+        found["prompts_ambiguous"] += self.graph.ambiguous
+        del found["prompts_first"]
+        always = {"agent_calls": float(self._calls), "agent_tokens": float(self._tokens)}
+        return always | {name: float(count) for name, count in found.items() if count}
+
+    async def _answered(self, request: ModelRequest) -> ModelAnswer:
+        try:
+            return await self._answer(request)
+        except BadRequest as error:
+            self.refusal = error.message
+            raise
+        except Exception as error:
+            self.failure = self.failure or error
+            self.failed.set()
+            raise
+
+    async def _answer(self, request: ModelRequest) -> ModelAnswer:
+        policy = self.policy_of(request.model)
+        engine = self.engines[policy]
+        number, self._calls = self._calls, self._calls + 1
+        budget = self.rules.budget
+        if number >= budget.calls or self._tokens >= budget.tokens:
+            self.counts["over_budget"] += 1
+            spent = Choice(ModelReply(BUDGET_SPENT), "stop")
+            return ModelAnswer(number, policy, engine.version, np.zeros(0, np.int32), (spent,))
+        start = self._start(request, policy)
+        prompt = self._prompt(request, policy, start)
+        sampling = self._sampling(request, engine, len(prompt))
+        trained = self._is_trained(request, policy)
+        results = await asyncio.gather(
+            *(engine.generate(prompt, sampling) for _ in range(request.n))
+        )
+        choices = [self._choice(request, policy, prompt, each, start, trained) for each in results]
+        return ModelAnswer(number, policy, engine.version, prompt, tuple(choices))
+
+    def _start(self, request: ModelRequest, policy: str) -> str:
+        """What the reply is made to begin with, so that it calls a tool."""
+        if request.tool_choice in ("auto", "none"):
+            return ""
+        name = "" if request.tool_choice == "required" else request.tool_choice
+        return forced_start(self.formats[policy].tool_style, name)
+
+    def _prompt(self, request: ModelRequest, policy: str, start: str) -> Tokens:
+        if request.prompt is not None:
+            return request.prompt
+        try:
+            prompt = self.histories[policy].plan(request.messages, request.tools).tokens
+        except UserError as error:
+            raise BadRequest(str(error), param="messages") from error
+        if start:
+            prompt = np.concatenate([prompt, self.engines[policy].tokenizer.encode(start)])
+        return prompt
+
+    def _sampling(self, request: ModelRequest, engine: PolicyEngine, prompt: int) -> Sampling:
+        own = engine.sampling
+        room = engine.context_length - prompt
+        if prompt < 1:
+            raise BadRequest("the prompt is empty", param="messages")
+        if room < 1:
+            raise BadRequest(
+                f"this model's maximum context length is {engine.context_length} tokens, and the messages have "
+                f"{prompt}: shorten them",
+                kind="context_length_exceeded",
+                param="messages",
+            )
+        left = (self.rules.budget.tokens - self._tokens) // request.n
+        wanted = [own.max_tokens, room, max(1, left)]
+        if request.max_tokens is not None:
+            wanted.append(request.max_tokens)
+        stops = [tuple(engine.tokenizer.encode(text).tolist()) for text in request.stop]
+        chosen: dict[str, Any] = {
+            name: value for name, value in request.sampling.items() if name in self.rules.deviations
+        }
+        return replace(
+            own,
+            max_tokens=min(wanted),
+            stop_sequences=(*own.stop_sequences, *stops),
+            stop_token_ids=(*own.stop_token_ids, *request.stop_token_ids),
+            **chosen,
+        )
+
+    def _is_trained(self, request: ModelRequest, policy: str) -> bool:
+        """Not a title or a summary: a request without tools of an agent that has shown some."""
+        self._has_tools |= bool(request.tools)
+        auxiliary = self._has_tools and not request.tools and request.prompt is None
+        self.counts["auxiliary"] += auxiliary
+        rules = self.rules
+        if rules.trained is not None and policy not in rules.trained:
+            return False
+        return rules.train_auxiliary or not auxiliary
+
+    def _choice(
+        self,
+        request: ModelRequest,
+        policy: str,
+        prompt: Tokens,
+        result: GenerateResult,
+        start: str,
+        trained: bool,
+    ) -> Choice:
+        engine, form = self.engines[policy], self.formats[policy]
+        result, text, cut = _cut(engine, result, request.stop, form.ends)
+        call = self.graph.add(policy, prompt, result, trained)
+        self._tokens += len(result.tokens)
+        if trained:
+            self.completions.append(engine.completion(result))
+        style = form.tool_style if request.tools and request.tool_choice != "none" else ""
+        reply = parse_reply(start + text, style, form.reasons, self._ids)
+        if request.prompt is None:
+            history = self.histories[policy]
+            history.record(request.messages, request.tools, reply, call, start, cut)
+        finish: Finish = "length" if result.finish_reason == "length" and not cut else "stop"
+        return Choice(reply, "tool_calls" if reply.tool_calls else finish, result)
+
+
+def _retrieved(task: asyncio.Task[Any]) -> None:
+    """An agent that has gone away does not ask for the error."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _cut(
+    engine: PolicyEngine, result: GenerateResult, stops: Sequence[str], ends: Mapping[int, str]
+) -> tuple[GenerateResult, str, bool]:
+    """The result up to the first of ``stops`` in its text, which a stop by token ids can miss; its text without the
+    stop and the end token; whether a stop was there."""
+    decode = engine.tokenizer.decode
+
+    def text_of(count: int) -> str:
+        text = decode(result.tokens[:count], skip_special=False)
+        end = ends.get(int(result.tokens[count - 1])) if count else None
+        return text.removesuffix(end) if end else text
+
+    text = text_of(len(result.tokens))
+    places = [(at, stop) for stop in stops if stop and (at := text.find(stop)) >= 0]
+    if not places:
+        return result, text, False
+    at, stop = min(places)
+    low, high = 1, len(result.tokens)
+    while low < high:
+        middle = (low + high) // 2
+        if stop in text_of(middle):
+            high = middle
+        else:
+            low = middle + 1
+    shorter = replace(
+        result,
+        tokens=result.tokens[:low],
+        logprobs=result.logprobs[:low],
+        versions=result.versions[:low],
+        finish_reason="stop",
+    )
+    return shorter, text[:at], True

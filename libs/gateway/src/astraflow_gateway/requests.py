@@ -1,0 +1,69 @@
+"""What an agent asks for and what it is answered, whatever the dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from astraflow_core.types import GenerateResult
+from astraflow_gateway.capture.graph import Tokens
+from astraflow_gateway.chat.messages import Message, ModelReply
+
+Finish = Literal["stop", "length", "tool_calls"]
+
+
+class BadRequest(Exception):
+    """A request that cannot be answered; each dialect says so in its own shape. ``kind`` is the code of OpenAI's
+    errors, such as ``context_length_exceeded``; ``param`` names the field."""
+
+    def __init__(
+        self, message: str, status: int = 400, kind: str = "invalid_request", param: str = ""
+    ) -> None:
+        self.message, self.status, self.kind, self.param = message, status, kind, param
+        super().__init__(message)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """One request. ``prompt`` int32 ``[P]`` instead of ``messages`` if the agent gives token ids.
+
+    ``tool_choice`` is "auto", "none", "required", or the name of a tool. ``sampling`` holds what the agent wants of
+    temperature, top_p, top_k and min_p.
+    """
+
+    model: str
+    messages: list[Message] = field(default_factory=list)
+    prompt: Tokens | None = None
+    tools: list[Mapping[str, Any]] = field(default_factory=list)
+    tool_choice: str = "auto"
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    n: int = 1
+    sampling: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One answer to a request; ``result`` is ``None`` where nothing was sampled, since the budget was spent."""
+
+    reply: ModelReply
+    finish: Finish
+    result: GenerateResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAnswer:
+    """The answers to a request; ``number`` is that of the request in its episode."""
+
+    number: int
+    policy: str
+    version: int
+    prompt: Tokens
+    choices: tuple[Choice, ...]
+
+    @property
+    def sampled(self) -> int:
+        """Number of sampled tokens."""
+        return sum(len(each.result.tokens) for each in self.choices if each.result is not None)

@@ -1,0 +1,445 @@
+"""An agent that speaks OpenAI's chat completions to the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+from chat_templates import TEMPLATES
+
+from astraflow_core.errors import UserError
+from astraflow_core.types import Sampling
+from astraflow_gateway.chat.format import ChatFormat
+from astraflow_gateway.episode import BUDGET_SPENT, Budget, Episode, Rules
+from astraflow_gateway.server import Gateway
+from astraflow_testing import scripted_policies
+from astraflow_testing.scripted_policies import FailedAnswer, ScriptedPolicies
+
+QWEN, LLAMA, MISTRAL = TEMPLATES[0], TEMPLATES[4], TEMPLATES[6]
+THINKING = TEMPLATES[1]
+USER = {"role": "user", "content": "what is 1 + 22?"}
+TOOL = {
+    "type": "function",
+    "function": {"name": "add", "parameters": {"type": "object", "properties": {}}},
+}
+AMPLE = Budget(100, 10_000)
+CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+
+
+class Agent:
+    """A client with the key of an episode, and that episode."""
+
+    def __init__(self, client: httpx.AsyncClient, gateway: Gateway, episode: Episode) -> None:
+        self.client, self.gateway, self.episode = client, gateway, episode
+        self.key = gateway.begin(episode)
+
+    async def post(
+        self, path: str, body: Any, headers: dict[str, str] | None = None
+    ) -> httpx.Response:
+        given = {"authorization": f"Bearer {self.key}", **(headers or {})}
+        content = body if isinstance(body, bytes) else json.dumps(body)
+        return await self.client.post(self.gateway.url + path, content=content, headers=given)
+
+    async def chat(self, *messages: Any, **more: Any) -> Any:
+        body = {"model": "p", "messages": messages, **more}
+        response = await self.post("/v1/chat/completions", body)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    async def refused(self, body: Any) -> tuple[int, dict[str, Any]]:
+        response = await self.post("/v1/chat/completions", body)
+        return response.status_code, response.json()["error"]
+
+
+@asynccontextmanager
+async def agent_of(
+    policies: ScriptedPolicies, budget: Budget = AMPLE, **rules: Any
+) -> AsyncIterator[Agent]:
+    engines = policies.engines()
+    formats = {name: ChatFormat(engine) for name, engine in engines.items()}
+    async with Gateway() as gateway, httpx.AsyncClient(timeout=20) as client:
+        yield Agent(client, gateway, Episode(engines, formats, Rules(budget, **rules), "p"))
+
+
+def played(
+    says: Any,
+    play: Callable[[Agent], Awaitable[None]],
+    template: Any = QWEN,
+    policies: tuple[str, ...] = ("p",),
+    **rules: Any,
+) -> Episode:
+    """The episode in which ``play`` is the agent and each policy says ``says``."""
+
+    async def run() -> Episode:
+        script = says if callable(says) else dict.fromkeys(policies, says)
+        scripted = ScriptedPolicies(
+            policies,
+            says=script,
+            tokenizer=template.tokenizer(),
+            sampling=Sampling(max_tokens=400),
+        )
+        async with agent_of(scripted, **rules) as agent:
+            await play(agent)
+            agent.episode.asked = scripted.asked  # type: ignore[attr-defined]
+            return agent.episode
+
+    return asyncio.run(run())
+
+
+def test_turns_become_one_sequence() -> None:
+    async def play(agent: Agent) -> None:
+        first = await agent.chat(USER)
+        said = first["choices"][0]["message"]
+        assert said == {"role": "assistant", "content": "23 I think"}
+        assert first["choices"][0]["finish_reason"] == "stop"
+        assert first["usage"]["completion_tokens"] == len("23 I think") + 1
+        await agent.chat(USER, said, {"role": "user", "content": "sure?"})
+
+    episode = played(["23 I think", "yes"], play)
+    (sequence,) = episode.sequences()
+    assert int(sequence.loss_mask.sum()) == len("23 I think") + len("yes") + 2
+    assert episode.metrics()["prompts_continued"] == 1 and episode.metrics()["agent_calls"] == 2
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        (QWEN, CALL),
+        (LLAMA, '{"name": "add", "parameters": {"a": 1}}'),
+        (MISTRAL, '[TOOL_CALLS] [{"name": "add", "arguments": {"a": 1}}]'),
+        (TEMPLATES[9], f"let me see\n{CALL}"),
+    ],
+    ids=["hermes", "llama", "mistral", "plain text"],
+)
+def test_tools_are_called_in_the_form_of_each_model(template: Any, said: str) -> None:
+    async def play(agent: Agent) -> None:
+        first = await agent.chat(USER, tools=[TOOL])
+        assert first["choices"][0]["finish_reason"] == "tool_calls"
+        message = first["choices"][0]["message"]
+        (call,) = message["tool_calls"]
+        assert call["function"] == {"name": "add", "arguments": '{"a": 1}'}
+        result = {"role": "tool", "tool_call_id": call["id"], "content": "23"}
+        await agent.chat(USER, message, result, tools=[TOOL])
+
+    episode = played([said, "it is 23"], play, template)
+    assert "add" in episode.asked[0].text and len(episode.sequences()) == 1  # type: ignore[attr-defined]
+
+
+def test_reasoning_is_kept_apart_and_put_back() -> None:
+    said = f"<think>\nhm\n</think>\n\n{CALL}"
+
+    async def play(agent: Agent) -> None:
+        message = (await agent.chat(USER, tools=[TOOL]))["choices"][0]["message"]
+        assert message.pop("reasoning_content") == "hm" and message["content"] is None
+        result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "23"}
+        await agent.chat(USER, message, result, tools=[TOOL])
+
+    episode = played([said, "it is 23"], play, THINKING)
+    assert len(episode.sequences()) == 1
+    assert "hm" in episode.asked[1].text  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "add"}}])
+def test_a_tool_that_must_be_called_is_begun_for_the_model(choice: Any) -> None:
+    rest = 'add", "arguments": {"a": 1}}' if choice == "required" else '{"a": 1}}'
+
+    async def play(agent: Agent) -> None:
+        first = await agent.chat(USER, tools=[TOOL], tool_choice=choice)
+        message = first["choices"][0]["message"]
+        assert message["tool_calls"][0]["function"] == {"name": "add", "arguments": '{"a": 1}'}
+        result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "23"}
+        await agent.chat(USER, message, result, tools=[TOOL])
+
+    (sequence,) = played([rest + "\n</tool_call>", "so 23"], play).sequences()
+    assert int(sequence.loss_mask.sum()) == len(rest + "\n</tool_call>") + len("so 23") + 2
+
+
+def test_a_stream_says_the_same_in_chunks() -> None:
+    async def play(agent: Agent) -> None:
+        body = {
+            "messages": [USER],
+            "tools": [TOOL],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        response = await agent.post("/v1/chat/completions", body)
+        assert response.headers["content-type"].startswith("text/event-stream")
+        *events, done = [line[6:] for line in response.text.splitlines() if line]
+        assert done == "[DONE]"
+        chunks = [json.loads(event) for event in events]
+        deltas = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
+        assert "".join(delta.get("content", "") for delta in deltas) == "so:"
+        (calls,) = [delta["tool_calls"] for delta in deltas if "tool_calls" in delta]
+        assert calls[0]["index"] == 0 and calls[0]["function"]["name"] == "add"
+        assert chunks[-2]["choices"][0]["finish_reason"] == "tool_calls"
+        assert chunks[-1]["usage"]["completion_tokens"] > 10
+
+    played([f"so:\n{CALL}"], play)
+
+
+def test_several_choices_are_several_sequences() -> None:
+    async def play(agent: Agent) -> None:
+        whole = await agent.chat(USER, n=3, logprobs=True, return_token_ids=True)
+        assert [each["index"] for each in whole["choices"]] == [0, 1, 2]
+        for choice in whole["choices"]:
+            said = choice["logprobs"]["content"]
+            assert len(said) == len(choice["token_ids"]) and all(e["logprob"] < 0 for e in said)
+            assert "".join(e["token"] for e in said[:-1]) == choice["message"]["content"]
+
+    episode = played(["a", "b", "c"], play)
+    assert len(episode.sequences()) == 3
+
+
+def test_a_stop_cuts_the_reply_and_what_is_trained() -> None:
+    async def play(agent: Agent) -> None:
+        first = await agent.chat(USER, stop=["Observation:", "12"])
+        assert first["choices"][0]["message"]["content"] == "I look. "
+        assert first["choices"][0]["finish_reason"] == "stop"
+        history = (USER, first["choices"][0]["message"], {"role": "user", "content": "12"})
+        assert (await agent.chat(*history))["choices"][0]["message"]["content"] == "so 12"
+
+    episode = played(["I look. Observation: 1234", "so 12"], play)
+    first, _ = episode.sequences()
+    assert int(first.loss_mask.sum()) == len("I look. Observation:")
+    assert episode.metrics()["prompts_stop"] == 1
+
+
+def test_a_retry_is_answered_as_before_and_trained_once() -> None:
+    async def play(agent: Agent) -> None:
+        body = {"messages": [USER]}
+        again = {"x-stainless-retry-count": "1"}
+        first = await agent.post("/v1/chat/completions", body)
+        second = await agent.post("/v1/chat/completions", body, again)
+        other = await agent.post("/v1/chat/completions", body)
+        texts = [each.json()["choices"][0]["message"]["content"] for each in (first, second, other)]
+        assert texts == ["one", "one", "two"]
+        named = {"idempotency-key": "k"}
+        for _ in range(2):
+            third = await agent.post("/v1/chat/completions", body, named)
+            assert third.json()["choices"][0]["message"]["content"] == "three"
+
+    episode = played(["one", "two", "three"], play)
+    assert len(episode.sequences()) == 3 and episode.metrics()["agent_retries"] == 2
+
+
+def test_an_agent_without_end_is_answered_by_an_ordinary_message() -> None:
+    async def play(agent: Agent) -> None:
+        for _ in range(2):
+            await agent.chat(USER)
+        whole = await agent.chat(USER)
+        assert whole["choices"][0]["message"]["content"] == BUDGET_SPENT
+        assert whole["choices"][0]["finish_reason"] == "stop"
+
+    episode = played(lambda policy, text: "again", play, budget=Budget(2, 10_000))
+    assert sum(int(each.loss_mask.sum()) for each in episode.sequences()) == 2 * len("again") + 2
+    episode = played(lambda policy, text: "again", play, budget=Budget(100, 8))
+    assert sum(int(each.loss_mask.sum()) for each in episode.sequences()) == 8
+
+
+def test_the_sampling_is_that_of_the_run_unless_it_lets_agents_deviate() -> None:
+    async def play(agent: Agent) -> None:
+        await agent.chat(USER, temperature=0.1, max_tokens=3)
+
+    episode = played(["a long reply"], play)
+    assert len(episode.graph.calls[0].result.tokens) == 3
+    (engine,) = episode.engines.values()
+    assert engine.sampling.temperature == 1.0
+
+
+def test_a_title_of_an_agent_with_tools_is_not_trained() -> None:
+    async def play(agent: Agent) -> None:
+        await agent.chat(USER, tools=[TOOL])
+        await agent.chat({"role": "user", "content": "a title, please"})
+
+    assert len(played(["hello", "Sums"], play).sequences()) == 1
+    assert len(played(["hello", "Sums"], play, train_auxiliary=True).sequences()) == 2
+
+
+def test_tokens_in_and_tokens_out() -> None:
+    async def play(agent: Agent) -> None:
+        body = {"model": "p", "token_ids": [104, 105], "sampling_params": {"max_tokens": 4}}
+        whole = (await agent.post("/inference/v1/generate", body)).json()
+        (choice,) = whole["choices"]
+        assert choice["token_ids"] == list(b"hell") and choice["finish_reason"] == "length"
+        assert choice["logprobs"]["content"][0]["token"] == f"token_id:{ord('h')}"
+        more = {"token_ids": [104, 105, *b"hell", 33]}
+        assert (await agent.post("/inference/v1/generate", more)).status_code == 200
+
+    (sequence,) = played(["hello", "you"], play).sequences()
+    assert sequence.tokens.tolist() == [*b"hihell!you", 256]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"token_ids": []}, "token_ids"),
+        ({"token_ids": [-1]}, "token_ids"),
+        ({"token_ids": [1], "stream": True}, "stream"),
+        ({"token_ids": [1], "sampling_params": {"max_tokens": 0}}, "max_tokens"),
+        ({"token_ids": [1], "sampling_params": {"n": 2}}, "sampling_params.n"),
+        ({"token_ids": "x"}, "token_ids"),
+    ],
+)
+def test_token_ids_that_cannot_be_are_refused(body: Any, field: str) -> None:
+    async def play(agent: Agent) -> None:
+        response = await agent.post("/inference/v1/generate", body)
+        assert (response.status_code, response.json()["error"]["param"]) == (400, field)
+
+    played([], play)
+
+
+def test_requests_that_are_under_way_end_with_the_episode() -> None:
+    async def play(agent: Agent) -> None:
+        asked = [asyncio.create_task(agent.refused({"messages": [USER]})) for _ in range(2)]
+        while len(agent.episode._tasks) < 2:
+            await asyncio.sleep(0.01)
+        await agent.gateway.end(agent.key)
+        assert [status for status, _ in await asyncio.gather(*asked)] == [401, 401]
+
+    async def run() -> None:
+        policies = ScriptedPolicies(("p",), tokenizer=QWEN.tokenizer(), holds=0)
+        async with agent_of(policies) as agent:
+            replica = agent.episode.engines["p"]
+            replica.generate = lambda *_: asyncio.Event().wait()  # type: ignore[method-assign]
+            await play(agent)
+
+    asyncio.run(run())
+
+
+def test_models_are_the_policies() -> None:
+    async def play(agent: Agent) -> None:
+        url = f"{agent.gateway.url}/e/{agent.key}/v1/models"
+        found = (await agent.client.get(url)).json()
+        assert [each["id"] for each in found["data"]] == ["p", "q"]
+        status, error = await agent.refused({"model": "z", "messages": [USER]})
+        assert status == 404 and error["code"] == "model_not_found" and "p, q" in error["message"]
+
+    played([], play, policies=("p", "q"))
+
+
+BAD: list[tuple[Any, str, str]] = [
+    (b"{", "", "not JSON"),
+    (b"[]", "", "object"),
+    ({"messages": []}, "messages", "empty"),
+    ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role", "wizard"),
+    ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content", "int"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        "messages[0].content",
+        "image_url",
+    ),
+    ({"messages": [USER], "n": 0}, "n", "0"),
+    ({"messages": [USER], "max_tokens": 0}, "max_tokens", "at least 1"),
+    ({"messages": [USER], "response_format": {"type": "json_object"}}, "response_format", "freely"),
+    ({"messages": [USER], "functions": [{"name": "f"}]}, "functions", "not available"),
+    ({"messages": [USER], "tools": [TOOL], "tool_choice": {"function": "f"}}, "tool_choice", "'f'"),
+    ({"messages": [USER], "temperature": -1}, "temperature", "-1"),
+    ({"messages": [USER], "top_p": 2}, "top_p", "0.0 to 1.0"),
+    ({"messages": [USER], "stop": ["a", ""]}, "stop", "none of them empty"),
+    ({"messages": [USER], "stop": ["a"] * 17}, "stop", "17"),
+    ({"messages": [USER], "top_logprobs": 3}, "top_logprobs", "not available"),
+    ({"messages": [USER], "tools": [{"type": "web_search"}]}, "tools[0]", "web_search"),
+    ({"messages": [USER], "tools": [{"function": {}}]}, "tools[0]", "no name"),
+    ({"messages": [USER], "tool_choice": "required"}, "tool_choice", "no tools"),
+    ({"messages": [USER], "tools": [TOOL], "tool_choice": "sub"}, "tool_choice", "sub"),
+    (
+        {"messages": [USER], "tools": [TOOL], "tool_choice": {"function": {"name": "sub"}}},
+        "tool_choice",
+        "not one of",
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "field", "says"), BAD)
+def test_a_bad_request_is_told_what_is_wrong(body: Any, field: str, says: str) -> None:
+    async def play(agent: Agent) -> None:
+        status, error = await agent.refused(body)
+        assert status == 400 and error["type"] == "invalid_request_error"
+        assert (error["param"] or "") == field and says in error["message"], error
+
+    played([], play)
+
+
+def test_over_the_context_is_told_as_openai_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scripted_policies, "CONTEXT", 20)
+
+    async def play(agent: Agent) -> None:
+        status, error = await agent.refused({"messages": [USER]})
+        assert status == 400 and error["code"] == "context_length_exceeded", error
+
+    played([], play)
+
+
+def test_a_key_ends_with_its_episode() -> None:
+    async def play(agent: Agent) -> None:
+        for key in ("none", "ep-unknown"):
+            agent.key, kept = key, agent.key
+            status, error = await agent.refused({"messages": [USER]})
+            assert status == 401 and error["code"] == "invalid_api_key"
+            agent.key = kept
+        await agent.gateway.end(agent.key)
+        status, error = await agent.refused({"messages": [USER]})
+        assert status == 401
+
+    played([], play)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_engine_that_fails_fails_the_episode(stream: bool) -> None:
+    async def play(agent: Agent) -> None:
+        status, error = await agent.refused({"messages": [USER], "stream": stream})
+        assert status == 503 and error["type"] == "server_error"
+        assert "out of memory" in error["message"]
+        await asyncio.wait_for(agent.episode.failed.wait(), 10)
+
+    assert played([FailedAnswer("out of memory")], play).failure is not None
+
+
+def test_what_is_strange_is_no_error_of_the_server() -> None:
+    deep = '{"a":' * 2000 + "1" + "}" * 2000
+    said = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "1", "function": {"name": "add", "arguments": deep}}],
+    }
+
+    async def play(agent: Agent) -> None:
+        await agent.chat(USER, said, {"role": "tool", "tool_call_id": "1", "content": "x"})
+        headers = {"x-stainless-retry-count": "9" * 5000}
+        response = await agent.post("/v1/chat/completions", {"messages": [USER]}, headers)
+        assert response.status_code == 200
+        missing = await agent.post("/v1/nothing", {})
+        assert missing.status_code == 404 and missing.json()["error"]["code"] == "not_found"
+        await agent.gateway.end(agent.key)
+        await agent.gateway.end(agent.key)
+
+    played(["a", "b"], play)
+
+
+def test_a_prompt_that_cannot_be_encoded_is_the_fault_of_the_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def play(agent: Agent) -> None:
+        def encode(text: str) -> Any:
+            raise UserError("tokenizer.json cannot encode 'what'")
+
+        (engine,) = agent.episode.engines.values()
+        monkeypatch.setattr(engine.tokenizer, "encode", encode)
+        status, error = await agent.refused({"messages": [USER]})
+        assert status == 400 and "cannot encode" in error["message"]
+        assert agent.episode.refusal == error["message"] and agent.episode.failure is None
+
+    played([], play)
+
+
+def test_a_large_body_is_refused() -> None:
+    async def play(agent: Agent) -> None:
+        response = await agent.post("/v1/chat/completions", b" " * (9 << 20))
+        assert response.status_code == 413
+
+    played([], play)
