@@ -94,7 +94,7 @@ def test_pure_files_reach_no_backend_and_no_process() -> None:
     assert not selection.impurities(wire / "test_units.py")
     # Through a helper beside it, and through a fixture.
     assert "subprocess" in selection.impurities(runtime / "launch" / "test_resume.py")
-    assert "subprocess" in selection.impurities(ROOT / "core/tests/disk/test_disk.py")
+    assert "subprocess" in selection.impurities(wire / "test_disk.py")
     chosen = selection.pure_files()
     assert chosen
     assert not set(chosen) & set(durations.read()["files"])
