@@ -137,7 +137,7 @@ def checking(
         command = (sys.executable, str(WRONG), kind, str(model), "--port", str(port))
         url = f"http://127.0.0.1:{port}"
         return check_raas(
-            CheckOptions(loaded, "token", url, command=command, seconds=8), lambda one: None
+            CheckOptions(loaded, "token", url, command=command, seconds=20), lambda one: None
         )
 
     with ThreadPoolExecutor(4) as pool:
@@ -146,11 +146,12 @@ def checking(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(700)
 @pytest.mark.parametrize("kind", MISTAKES)
 def test_what_is_wrong_is_found(
     checking: dict[str, Future[list[RequirementOutcome]]], kind: str
 ) -> None:
-    failed = [one for one in checking[kind].result(200) if one.state == "failed"]
+    failed = [one for one in checking[kind].result(600) if one.state == "failed"]
     assert any(one.demand.startswith(MISTAKES[kind]) for one in failed), failed
     assert all(one.fix for one in failed)
 
