@@ -32,6 +32,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import tiers
 import uv_settings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,20 +48,8 @@ BUILD_TOOLS = ("flit_core", "setuptools", "wheel")
 UV = "uv"
 TEST_TOOLS = ("pytest-timeout", "pytest-xdist", "hypothesis", "httpx", "msgpack", "ruff", "mypy")
 
-# Tests of processes wait more than they compute. A file stays in one worker, with its fixtures; in the order of the
-# folders, or else those with few but long tests would come last, on one worker.
-WORKERS = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
-# Heavy tests wait more still. Those of a package share a worker, and what it started for them (`scheduling.py`).
-HEAVY_WORKERS = ("--dist", "loadscope", "--no-loadscope-reorder")
-# Half of the light tests' time is spent waiting, so that a third worker finds a core.
-LIGHT_WORKERS = (*WORKERS, "-n", "3")
-LIGHT = "not slow and not backend and not gpu"
-SLOW = "slow and not backend and not gpu"
-BACKEND = "backend and not gpu"
 # Apart from what others ask of mypy: a module that some call skipped has no attributes in the next.
 MYPY_CACHE = ("--cache-dir", ".mypy_cache/check")
-NO_TESTS = 5
-"""Exit code of pytest that found none."""
 
 
 class Failure(Exception):
@@ -322,7 +311,7 @@ def test(args: list[str]) -> int:
         import selection  # imports this module
 
         args = selection.of_changes(args)
-    return _pytest(LIGHT, *LIGHT_WORKERS, *args)
+    return _pytest(tiers.LIGHT, *tiers.LIGHT_WORKERS, *args)
 
 
 def fast(args: list[str]) -> int:
@@ -330,7 +319,7 @@ def fast(args: list[str]) -> int:
     import selection
 
     setup("test")
-    return _pytest(LIGHT, *WORKERS, "--pure", *args, *selection.pure_files())
+    return _pytest(tiers.LIGHT, *tiers.WORKERS, "--pure", *args, *selection.pure_files())
 
 
 def explore(args: list[str]) -> int:
@@ -339,14 +328,14 @@ def explore(args: list[str]) -> int:
 
     setup("test")
     os.environ["HYPOTHESIS_PROFILE"] = "explore"
-    return _pytest(LIGHT, *WORKERS, *args, *selection.property_files())
+    return _pytest(tiers.LIGHT, *tiers.WORKERS, *args, *selection.property_files())
 
 
 def durations(args: list[str]) -> int:
     """Print what the tests cost beside the budgets; `durations --record` runs the light tests and writes it."""
     setup("test")
     if args[:1] == ["--record"]:
-        return _pytest(LIGHT, *LIGHT_WORKERS, "--record-durations", *args[1:])
+        return _pytest(tiers.LIGHT, *tiers.LIGHT_WORKERS, "--record-durations", *args[1:])
     return _call(str(ROOT / "scripts" / "durations.py"))
 
 
@@ -356,9 +345,9 @@ def heavy(args: list[str]) -> int:
 
     setup("test")
     slow, backend = (selection.marked_files(marker, args) for marker in ("slow", "backend"))
-    codes = [_pytest(SLOW, "-n3", *HEAVY_WORKERS, *args, *slow)]
-    codes += [_pytest(BACKEND, "-n2", *HEAVY_WORKERS, *args, *backend)]
-    return max((code for code in codes if code != NO_TESTS), default=NO_TESTS)
+    codes = [_pytest(tiers.SLOW, "-n3", *tiers.HEAVY_WORKERS, *args, *slow)]
+    codes += [_pytest(tiers.BACKEND, "-n2", *tiers.HEAVY_WORKERS, *args, *backend)]
+    return max((code for code in codes if code != tiers.NO_TESTS), default=tiers.NO_TESTS)
 
 
 def check(args: list[str]) -> int:
@@ -400,7 +389,14 @@ def _pytest(markers: str, *args: str) -> int:
     os.environ.setdefault("ASTRAFLOW_ENVIRONMENTS", str(VENV / "envs"))
     # Without byte code each worker rewrites the assertions of all tests, and each process compiles what it imports.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    return _call("-m", "pytest", "-m", markers, *args)
+    code = _call("-m", "pytest", "-m", markers, *args)
+    if code != tiers.FAILED or not (again := tiers.to_run_again(ROOT)):
+        return code
+    print(f"== once more, alone: {', '.join(again)}", flush=True)
+    code = _call("-m", "pytest", "-m", markers, *args, *tiers.ALONE)
+    if code == 0:
+        print(f"== UNSTEADY, to be mended: {', '.join(again)} failed, and passed alone", flush=True)
+    return code
 
 
 def _call(*args: str) -> int:

@@ -1,0 +1,40 @@
+"""The tiers of the tests: which marks and workers each has, and what is run again where a loaded machine judges."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+# Tests of processes wait more than they compute. A file stays in one worker, with its fixtures; in the order of the
+# folders, or else those with few but long tests would come last, on one worker.
+WORKERS = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+# Heavy tests wait more still. Those of a package share a worker, and what it started for them (`scheduling.py`).
+HEAVY_WORKERS = ("--dist", "loadscope", "--no-loadscope-reorder")
+# Half of the light tests' time is spent waiting, so that a third worker finds a core.
+LIGHT_WORKERS = (*WORKERS, "-n", "3")
+LIGHT = "not slow and not backend and not gpu"
+SLOW = "slow and not backend and not gpu"
+BACKEND = "backend and not gpu"
+
+FAILED = 1
+"""Exit code of pytest where tests failed."""
+NO_TESTS = 5
+"""Exit code of pytest that found none."""
+
+ALONE = ("-n", "0", "--last-failed", "--last-failed-no-failures", "none")
+AT_MOST_AGAIN = 3
+"""So many failures of a tier may come from other work on the machine; more come from the change."""
+
+
+def to_run_again(root: Path) -> list[str]:
+    """The tests that failed in the tier that has just ended, if they are few and CI judges; else none. A developer
+    sees each failure."""
+    if not os.environ.get("CI"):
+        return []
+    try:
+        record = (root / ".pytest_cache/v/cache/lastfailed").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    failed = sorted(json.loads(record))
+    return failed if len(failed) <= AT_MOST_AGAIN else []
