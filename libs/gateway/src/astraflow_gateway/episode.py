@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import itertools
+import secrets
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,12 +20,21 @@ from astraflow_core.types import Completion, GenerateResult, Sampling
 from astraflow_core.types import Sequence as TokenSequence
 from astraflow_gateway.capture.graph import CaptureGraph, Tokens
 from astraflow_gateway.chat.format import ChatFormat
-from astraflow_gateway.chat.history import History
+from astraflow_gateway.chat.history import History, PromptPlan
 from astraflow_gateway.chat.messages import ModelReply
 from astraflow_gateway.chat.replies import forced_start, parse_reply
-from astraflow_gateway.requests import BadRequest, Choice, Finish, ModelAnswer, ModelRequest
+from astraflow_gateway.requests import (
+    BadRequest,
+    Choice,
+    ContextExceeded,
+    Finish,
+    ModelAnswer,
+    ModelRequest,
+)
 
 BUDGET_SPENT = "The budget of this episode is spent: no further requests are answered. Finish now with what you have."
+
+NO_TOKENS = np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +70,7 @@ class Episode:
     graph: CaptureGraph = field(default_factory=CaptureGraph)
     completions: list[Completion] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
     failure: Exception | None = None
     refusal: str = ""
     failed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -69,6 +81,7 @@ class Episode:
             name: History(engine, self.formats[name]) for name, engine in self.engines.items()
         }
         self._ids = (f"call{number:05d}" for number in itertools.count())
+        self._name = secrets.token_hex(8)
         self._calls = self._tokens = 0
         self._context = contextvars.copy_context()
         self._has_tools = False
@@ -119,6 +132,10 @@ class Episode:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def prompt_tokens(self, request: ModelRequest) -> int:
+        """How many tokens the prompt of ``request`` has, if it is made now."""
+        return len(self._plan(request, self.policy_of(request.model)).tokens)
+
     def sequences(self) -> list[TokenSequence]:
         """What is trained."""
         return [sequence for _, sequence in self.graph.sequences()]
@@ -127,8 +144,7 @@ class Episode:
         """``agent_calls`` and ``agent_tokens`` (sampled); and where there are some, ``agent_retries``, requests
         ``agent_over_budget``, and ``prompts_`` by their outcome (:class:`~astraflow_gateway.chat.history.PromptPlan`)."""
         found = Counter({f"agent_{name}": self.counts[name] for name in ("retries", "over_budget")})
-        for history in self.histories.values():
-            found.update({f"prompts_{name}": count for name, count in history.outcomes.items()})
+        found.update({f"prompts_{name}": count for name, count in self.outcomes.items()})
         found["prompts_ambiguous"] += self.graph.ambiguous
         del found["prompts_first"]
         always = {"agent_calls": float(self._calls), "agent_tokens": float(self._tokens)}
@@ -149,20 +165,27 @@ class Episode:
         policy = self.policy_of(request.model)
         engine = self.engines[policy]
         number, self._calls = self._calls, self._calls + 1
+        id, created = f"{self._name}{number:06}", int(time.time())
         budget = self.rules.budget
         if number >= budget.calls or self._tokens >= budget.tokens:
             self.counts["over_budget"] += 1
             spent = Choice(ModelReply(BUDGET_SPENT), "stop")
-            return ModelAnswer(number, policy, engine.version, np.zeros(0, np.int32), (spent,))
+            return ModelAnswer(id, created, policy, engine.version, NO_TOKENS, (spent,))
         start = self._start(request, policy)
         prompt = self._prompt(request, policy, start)
         sampling = self._sampling(request, engine, len(prompt))
         trained = self._is_trained(request, policy)
-        results = await asyncio.gather(
-            *(engine.generate(prompt, sampling) for _ in range(request.n))
-        )
+        try:
+            results = await asyncio.gather(
+                *(engine.generate(prompt, sampling) for _ in range(request.n))
+            )
+        except ValueError as error:
+            if request.prompt is None:
+                raise
+            # Only the engine knows which ids its model has.
+            raise BadRequest(str(error), param="token_ids") from error
         choices = [self._choice(request, policy, prompt, each, start, trained) for each in results]
-        return ModelAnswer(number, policy, engine.version, prompt, tuple(choices))
+        return ModelAnswer(id, created, policy, engine.version, prompt, tuple(choices))
 
     def _start(self, request: ModelRequest, policy: str) -> str:
         """What the reply is made to begin with, so that it calls a tool."""
@@ -174,13 +197,17 @@ class Episode:
     def _prompt(self, request: ModelRequest, policy: str, start: str) -> Tokens:
         if request.prompt is not None:
             return request.prompt
+        plan = self._plan(request, policy)
+        self.outcomes[plan.outcome] += 1
+        if not start:
+            return plan.tokens
+        return np.concatenate([plan.tokens, self.engines[policy].tokenizer.encode(start)])
+
+    def _plan(self, request: ModelRequest, policy: str) -> PromptPlan:
         try:
-            prompt = self.histories[policy].plan(request.messages, request.tools).tokens
+            return self.histories[policy].plan(request.messages, request.tools)
         except UserError as error:
             raise BadRequest(str(error), param="messages") from error
-        if start:
-            prompt = np.concatenate([prompt, self.engines[policy].tokenizer.encode(start)])
-        return prompt
 
     def _sampling(self, request: ModelRequest, engine: PolicyEngine, prompt: int) -> Sampling:
         own = engine.sampling
@@ -188,12 +215,7 @@ class Episode:
         if prompt < 1:
             raise BadRequest("the prompt is empty", param="messages")
         if room < 1:
-            raise BadRequest(
-                f"this model's maximum context length is {engine.context_length} tokens, and the messages have "
-                f"{prompt}: shorten them",
-                kind="context_length_exceeded",
-                param="messages",
-            )
+            raise ContextExceeded(prompt, engine.context_length)
         left = (self.rules.budget.tokens - self._tokens) // request.n
         wanted = [own.max_tokens, room, max(1, left)]
         if request.max_tokens is not None:
@@ -230,7 +252,7 @@ class Episode:
         trained: bool,
     ) -> Choice:
         engine, form = self.engines[policy], self.formats[policy]
-        result, text, cut = _cut(engine, result, request.stop, form.ends)
+        result, text, stopped_by = _cut(engine, result, request.stop, form.ends)
         call = self.graph.add(policy, prompt, result, trained)
         self._tokens += len(result.tokens)
         if trained:
@@ -239,9 +261,10 @@ class Episode:
         reply = parse_reply(start + text, style, form.reasons, self._ids)
         if request.prompt is None:
             history = self.histories[policy]
-            history.record(request.messages, request.tools, reply, call, start, cut)
-        finish: Finish = "length" if result.finish_reason == "length" and not cut else "stop"
-        return Choice(reply, "tool_calls" if reply.tool_calls else finish, result)
+            history.record(request.messages, request.tools, reply, call, start, bool(stopped_by))
+        cut_short = result.finish_reason == "length" and not stopped_by
+        finish: Finish = "length" if cut_short else "stop"
+        return Choice(reply, "tool_calls" if reply.tool_calls else finish, result, stopped_by)
 
 
 def _retrieved(task: asyncio.Task[Any]) -> None:
@@ -252,9 +275,9 @@ def _retrieved(task: asyncio.Task[Any]) -> None:
 
 def _cut(
     engine: PolicyEngine, result: GenerateResult, stops: Sequence[str], ends: Mapping[int, str]
-) -> tuple[GenerateResult, str, bool]:
+) -> tuple[GenerateResult, str, str]:
     """The result up to the first of ``stops`` in its text, which a stop by token ids can miss; its text without the
-    stop and the end token; whether a stop was there."""
+    stop and the end token; the stop that was there, or ""."""
     decode = engine.tokenizer.decode
 
     def text_of(count: int) -> str:
@@ -265,7 +288,7 @@ def _cut(
     text = text_of(len(result.tokens))
     places = [(at, stop) for stop in stops if stop and (at := text.find(stop)) >= 0]
     if not places:
-        return result, text, False
+        return result, text, ""
     at, stop = min(places)
     low, high = 1, len(result.tokens)
     while low < high:
@@ -281,4 +304,4 @@ def _cut(
         versions=result.versions[:low],
         finish_reason="stop",
     )
-    return shorter, text[:at], True
+    return shorter, text[:at], stop

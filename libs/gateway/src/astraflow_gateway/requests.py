@@ -24,6 +24,18 @@ class BadRequest(Exception):
         super().__init__(message)
 
 
+class ContextExceeded(BadRequest):
+    """A prompt of ``prompt`` tokens is more than a ``context`` has room for."""
+
+    def __init__(self, prompt: int, context: int) -> None:
+        self.prompt, self.context = prompt, context
+        super().__init__(
+            f"this model's maximum context length is {context} tokens, and the messages have {prompt}: shorten them",
+            kind="context_length_exceeded",
+            param="messages",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
     """One request. ``prompt`` int32 ``[P]`` instead of ``messages`` if the agent gives token ids.
@@ -46,18 +58,21 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One answer to a request; ``result`` is ``None`` where nothing was sampled, since the budget was spent."""
+    """One answer to a request; ``result`` is ``None`` where nothing was sampled, since the budget was spent.
+    ``stopped_by`` is the request's stop sequence that ended it, if one did."""
 
     reply: ModelReply
     finish: Finish
     result: GenerateResult | None = None
+    stopped_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelAnswer:
-    """The answers to a request; ``number`` is that of the request in its episode."""
+    """The answers to a request. ``id`` is its own among all episodes, ``created`` the time in seconds since 1970."""
 
-    number: int
+    id: str
+    created: int
     policy: str
     version: int
     prompt: Tokens

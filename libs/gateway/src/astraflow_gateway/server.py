@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
-import msgspec
-import xxhash
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse
 
-from astraflow_core.protocols.workflow import PolicyEngine
-from astraflow_gateway.dialects import chat_completions, token_ids
+from astraflow_gateway.dialects.anthropic.messages import Messages
+from astraflow_gateway.dialects.dialect import Dialect, Model, Provider, Route
+from astraflow_gateway.dialects.openai.chat_completions import ChatCompletions
+from astraflow_gateway.dialects.openai.token_ids import TokenIds
 from astraflow_gateway.episode import Episode
-from astraflow_gateway.requests import BadRequest, ModelAnswer, ModelRequest
+from astraflow_gateway.requests import BadRequest
+from astraflow_gateway.serving import OpenEpisode, no_such_episode
 from astraflow_wire.http.server import Server, create_app
 
 MAX_BODY_BYTES = 8 << 20
-KEEP_ALIVE_S = 10.0
-
-Chunks = Callable[[ModelAnswer], Iterable[Mapping[str, Any]]]
+DIALECTS: tuple[Dialect, ...] = (ChatCompletions(), Messages(), TokenIds())
 
 
 class Gateway:
@@ -30,7 +26,7 @@ class Gateway:
     ``async with``. Only loopback: the keys travel in clear text."""
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        self._episodes: dict[str, Episode] = {}
+        self._open: dict[str, OpenEpisode] = {}
         app = create_app("gateway", "", MAX_BODY_BYTES)
         self._add_routes(app)
         self._server = Server(app, host, port)
@@ -42,7 +38,7 @@ class Gateway:
 
     async def stop(self) -> None:
         """End every episode and close."""
-        for key in list(self._episodes):
+        for key in list(self._open):
             await self.end(key)
         await self._server.stop()
 
@@ -56,136 +52,81 @@ class Gateway:
     def begin(self, episode: Episode) -> str:
         """Open ``episode`` for requests; its API key."""
         key = f"ep-{secrets.token_urlsafe(24)}"
-        self._episodes[key] = episode
+        self._open[key] = OpenEpisode(episode)
         return key
 
     async def end(self, key: str) -> None:
         """Refuse further requests of the episode, and end what is sampled for it."""
-        if episode := self._episodes.pop(key, None):
-            await episode.close()
+        if opened := self._open.pop(key, None):
+            await opened.close()
 
-    def _episode(self, request: Request) -> Episode:
-        given = request.headers.get("authorization", "").removeprefix("Bearer ")
-        key = request.path_params.get("episode") or given or request.headers.get("x-api-key", "")
-        if episode := self._episodes.get(key):
-            return episode
-        raise BadRequest(
-            "the API key is not that of an open episode; a key ends with its episode",
-            status=401,
-            kind="invalid_api_key",
+    def _opened(self, request: Request) -> OpenEpisode:
+        given = (
+            request.path_params.get("episode", ""),
+            request.headers.get("authorization", "").removeprefix("Bearer "),
+            request.headers.get("x-api-key", ""),
         )
+        for key in given:
+            if opened := self._open.get(key):
+                return opened
+        raise no_such_episode()
 
     def _add_routes(self, app: FastAPI) -> None:
         @app.exception_handler(BadRequest)
         async def refused(request: Request, error: BadRequest) -> Response:
-            return JSONResponse(chat_completions.error(error), error.status)
+            return JSONResponse(_provider(request).error(error), error.status)
 
         @app.exception_handler(404)
         @app.exception_handler(405)
         async def no_such_route(request: Request, error: Any) -> Response:
             what = f"{error.detail}: {request.method} {request.url.path[:200]}"
             told = BadRequest(what, error.status_code, "not_found")
-            return JSONResponse(chat_completions.error(told), error.status_code, error.headers)
+            return JSONResponse(_provider(request).error(told), error.status_code, error.headers)
 
         @app.get("/v1/models")
         @app.get("/e/{episode}/v1/models")
         async def models(request: Request) -> Response:
-            engines = self._episode(request).engines
-            data = [_model(name, engine) for name, engine in engines.items()]
-            return JSONResponse({"object": "list", "data": data})
+            engines = self._opened(request).episode.engines
+            found = [Model(name, engine.context_length) for name, engine in engines.items()]
+            return JSONResponse(_provider(request).models(found))
 
         @app.get("/v1/models/{model}")
         @app.get("/e/{episode}/v1/models/{model}")
         async def model_of(request: Request, model: str) -> Response:
-            episode = self._episode(request)
+            episode = self._opened(request).episode
             name = episode.policy_of(model)
-            return JSONResponse(_model(name, episode.engines[name]))
+            found = Model(name, episode.engines[name].context_length)
+            return JSONResponse(_provider(request).model(found))
 
-        @app.post("/v1/chat/completions")
-        @app.post("/e/{episode}/v1/chat/completions")
-        async def chat(request: Request) -> Response:
-            episode, body = self._episode(request), await request.body()
-            with _noted(episode):
-                asked, wanted = chat_completions.read(body)
-            answering = asyncio.ensure_future(_answer(episode, wanted, request, body))
-            answering.add_done_callback(lambda done: done.cancelled() or done.exception())
-            id = f"chatcmpl-{secrets.token_hex(12)}"
+        for dialect in DIALECTS:
+            self._add_dialect(app, dialect)
 
-            def tokenizer(answer: ModelAnswer) -> Any:
-                return episode.engines[answer.policy].tokenizer
+    def _add_dialect(self, app: FastAPI, dialect: Dialect) -> None:
+        async def answer(request: Request) -> Response:
+            return await self._opened(request).answer(dialect, request)
 
-            if not asked.stream:
-                answer = await answering
-                return JSONResponse(chat_completions.whole(asked, answer, tokenizer(answer), id))
-            return await _streamed(
-                answering,
-                lambda answer: chat_completions.chunks(asked, answer, tokenizer(answer), id),
-            )
+        def further(route: Route) -> None:
+            async def call(request: Request) -> Response:
+                return await self._opened(request).call(route, request)
 
-        @app.post("/inference/v1/generate")
-        @app.post("/e/{episode}/inference/v1/generate")
-        async def generate(request: Request) -> Response:
-            episode, body = self._episode(request), await request.body()
-            with _noted(episode):
-                _, wanted = token_ids.read(body)
-            answer = await _answer(episode, wanted, request, body)
-            return JSONResponse(token_ids.whole(answer, f"gen-{secrets.token_hex(12)}"))
+            _add(app, route.method, route.path, call)
+
+        _add(app, "POST", dialect.path, answer)
+        for route in dialect.routes:
+            further(route)
 
 
-def _model(name: str, engine: PolicyEngine) -> dict[str, Any]:
-    return {
-        "id": name,
-        "object": "model",
-        "created": 0,
-        "owned_by": "astraflow",
-        "max_model_len": engine.context_length,
-    }
+def _add(app: FastAPI, method: str, path: str, endpoint: Any) -> None:
+    """At its path, and below that of an episode, for clients that cannot set a key."""
+    for prefix in ("", "/e/{episode}"):
+        app.add_api_route(prefix + path, endpoint, methods=[method])
 
 
-@contextlib.contextmanager
-def _noted(episode: Episode) -> Iterator[None]:
-    """The episode knows what its agent was told."""
-    try:
-        yield
-    except BadRequest as error:
-        episode.refusal = error.message
-        raise
-
-
-async def _answer(
-    episode: Episode, wanted: ModelRequest, request: Request, body: bytes
-) -> ModelAnswer:
-    """The answer; a request that says that it comes again gets the recorded one."""
-    named = request.headers.get("idempotency-key", "")
-    retries = request.headers.get("x-stainless-retry-count", "0")
-    digest = xxhash.xxh3_128_hexdigest(body)
-    again = bool(named) or retries.strip("0 ") != ""
-    try:
-        return await episode.answer(wanted, f"{request.url.path} {named} {digest}", again)
-    except BadRequest:
-        raise
-    except Exception as error:
-        raise BadRequest(
-            f"the engine could not answer: {error}", status=503, kind="engine_failed"
-        ) from error
-
-
-async def _streamed(answering: asyncio.Future[ModelAnswer], chunks: Chunks) -> Response:
-    """Server-sent events. What is refused within ``KEEP_ALIVE_S`` is an ordinary response; after that, comments keep
-    the connection busy until the answer is there."""
-    await asyncio.wait({answering}, timeout=KEEP_ALIVE_S)
-    if answering.done():
-        answering.result()
-
-    async def events() -> AsyncIterator[bytes]:
-        while not answering.done():
-            yield b": keep-alive\n\n"
-            await asyncio.wait({answering}, timeout=KEEP_ALIVE_S)
-        try:
-            for chunk in chunks(answering.result()):
-                yield b"data: " + msgspec.json.encode(chunk) + b"\n\n"
-        except BadRequest as error:
-            yield b"data: " + msgspec.json.encode(chat_completions.error(error)) + b"\n\n"
-        yield b"data: [DONE]\n\n"
-
-    return StreamingResponse(events(), media_type="text/event-stream")
+def _provider(request: Request) -> Provider:
+    """Whose shapes the client of a request expects."""
+    path = request.url.path
+    for dialect in DIALECTS:
+        if dialect.path in path:
+            return dialect.provider
+    by_anthropic = "anthropic-version" in request.headers
+    return Messages.provider if by_anthropic else ChatCompletions.provider

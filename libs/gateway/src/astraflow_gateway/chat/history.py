@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,7 +46,6 @@ class History:
 
     engine: PolicyEngine
     format: ChatFormat
-    outcomes: Counter[str] = field(default_factory=Counter)
     _turns: dict[int, list[RecordedTurn]] = field(default_factory=dict)
 
     def plan(self, messages: Sequence[Message], tools: Tools) -> PromptPlan:
@@ -69,7 +67,6 @@ class History:
             outcome = "ambiguous" if turns else "history"
         else:
             outcome, continued = self._continued(turns[0], said, last, tools, text)
-        self.outcomes[outcome] += 1
         tokens = self.engine.tokenizer.encode(text) if continued is None else continued
         return PromptPlan(tokens, outcome)
 

@@ -1,1 +1,1 @@
-"""The protocols that agents speak."""
+"""The protocols that agents speak: each owns its routes, its errors and its streams."""

@@ -59,7 +59,7 @@ def text_of(content: str | Sequence[Mapping[str, Any]] | None, where: str) -> st
         text = part.get("text", part.get("refusal"))
         if not isinstance(text, str):
             raise BadRequest(
-                f"{where}: a part of type {part.get('type')!r} cannot be given to this model; expected text",
+                f"{where}: a part of type {part.get('type')!r:.80} cannot be given to this model; expected text",
                 param=where,
             )
         texts.append(text)
@@ -73,7 +73,7 @@ def tools_of(tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         function = tool.get("function")
         if tool.get("type", "function") != "function" or not isinstance(function, dict):
             raise BadRequest(
-                f"tools[{at}] is of type {tool.get('type')!r}; expected a function",
+                f"tools[{at}] is of type {tool.get('type')!r:.80}; expected a function",
                 param=f"tools[{at}]",
             )
         if not isinstance(function.get("name"), str) or not function["name"]:
@@ -84,6 +84,37 @@ def tools_of(tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
             )
         found.append({"type": "function", "function": function})
     return found
+
+
+def chosen_tool(wanted: Any, names: set[str]) -> str:
+    """The ``tool_choice`` of a request, from "auto", "none", "required" or an object that names one of ``names``."""
+    if isinstance(wanted, dict):
+        function = wanted.get("function", wanted)
+        name = function.get("name") if isinstance(function, dict) else function
+        if not isinstance(name, str) or name not in names:
+            raise BadRequest(
+                f"tool_choice names {name!r:.80}, which is not one of the tools",
+                param="tool_choice",
+            )
+        return name
+    if wanted not in (None, "auto", "none", "required"):
+        raise BadRequest(
+            f"tool_choice is {wanted!r:.80}; expected auto, none, required or a function",
+            param="tool_choice",
+        )
+    if wanted == "required" and not names:
+        raise BadRequest("tool_choice is required and there are no tools", param="tool_choice")
+    return wanted or "auto"
+
+
+def refuse_unavailable(asked: Any, names: Sequence[str]) -> None:
+    """Refuse the fields ``names`` if they were sent: an agent that relies on one of these would take free text for what
+    it wanted."""
+    for name in names:
+        value = getattr(asked, name)
+        harmless = value in (None, False, {}, []) or (name == "best_of" and value == 1)
+        if not harmless and value != {"type": "text"}:
+            raise BadRequest(f"{name} is not available here: the model answers freely", param=name)
 
 
 def sampling_of(asked: Any) -> dict[str, float]:
@@ -99,13 +130,13 @@ def sampling_of(asked: Any) -> dict[str, float]:
     return found
 
 
-def stops_of(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+def stops_of(stop: str | Sequence[str] | None, field: str = "stop") -> tuple[str, ...]:
     """The stop sequences that the agent sent."""
     stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
     if len(stops) > MOST_STOPS or not all(stops):
         raise BadRequest(
-            f"stop has {len(stops)} sequences; expected at most {MOST_STOPS}, none of them empty",
-            param="stop",
+            f"{field} has {len(stops)} sequences; expected at most {MOST_STOPS}, none of them empty",
+            param=field,
         )
     return stops
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import numpy as np
 
 from astraflow_gateway.dialects.bodies import most_tokens, parsed, sampling_of, stops_of
-from astraflow_gateway.dialects.chat_completions import usage
+from astraflow_gateway.dialects.dialect import Dialect, Exchange, Json
+from astraflow_gateway.dialects.openai.provider import OpenAi, usage
+from astraflow_gateway.episode import Episode
 from astraflow_gateway.requests import BadRequest, ModelAnswer, ModelRequest
 
 MOST_ID = 2**31 - 1
@@ -25,18 +25,31 @@ class _Sampling(msgspec.Struct):
     min_p: float | None = None
 
 
-class GenerateBody(msgspec.Struct):
-    """The fields that are read; an agent may send others."""
-
+class _GenerateBody(msgspec.Struct):
     token_ids: list[int]
     model: str = ""
     sampling_params: _Sampling = msgspec.field(default_factory=_Sampling)
     stream: bool = False
 
 
-def read(body: bytes) -> tuple[GenerateBody, ModelRequest]:
-    """The request in ``body``; :class:`BadRequest` names the field that is wrong."""
-    asked = parsed(body, GenerateBody)
+class TokenIds(Dialect):
+    """The dialect of clients that render and parse by themselves."""
+
+    path = "/inference/v1/generate"
+    provider = OpenAi()
+    routes = ()
+
+    def read(self, body: bytes, episode: Episode) -> Exchange:
+        """The request in ``body``."""
+        return Exchange(_request(body), False, _whole, lambda answer: iter(()))
+
+    def failed(self, refused: BadRequest) -> bytes:
+        """Nothing: this dialect has no streams."""
+        return b""
+
+
+def _request(body: bytes) -> ModelRequest:
+    asked = parsed(body, _GenerateBody)
     if asked.stream:
         raise BadRequest("stream is not available here", param="stream")
     if not asked.token_ids:
@@ -46,7 +59,7 @@ def read(body: bytes) -> tuple[GenerateBody, ModelRequest]:
     wanted = asked.sampling_params
     if wanted.n != 1:
         raise BadRequest(f"n is {wanted.n}; expected 1", param="sampling_params.n")
-    request = ModelRequest(
+    return ModelRequest(
         model=asked.model,
         prompt=np.array(asked.token_ids, np.int32),
         max_tokens=most_tokens(wanted.max_tokens),
@@ -54,11 +67,9 @@ def read(body: bytes) -> tuple[GenerateBody, ModelRequest]:
         stop_token_ids=tuple(wanted.stop_token_ids or ()),
         sampling=sampling_of(wanted),
     )
-    return asked, request
 
 
-def whole(answer: ModelAnswer, id: str) -> dict[str, Any]:
-    """The reply."""
+def _whole(answer: ModelAnswer) -> Json:
     choices = []
     for index, choice in enumerate(answer.choices):
         tokens = [] if choice.result is None else choice.result.tokens.tolist()
@@ -77,7 +88,7 @@ def whole(answer: ModelAnswer, id: str) -> dict[str, Any]:
             }
         )
     return {
-        "request_id": id,
+        "request_id": f"gen-{answer.id}",
         "prompt_token_ids": answer.prompt.tolist(),
         "choices": choices,
         "usage": usage(answer),
