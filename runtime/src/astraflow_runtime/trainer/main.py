@@ -7,28 +7,22 @@ import logging
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
-from astraflow_core.component import Kind
-from astraflow_core.config.load import catalog_of_run, component_context, run_info
 from astraflow_core.config.models import RunConfig
 from astraflow_core.errors import AstraFlowError, RunFailed
-from astraflow_core.hooks import Hooks
 from astraflow_core.types import Ranks
 from astraflow_runtime.telemetry.logs import configure_logging
-from astraflow_runtime.trainer.adapters import adapter_problem
-from astraflow_runtime.trainer.culprit import describe, owners
+from astraflow_runtime.trainer.components import TrainerComponents
+from astraflow_runtime.trainer.culprit import describe
 from astraflow_runtime.trainer.operations import Operations
 from astraflow_runtime.trainer.publishing import Versions
 from astraflow_runtime.trainer.ranks.channel import RankChannel, RankZeroChannel
 from astraflow_runtime.trainer.ranks.follower import Follower
 from astraflow_runtime.trainer.ranks.leader import Leader
 from astraflow_runtime.trainer.ranks.rendezvous import RankRendezvous, ranks_of
-from astraflow_runtime.trainer.ranks.sharding import RankZeroPublisher, sharded
+from astraflow_runtime.trainer.ranks.sharding import RankZeroPublisher
 from astraflow_runtime.trainer.service import TrainerService
-from astraflow_runtime.trainer.updates.update import check_needs
 from astraflow_runtime.trainer.upstream import DataflowClient
 from astraflow_wire.host.parent import end_with_parent
 from astraflow_wire.host.process import freeze_gc_after_startup, retain_freed_memory
@@ -52,56 +46,45 @@ def serve(config: RunConfig, directory: Path, token: str, dataflow_url: str, pol
     client = SyncClient(dataflow_url, token, waits_for_room=True)
     dataflow = DataflowClient(client, policy, config.run.give_up_after_s)
     with _reported(dataflow, ranks), freeze_gc_after_startup():
-        catalog = catalog_of_run(config, directory)
-        hooks = Hooks.for_run(catalog, config)
-        run = run_info(config, directory)
-        context = component_context(config, directory, "trainer", policy, name, token)
-        context = replace(context, ranks=ranks)
-        algorithm = catalog.build(Kind.ALGORITHM, table.algorithm, context)
-        flags = catalog.flags(Kind.TRAINER, table.trainer.use)
-        check_needs(algorithm, table.algorithm.use, table.trainer.use, flags)
-        trainer = catalog.build(Kind.TRAINER, table.trainer, context)
-        transport = catalog.build(Kind.TRANSPORT, table.transport, context)
-        can_send = catalog.flags(Kind.TRANSPORT, table.transport.use)
         meeting = RankRendezvous.of(name, ranks, token, os.environ)
-        together = sharded(table, trainer, flags, transport, can_send, meeting)
-    saves_later, sleeps = "async_save" in flags, "sleep" in flags
+        built = TrainerComponents.build(config, directory, token, policy, name, meeting)
     if ranks.rank:
-        spoke = RankChannel(meeting)
-        shards = together.shard_publisher(spoke.exchange) if together else None
-        operations = Operations(
-            config, policy, trainer, algorithm, spoke.shared, saves_later, shards, sleeps
-        )
-        known = owners(catalog, table)
-        return _follow(Follower(spoke, operations, dataflow, ranks, known))
+        return _follow(config, policy, built, meeting, dataflow)
+    try:
+        return _lead(config, policy, built, meeting, dataflow)
+    finally:
+        client.close()
+
+
+def _lead(
+    config: RunConfig,
+    policy: str,
+    built: TrainerComponents,
+    meeting: RankRendezvous,
+    dataflow: DataflowClient,
+) -> int:
+    """The first rank, or the only one."""
+    ranks, table = meeting.ranks, built.table
     with _reported(dataflow, ranks):
-        publisher = None
-        if ranks.size == 1:
-            operations = Operations(
-                config, policy, trainer, algorithm, saves_later=saves_later, sleeps=sleeps
-            )
-        else:
-            hub = RankZeroChannel(meeting)
-            shards = together.shard_publisher(hub.exchange) if together else None
-            operations = Leader(
-                config,
-                policy,
-                trainer,
-                algorithm,
-                hub,
-                saves_later,
-                shards,
-                sleeps,
-                lambda: dataflow.incarnation,
-            )
-            publisher = RankZeroPublisher(shards, operations) if shards else None
-        no_adapters = partial(adapter_problem, catalog, table.transport.use, table.engine.use)
+        operations, publisher = _operations(config, policy, built, meeting, dataflow)
         versions = Versions(
-            transport, table.transport.use, dataflow, Path(table.model), no_adapters, publisher
+            built.transport,
+            table.transport.use,
+            dataflow,
+            Path(table.model),
+            built.adapter_problem,
+            publisher,
         )
-    hooks.run_started(run)
+    built.hooks.run_started(built.run)
     service = TrainerService(
-        config, run, policy, operations, versions, dataflow, hooks, reshards="reshard" in flags
+        config,
+        built.run,
+        policy,
+        operations,
+        versions,
+        dataflow,
+        built.hooks,
+        reshards="reshard" in built.flags,
     )
     signal.signal(signal.SIGTERM, lambda *_: service.stop.set())
     error: BaseException | None = None
@@ -114,14 +97,77 @@ def serve(config: RunConfig, directory: Path, token: str, dataflow_url: str, pol
     except BaseException as problem:
         error = problem
         if isinstance(problem, Exception):
-            who = f"rank 0 of {name}: " if ranks.size > 1 else ""
-            dataflow.failed(RunFailed(f"{who}{describe(problem, owners(catalog, table))}"))
+            who = f"rank 0 of {meeting.who}: " if ranks.size > 1 else ""
+            dataflow.failed(RunFailed(f"{who}{describe(problem, built.owners())}"))
         raise
     finally:
         versions.close()
         operations.close()
-        client.close()
-        hooks.run_ended(run, error)
+        built.hooks.run_ended(built.run, error)
+    return 0
+
+
+def _operations(
+    config: RunConfig,
+    policy: str,
+    built: TrainerComponents,
+    meeting: RankRendezvous,
+    dataflow: DataflowClient,
+) -> tuple[Operations, RankZeroPublisher | None]:
+    """What the first rank does, and who publishes for it where each rank publishes its own blocks."""
+    saves_later, sleeps = "async_save" in built.flags, "sleep" in built.flags
+    trainer, algorithm = built.trainer, built.algorithm
+    if meeting.ranks.size == 1:
+        alone = Operations(
+            config, policy, trainer, algorithm, saves_later=saves_later, sleeps=sleeps
+        )
+        return alone, None
+    hub = RankZeroChannel(meeting)
+    shards = built.shards.shard_publisher(hub.exchange) if built.shards else None
+    leader = Leader(
+        config,
+        policy,
+        trainer,
+        algorithm,
+        hub,
+        saves_later,
+        shards,
+        sleeps,
+        lambda: dataflow.incarnation,
+    )
+    return leader, RankZeroPublisher(shards, leader) if shards else None
+
+
+def _follow(
+    config: RunConfig,
+    policy: str,
+    built: TrainerComponents,
+    meeting: RankRendezvous,
+    dataflow: DataflowClient,
+) -> int:
+    """Another rank: it does what the first one says."""
+    spoke = RankChannel(meeting)
+    shards = built.shards.shard_publisher(spoke.exchange) if built.shards else None
+    operations = Operations(
+        config,
+        policy,
+        built.trainer,
+        built.algorithm,
+        spoke.shared,
+        "async_save" in built.flags,
+        shards,
+        "sleep" in built.flags,
+    )
+    follower = Follower(spoke, operations, dataflow, meeting.ranks, built.owners())
+    # Torchrun passes SIGTERM on to all ranks; the first decides when it is time.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        follower.run()
+    except AstraFlowError as problem:
+        log.error("%s", problem)
+        return problem.exit_code
+    finally:
+        follower.close()
     return 0
 
 
@@ -135,16 +181,3 @@ def _reported(dataflow: DataflowClient, ranks: Ranks) -> Iterator[None]:
         if ranks.size > 1:
             dataflow.failed(error)
         raise
-
-
-def _follow(follower: Follower) -> int:
-    # Torchrun passes SIGTERM on to all ranks; the first decides when it is time.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    try:
-        follower.run()
-    except AstraFlowError as problem:
-        log.error("%s", problem)
-        return problem.exit_code
-    finally:
-        follower.close()
-    return 0
