@@ -34,13 +34,13 @@ fi
 
 PARTS = """
 from pathlib import Path
-from astraflow_core.config.environments import Environment
+from astraflow_core.config.environments import PythonEnvironment
 from astraflow_core.errors import UserError
 
 def environment(extra):
     if extra not in (None, "runtime", "small"):
         raise UserError(f"no extra {extra!r}")
-    return Environment(extra or "small", (Path(__file__).with_name("pins.txt"),), ("bad",), "toy_end")
+    return PythonEnvironment(extra or "small", (Path(__file__).with_name("pins.txt"),), ("bad",), "toy_end")
 """
 
 

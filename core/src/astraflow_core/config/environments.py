@@ -16,7 +16,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Environment:
+class PythonEnvironment:
     """How to make an interpreter in which the backend of a plugin runs.
 
     A manifest names a factory of it, ``ASTRAFLOW_ENVIRONMENT = "module:attribute"``, called as

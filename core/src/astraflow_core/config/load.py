@@ -11,7 +11,6 @@ from pydantic import BaseModel, ValidationError
 
 from astraflow_core.catalog import Catalog, Selected
 from astraflow_core.config.auto_transport import Joining, choose_transports
-from astraflow_core.config.lone_groups import lone_group_lines, lone_group_notes
 from astraflow_core.config.models import RunConfig, RunTable
 from astraflow_core.config.own_modules import make_importable
 from astraflow_core.config.pairing import pairing_lines
@@ -91,13 +90,11 @@ def load_config(
     info = run_info(config, Path(config.run.directory) / config.run.name)
     config, notes = choose_transports(config, catalog, components, info, label, joining)
     problems = pairing_lines(config, components)
-    problems += lone_group_lines(config, components, catalog)
     if problems:
         raise ConfigError(problems, label)
     origins = {path: origin.label for path, origin in layers.origins.items()}
     notes += tuple(_taken_over(layers, components))
     notes += tuple(_of_several(config, catalog))
-    notes += tuple(lone_group_notes(config, components))
     return LoadedConfig(config, origins, catalog, components, notes)
 
 

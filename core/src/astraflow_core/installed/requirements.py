@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
 
 RUNTIME = "runtime"
 """The extra that holds the heavy backend of a plugin."""
-_MOST_HOLDERS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +35,9 @@ def runtime_requirements(distribution: metadata.Distribution) -> list[Requiremen
     """Requirements that only the ``[runtime]`` extra brings, for this interpreter and platform."""
     return [
         requirement
-        for requirement in _all_requirements(distribution)
-        if not _applies(requirement, "") and _applies(requirement, RUNTIME)
+        for requirement in all_requirements(distribution)
+        if not applies(requirement, "") and applies(requirement, RUNTIME)
     ]
-
-
-def plain_requirements(distribution: metadata.Distribution) -> list[Requirement]:
-    """Requirements that no extra has to bring, for this interpreter and platform."""
-    return [each for each in _all_requirements(distribution) if _applies(each, "")]
 
 
 def unsatisfied(requirements: list[Requirement]) -> Iterator[UnmetRequirement]:
@@ -55,7 +48,7 @@ def unsatisfied(requirements: list[Requirement]) -> Iterator[UnmetRequirement]:
         except metadata.PackageNotFoundError:
             yield UnmetRequirement(requirement, "")
             continue
-        if not _contains(requirement, version):
+        if not contains(requirement, version):
             yield UnmetRequirement(requirement, version)
 
 
@@ -66,30 +59,8 @@ def missing_runtime(distribution: metadata.Distribution | None) -> list[str]:
     return [str(unmet) for unmet in unsatisfied(runtime_requirements(distribution))]
 
 
-def clashes(distribution: metadata.Distribution | None) -> list[str]:
-    """What a distribution, its ``[runtime]`` extra included, wants of packages that are installed in another
-    version, each with the other distributions that need the installed one."""
-    if distribution is None:
-        return []
-    wanted = [*plain_requirements(distribution), *runtime_requirements(distribution)]
-    return [f"{unmet}{_held(unmet)}" for unmet in unsatisfied(wanted) if unmet.installed]
-
-
-def _held(unmet: UnmetRequirement) -> str:
-    package = canonicalize_name(unmet.requirement.name)
-    holders = {
-        f"{other.metadata['Name']} {other.version} needs {requirement.name}{requirement.specifier}"
-        for other in metadata.distributions()
-        for requirement in _all_requirements(other)
-        if canonicalize_name(requirement.name) == package
-        and requirement.specifier
-        and (_applies(requirement, "") or _applies(requirement, RUNTIME))
-        and _contains(requirement, unmet.installed)
-    }
-    return "".join(f"; {holder}" for holder in sorted(holders)[:_MOST_HOLDERS])
-
-
-def _all_requirements(distribution: metadata.Distribution) -> Iterator[Requirement]:
+def all_requirements(distribution: metadata.Distribution) -> Iterator[Requirement]:
+    """What a distribution needs, with each of its extras; what cannot be read is left out."""
     try:
         texts = distribution.requires or ()
     except FileNotFoundError:  # what a broken removal left behind
@@ -101,11 +72,13 @@ def _all_requirements(distribution: metadata.Distribution) -> Iterator[Requireme
             continue
 
 
-def _applies(requirement: Requirement, extra: str) -> bool:
+def applies(requirement: Requirement, extra: str) -> bool:
+    """Whether it is needed here, by this interpreter and platform, with this ``extra`` ("" for none)."""
     return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
 
 
-def _contains(requirement: Requirement, version: str) -> bool:
+def contains(requirement: Requirement, version: str) -> bool:
+    """Whether a version is one that it allows."""
     try:
         return requirement.specifier.contains(version, prereleases=True)
     except InvalidVersion:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from astraflow_core.config.load import LoadedConfig
-from astraflow_core.installed.references import unresolved
+from astraflow_runtime.config.references import unresolved
 
 
 def target_problems(loaded: LoadedConfig) -> Iterator[tuple[str, str]]:

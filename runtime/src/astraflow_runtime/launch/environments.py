@@ -26,7 +26,7 @@ from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind, load_attribute
 from astraflow_core.config.environments import (
     ATTRIBUTE,
-    Environment,
+    PythonEnvironment,
     environment_folder,
     environments_folder,
     interpreter_in,
@@ -68,7 +68,7 @@ class Made:
 @dataclass(frozen=True, slots=True)
 class _Recipe:
     requirements: tuple[str, ...]
-    parts: tuple[Environment, ...]
+    parts: tuple[PythonEnvironment, ...]
     python: str
 
     @property
@@ -162,16 +162,16 @@ def _folder(name: str) -> Path:
 
 def _recipe(plugins: Sequence[Plugin], extra: str | None, python: str | None) -> _Recipe:
     requirements: list[str] = []
-    parts: list[Environment] = []
+    parts: list[PythonEnvironment] = []
     chosen: list[tuple[metadata.Distribution, str]] = []
     for plugin in plugins:
         if not plugin.healthy or plugin.metadata is None:
             reason = plugin.problem or "it belongs to no distribution"
             raise PluginError(f"no environment for plugin {plugin.name!r}: {reason}")
         factory = getattr(plugin.module, ATTRIBUTE, None)
-        part = Environment() if factory is None else load_attribute(factory)(extra)
+        part = PythonEnvironment() if factory is None else load_attribute(factory)(extra)
         if factory is None and extra is not None:
-            part = Environment(extra)
+            part = PythonEnvironment(extra)
         offered = plugin.metadata.metadata.get_all("Provides-Extra") or []
         if part.extra not in offered and (factory is not None or extra is not None):
             raise UserError(

@@ -10,7 +10,7 @@ from pathlib import Path
 from astraflow_core.catalog import Catalog, Selected
 from astraflow_core.component import Kind
 from astraflow_core.config.models import PolicyTable
-from astraflow_core.installed.references import source_of
+from astraflow_runtime.config.references import source_of
 
 
 @dataclass(frozen=True, slots=True)

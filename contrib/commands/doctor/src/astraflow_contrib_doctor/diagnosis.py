@@ -85,11 +85,16 @@ def of_run(loaded: LoadedConfig, file: str) -> Iterator[Finding]:
 
 def _of_components(loaded: LoadedConfig) -> Iterator[Finding]:
     """A component of the run whose runtime is absent here, or that cannot be imported."""
+    from astraflow_runtime.config.lone_groups import lone_group_problems
     from astraflow_runtime.config.targets import target_problems
 
     for path, problem in target_problems(loaded):
         plugin = loaded.components[path][0].distribution
         yield Finding("problem", path, problem, AUTHORS.format(who=plugin))
+    for line in lone_group_problems(loaded):
+        path, _, text = line.partition(": ")
+        problem, _, fix = text.partition("; ")
+        yield Finding("problem", path, problem, fix)
     for path, (selected, _) in loaded.components.items():
         if _own_python(loaded, path):
             continue

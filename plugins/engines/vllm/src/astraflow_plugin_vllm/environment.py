@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from astraflow_core.config.environments import Environment
+from astraflow_core.config.environments import PythonEnvironment
 from astraflow_core.errors import UserError
 from astraflow_serving.gpu import DRIVER
 
@@ -12,7 +12,7 @@ CPU, GPU = "runtime-cpu", "runtime"
 _PROVED_CPU = Path(__file__).with_name("constraints-cpu.txt")
 
 
-def environment(extra: str | None) -> Environment:
+def environment(extra: str | None) -> PythonEnvironment:
     """The recipe for ``extra``, or for this machine.
 
     The CPU build pulls distributions that break it beside a CPU torch: torchvision and its kin from the
@@ -21,12 +21,12 @@ def environment(extra: str | None) -> Environment:
     """
     chosen = extra or (GPU if DRIVER.exists() else CPU)
     if chosen == CPU:
-        return Environment(
+        return PythonEnvironment(
             extra=CPU,
             constraints=(_PROVED_CPU,),
             remove=("torchvision", "torchaudio", "torchcodec", "triton"),
             finish="astraflow_plugin_vllm.finish",
         )
     if chosen == GPU:
-        return Environment(extra=GPU)
+        return PythonEnvironment(extra=GPU)
     raise UserError(f"plugin 'vllm' has no extra {chosen!r}: {GPU!r} is for GPUs, {CPU!r} for CPUs")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 
-from astraflow_core.installed.references import source_of
+from astraflow_runtime.config.references import source_of
 
 
 def docstring_of(reference: str) -> str:

@@ -14,15 +14,15 @@ from astraflow_core.config.environments import ATTRIBUTE
 from astraflow_core.errors import PluginError
 from astraflow_core.installed.discovery import State
 from astraflow_core.installed.origins import how_to_add
-from astraflow_core.installed.references import unresolved
 from astraflow_core.installed.requirements import (
     RUNTIME,
-    clashes,
     missing_runtime,
     runtime_requirements,
 )
 from astraflow_core.suggestions import near
+from astraflow_runtime.cli.installation.clashes import clashes
 from astraflow_runtime.cli.installation.docstrings import docstring_of
+from astraflow_runtime.config.references import unresolved
 
 if TYPE_CHECKING:
     from astraflow_core.catalog import Catalog, Selected
@@ -34,6 +34,7 @@ _FRAMES = 3
 _ROLES = (Kind.ENGINE, Kind.TRAINER)
 _NAMED_AS = {
     Kind.WORKFLOW: '[workflow] use = "{}"',
+    Kind.ENVIRONMENT: '[workflow.environment] use = "{}", below a workflow that plays one',
     Kind.REWARD: '[reward] use = "{}"',
     Kind.PROMPT_SOURCE: '[prompts] use = "{}"',
     Kind.LAUNCHER: '[launcher] use = "{}"',

@@ -30,6 +30,7 @@ from astraflow_core.errors import (
 from astraflow_core.hooks import Hooks
 from astraflow_core.installed.provenance import module_folders
 from astraflow_core.types import Prompt
+from astraflow_runtime.config.lone_groups import lone_group_notes, lone_group_problems
 from astraflow_runtime.config.saved import as_comments, dump_toml
 from astraflow_runtime.config.targets import target_problems
 from astraflow_runtime.launch.planning.plan import check_interpreters
@@ -80,8 +81,10 @@ def prepare(
     frozen = pickled(objects)
     loaded = load_config(source, overrides, workflow_given="workflow" in objects)
     config = loaded.config
-    if problems := [f"{path}: {text}" for path, text in target_problems(loaded)]:
+    problems = [f"{path}: {text}" for path, text in target_problems(loaded)]
+    if problems := problems + lone_group_problems(loaded):
         raise ConfigError(problems, source if isinstance(source, str) else "")
+    notes = (*loaded.notes, *lone_group_notes(loaded))
     check_interpreters(config)
     hooks = Hooks.for_run(loaded.catalog, config)
     models = find_models(config, ModelResolver(loaded.catalog))
@@ -97,7 +100,7 @@ def prepare(
     token = new_token()
     directory = _new_directory(config)
     try:
-        replace_file(directory / "config.toml", as_comments(loaded.notes) + dump_toml(config))
+        replace_file(directory / "config.toml", as_comments(notes) + dump_toml(config))
         write_plugins(directory, plugins)
         write_models(directory, models)
         write_private(directory / "token", token.encode())
@@ -114,7 +117,7 @@ def prepare(
         token,
         plugins,
         environment,
-        notes=(*loaded.notes, *filter(None, [note])),
+        notes=tuple(filter(None, [*notes, note])),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from astraflow_core.catalog import Catalog
+from astraflow_core.config.load import LoadedConfig
 from astraflow_core.config.models import RunConfig
 from astraflow_core.config.pairing import Components
 from astraflow_core.errors import PluginError
@@ -16,20 +17,20 @@ _MORE_SEQUENCES = frozenset({"multi_turn", "multi_policy"})
 """Capabilities of a workflow whose trajectories may have several sequences of a policy."""
 
 
-def lone_group_lines(config: RunConfig, components: Components, catalog: Catalog) -> list[str]:
+def lone_group_problems(loaded: LoadedConfig) -> list[str]:
     """Each algorithm that would learn nothing, with its dotted path and what to do."""
-    lines = list(_of(config, components, sure=True))
+    lines = list(_of(loaded.config, loaded.components, sure=True))
     if lines:
-        others = ", ".join(_content_with_one(catalog))
+        others = ", ".join(_content_with_one(loaded.catalog))
         remedy = f", or name an algorithm that does without ({others})" if others else ""
         lines = [f"{line}; set run.group_size to 2 or more{remedy}" for line in lines]
     return lines
 
 
-def lone_group_notes(config: RunConfig, components: Components) -> Iterator[str]:
+def lone_group_notes(loaded: LoadedConfig) -> list[str]:
     """Each algorithm that learns only if the workflow gives several sequences of a policy in one trajectory."""
-    for line in _of(config, components, sure=False):
-        yield f"{line}, unless the workflow gives several sequences of the policy in one trajectory"
+    unless = "unless the workflow gives several sequences of the policy in one trajectory"
+    return [f"{line}, {unless}" for line in _of(loaded.config, loaded.components, sure=False)]
 
 
 def _of(config: RunConfig, components: Components, *, sure: bool) -> Iterator[str]:
