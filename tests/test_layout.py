@@ -45,7 +45,7 @@ KIND_OF_FOLDER = {
     "data_policies": "data_policy",
     "transports": "transport",
 }
-KINDS = {*KIND_OF_FOLDER.values(), "workflow", "reward", "prompt_source", "launcher"}
+KINDS = {*KIND_OF_FOLDER.values(), "workflow", "environment", "reward", "prompt_source", "launcher"}
 PICKLING = {"pickle", "cloudpickle", "dill", "marshal", "shelve"}
 PICKLE_HOMES = {
     "runtime/src/astraflow_runtime/launch/planning/user_objects.py",  # writes

@@ -67,6 +67,12 @@ CAPABILITIES: dict[str, dict[str, str]] = {
         "multi_policy": "uses more than one policy",
         "tools": "calls tools",
     },
+    "environment": {
+        "blocking": "runs in worker processes with deadlines and kill",
+        "deterministic": "the same task, seed and actions give the same observations",
+        "tools": "offers tools and understands calls of them",
+        "multi_role": "names roles that act by turns and are rewarded apart",
+    },
     "reward": {
         "blocking": "runs in worker processes with deadline, recycling and kill",
     },

@@ -15,7 +15,7 @@ API_VERSION = (1, 0)
 
 
 class Kind(StrEnum):
-    """The nine kinds of component; each has one registration hook."""
+    """The ten kinds of component; each has one registration hook."""
 
     ENGINE = "engine"
     TRAINER = "trainer"
@@ -23,6 +23,7 @@ class Kind(StrEnum):
     DATA_POLICY = "data_policy"
     TRANSPORT = "transport"
     WORKFLOW = "workflow"
+    ENVIRONMENT = "environment"
     REWARD = "reward"
     PROMPT_SOURCE = "prompt_source"
     LAUNCHER = "launcher"

@@ -54,6 +54,15 @@ class WorkflowError(AstraFlowError):
     """An episode failed: the workflow or its reward raised, or missed its deadline."""
 
 
+class EnvironmentFailed(WorkflowError):
+    """An environment could not go on: nobody earned anything. ``kind`` says in one word what to count it by, such as
+    ``"timeout"`` or ``"network"``: lower-case letters, digits and underscores; ``reason`` is for a person."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        self.kind, self.reason = kind, reason
+        super().__init__(f"{kind}: {reason}")
+
+
 class NonFiniteLoss(RunFailed):
     """The loss or a gradient of a mini-batch was NaN or infinite; no optimizer step was made."""
 

@@ -80,6 +80,14 @@ class Registration:
         """
 
     @hookspec
+    def astraflow_environments(self) -> Iterable[Component]:  # type: ignore[empty-body]
+        """What a policy acts in, turn by turn; see ``protocols.environment``.
+
+        :built: by a workflow that names one, in each RaaS, for each episode that runs at once; a ``blocking`` one in its worker
+            processes
+        """
+
+    @hookspec
     def astraflow_rewards(self) -> Iterable[Component]:  # type: ignore[empty-body]
         """Rewards of finished trajectories; see ``protocols.reward``.
 

@@ -54,6 +54,10 @@ def astraflow_workflows():
     return [Component("toy_turn", "toy_parts:Part", "workflow")]
 
 @hookimpl
+def astraflow_environments():
+    return [Component("toy_room", "toy_parts:Part", "environment", "toy_parts:FileConfig")]
+
+@hookimpl
 def astraflow_rewards():
     return [Component("toy_match", "toy_parts:Part", "reward")]
 

@@ -55,7 +55,10 @@ def component_tables(config: RunConfig | Mapping[str, Any]) -> Iterator[TablePla
     prompts = _get(config, "prompts")
     yield from _sources("prompts", PromptsTable, prompts)
     yield from _list("prompts.data", prompts)
-    yield from _place("workflow", Kind.WORKFLOW, ComponentTable, _get(config, "workflow"))
+    workflow = _get(config, "workflow")
+    environment = _get(workflow, "environment")
+    yield from _nested("workflow.environment", Kind.ENVIRONMENT, workflow, environment)
+    yield from _place("workflow", Kind.WORKFLOW, ComponentTable, workflow)
     yield from _place("reward", Kind.REWARD, ComponentTable, _get(config, "reward"))
     for name, policy in _items(_get(config, "policies")):
         for key, kind, model in _OF_POLICY:
@@ -78,10 +81,16 @@ def _sources(path: str, model: type[ComponentTable], table: Any) -> Iterator[Tab
     """The table of a prompt source, after those of which it is merged."""
     merged = _get(table, "use") == MERGED
     for name, nested in _items(_get(table, "sources")) if merged else ():
-        if isinstance(table, ComponentTable) and isinstance(nested, Mapping) and "use" in nested:
-            nested = ComponentTable.model_validate(nested)
-        yield from _place(f"{path}.sources.{name}", Kind.PROMPT_SOURCE, ComponentTable, nested)
+        yield from _nested(f"{path}.sources.{name}", Kind.PROMPT_SOURCE, table, nested)
     yield from _place(path, Kind.PROMPT_SOURCE, model, table)
+
+
+def _nested(path: str, kind: Kind, owner: Any, table: Any) -> Iterator[TablePlace]:
+    """A table among the own keys of the component ``owner``."""
+    if isinstance(table, Mapping) and isinstance(table.get("use"), str):
+        validated = isinstance(owner, ComponentTable)
+        model = ComponentTable.model_validate(table) if validated else table
+        yield TablePlace(path, kind, ComponentTable, model)
 
 
 def _list(path: str, owner: Any) -> Iterator[TablePlace]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from astraflow_core.types.batch import Batch
 from astraflow_core.types.context import ComponentContext, Ranks, RunInfo
 from astraflow_core.types.delivery import Bucket, Delivery, DeviceMemory, Rendezvous
+from astraflow_core.types.environment import Action, FunctionCall, Observation, Outcome
 from astraflow_core.types.generation import (
     GenerateRequest,
     GenerateResult,
@@ -48,6 +49,7 @@ from astraflow_core.types.weights import (
 )
 
 __all__ = [
+    "Action",
     "Announcement",
     "Batch",
     "Branch",
@@ -58,6 +60,7 @@ __all__ = [
     "Delivery",
     "DeviceMemory",
     "ExportedTensor",
+    "FunctionCall",
     "GenerateRequest",
     "GenerateResult",
     "Group",
@@ -68,6 +71,8 @@ __all__ = [
     "Loss",
     "LossInputs",
     "Manifest",
+    "Observation",
+    "Outcome",
     "PoolTarget",
     "PoolWindow",
     "Prompt",
