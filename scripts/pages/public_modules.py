@@ -79,8 +79,10 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "Workflows in which agents sample through the gateway": (
         "astraflow_gateway.server",
         "astraflow_gateway.episode",
+        "astraflow_gateway.conversation",
         "astraflow_gateway.requests",
         "astraflow_gateway.chat.format",
+        "astraflow_gateway.chat.messages",
         "astraflow_wire.host.sockets",
     ),
     "Tests": (

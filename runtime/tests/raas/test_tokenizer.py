@@ -132,3 +132,24 @@ def test_text_that_cannot_be_encoded_is_named(folder):
 def test_a_folder_without_a_tokenizer_is_named(tmp_path):
     with pytest.raises(UserError, match=r"has no tokenizer\.json"):
         FolderTokenizer(tmp_path)
+
+
+def test_special_texts_are_those_that_the_file_calls_special(folder):
+    added = [
+        {"id": 0, "content": "<|im_end|>", "special": True},
+        {"id": 1, "content": "<tool_call>", "special": False},
+    ]
+    every = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    edit(
+        folder,
+        "tokenizer.json",
+        added_tokens=[{**each, **every} for each in added],
+        model={
+            "type": "BPE",
+            "vocab": {"<|im_end|>": 0, "<tool_call>": 1, "<": 2, "|": 3},
+            "merges": [],
+        },
+    )
+    tokenizer = FolderTokenizer(folder)
+    assert tokenizer.special_texts == ("<|im_end|>",)
+    assert tokenizer.encode("<|im_end|><tool_call>|<").tolist() == [0, 1, 3, 2]

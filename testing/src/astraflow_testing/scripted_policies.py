@@ -76,6 +76,7 @@ class PairsTokenizer:
         config = {"chat_template": template or _TEMPLATE, "bos_token": "", "eos_token": end}
         self._template = ChatTemplate(Path("template"), config)
         known = () if template is None else (end, *specials)
+        self.special_texts = known
         self._ids = {text: _END if at == 0 else _SPECIALS + at for at, text in enumerate(known)}
         self._texts = {_END: end} | {token: text for text, token in self._ids.items()}
         self._parts = re.compile("|".join([*map(re.escape, self._ids), r"\d\d"]), re.ASCII)

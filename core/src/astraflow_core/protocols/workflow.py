@@ -23,6 +23,10 @@ class Tokenizer(Protocol):
     def eos_token_ids(self) -> tuple[int, ...]:
         """Ids that end a sequence."""
 
+    @property
+    def special_texts(self) -> tuple[str, ...]:
+        """Texts that :meth:`encode` makes one token of, which only a template may write, such as the end of a message."""
+
     def encode(self, text: str) -> npt.NDArray[np.int32]:
         """Token ids ``[T]``, no special tokens added."""
 

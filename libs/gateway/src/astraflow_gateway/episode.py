@@ -18,7 +18,7 @@ from astraflow_core.errors import UserError
 from astraflow_core.protocols.workflow import PolicyEngine
 from astraflow_core.types import Completion, GenerateResult, Sampling
 from astraflow_core.types import Sequence as TokenSequence
-from astraflow_gateway.capture.graph import CaptureGraph, Tokens
+from astraflow_gateway.capture.graph import CaptureGraph
 from astraflow_gateway.chat.format import ChatFormat
 from astraflow_gateway.chat.history import History, PromptPlan
 from astraflow_gateway.chat.messages import ModelReply
@@ -111,7 +111,7 @@ class Episode:
         task = self._answers.get(key) if again else None
         if task is None or (task.done() and (task.cancelled() or task.exception())):
             # What happens in a request belongs to the episode, and not to the server that got it.
-            task = asyncio.create_task(self._answered(request), context=self._context.copy())
+            task = asyncio.create_task(self.ask(request), context=self._context.copy())
             task.add_done_callback(_retrieved)
             self._tasks.add(task)
             self._answers[key] = task
@@ -134,7 +134,7 @@ class Episode:
 
     def prompt_tokens(self, request: ModelRequest) -> int:
         """How many tokens the prompt of ``request`` has, if it is made now."""
-        return len(self._plan(request, self.policy_of(request.model)).tokens)
+        return len(self._plan(request, self.histories[self.policy_of(request.model)]).tokens)
 
     def sequences(self) -> list[TokenSequence]:
         """What is trained."""
@@ -150,9 +150,11 @@ class Episode:
         always = {"agent_calls": float(self._calls), "agent_tokens": float(self._tokens)}
         return always | {name: float(count) for name, count in found.items() if count}
 
-    async def _answered(self, request: ModelRequest) -> ModelAnswer:
+    async def ask(self, request: ModelRequest, history: History | None = None) -> ModelAnswer:
+        """The answer to ``request``; what is sampled for it ends with the caller. ``history`` is that of a conversation
+        which shall know nothing of the others."""
         try:
-            return await self._answer(request)
+            return await self._answer(request, history)
         except BadRequest as error:
             self.refusal = error.message
             raise
@@ -161,8 +163,9 @@ class Episode:
             self.failed.set()
             raise
 
-    async def _answer(self, request: ModelRequest) -> ModelAnswer:
+    async def _answer(self, request: ModelRequest, history: History | None) -> ModelAnswer:
         policy = self.policy_of(request.model)
+        history = history or self.histories[policy]
         engine = self.engines[policy]
         number, self._calls = self._calls, self._calls + 1
         id, created = f"{self._name}{number:06}", int(time.time())
@@ -172,7 +175,8 @@ class Episode:
             spent = Choice(ModelReply(BUDGET_SPENT), "stop")
             return ModelAnswer(id, created, policy, engine.version, NO_TOKENS, (spent,))
         start = self._start(request, policy)
-        prompt = self._prompt(request, policy, start)
+        plan = self._prompt(request, history, start)
+        prompt = plan.tokens
         sampling = self._sampling(request, engine, len(prompt))
         trained = self._is_trained(request, policy)
         try:
@@ -184,7 +188,9 @@ class Episode:
                 raise
             # Only the engine knows which ids its model has.
             raise BadRequest(str(error), param="token_ids") from error
-        choices = [self._choice(request, policy, prompt, each, start, trained) for each in results]
+        choices = [
+            self._choice(request, policy, plan, each, start, trained, history) for each in results
+        ]
         return ModelAnswer(id, created, policy, engine.version, prompt, tuple(choices))
 
     def _start(self, request: ModelRequest, policy: str) -> str:
@@ -194,18 +200,19 @@ class Episode:
         name = "" if request.tool_choice == "required" else request.tool_choice
         return forced_start(self.formats[policy].tool_style, name)
 
-    def _prompt(self, request: ModelRequest, policy: str, start: str) -> Tokens:
+    def _prompt(self, request: ModelRequest, history: History, start: str) -> PromptPlan:
         if request.prompt is not None:
-            return request.prompt
-        plan = self._plan(request, policy)
+            return PromptPlan(request.prompt, "tokens")
+        plan = self._plan(request, history)
         self.outcomes[plan.outcome] += 1
         if not start:
-            return plan.tokens
-        return np.concatenate([plan.tokens, self.engines[policy].tokenizer.encode(start)])
+            return plan
+        begun = history.engine.tokenizer.encode(start)
+        return replace(plan, tokens=np.concatenate([plan.tokens, begun]))
 
-    def _plan(self, request: ModelRequest, policy: str) -> PromptPlan:
+    def _plan(self, request: ModelRequest, history: History) -> PromptPlan:
         try:
-            return self.histories[policy].plan(request.messages, request.tools)
+            return history.plan(request.messages, request.tools)
         except UserError as error:
             raise BadRequest(str(error), param="messages") from error
 
@@ -246,25 +253,25 @@ class Episode:
         self,
         request: ModelRequest,
         policy: str,
-        prompt: Tokens,
+        plan: PromptPlan,
         result: GenerateResult,
         start: str,
         trained: bool,
+        history: History,
     ) -> Choice:
         engine, form = self.engines[policy], self.formats[policy]
         result, text, stopped_by = _cut(engine, result, request.stop, form.ends)
-        call = self.graph.add(policy, prompt, result, trained)
+        call = self.graph.add(policy, plan.tokens, result, trained, plan.parent)
         self._tokens += len(result.tokens)
         if trained:
             self.completions.append(engine.completion(result))
         style = form.tool_style if request.tools and request.tool_choice != "none" else ""
         reply = parse_reply(start + text, style, form.reasons, self._ids)
         if request.prompt is None:
-            history = self.histories[policy]
             history.record(request.messages, request.tools, reply, call, start, bool(stopped_by))
         cut_short = result.finish_reason == "length" and not stopped_by
         finish: Finish = "length" if cut_short else "stop"
-        return Choice(reply, "tool_calls" if reply.tool_calls else finish, result, stopped_by)
+        return Choice(reply, "tool_calls" if reply.tool_calls else finish, call, stopped_by)
 
 
 def _retrieved(task: asyncio.Task[Any]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from astraflow_core.types import GenerateResult
-from astraflow_gateway.capture.graph import Tokens
+from astraflow_gateway.capture.graph import Call, Tokens
 from astraflow_gateway.chat.messages import Message, ModelReply
 
 Finish = Literal["stop", "length", "tool_calls"]
@@ -58,13 +58,18 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One answer to a request; ``result`` is ``None`` where nothing was sampled, since the budget was spent.
+    """One answer to a request; ``call`` is what sampled it, ``None`` where nothing was, since the budget was spent.
     ``stopped_by`` is the request's stop sequence that ended it, if one did."""
 
     reply: ModelReply
     finish: Finish
-    result: GenerateResult | None = None
+    call: Call | None = None
     stopped_by: str = ""
+
+    @property
+    def result(self) -> GenerateResult | None:
+        """The sampled tokens."""
+        return None if self.call is None else self.call.result
 
 
 @dataclass(frozen=True, slots=True)

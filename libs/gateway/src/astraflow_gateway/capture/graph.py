@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -52,19 +52,27 @@ class Call:
 @dataclass
 class CaptureGraph:
     """Calls by exact token prefix. Two calls of the same prompt that sampled the same tokens cannot be told apart
-    by what continues them: such a continuation is a new root, counted in ``ambiguous``."""
+    by what continues them: such a continuation is a new root, counted in ``ambiguous``. ``turn_rewards``: what the
+    turns of some calls earned."""
 
     calls: list[Call] = field(default_factory=list)
     ambiguous: int = 0
+    turn_rewards: dict[Call, float] = field(default_factory=dict)
     _ends: dict[tuple[str, int, int], list[Call]] = field(default_factory=dict)
     _lengths: dict[str, dict[int, None]] = field(default_factory=dict)
 
     def add(
-        self, policy: str, prompt: Tokens, result: GenerateResult, trained: bool = True
+        self,
+        policy: str,
+        prompt: Tokens,
+        result: GenerateResult,
+        trained: bool = True,
+        parent: Call | None = None,
     ) -> Call:
-        """Record a call; its parent is the longest recorded call that its prompt begins with."""
+        """Record a call. Unless its ``parent`` is known, it is the longest recorded call that its prompt begins with."""
         prompt = np.asarray(prompt, np.int32)
-        call = Call(policy, prompt, result, self._parent(policy, prompt), trained)
+        parent = parent or self._parent(policy, prompt)
+        call = Call(policy, prompt, result, parent, trained)
         self.calls.append(call)
         if len(result.tokens):
             tokens = call.tokens
@@ -93,15 +101,24 @@ class CaptureGraph:
 
     def sequences(self) -> list[tuple[Call, TokenSequence]]:
         """One sequence for each leaf, with the leaf. A call that several leaves share is trained in the first of
-        them, so that every sampled token is trained once. A sequence in which nothing is trained is left out."""
+        them, so that every sampled token is trained once, and has its turn's reward there. A sequence in which nothing
+        is trained is left out."""
         done: set[int] = set()
         made = []
         for leaf in self.leaves:
             fresh = [call for call in leaf.lineage if id(call) not in done and call.trained]
             done.update(id(call) for call in fresh)
             if any(len(call.result.tokens) for call in fresh):
-                made.append((leaf, _sequence(leaf, fresh)))
+                made.append((leaf, self._sequence(leaf, fresh)))
         return made
+
+    def _sequence(self, leaf: Call, trained: list[Call]) -> TokenSequence:
+        rewards = {
+            call.end - 1: self.turn_rewards[call]
+            for call in reversed(trained)
+            if call in self.turn_rewards and len(call.result.tokens)
+        }
+        return replace(_sequence(leaf, trained), turn_rewards=rewards or None)
 
 
 def _sequence(leaf: Call, trained: list[Call]) -> TokenSequence:

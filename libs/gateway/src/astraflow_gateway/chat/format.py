@@ -11,7 +11,9 @@ import xxhash
 
 from astraflow_core.errors import UserError
 from astraflow_core.protocols.workflow import PolicyEngine
+from astraflow_gateway.capture.graph import Tokens
 from astraflow_gateway.chat.messages import Message, tool_call
+from astraflow_gateway.chat.quoting import Quoting
 
 _TOOL = {
     "type": "function",
@@ -63,6 +65,7 @@ class ChatFormat:
         self._engine = engine
         self.tool_style, self.native_tools = self._probe_tools()
         self.reasons = self._probe_reasoning()
+        self._quoting = Quoting(engine.tokenizer)
         decode = engine.tokenizer.decode
         ends = {
             token: decode(np.array([token], np.int32), skip_special=False)
@@ -82,6 +85,19 @@ class ChatFormat:
         if self.native_tools:
             return self._engine.chat_text(messages, add_generation_prompt, tools)
         return self._engine.chat_text(_in_plain_text(messages, tools), add_generation_prompt)
+
+    def encode(
+        self,
+        text: str,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        start: int = 0,
+    ) -> Tokens:
+        """The token ids of ``text[start:]``, where ``text`` is that of ``messages`` with a generation prompt. What the
+        messages quote becomes no special token."""
+        return self._quoting.encode(
+            text, start, messages, tools, lambda said, offered: self.text(said, offered, True)
+        )
 
     def _probe_tools(self) -> tuple[str, bool]:
         try:
@@ -129,7 +145,9 @@ def _in_plain_text(
     """The same messages without tool calls and roles of tools; the first message tells of the tools."""
     plain = [_plain(message) for message in messages]
     if tools and plain:
-        offer = _OFFER.format(tools="\n".join(json.dumps(tool) for tool in tools))
+        offer = _OFFER.format(
+            tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+        )
         first = plain[0]
         parts = (
             (first["content"], offer) if first["role"] == "system" else (offer, first["content"])
@@ -145,7 +163,7 @@ def _plain(message: Message) -> Message:
     content = message["content"]
     for call in message.get("tool_calls", ()):
         said = {each: call["function"][each] for each in ("name", "arguments")}
-        block = f"<tool_call>\n{json.dumps(said)}\n</tool_call>"
+        block = f"<tool_call>\n{json.dumps(said, ensure_ascii=False)}\n</tool_call>"
         content = f"{content}\n{block}" if content else block
     plain: Message = {key: message[key] for key in ("role", "reasoning_content") if key in message}
     return {**plain, "content": content}

@@ -34,10 +34,12 @@ class PromptPlan:
     """The prompt of a request, int32 ``[P]``. ``outcome`` is "continued" if it begins with a recorded call's ids,
     else why it is a root: "first" (nothing was said before), "history" (the agent sent a reply that no call made, or
     other tools), "template" (the template writes an earlier turn in another way now), "end" (the reply did not end
-    as the template ends one), "stop" (a stop sequence cut the reply) or "ambiguous" (several calls made it)."""
+    as the template ends one), "stop" (a stop sequence cut the reply) or "ambiguous" (several calls made it).
+    ``parent`` is the call whose ids it begins with."""
 
     tokens: Tokens
     outcome: str
+    parent: Call | None = None
 
 
 @dataclass
@@ -60,15 +62,18 @@ class History:
         last = max((at for at, each in enumerate(said) if each["role"] == "assistant"), default=-1)
         text = self.format.text(said, tools, True)
         turns = known[last] if last >= 0 else []
-        continued: Tokens | None = None
+        parent, rest = None, 0
         if last < 0:
             outcome = "first"
         elif len(turns) != 1:
             outcome = "ambiguous" if turns else "history"
         else:
-            outcome, continued = self._continued(turns[0], said, last, tools, text)
-        tokens = self.engine.tokenizer.encode(text) if continued is None else continued
-        return PromptPlan(tokens, outcome)
+            outcome, rest = self._continued(turns[0], said, last, tools, text)
+            parent = turns[0].call if outcome == "continued" else None
+        tokens = self.format.encode(text, said, tools, rest)
+        if parent is not None:
+            tokens = np.concatenate([parent.tokens, tokens])
+        return PromptPlan(tokens, outcome, parent)
 
     def record(
         self,
@@ -85,39 +90,36 @@ class History:
 
     def _continued(
         self, turn: RecordedTurn, said: Sequence[Message], at: int, tools: Tools, text: str
-    ) -> tuple[str, Tokens | None]:
+    ) -> tuple[str, int]:
+        """The outcome; and where in ``text`` begins what comes after the turn's sampled tokens, if they go on."""
         if turn.cut:
-            return "stop", None
+            return "stop", 0
         asked = self.format.text(said[:at], tools, True)
         if not text.startswith(asked):
-            return "template", None
-        outcome, rest = self._rest(turn, said[: at + 2], tools, asked, text)
-        if rest is None:
-            return outcome, None
-        new = self.engine.tokenizer.encode(rest)
-        return "continued", np.concatenate([turn.call.prompt, turn.call.result.tokens, new])
+            return "template", 0
+        return self._rest(turn, said[: at + 2], tools, asked, text)
 
     def _rest(
         self, turn: RecordedTurn, said: Sequence[Message], tools: Tools, asked: str, text: str
-    ) -> tuple[str, str | None]:
-        """What of ``text`` comes after the turn's sampled tokens; ``said`` ends with the message after the turn."""
+    ) -> tuple[str, int]:
+        """``said`` ends with the message after the turn, ``asked`` is the text before it."""
         sampled = turn.call.result.tokens
         whole = turn.start + self.engine.tokenizer.decode(sampled, skip_special=False)
         end = self.format.ends.get(int(sampled[-1]), "") if len(sampled) else ""
         if end and text.startswith(whole, len(asked)):
-            return "continued", text[len(asked) + len(whole) :]
+            return "continued", len(asked) + len(whole)
         # The template writes the turn in another way, such as the JSON of a tool call. If it says the same, the sampled
         # tokens stand for it; where it ends is seen with another message after it.
         other = self.format.text([*said[:-1], {**said[-1], "content": _OTHER}], tools, False)
         common = text[: _common(text, other)]
         ends = [common.rfind(each, len(asked)) for each in self.format.ends.values()]
         if (place := max(ends, default=-1)) < 0:
-            return "end", None
+            return "end", 0
         if not all(part in text[len(asked) : place] for part in _parts(turn.message)):
-            return "template", None
+            return "template", 0
         if not text.startswith(end, place):
-            return "end", None
-        return "continued", text[place + len(end) :]
+            return "end", 0
+        return "continued", place + len(end)
 
 
 def _parts(message: Message) -> list[str]:

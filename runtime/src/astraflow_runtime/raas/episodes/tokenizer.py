@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,12 @@ class FolderTokenizer:
     def eos_token_ids(self) -> tuple[int, ...]:
         """Ids that end a sequence: of the generation config, else the model's, else the tokenizer's."""
         return self._eos
+
+    @cached_property
+    def special_texts(self) -> tuple[str, ...]:
+        """Texts of the tokens that ``tokenizer.json`` calls special."""
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        return tuple(token.content for token in added if token.special)
 
     def encode(self, text: str) -> npt.NDArray[np.int32]:
         """Token ids ``[T]``, read-only, no special tokens added."""
