@@ -31,6 +31,7 @@ from astraflow_core.types import (
     Sequence as TokenSequence,
 )
 from astraflow_engine_host import protocol as host
+from astraflow_runtime.preflight import trainer_protocol as preflight
 from astraflow_runtime.raas.engines.probing import columns_of
 from astraflow_runtime.raas.rewards.pool import WorkerVerdict
 from astraflow_runtime.trainer.ranks.rank_commands import (
@@ -158,6 +159,12 @@ def read_version(body: bytes) -> None:
         columns_of(message.probe)
 
 
+ASKED = encode_frame(preflight.AskPublish(1), [])
+TOLD_BACK = encode_frame(
+    preflight.Published(("e",), "d", 1, [preflight.TensorDigest("a", "F32", (2,), "d")]), []
+)
+
+
 def typed(expected: Any) -> Callable[[bytes], object]:
     return lambda body: from_msgpack(body, expected, "malformed")
 
@@ -187,6 +194,13 @@ DECODERS = {
     ),
     "from an engine host": Decoder(
         read_results, [RESULTS[0], *(host.frames(said)[0] for said in (*ANSWERS, READY))]
+    ),
+    "to a trainer of the doctor": Decoder(
+        under(ASKED, lambda body: preflight.decode_to_trainer(Frame(body))), [Frame(ASKED).header]
+    ),
+    "from a trainer of the doctor": Decoder(
+        under(TOLD_BACK, lambda body: preflight.decode_from_trainer(Frame(body))),
+        [Frame(TOLD_BACK).header],
     ),
     "verdict": Decoder(typed(WorkerVerdict), [msgspec.msgpack.encode(WorkerVerdict(value=1.0))]),
     "from a rank": Decoder(

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from astraflow_contrib_doctor import command
+from astraflow_contrib_doctor.finding import Finding
 from astraflow_runtime.cli import main
 from astraflow_tiny_model.folder import write_tiny_model
 
@@ -135,6 +137,16 @@ def test_an_interpreter_that_is_not_there_is_made_as_its_backend_needs_it(
     table = "policies.solver.engine={use='heavy', python='/bin/no-python'}"
     found = findings(capsys, 2, sound, "--set", table)
     assert found["policies.solver.engine.python"]["fix"].startswith(fix)
+
+
+def test_a_terminal_obeys_no_text_of_a_finding(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = Finding("problem", "engine", "its server said \x1b[31mno", "ask \x1b[2J it")
+    monkeypatch.setattr(command, "_findings", lambda arguments: iter([said]))
+    assert main(["doctor"]) == 2
+    told = capsys.readouterr().out
+    assert "said \\u001b[31mno" in told and "ask \\u001b[2J it" in told and "\x1b" not in told
 
 
 def test_an_invalid_file(sound: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from typing import Any, cast
 
 import numpy as np
 
 from astraflow_core.errors import AstraFlowError
 from astraflow_core.types import GenerateRequest, Sampling
 from astraflow_plugin_sglang.generation import SampledStream, read_scores
+from astraflow_plugin_sglang.routes import server_info
+from astraflow_plugin_sglang.updates import post_update
+from astraflow_serving.http import ServerClient
 from astraflow_testing.damage import assert_refused_or_read, damaged
 
 PROMPT = np.array([5, 9, 3], dtype=np.int32)
@@ -37,3 +42,29 @@ def test_damaged_events_and_scores_are_errors_or_results() -> None:
     score(event)
     assert_refused_or_read(read, damaged([event], "json", count=400), AstraFlowError)
     assert_refused_or_read(score, damaged([event], "json", count=400), AstraFlowError)
+
+
+class Saying:
+    """The client of a server that gives one answer to everything."""
+
+    url = "http://server"
+
+    def __init__(self, answer: bytes) -> None:
+        self.answer = answer
+
+    async def get(self, path: str) -> bytes:
+        return self.answer
+
+    async def post(self, path: str, body: dict[str, Any]) -> bytes:
+        return self.answer
+
+
+def test_damaged_answers_to_control_are_errors_or_results() -> None:
+    def update(answer: bytes) -> None:
+        asyncio.run(post_update(cast(ServerClient, Saying(answer)), "/end_weight_update", {}))
+
+    answer = b'{"success": true, "message": ""}'
+    update(answer)
+    assert_refused_or_read(update, damaged([answer], "json", count=200), AstraFlowError)
+    for odd in (b"[]", b"\xff", b"[" * 100_000, b"<html>"):
+        assert asyncio.run(server_info(cast(ServerClient, Saying(odd)))) == {}

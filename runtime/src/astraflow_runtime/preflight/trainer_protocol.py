@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from astraflow_engine_host.protocol import Failure
-from astraflow_wire.frames import Frame
+from astraflow_wire.frames import Frame, decode_header
 
 
 def address_of(base: str, rank: int) -> str:
@@ -67,17 +67,14 @@ class TrainerSideFailed(msgspec.Struct, frozen=True, tag="failed"):
 ToTrainer = AskLogprobs | AskPublish | AskClose
 FromTrainer = TrainerReady | Logprobs | Published | TrainerSideFailed
 
-_to_trainer = msgspec.msgpack.Decoder(ToTrainer)
-_from_trainer = msgspec.msgpack.Decoder(FromTrainer)
-
 
 def decode_to_trainer(frame: Frame) -> ToTrainer:
-    """The header of a frame of the doctor."""
-    message: ToTrainer = _to_trainer.decode(frame.header)
+    """The header of a frame of the doctor. Raises :class:`WireError`, as the other does."""
+    message: ToTrainer = decode_header(frame, ToTrainer)  # type: ignore[arg-type]
     return message
 
 
 def decode_from_trainer(frame: Frame) -> FromTrainer:
     """The header of a frame of the trainer."""
-    message: FromTrainer = _from_trainer.decode(frame.header)
+    message: FromTrainer = decode_header(frame, FromTrainer)  # type: ignore[arg-type]
     return message

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from astraflow_runtime.cli.helping import teach
-from astraflow_runtime.cli.output import print_json
+from astraflow_runtime.cli.output import print_json, print_line
 from astraflow_runtime.cli.run import add_overrides
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
     for finding in _findings(arguments):
         found.append(finding)
         if not arguments.json:
-            print(f"{_MARKS[finding.level]}{finding.subject}: {finding.text}", flush=True)
+            print_line(f"{_MARKS[finding.level]}{finding.subject}: {finding.text}")
             if finding.fix:
-                print(f"{'':8}→ {finding.fix}", flush=True)
+                print_line(f"{'':8}→ {finding.fix}")
     if arguments.json:
         print_json([asdict(finding) for finding in found])
     return 2 if any(finding.level == "problem" for finding in found) else 0

@@ -26,6 +26,7 @@ from astraflow_plugin_openai.patience import patiently
 from astraflow_serving.engine import DeskEngine
 from astraflow_serving.http import ServerClient
 from astraflow_serving.model_folder import ModelConfig
+from astraflow_wire.decoding import from_json
 
 
 class _Model(msgspec.Struct):
@@ -87,8 +88,8 @@ class OpenAIEngine(DeskEngine[OpenAIBackend]):
                 answer = await client.get("/models")
             else:
                 answer = await patiently(lambda: client.get("/models"), self._config.retry_s)
-            listed = msgspec.json.decode(answer, type=_Models).data
-        except (AstraFlowError, msgspec.MsgspecError) as error:
+            listed = from_json(answer, _Models, "/models").data
+        except AstraFlowError as error:
             if wanted is not None:
                 return _Model(wanted)  # not every server can list; the probe will tell
             raise PreflightError(

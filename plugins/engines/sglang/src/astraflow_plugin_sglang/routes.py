@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from typing import Any
 
+from astraflow_core.errors import WireError
 from astraflow_plugin_sglang.generation import PATH
 from astraflow_serving.http import ServerClient, ServerRefused
+from astraflow_wire.decoding import from_json
 
 ROUTES = frozenset(
     {
@@ -25,8 +26,6 @@ async def server_info(client: ServerClient) -> dict[str, Any]:
     """How the server was started; empty if it does not say. Its scheduler takes part in the answer, so that all that
     it was told before is done then."""
     for path in _INFO:
-        with suppress(ServerRefused, ValueError):
-            info = json.loads(await client.get(path))
-            if isinstance(info, dict):
-                return info
+        with suppress(ServerRefused, WireError):
+            return from_json(await client.get(path), dict[str, Any], "no description")
     return {}

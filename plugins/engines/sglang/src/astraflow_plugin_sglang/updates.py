@@ -15,8 +15,13 @@ from astraflow_plugin_sglang.config import SGLangConfig
 from astraflow_serving.http import ServerClient, ServerRefused
 from astraflow_serving.model_folder import ModelFolder, link_version
 from astraflow_serving.server_backend import Version
+from astraflow_wire.decoding import from_json
 
 _END = "/end_weight_update"
+
+
+class _Outcome(msgspec.Struct):
+    success: bool = False
 
 
 class ServerUpdate(Protocol):
@@ -82,7 +87,7 @@ async def end_session(client: ServerClient) -> None:
 async def post_update(client: ServerClient, path: str, body: dict[str, Any]) -> None:
     """A call that says in its answer whether it was done."""
     answer = await client.post(path, body)
-    if not msgspec.json.decode(answer).get("success"):
+    if not from_json(answer, _Outcome, f"{client.url}{path}").success:
         raise ServerRefused(200, f"{path}: {answer[:500]!r}")
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import uuid
 from collections.abc import Sequence
+from typing import Annotated
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -28,8 +29,21 @@ from astraflow_serving.http import ServerClient, ServerRefused, ServerSilent
 from astraflow_serving.model_folder import ModelFolder
 from astraflow_serving.server_backend import ModelServer, ServerBackend, ServerTimeouts, Version
 from astraflow_serving.tokens import first_stop, long_stops
+from astraflow_wire.decoding import from_json
 
 PROVED = "0.32."
+
+
+class _Version(msgspec.Struct):
+    version: str
+
+
+class _Served(msgspec.Struct):
+    max_model_len: Annotated[int, msgspec.Meta(gt=0)]
+
+
+class _Models(msgspec.Struct):
+    data: Annotated[list[_Served], msgspec.Meta(min_length=1)]
 
 
 class VllmBackend(ServerBackend):
@@ -64,7 +78,7 @@ class VllmBackend(ServerBackend):
     async def begin(self, fresh: bool) -> None:
         """Make the server ready for requests at version 0. A server that is not ``fresh`` may have other
         weights and other requests."""
-        version = json.loads(await self.client.get("/version"))["version"]
+        version = await version_of(self.client)
         if not version.startswith(PROVED):
             self.log.warning(
                 "vLLM %s is not proved with this engine, %sx is: %s; run the conformance suite of "
@@ -232,6 +246,12 @@ class VllmBackend(ServerBackend):
 
 
 async def context_length(client: ServerClient) -> int:
-    """Of the model that a server serves."""
-    (served,) = json.loads(await client.get("/v1/models"))["data"][:1]
-    return int(served["max_model_len"])
+    """Of the model that a server serves. Raises :class:`WireError` if it answers like no vLLM."""
+    path = "/v1/models"
+    return from_json(await client.get(path), _Models, f"{client.url}{path}").data[0].max_model_len
+
+
+async def version_of(client: ServerClient) -> str:
+    """What vLLM it is. Raises :class:`WireError` if it answers like none."""
+    path = "/version"
+    return from_json(await client.get(path), _Version, f"{client.url}{path}").version

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from astraflow_serving.http import ServerClient
 
 SAMPLED = "generation_tokens_total"
-_SAMPLE = re.compile(rb"^(vllm:\w+)(?:\{[^}]*\})? ([-+.\deE]+|NaN)$", re.MULTILINE)
+_SAMPLE = re.compile(rb"^(vllm:\w+)(?:\{[^}]*\})? ([-+]?\d\S*)$", re.MULTILINE)
 
 
 async def metrics(client: ServerClient) -> dict[str, float]:
-    """Its Prometheus samples, without their prefix and summed over their labels."""
+    """Its Prometheus samples, without their prefix and summed over their labels; those that are finite."""
     values: dict[str, float] = {}
     for name, value in _SAMPLE.findall(await client.get("/metrics")):
-        key = name.decode().removeprefix("vllm:")
-        values[key] = values.get(key, 0.0) + float(value)
+        try:
+            number = float(value)
+        except ValueError:
+            continue
+        if math.isfinite(number):
+            key = name.decode().removeprefix("vllm:")
+            values[key] = values.get(key, 0.0) + number
     return values
