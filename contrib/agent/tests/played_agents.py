@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from types import SimpleNamespace
 from typing import Any
 
 
@@ -74,3 +75,7 @@ def endless(task: Any) -> None:
         file.write(f"{os.getpid()} {child.pid}\n")
     while True:
         time.sleep(1)
+
+
+if __name__ == "__main__":
+    endless(SimpleNamespace(**json.loads(sys.stdin.readline())))

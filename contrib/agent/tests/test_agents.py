@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -110,24 +109,62 @@ def test_nothing_is_left_of_an_agent_that_does_not_end(tmp_path: Path) -> None:
     assert not _runs(child)
 
 
-def test_nothing_is_left_when_the_raas_is_killed(tmp_path: Path) -> None:
+FUNCTION = f'FunctionAgent("played_agents:endless", Path({str(HERE)!r}), None)'
+COMMAND = (
+    f"CommandAgent([{sys.executable!r}, {str(HERE / 'played_agents.py')!r}], None, Path(folder))"
+)
+
+
+@pytest.mark.parametrize("agent", [FUNCTION, COMMAND], ids=["function", "command"])
+def test_nothing_is_left_when_the_raas_is_killed(tmp_path: Path, agent: str) -> None:
     pids = tmp_path / "pids"
     code = f"""
-import asyncio, sys
+import asyncio
 from pathlib import Path
-from astraflow_contrib_agent.agents import FunctionAgent
-agent = FunctionAgent("played_agents:endless", Path({str(HERE)!r}), None)
-task = dict(id="1", data={{"pids": {str(pids)!r}}}, base_url="http://x/v1", api_key="ep-1", models=[])
+from astraflow_contrib_agent.agents import CommandAgent, FunctionAgent
+folder = {str(tmp_path)!r}
+agent = {agent}
+task = dict(id="1", data={{"pids": {str(pids)!r}}}, base_url="http://x/v1", api_key="ep-{os.getpid()}", models=[])
 asyncio.run(agent.play(task))
 """
     with subprocess.Popen([sys.executable, "-c", code]) as raas:
         while not pids.exists() or not pids.read_text().endswith("\n"):
             assert raas.poll() is None
             time.sleep(0.05)
-        agent, child = map(int, pids.read_text().split())
+        left = [*map(int, pids.read_text().split())]
         raas.kill()
-    os.kill(child, signal.SIGKILL)  # it has a session of its own, and nobody is left to look for it
-    while _runs(agent):
+    while any(map(_runs, left)):
+        time.sleep(0.05)
+
+
+def test_a_reaper_that_dies_or_stops_is_replaced(tmp_path: Path) -> None:
+    """The next one knows the episodes that were open."""
+    code = """
+import asyncio, os, signal, sys
+from astraflow_contrib_agent.ending import EpisodeProcesses
+async def main():
+    processes = EpisodeProcesses()
+    env = {"ASTRAFLOW_EPISODE": sys.argv[1]}
+    start = asyncio.create_subprocess_exec
+    async with processes.episode(sys.argv[1]) as started:
+        sleeper = await start("sleep", "600", env=env, start_new_session=True)
+        os.kill(processes._reaper.pid, signal.SIGKILL)
+        processes._reaper.wait()
+        async with processes.episode("another"):
+            os.kill(processes._reaper.pid, signal.SIGSTOP)
+            for number in range(10_000):
+                processes._tell("another", 0)
+            print(sleeper.pid, flush=True)
+            await asyncio.sleep(600)
+asyncio.run(main())
+"""
+    command = [sys.executable, "-c", code, f"ep-reaped-{os.getpid()}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as raas:
+        assert raas.stdout is not None
+        sleeper = int(raas.stdout.readline())
+        assert _runs(sleeper)
+        raas.kill()
+    while _runs(sleeper):
         time.sleep(0.05)
 
 

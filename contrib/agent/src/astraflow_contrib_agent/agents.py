@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ import aiohttp
 import msgspec
 
 from astraflow_contrib_agent import zygote
-from astraflow_contrib_agent.ending import end_episode
+from astraflow_contrib_agent.ending import EpisodeProcesses
 from astraflow_core.errors import WorkflowError
 from astraflow_wire.host.sockets import socket_folder
 
@@ -51,20 +51,33 @@ class FunctionAgent:
         self._process: subprocess.Popen[bytes] | None = None
         self._sockets = socket_folder()
         self._address = str(self._sockets.path / "agent")
+        self._processes = EpisodeProcesses()
 
     async def play(self, task: Task) -> Any:
         """One episode."""
         await self._started()
+        async with self._processes.episode(task["api_key"]) as started:
+            line = await self._played(task, started)
+        if not line:
+            raise WorkflowError(
+                f"the process of agent {self._target} ended without a result; its output is in the log of this RaaS"
+            )
+        result = json.loads(line)
+        if "error" in result:
+            raise WorkflowError(f"agent {self._target} failed:\n{result['error'].rstrip()}")
+        return result["returned"]
+
+    async def _played(self, task: Task, started: Callable[[int], None]) -> bytes:
+        """The line with the result; empty if the process ended without one."""
         try:
             reader, writer = await asyncio.open_unix_connection(
                 self._address, limit=MOST_RESULT_BYTES
             )
         except OSError as error:
             raise WorkflowError(f"the process of agent {self._target} is gone: {error}") from error
-        group = 0
         try:
             writer.write(msgspec.json.encode(task) + b"\n")
-            group = json.loads(await reader.readline() or b'{"pid": 0}')["pid"]
+            started(json.loads(await reader.readline() or b'{"pid": 0}')["pid"])
             line = await reader.readline()
             with contextlib.suppress(TimeoutError):  # what it has printed is written when it ends
                 await asyncio.wait_for(reader.read(1), PIPES_CLOSE_S)
@@ -74,16 +87,7 @@ class FunctionAgent:
             ) from error
         finally:
             writer.close()
-            if group:
-                await asyncio.shield(end_episode(group, task["api_key"]))
-        if not line:
-            raise WorkflowError(
-                f"the process of agent {self._target} ended without a result; its output is in the log of this RaaS"
-            )
-        result = json.loads(line)
-        if "error" in result:
-            raise WorkflowError(f"agent {self._target} failed:\n{result['error'].rstrip()}")
-        return result["returned"]
+        return line
 
     async def _started(self) -> None:
         """Return when the process that has imported the module listens."""
@@ -121,47 +125,54 @@ class CommandAgent:
 
     def __init__(self, command: list[str], folder: Path | None, outputs: Path) -> None:
         self._command, self._folder, self._outputs = command, folder, outputs
+        self._processes = EpisodeProcesses()
         self._number = 0
 
     async def play(self, task: Task) -> Any:
         """One episode."""
-        name, key = self._command[0], task["api_key"]
-        variables = zygote.variables(task["base_url"], key)
+        name = self._command[0]
+        pipes: list[asyncio.Task[bytes]] = []
+        said = errors = b""
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self._command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                cwd=self._folder,
-                env=environment(variables),
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise WorkflowError(f"agent {name} cannot be started: {error}") from error
-        assert process.stdin and process.stdout and process.stderr
-        out = asyncio.create_task(_tail(process.stdout))
-        err = asyncio.create_task(_tail(process.stderr))
-        try:
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                process.stdin.write(msgspec.json.encode(task) + b"\n")
-                await process.stdin.drain()
-                process.stdin.close()
-            code = await process.wait()
+            async with self._processes.episode(task["api_key"]) as started:
+                process = await self._start(task)
+                started(process.pid)
+                assert process.stdin and process.stdout and process.stderr
+                pipes += (
+                    asyncio.create_task(_tail(pipe)) for pipe in (process.stdout, process.stderr)
+                )
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    process.stdin.write(msgspec.json.encode(task) + b"\n")
+                    await process.stdin.drain()
+                    process.stdin.close()
+                code = await process.wait()
         finally:
-            await asyncio.shield(end_episode(process.pid, key))
-            # A process that is gone from us may hold the pipes.
-            await asyncio.wait({out, err}, timeout=PIPES_CLOSE_S)
-            for pipe in (out, err):
-                pipe.cancel()
-        said = b"" if out.cancelled() or not out.done() else out.result()
-        errors = b"" if err.cancelled() or not err.done() else err.result()
-        self._keep(said, errors)
+            if pipes:
+                # A process that is gone from us may hold them.
+                await asyncio.wait(pipes, timeout=PIPES_CLOSE_S)
+                for pipe in pipes:
+                    pipe.cancel()
+                said, errors = await asyncio.gather(*pipes)
+                self._keep(said, errors)
         if code != 0:
             ending = f"exit code {code}" if code > 0 else f"signal {-code}"
             last = errors.decode("utf-8", "replace").rstrip()[-2000:]
             raise WorkflowError(f"agent {name} ended with {ending}\n{last}".rstrip())
         return _reward_in(said)
+
+    async def _start(self, task: Task) -> asyncio.subprocess.Process:
+        try:
+            return await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                cwd=self._folder,
+                env=environment(zygote.variables(task["base_url"], task["api_key"])),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise WorkflowError(f"agent {self._command[0]} cannot be started: {error}") from error
 
     def _keep(self, said: bytes, errors: bytes) -> None:
         """The newest outputs, in turn."""

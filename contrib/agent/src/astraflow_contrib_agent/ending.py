@@ -3,48 +3,77 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
-import time
-from collections.abc import Iterator
-from pathlib import Path
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from astraflow_contrib_agent import reaper
 
 GRACE_S = 2.0
-LOOK_EVERY_S = 0.02
 
 
-async def end_episode(group: int, key: str) -> None:
-    """End the process group ``group``: it has ``GRACE_S`` to do so by itself. Then kill what has left the group: every
-    process whose environment names the episode ``key``."""
-    if _signal_group(group, signal.SIGTERM):
-        until = asyncio.get_running_loop().time() + GRACE_S
-        while _signal_group(group, 0) and asyncio.get_running_loop().time() < until:
-            await asyncio.sleep(LOOK_EVERY_S)
-        _signal_group(group, signal.SIGKILL)
-    await asyncio.to_thread(_kill_stragglers, key)
+class EpisodeProcesses:
+    """The processes of the open episodes. They end with their episode, or with this process, even if it is killed: a
+    process of its own, the reaper, knows the episodes and sees to that."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, int] = {}
+        self._reaper: subprocess.Popen[bytes] | None = None
+
+    @asynccontextmanager
+    async def episode(self, key: str) -> AsyncIterator[Callable[[int], None]]:
+        """Within, processes may be started for the episode ``key``, with it in their environment as
+        :data:`reaper.VARIABLE`; call what is given with their process group. On leaving none of them is left."""
+        self._tell(key, 0)
+        try:
+            yield lambda group: self._tell(key, group)
+        finally:
+            await asyncio.shield(self._end(key))
+
+    async def _end(self, key: str) -> None:
+        """The group has ``GRACE_S`` to end by itself. Then what has left the group is killed, too."""
+        group, clock = self._open[key], asyncio.get_running_loop().time
+        if reaper.signal_group(group, signal.SIGTERM):
+            until = clock() + GRACE_S
+            while reaper.signal_group(group, 0) and clock() < until:
+                await asyncio.sleep(reaper.LOOK_EVERY_S)
+            reaper.signal_group(group, signal.SIGKILL)
+        await asyncio.to_thread(reaper.kill_episodes, [key])
+        self._tell(key, reaper.OVER)
+
+    def _tell(self, key: str, group: int) -> None:
+        if group == reaper.OVER:
+            del self._open[key]
+        else:
+            self._open[key] = group
+        if self._reaper is not None and _written(self._reaper, {key: group}):
+            return
+        if self._reaper is not None:  # somebody killed or stopped it
+            self._reaper.kill()
+        self._reaper = _start_reaper()
+        _written(self._reaper, self._open)
 
 
-def _signal_group(group: int, number: int) -> bool:
+def _start_reaper() -> subprocess.Popen[bytes]:
+    # A session of its own, so that no signal to this process's group reaches it.
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", reaper.__file__],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    os.set_blocking(process.stdin.fileno(), False)
+    return process
+
+
+def _written(process: subprocess.Popen[bytes], episodes: dict[str, int]) -> bool:
+    """Whether the reaper has been told, which may not hold up the event loop."""
+    assert process.stdin is not None
+    lines = "".join(f"{key} {group}\n" for key, group in episodes.items()).encode()
     try:
-        os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):
+        return os.write(process.stdin.fileno(), lines) == len(lines)
+    except (BrokenPipeError, BlockingIOError):
         return False
-    return True
-
-
-def _kill_stragglers(key: str) -> None:
-    entry, until = f"ASTRAFLOW_EPISODE={key}".encode(), time.monotonic() + GRACE_S
-    while (pids := list(_of_episode(entry))) and time.monotonic() < until:
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(LOOK_EVERY_S)
-
-
-def _of_episode(entry: bytes) -> Iterator[int]:
-    """Processes that were started with ``entry`` in their environment; none where there is no /proc."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if entry in (folder / "environ").read_bytes().split(b"\0"):
-                yield int(folder.name)
