@@ -42,9 +42,10 @@ async def in_a_loop(task: Any) -> dict[str, float]:
 
 
 def without_reward(task: Any) -> None:
-    """Ask every policy."""
+    """Ask every policy twice."""
     for model in task.models:
-        ask(task, task.data["prompt"], model=model)
+        said = ask(task, task.data["prompt"], model=model)
+        ask(task, task.data["prompt"], said, "sure?", model=model)
 
 
 def silent(task: Any) -> float:

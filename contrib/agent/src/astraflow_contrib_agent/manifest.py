@@ -16,6 +16,6 @@ def astraflow_workflows() -> list[Component]:
             target="astraflow_contrib_agent.workflow:AgentWorkflow",
             config="astraflow_contrib_agent.config:AgentConfig",
             summary="a program of yours plays the episode and samples by OpenAI's protocol",
-            capabilities=frozenset({"multi_policy"}),
+            capabilities=frozenset({"multi_turn", "multi_policy"}),
         )
     ]

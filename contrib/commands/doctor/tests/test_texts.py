@@ -1,4 +1,4 @@
-"""What the doctor says of tokenizers, stop texts and chat templates."""
+"""What the doctor says of tokenizers and stop texts."""
 
 from __future__ import annotations
 
@@ -31,11 +31,6 @@ def levels(folder: Path, own: list[str] = OWN) -> list[str]:
     return [finding.level for finding in found]
 
 
-def template(folder: Path, source: str) -> FolderTokenizer:
-    edit(folder, "tokenizer_config.json", chat_template=source)
-    return FolderTokenizer(folder)
-
-
 def test_the_tokenizer_of_the_model_is_sound(folder: Path) -> None:
     assert levels(folder) == ["ok"]
 
@@ -59,25 +54,6 @@ def test_no_end_of_sequence_is_a_warning(folder: Path) -> None:
 
 def test_texts_that_do_not_come_back_are_a_warning(folder: Path) -> None:
     assert levels(folder, [*OWN, "Ünknown"]) == ["warning"]
-
-
-def test_a_conversation_that_only_grows_keeps_its_tokens(folder: Path) -> None:
-    assert texts.check_template("solver", FolderTokenizer(folder)).level == "ok"
-
-
-def test_a_template_that_writes_earlier_turns_anew_is_found(folder: Path) -> None:
-    only_last = (
-        "{% for m in messages %}{% if loop.last or m['role'] == 'user' %}{{ m['content'] }}"
-        "{% else %}{{ m['content']|replace('3', '') }}{% endif %}={% endfor %}"
-    )
-    found = texts.check_template("solver", template(folder, only_last))
-    assert found.level == "warning" and "never render" in found.fix
-    assert "2 messages are 7 tokens, of which 2 change" in found.text
-
-
-def test_a_model_without_a_template_is_not_at_fault(folder: Path) -> None:
-    edit(folder, "tokenizer_config.json", chat_template=None)
-    assert texts.check_template("solver", FolderTokenizer(folder)).level == "ok"
 
 
 def test_stop_texts_have_to_be_tokens(folder: Path) -> None:

@@ -19,6 +19,7 @@ from astraflow_contrib_doctor.finding import Finding
 from astraflow_contrib_doctor.frozen import judge_frozen, measure_frozen
 from astraflow_contrib_doctor.judge import Judge
 from astraflow_contrib_doctor.measure import PROMPTS, PolicyMeasurement
+from astraflow_contrib_doctor.templates import check_chat_template
 from astraflow_contrib_doctor.trainer_side import trainer_side
 from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
@@ -94,7 +95,7 @@ def _of_policy(
         return
     yield from texts.check_tokenizer(subject, tokenizer, model, own)
     yield from texts.check_stops(subject, tokenizer, config.sampling.stop)
-    yield texts.check_template(subject, tokenizer)
+    yield check_chat_template(subject, tokenizer, _several_turns(catalog, config))
     prompts = texts.probe_prompts(tokenizer, own, texts.vocabulary_of(model), PROMPTS)
     fix = f"fix what the last line says; --set {subject}.engine.KEY=VALUE tries another value"
     if config.run.colocated:
@@ -128,12 +129,17 @@ def _of_frozen(
         yield _without_tokenizer(where, error, model)
         return
     yield from texts.check_tokenizer(where, tokenizer, model, own)
-    yield texts.check_template(where, tokenizer)
+    yield check_chat_template(where, tokenizer, _several_turns(catalog, config))
     prompts = texts.probe_prompts(tokenizer, own, texts.vocabulary_of(model), PROMPTS)
     scoring = "score" in catalog.flags(Kind.ENGINE, table.use)
     measured = _measured_frozen(config, directory, name, prompts, scoring, most)
     fix = f"fix what the last line says; --set {where}.KEY=VALUE tries another value"
     yield from _run_and_judged(where, directory / f"{name}.log", measured, fix)
+
+
+def _several_turns(catalog: Catalog, config: RunConfig) -> bool:
+    workflow = config.workflow
+    return workflow is not None and "multi_turn" in catalog.flags(Kind.WORKFLOW, workflow.use)
 
 
 def _without_tokenizer(where: str, error: UserError, model: Path) -> Finding:

@@ -1,9 +1,7 @@
-"""The tokenizer and chat template of a policy: whether texts survive, and whether a conversation grows only
-at its end."""
+"""The tokenizer of a policy: whether texts survive."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow_contrib_doctor.finding import Finding
-from astraflow_core.errors import UserError
 from astraflow_runtime.raas.episodes.tokenizer import FolderTokenizer
 
 PROBE_TEXTS = (
@@ -137,51 +134,11 @@ def check_stops(where: str, tokenizer: FolderTokenizer, stops: Sequence[str]) ->
             )
 
 
-def check_template(where: str, tokenizer: FolderTokenizer) -> Finding:
-    """The prefix property: what was rendered of a conversation stays when it goes on. Where it does not hold,
-    rendering a conversation anew changes tokens that were sampled."""
-    subject = f"{where}.chat template"
-    turns = [
-        {"role": "user", "content": "1+2="},
-        {"role": "assistant", "content": "3"},
-        {"role": "user", "content": "4+5="},
-        {"role": "assistant", "content": "9"},
-    ]
-    try:
-        rendered = [
-            tokenizer.render(turns[:count], add_generation_prompt=count % 2 == 1)
-            for count in range(1, len(turns) + 1)
-        ]
-    except UserError as error:
-        return Finding(
-            "ok", subject, f"not used: {error}", "give prompts as strings, or fix the template"
-        )
-    for count, (shorter, longer) in enumerate(itertools.pairwise(rendered), start=1):
-        same = _in_common(shorter, longer)
-        if same < len(shorter):
-            return Finding(
-                "warning",
-                subject,
-                f"the first {count} messages are {len(shorter)} tokens, of which {len(shorter) - same} change "
-                f"when a message is added (from token {same} on)",
-                "a workflow of several turns must append the tokens of each new turn to those that it has, "
-                "never render the conversation again",
-            )
-    return Finding("ok", subject, "a conversation that continues keeps the tokens that it has")
-
-
 def vocabulary_of(model: Path) -> int:
     """``vocab_size`` of a Hugging Face folder."""
     described = msgspec.json.decode((model / "config.json").read_bytes())
     inner = described.get("text_config") or {}
     return int(described.get("vocab_size") or inner["vocab_size"])
-
-
-def _in_common(first: Tokens, second: Tokens) -> int:
-    """How many tokens both begin with."""
-    length = min(len(first), len(second))
-    differs = np.flatnonzero(first[:length] != second[:length])
-    return int(differs[0]) if len(differs) else length
 
 
 def _comes_back(tokenizer: FolderTokenizer, text: str) -> bool:

@@ -10,9 +10,8 @@ import numpy as np
 import xxhash
 
 from astraflow_core.errors import UserError
-from astraflow_core.protocols.workflow import PolicyEngine
 from astraflow_gateway.capture.graph import Tokens
-from astraflow_gateway.chat.messages import Message, tool_call
+from astraflow_gateway.chat.messages import ChatModel, Message, tool_call
 from astraflow_gateway.chat.quoting import Quoting
 
 _TOOL = {
@@ -61,7 +60,7 @@ class ChatFormat:
     nothing of tools, and they are told in plain text, in the form of Hermes. ``reasons``: the template keeps
     reasoning apart."""
 
-    def __init__(self, engine: PolicyEngine) -> None:
+    def __init__(self, engine: ChatModel) -> None:
         self._engine = engine
         self.tool_style, self.native_tools = self._probe_tools()
         self.reasons = self._probe_reasoning()

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from astraflow_core.protocols.workflow import PolicyEngine
 from astraflow_gateway.capture.graph import Call, Tokens
 from astraflow_gateway.chat.format import ChatFormat
-from astraflow_gateway.chat.messages import Message, ModelReply, digests
+from astraflow_gateway.chat.messages import ChatModel, Message, ModelReply, digests
 
 _OTHER = "probe_of_another_message"
 
@@ -46,7 +45,7 @@ class PromptPlan:
 class History:
     """What was said to one policy in one episode."""
 
-    engine: PolicyEngine
+    engine: ChatModel
     format: ChatFormat
     _turns: dict[int, list[RecordedTurn]] = field(default_factory=dict)
 

@@ -5,14 +5,28 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import xxhash
 
+from astraflow_core.protocols.workflow import Messages, Tokenizer, Tools
+
 Message = dict[str, Any]
 """``role``; ``content``, always text; of an assistant also ``reasoning_content`` and ``tool_calls``, of a tool
 ``tool_call_id`` and ``name``. Arguments of a tool call are an object, or text if they are not one."""
+
+
+class ChatModel(Protocol):
+    """What of a policy's engine this package needs."""
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    def chat_text(
+        self, messages: Messages, add_generation_prompt: bool = True, tools: Tools = ()
+    ) -> str: ...
+
 
 _DIGESTS = msgspec.json.Encoder(order="deterministic")
 
