@@ -15,11 +15,13 @@ from typing import Any
 import aiohttp.web
 import pytest
 
+from astraflow_contrib_agent.agents import CommandAgent
 from astraflow_contrib_agent.config import AgentConfig
 from astraflow_contrib_agent.workflow import AgentWorkflow
 from astraflow_core.errors import WorkflowError
 from astraflow_core.types import ComponentContext, Prompt, RunInfo, Sampling, Trajectory
 from astraflow_testing.scripted_policies import FailedAnswer, ScriptedPolicies
+from astraflow_testing.small_disk import largest_file
 
 HERE = Path(__file__).parent
 
@@ -196,6 +198,7 @@ said = played_agents.ask(task, task.data["prompt"])
         ('print(json.dumps({"reward": len(said)}))', {"p": 5.0}),
         ('print(json.dumps({"rewards": {"p": 2}}) + "\\n")', {"p": 2.0}),
         ('print("done")', {}),
+        ('print("[" * 20_000)', {}),
     ],
 )
 def test_a_command_plays(
@@ -206,6 +209,20 @@ def test_a_command_plays(
     assert one(tmp_path, answer, command=command).rewards == rewards
     (output,) = (tmp_path / "workflow" / "outputs").iterdir()
     assert output.stat().st_size <= 1 << 16
+
+
+def test_an_episode_does_not_fail_for_want_of_disk_space(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = CommandAgent(["noisy"], None, tmp_path / "outputs")
+    with largest_file(0):
+        agent._keep(b"said", b"")
+        agent._keep(b"said", b"")
+    assert [record.getMessage()[:46] for record in caplog.records] == [
+        "no disk space to keep what agent noisy prints:"
+    ]
+    agent._keep(b"said", b"")
+    assert (tmp_path / "outputs" / "2.txt").read_bytes() == b"said"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from astraflow_core.errors import DeadlineExceeded
 from astraflow_runtime.file_lock import lock
+from astraflow_wire.host.disk import is_full, when_room
 
 FOLDER = "devices"
 """In the run's ``state``."""
@@ -23,11 +24,10 @@ class SharedDeviceLock:
     """The turn of process ``name`` (``raas-0``, ``trainer-solver``) in ``folder``, which all of them share."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self._turn, self._want, self._notes = folder / "turn", folder / "want", folder / "holders"
-        self._notes.mkdir(exist_ok=True)
         self._name = name
         self._held: int | None = None
+        when_room(self._make_files, folder)
 
     @contextlib.contextmanager
     def exclusive(self, deadline_s: float) -> Iterator[None]:
@@ -53,7 +53,7 @@ class SharedDeviceLock:
             os.close(file)
             return False
         self._held = file
-        self._note().write_text(str(os.getpid()))
+        self._write_note()
         return True
 
     def release(self) -> None:
@@ -80,11 +80,24 @@ class SharedDeviceLock:
 
     @contextlib.contextmanager
     def _noted(self) -> Iterator[None]:
-        self._note().write_text(str(os.getpid()))
+        self._write_note()
         try:
             yield
         finally:
             self._note().unlink(missing_ok=True)
+
+    def _make_files(self) -> None:
+        self._notes.mkdir(parents=True, exist_ok=True)
+        for file in (self._turn, self._want):
+            file.touch(0o600)
+
+    def _write_note(self) -> None:
+        """For :meth:`holders`. Nobody waits for disk space while the devices are held: who has no note goes unnamed."""
+        try:
+            self._note().write_text(str(os.getpid()))
+        except OSError as error:
+            if not is_full(error, self._notes):
+                raise
 
     def _note(self) -> Path:
         return self._notes / self._name

@@ -15,6 +15,7 @@ from astraflow_core.errors import DeadlineExceeded, EngineLost, UserError
 from astraflow_runtime.device_turn import SharedDeviceLock
 from astraflow_runtime.raas.engines.colocation import SharedDevices
 from astraflow_runtime.raas.engines.replica import Replica
+from astraflow_testing.small_disk import largest_file
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -186,6 +187,18 @@ def test_engines_hold_the_devices_together_and_a_trainer_is_told_which(tmp_path)
         assert not first.acquire()
     assert first.acquire()
     first.release()
+
+
+def test_turns_go_on_while_the_disk_is_full(tmp_path):
+    engines = SharedDeviceLock(tmp_path, "raas-0")
+    trainer = SharedDeviceLock(tmp_path, "trainer-solver")
+    with largest_file(0):
+        assert engines.acquire() and trainer.holders() == "whoever shares the devices"
+        engines.release()
+        with trainer.exclusive(1.0):
+            assert not engines.acquire()
+    assert engines.acquire() and trainer.holders() == "raas-0"
+    engines.release()
 
 
 def test_a_trainer_that_keeps_the_devices_too_long_is_named(tmp_path):

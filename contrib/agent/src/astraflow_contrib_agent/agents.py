@@ -6,6 +6,7 @@ import asyncio
 import collections
 import contextlib
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -19,7 +20,10 @@ import msgspec
 from astraflow_contrib_agent import zygote
 from astraflow_contrib_agent.ending import EpisodeProcesses
 from astraflow_core.errors import WorkflowError
+from astraflow_wire.host.disk import is_full
 from astraflow_wire.host.sockets import socket_folder
+
+log = logging.getLogger(__name__)
 
 Task = Mapping[str, Any]
 """The fields of :class:`astraflow_contrib_agent.zygote.AgentTask`."""
@@ -127,6 +131,7 @@ class CommandAgent:
         self._command, self._folder, self._outputs = command, folder, outputs
         self._processes = EpisodeProcesses()
         self._number = 0
+        self._had_no_room = False
 
     async def play(self, task: Task) -> Any:
         """One episode."""
@@ -175,11 +180,22 @@ class CommandAgent:
             raise WorkflowError(f"agent {self._command[0]} cannot be started: {error}") from error
 
     def _keep(self, said: bytes, errors: bytes) -> None:
-        """The newest outputs, in turn."""
-        self._outputs.mkdir(parents=True, exist_ok=True)
+        """The newest outputs, in turn. No episode waits for disk space to keep them."""
         path = self._outputs / f"{self._number % KEPT_OUTPUTS}.txt"
         self._number += 1
-        path.write_bytes(said + (b"\n--- standard error\n" + errors if errors else b""))
+        try:
+            self._outputs.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(said + (b"\n--- standard error\n" + errors if errors else b""))
+        except OSError as error:
+            if not is_full(error, self._outputs):
+                raise
+            if not self._had_no_room:
+                log.warning(
+                    "no disk space to keep what agent %s prints: %s", self._command[0], error
+                )
+            self._had_no_room = True
+        else:
+            self._had_no_room = False
 
 
 class ServiceAgent:
@@ -231,7 +247,7 @@ def _reward_in(said: bytes) -> Any:
     lines = said.strip().splitlines()
     try:
         last = json.loads(lines[-1]) if lines else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(last, dict):
         return None
