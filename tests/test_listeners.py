@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from threading import Thread
 from typing import Any
-from unittest.mock import MagicMock
+from unittest.mock import AsyncMock, MagicMock
 from urllib.parse import urlsplit
 
 import dev
@@ -23,6 +23,7 @@ from workspace import ROOT, sources
 
 from astraflow_core.errors import Refused
 from astraflow_core.types import Ranks
+from astraflow_gateway.server import DIALECTS, Gateway
 from astraflow_plugin_zmq.keys import secure
 from astraflow_plugin_zmq.messages import MANIFEST, REFUSED
 from astraflow_plugin_zmq.server import BlockServer
@@ -98,6 +99,28 @@ def test_every_file_that_listens_is_known() -> None:
             assert re.search(r"socket_folder|PrivateFolder|sockets", text), file
         if "key" in protection:
             assert re.search(r"\bsecure\(", text), file
+
+
+SERVED = {
+    "libs/gateway/src/astraflow_gateway/server.py": "keys of episodes, attacked below",
+    "libs/weights/src/astraflow_weights/direct/delivery_server.py": "attacked below",
+    "libs/weights/src/astraflow_weights/publish/server.py": "attacked below",
+    "runtime/src/astraflow_runtime/dataflow/main.py": "attacked below",
+    "runtime/src/astraflow_runtime/raas/main.py": "attacked below",
+    "contrib/commands/raas_check/src/astraflow_contrib_raas_check/scripted.py": "the guard of a dataflow",
+}
+"""Every file that has one of our two HTTP servers listen."""
+_SERVES = re.compile(
+    r"^from (astraflow_wire\.http\.server import .*\bServer\b|astraflow_weights\.publish\.threaded_server )", re.MULTILINE
+)  # fmt: skip
+
+
+def test_every_file_that_serves_is_known() -> None:
+    files = {file for package in dev.packages() for file in sources(package.path)}
+    found = {
+        str(file.relative_to(ROOT)) for file in files if _SERVES.search(file.read_text("utf-8"))
+    }
+    assert found == SERVED.keys(), "attack it below, and say so in SERVED"
 
 
 # --- over HTTP ---------------------------------------------------------------------------------
@@ -192,6 +215,35 @@ def test_nobody_gets_in_without_the_token(start: Callable[[ExitStack], Listener]
                 assert status(listener.port, method, path, given) == 401, (method, path, given)
         method, path = listener.routes[-1]
         assert status(listener.port, method, path, f"Bearer {TOKEN}".encode()) != 401
+
+
+def test_nobody_asks_a_model_without_the_key_of_an_open_episode() -> None:
+    routes = [("GET", "/v1/models"), ("GET", "/v1/models/p")]
+    for dialect in DIALECTS:
+        routes += [("POST", dialect.path), *((each.method, each.path) for each in dialect.routes)]
+
+    async def play() -> None:
+        async with Gateway() as gateway:
+            port, episode = int(urlsplit(gateway.url).port or 0), AsyncMock()
+            key = gateway.begin(episode)
+            near = [
+                f"Bearer {key}x".encode(),
+                f"Bearer {key[:-1]}".encode(),
+                f"Basic {key}".encode(),
+            ]
+            for method, path in routes:
+                for given in (*WRONG, *near):
+                    answer = await asyncio.to_thread(status, port, method, path, given)
+                    assert answer == 401, (method, path, given)
+                below = f"/e/{key}x{path}"
+                assert await asyncio.to_thread(status, port, method, below, None) == 401, below
+            assert episode.mock_calls == []
+            ended = gateway.begin(AsyncMock())
+            await gateway.end(ended)
+            with_key = f"Bearer {ended}".encode()
+            assert await asyncio.to_thread(status, port, "GET", "/v1/models", with_key) == 401
+
+    asyncio.run(play())
 
 
 def status(port: int, method: str, path: str, authorization: bytes | None) -> int:
