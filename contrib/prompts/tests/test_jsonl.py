@@ -83,6 +83,8 @@ def test_every_bad_line_is_named_with_what_is_wrong(path: Path) -> None:
         assert reason in line
     with pytest.raises(PromptError, match="and 90 more bad lines"):
         source(path, *["{"] * 100)
+    with pytest.raises(PromptError, match="1: not JSON"):
+        source(path, '{"prompt": ' + "[" * 100_000)
 
 
 def test_duplicate_ids_name_both_lines(path: Path) -> None:

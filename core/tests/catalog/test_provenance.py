@@ -8,8 +8,8 @@ from astraflow_core import __version__
 from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
 from astraflow_core.config.models import ComponentTable
-from astraflow_core.errors import PluginError, VersionSkew
-from astraflow_core.installed.provenance import read_plugins
+from astraflow_core.errors import PluginError, UserError, VersionSkew
+from astraflow_core.installed.provenance import FILE, read_plugins
 from astraflow_core.types import ComponentContext, RunInfo
 from astraflow_runtime.launch.local.launcher import LocalLauncher
 from astraflow_runtime.launch.planning.plugins_file import write_plugins
@@ -41,3 +41,12 @@ def test_a_process_has_the_versions_that_the_run_began_with(tmp_path: Path) -> N
     ):
         built(other)
     assert issubclass(VersionSkew, PluginError)
+
+
+@pytest.mark.parametrize("left", [b"", bytes(300), b'["\xff"]'])
+def test_a_file_that_power_loss_left_is_the_users_to_remove(tmp_path: Path, left: bytes) -> None:
+    (tmp_path / FILE).write_bytes(left)
+    with pytest.raises(UserError, match=r"plugins\.json is damaged .*: remove it"):
+        built(tmp_path)
+    (tmp_path / FILE).unlink()
+    assert isinstance(built(tmp_path), LocalLauncher)

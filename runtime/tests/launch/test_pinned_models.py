@@ -64,3 +64,14 @@ def test_a_run_goes_on_with_the_commit_that_it_began_with(
 
 def test_a_run_of_plain_folders_has_no_such_record(table: Table) -> None:
     assert not (prepare(table).directory / FILE).exists()
+
+
+@pytest.mark.parametrize("left", [b"", bytes(300), b'{"\xff": ""}'])
+def test_a_record_that_power_loss_left_is_the_users_to_remove(
+    table: Table, hub: Hub, left: bytes
+) -> None:
+    directory = prepare(table).directory
+    config = load_config(directory / "config.toml").config
+    (directory / FILE).write_bytes(left)
+    with pytest.raises(PreflightError, match=r"models\.json is damaged .*remove it"):
+        bring_back(config, directory, hub)  # type: ignore[arg-type]

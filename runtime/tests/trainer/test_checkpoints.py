@@ -263,7 +263,7 @@ def test_every_flipped_byte_of_the_facts_falls_back_to_the_one_before(tmp_path: 
     meant, fallen_back = json.loads(whole), 0
     del meant["xxh3_128"]
     for at in range(len(whole)):
-        for bit in (1, 16):
+        for bit in (1, 16, 128):
             facts.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
             found = list(make(tmp_path).sound())
             assert found in ([1], [1, 2])
@@ -271,7 +271,7 @@ def test_every_flipped_byte_of_the_facts_falls_back_to_the_one_before(tmp_path: 
                 1,
                 2,
             ]:  # white space, the name of the digest, or a last digit that changes no number
-                means = json.loads(facts.read_bytes())
+                means = json.loads(facts.read_bytes().decode(errors="replace"))
                 assert {key: means[key] for key in meant} == meant
             fallen_back += found == [1]
     assert fallen_back > len(whole)

@@ -340,11 +340,13 @@ def test_the_command_takes_a_run_or_a_file(tmp_path, capsys):
 
 def test_what_cannot_be_simulated_is_said(tmp_path, capsys):
     (tmp_path / "no.json").write_text("{}")
+    (tmp_path / "odd.json").write_bytes(b'{"run": "\xff"}')
     (tmp_path / "new.json").write_text(recording_of_format(2))
     (tmp_path / "begun").mkdir()
     (tmp_path / "begun" / "config.toml").touch()
     for source, what in [
         (tmp_path / "no.json", "is not a recording"),
+        (tmp_path / "odd.json", "is not a recording"),
         (tmp_path / "none.json", "cannot be read"),
         (tmp_path / "new.json", "has format 2; 1 is read"),
         (tmp_path / "begun", "the run in"),

@@ -77,7 +77,7 @@ class JsonLines:
             data: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
         except msgspec.ValidationError as error:
             raise ValueError(f"expected a JSON object: {error}") from error
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise ValueError(f"not JSON: {error}") from error
         keys = (self._config.prompt_key, self._config.answer_key)
         for key in filter(None, keys):

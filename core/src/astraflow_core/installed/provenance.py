@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from astraflow_core.errors import VersionSkew
+from astraflow_core.errors import UserError, VersionSkew
 
 FILE = "plugins.json"
 
@@ -21,7 +21,12 @@ def read_plugins(directory: Path) -> list[dict[str, Any]]:
     file = directory / FILE
     if not file.exists():
         return []
-    entries: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
+    try:
+        entries: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(
+            f"{file} is damaged ({error}); without it a run takes what is installed now: remove it"
+        ) from error
     return entries
 
 

@@ -64,7 +64,12 @@ def bring_back(config: RunConfig, directory: Path, resolver: ModelResolver) -> N
     """Resolve what the run of a directory began with once more where its folder has gone, as when a cache was cleared.
     Raises :class:`PreflightError` if that gives another folder than the run has."""
     file = directory / FILE
-    pinned = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    try:
+        pinned = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    except ValueError as error:
+        raise PreflightError(
+            f"{file} is damaged ({error}); it is needed only to fetch models again: remove it if they are still there"
+        ) from error
     for folder in {served.model for served in config.served.values()}:
         if folder in pinned and not Path(folder).exists():
             again = resolver.resolve_model(pinned[folder], config.run.seed, cache_folder())

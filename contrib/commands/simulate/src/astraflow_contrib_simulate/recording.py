@@ -83,7 +83,7 @@ def load(path: Path) -> Recording:
         recording = msgspec.json.decode(path.read_bytes(), type=Recording)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(
             f"{path} is not a recording ({error}); `astraflow simulate --save FILE` writes one"
         ) from error

@@ -24,6 +24,7 @@ from astraflow_runtime.trainer.checkpoints.digests import (
     verify,
 )
 from astraflow_runtime.trainer.operations import Operations
+from astraflow_wire.decoding import UNDECODABLE
 from astraflow_wire.host.disk import is_full
 
 log = logging.getLogger(__name__)
@@ -126,7 +127,7 @@ class Checkpoints:
     def _check(self, folder: Path) -> None:
         try:
             facts = msgspec.json.decode((folder / _FACTS).read_bytes(), type=CheckpointFacts)
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             raise DamagedCheckpoint(f"checkpoint {folder}: {_FACTS}: {error}") from error
         if facts.xxh3_128 not in ("", facts.digest()):
             raise DamagedCheckpoint(f"checkpoint {folder}: {_FACTS} has changed since it was saved")
