@@ -19,7 +19,11 @@ BELOW = {
     "contrib/commands": {"core", "libs", "runtime"},  # a command shows what the services do
 }
 """Folder -> what its distributions may import of ours: those of a folder, or one library. The longest that fits counts."""
-LIBRARIES_OF_LIBRARIES = {"torch_training": {"training"}, "torch_weights": {"serving"}}
+LIBRARIES_OF_LIBRARIES = {
+    "environments": {"engine_host"},
+    "torch_training": {"training"},
+    "torch_weights": {"serving"},
+}
 
 LOW = {"types", "errors", "capabilities", "seeds", "suggestions"}
 SEAMS = LOW | {"protocols", "component", "hookspecs"}

@@ -85,6 +85,10 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "astraflow_gateway.chat.messages",
         "astraflow_wire.host.sockets",
     ),
+    "Workflows that play environments": (
+        "astraflow_environments.keys",
+        "astraflow_environments.pool",
+    ),
     "Tests": (
         "astraflow_testing.conformance.*",
         "astraflow_testing.scripted_policies",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ from astraflow_core.types import TrajectoryView
 from astraflow_engine_host.spec import ChildSpec, write_spec
 from astraflow_runtime.raas.child import Child
 from astraflow_runtime.raas.rewards.scoring import NO_ENGINES, Engines
-from astraflow_runtime.raas.rewards.worker import LENGTH, WorkerVerdict, pack
+from astraflow_runtime.raas.rewards.worker import WorkerVerdict, pack
 from astraflow_wire.decoding import from_msgpack
 from astraflow_wire.host.disk import room_for
+from astraflow_wire.host.worker_channel import WorkerChannel, WorkerEnded, WorkerGone
 
 log = logging.getLogger("astraflow.raas")
 MODULE = "astraflow_runtime.raas.rewards.worker"
@@ -24,20 +25,10 @@ RECYCLE_AFTER = 500
 """Calls after which a worker is replaced, so that what a reward leaks stays bounded."""
 
 
-MAX_VERDICT = 16 << 20
-"""Bytes of a verdict: a number, or what an exception says."""
-
-
-class WorkerGone(Exception):
-    """The worker ended within a call."""
-
-
 class _Worker:
-    def __init__(
-        self, child: Child, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    def __init__(self, child: Child, channel: WorkerChannel) -> None:
         self.child, self.calls = child, 0
-        self._reader, self._writer = reader, writer
+        self._channel = channel
 
     @classmethod
     async def start(cls, spec: Path, token: str, deadline_s: float) -> _Worker:
@@ -49,11 +40,10 @@ class _Worker:
             raise
         finally:
             theirs.close()
-        reader, writer = await asyncio.open_connection(sock=ours)
-        worker = cls(child, reader, writer)
+        worker = cls(child, await WorkerChannel.over(ours))
         try:
             async with asyncio.timeout(deadline_s):
-                built = await worker.receive()
+                built = await worker.verdict(worker._channel.receive())
         except (TimeoutError, WorkerGone) as error:
             await worker.end()
             raise RunFailed(
@@ -66,27 +56,19 @@ class _Worker:
 
     async def call(self, body: bytes) -> WorkerVerdict:
         self.calls += 1
-        self._writer.write(LENGTH.pack(len(body)) + body)
-        return await self.receive()
+        return await self.verdict(self._channel.call(body))
 
-    async def receive(self) -> WorkerVerdict:
+    async def verdict(self, answer: Awaitable[bytes]) -> WorkerVerdict:
         try:
-            head = await self._reader.readexactly(LENGTH.size)
-            if (size := LENGTH.unpack(head)[0]) > MAX_VERDICT:
-                raise WorkerGone(f"sent a verdict of {size} bytes")
-            body = await self._reader.readexactly(size)
-        except (asyncio.IncompleteReadError, ConnectionError):
+            return from_msgpack(await answer, WorkerVerdict, "sent a malformed verdict")
+        except WorkerEnded:
             raise WorkerGone(await self.child.ended()) from None
-        try:
-            return from_msgpack(body, WorkerVerdict, "sent a malformed verdict")
         except WireError as error:
             raise WorkerGone(str(error)) from error
 
     async def end(self) -> None:
         self.child.kill()
-        self._writer.close()
-        with contextlib.suppress(ConnectionError):
-            await self._writer.wait_closed()
+        await self._channel.close()
         await self.child.ended()
 
 

@@ -1,6 +1,6 @@
 """A worker process that scores views one at a time, for rewards that may block, hang or crash.
 
-Started as ``python -m astraflow_runtime.raas.rewards.worker SPEC FD``; length-prefixed msgpack over a socket.
+Started as ``python -m astraflow_runtime.raas.rewards.worker SPEC FD``; msgpack over a socket.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import inspect
 import logging
 import os
 import socket
-import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -25,8 +24,7 @@ from astraflow_engine_host.spec import TOKEN_VARIABLE, read_spec
 from astraflow_runtime.raas.rewards.scoring import as_number, build_reward
 from astraflow_runtime.raas.user_objects import load_user_objects, score_function
 from astraflow_wire.host.parent import end_with
-
-LENGTH = struct.Struct("<I")
+from astraflow_wire.host.worker_channel import answer_calls, say
 
 
 class WireCompletion(msgspec.Struct, frozen=True, array_like=True):
@@ -96,11 +94,6 @@ async def _awaited(value: Any) -> Any:
     return await value
 
 
-def _send(connection: socket.socket, verdict: WorkerVerdict) -> None:
-    body = msgspec.msgpack.encode(verdict)
-    connection.sendall(LENGTH.pack(len(body)) + body)
-
-
 def main() -> int:
     """The process's entry point."""
     spec = read_spec(Path(sys.argv[1]))
@@ -117,12 +110,10 @@ def main() -> int:
         score = score_function(reward)
     except Exception as error:  # the RaaS raises it again
         logging.getLogger("astraflow.reward").exception("the reward could not be built")
-        _send(connection, WorkerVerdict(error=describe(error)))
+        say(connection, msgspec.msgpack.encode(WorkerVerdict(error=describe(error))))
         return 1
-    _send(connection, WorkerVerdict())
-    stream = connection.makefile("rb")
-    while head := stream.read(LENGTH.size):
-        _send(connection, verdict_of(score, stream.read(LENGTH.unpack(head)[0])))
+    say(connection, msgspec.msgpack.encode(WorkerVerdict()))
+    answer_calls(connection, lambda body: msgspec.msgpack.encode(verdict_of(score, body)))
     return 0
 
 

@@ -1,0 +1,1 @@
+"""Two games of few turns in text, and their levels."""

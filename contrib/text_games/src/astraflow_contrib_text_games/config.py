@@ -1,0 +1,49 @@
+"""The keys of the games and of their levels."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from astraflow_core.config.models import ConfigModel, PositiveInt
+from astraflow_core.config.or_none import OrNone
+
+
+class GameConfig(ConfigModel):
+    """``use = "key_door"`` or ``"binary_search"``"""
+
+    actions: Literal["text", "tools"] = Field(
+        "text", description="A move is the last word of the reply, or a call of a tool."
+    )
+    wording: Literal["plain", "terse"] = Field(
+        "plain",
+        description="Sentences, or the state alone, for models that know no language.",
+    )
+    step_rewards: bool = Field(
+        True,
+        description="Reward each step toward the goal; or else the end alone. A game that is won earns 1 either way.",
+    )
+
+
+class LevelsConfig(ConfigModel):
+    """``use = "game_levels"``"""
+
+    game: Literal["key_door", "binary_search"] = Field(
+        "key_door", description="The game whose levels these are."
+    )
+    squares: Annotated[int, Field(ge=3, le=26)] = Field(
+        6, description="Squares of the corridor of key_door."
+    )
+    highest: Annotated[int, Field(ge=2, le=10**6)] = Field(
+        63, description="Highest number of binary_search; the lowest is 1."
+    )
+    turns: OrNone[PositiveInt] = Field(
+        None,
+        description="Turns of an episode; 'none': 6 in key_door, as many as halving needs in binary_search.",
+    )
+    split: Literal["train", "held_out"] = Field(
+        "train", description="By the level alone: about four fifths of all levels, or the others."
+    )
+    size: OrNone[PositiveInt] = Field(None, description="Levels; 'none': the whole split.")
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="Which levels, and in which order.")

@@ -1,0 +1,66 @@
+"""The environment that a table names: selected and imported once, built as often as episodes run at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import BaseModel
+
+from astraflow_core.catalog import Catalog, Selected
+from astraflow_core.component import Kind
+from astraflow_core.config.models import ComponentTable
+from astraflow_core.errors import EnvironmentFailed, UserError
+from astraflow_core.installed.provenance import check_version, lock_of
+from astraflow_core.types import ComponentContext
+from astraflow_engine_host.failures import describe
+
+WHERE = "workflow.environment"
+_KIND = re.compile(r"[a-z][a-z0-9_]{0,31}")
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenEnvironment:
+    """A component and its validated keys."""
+
+    selected: Selected
+    config: BaseModel | None
+    context: ComponentContext
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any], context: ComponentContext) -> ChosenEnvironment:
+        """What ``table`` names in the run of ``context``; a :class:`UserError` says what is wrong with it."""
+        directory = context.run.directory
+        catalog = Catalog.discover().locked(lock_of(directory))
+        model = ComponentTable.model_validate(dict(table))
+        selected, config = catalog.validate(Kind.ENVIRONMENT, model, WHERE)
+        check_version(selected.distribution, selected.version, directory)
+        return cls(selected, config, context)
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """What it declares."""
+        return self.selected.component.capabilities
+
+    def build(self, seat: int) -> tuple[Any, tuple[str, ...]]:
+        """An instance with a folder of its own, and its roles."""
+        folder = self.context.directory / f"environment-{seat}"
+        built = self.selected.build(self.config, replace(self.context, directory=folder))
+        return built, tuple(built.roles) if "multi_role" in self.capabilities else ()
+
+
+def failure_of(error: Exception) -> EnvironmentFailed | UserError:
+    """What a call of an environment raised, as everybody else is told of it: a mistake of the user as it is, since no
+    attempt can avoid that."""
+    if isinstance(error, UserError):
+        return error
+    if isinstance(error, EnvironmentFailed):
+        kind: object = error.kind
+        if isinstance(kind, str) and _KIND.fullmatch(kind):
+            return error
+        return EnvironmentFailed("error", str(error))
+    if isinstance(error, MemoryError):
+        return EnvironmentFailed("memory", "has no memory left ([workflow] worker_memory_mb)")
+    return EnvironmentFailed("error", f"raised {describe(error)}")

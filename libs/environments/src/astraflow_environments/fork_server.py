@@ -1,0 +1,203 @@
+"""The process that worker processes are forked from: it imports an environment once, and plays nothing itself.
+
+``python -m astraflow_environments.fork_server PARENT REQUESTS REPORTS``: two sockets. On the first come the spec and then,
+for each worker, a number and a descriptor, the worker's socket; on the second it says what became of them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+from typing import Any, NoReturn
+
+import msgspec
+
+from astraflow_core.errors import AstraFlowError, EnvironmentFailed, UserError
+from astraflow_engine_host.failures import describe
+from astraflow_environments.building import ChosenEnvironment, failure_of
+from astraflow_environments.messages import (
+    Call,
+    EndedWorker,
+    EnvironmentSpec,
+    ForkedWorker,
+    ResetCall,
+    ServerFailed,
+    ServerReady,
+    ServerSays,
+    WorkerBuilt,
+    WorkerFailed,
+    WorkerObserved,
+)
+from astraflow_environments.observations import MALFORMED, checked
+from astraflow_wire.host.parent import signal_at_parent_death
+from astraflow_wire.host.worker_channel import MAX_ANSWER, answer_calls, read_message, say
+
+SEAT = struct.Struct("<I")
+_LOOK_EVERY_S = 1.0
+"""Where no signal says that the parent has died."""
+
+
+class ForkServer:
+    """Forks a worker for each request, and reaps them."""
+
+    def __init__(self, parent: int, requests: socket.socket, reports: socket.socket) -> None:
+        self._parent, self._requests, self._reports = parent, requests, reports
+        self._workers: set[int] = set()
+        self._chosen: ChosenEnvironment
+        self._spec: EnvironmentSpec
+
+    def prepare(self) -> bool:
+        """Import what the spec names; whether that worked is reported."""
+        body = read_message(self._requests)
+        try:
+            self._spec = msgspec.msgpack.decode(body, type=EnvironmentSpec)
+            sys.path[:] = self._spec.path or sys.path
+            self._chosen = ChosenEnvironment.of(self._spec.table, self._spec.component_context)
+            self._chosen.selected.load(self._chosen.selected.component.target)
+        except AstraFlowError as error:
+            self._report(ServerFailed(str(error), isinstance(error, UserError)))
+            return False
+        except Exception as error:  # noqa: BLE001 - the pool raises it again
+            self._report(ServerFailed(describe(error)))
+            return False
+        self._report(ServerReady())
+        return True
+
+    def serve(self) -> None:
+        """Until nobody can ask any more; then no worker is left."""
+        woken, wakes = socket.socketpair()
+        for end in (woken, wakes):
+            end.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+        try:
+            while os.getppid() == self._parent:
+                ready, _, _ = select.select([self._requests, woken], [], [], _LOOK_EVERY_S)
+                if woken in ready:
+                    woken.recv(4096)
+                self._reap()
+                if self._requests in ready:
+                    seat, descriptors, _, _ = socket.recv_fds(self._requests, SEAT.size, 1)
+                    if not descriptors:
+                        return
+                    self._fork(SEAT.unpack(seat)[0], descriptors[0])
+        finally:
+            for pid in self._workers:
+                _kill(pid)
+
+    def _fork(self, seat: int, descriptor: int) -> None:
+        server = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._work(seat, descriptor, server)
+        os.close(descriptor)
+        self._workers.add(pid)
+        self._report(ForkedWorker(pid))
+
+    def _reap(self) -> None:
+        while self._workers:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            self._workers.discard(pid)
+            _kill(pid)  # what it has started
+            self._report(EndedWorker(pid, status))
+
+    def _report(self, message: ServerSays) -> None:
+        say(self._reports, msgspec.msgpack.encode(message))
+
+    def _work(self, seat: int, descriptor: int, server: int) -> NoReturn:
+        code = 1
+        try:
+            os.setsid()
+            signal_at_parent_death(signal.SIGKILL)
+            if os.getppid() != server:
+                os._exit(1)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._requests.close()
+            self._reports.close()
+            if self._spec.memory_mb:
+                limit = self._spec.memory_mb << 20
+                resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+            with socket.socket(fileno=descriptor) as connection:
+                play(self._chosen, seat, connection)
+            code = 0
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+
+def play(chosen: ChosenEnvironment, seat: int, connection: socket.socket) -> None:
+    """Build an environment and answer calls of it, until the other end is closed."""
+    try:
+        environment, roles = chosen.build(seat)
+    except Exception as error:  # noqa: BLE001 - the pool raises it again
+        say(connection, msgspec.msgpack.encode(_failed(error)))
+        return
+    say(connection, msgspec.msgpack.encode(WorkerBuilt(roles)))
+    answer_calls(connection, lambda body: answer(environment, roles, body))
+    environment.close()
+
+
+def answer(environment: Any, roles: tuple[str, ...], body: bytes) -> bytes:
+    """What a call gives, or what it raised."""
+    call = msgspec.msgpack.decode(body, type=Call)
+    try:
+        if isinstance(call, ResetCall):
+            # All workers have the generators of the process that they were forked from.
+            random.seed(call.seed)
+            if (numpy := sys.modules.get("numpy")) is not None:
+                numpy.random.seed(call.seed % 2**32)
+            observed = environment.reset(call.task, call.seed)
+        else:
+            observed = environment.step(call.action)
+        observation = checked(observed, isinstance(call, ResetCall), roles)
+    except Exception as error:  # noqa: BLE001 - the pool raises it again
+        return msgspec.msgpack.encode(_failed(error))
+    try:
+        said = msgspec.msgpack.encode(WorkerObserved(observation))
+    except (TypeError, ValueError, RecursionError) as error:
+        return msgspec.msgpack.encode(
+            WorkerFailed(MALFORMED, f"gave what is not like JSON: {error}")
+        )
+    if len(said) > MAX_ANSWER:
+        large = WorkerFailed(MALFORMED, f"gave an observation of {len(said)} bytes")
+        return msgspec.msgpack.encode(large)
+    return said
+
+
+def _failed(error: Exception) -> WorkerFailed:
+    told = failure_of(error)
+    if isinstance(told, EnvironmentFailed):
+        return WorkerFailed(told.kind, told.reason)
+    return WorkerFailed("", str(told), fatal=True)
+
+
+def _kill(leader: int) -> None:
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):  # nobody is left in it
+        return
+
+
+def main() -> int:
+    """The process's entry point."""
+    parent, requests, reports = map(int, sys.argv[1:])
+    signal_at_parent_death(signal.SIGKILL)
+    server = ForkServer(parent, socket.socket(fileno=requests), socket.socket(fileno=reports))
+    if os.getppid() != parent or not server.prepare():
+        return 1
+    server.serve()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

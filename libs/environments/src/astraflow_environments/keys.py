@@ -1,0 +1,46 @@
+"""The keys that every workflow has which plays an environment."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from astraflow_core.config.models import ConfigModel, Interpreter, PositiveInt, Seconds
+from astraflow_core.config.or_none import OrNone
+
+
+def _naming_an_environment(table: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(table.get("use"), str):
+        raise ValueError("name an environment: use = …")
+    return table
+
+
+class EnvironmentKeys(ConfigModel):
+    """What :class:`astraflow_environments.pool.EnvironmentPool` is configured by; the keys of a workflow derive from
+    it."""
+
+    environment: Annotated[dict[str, Any], AfterValidator(_naming_an_environment)] = Field(
+        description="The environment, `use` and its keys: a table of its own, [workflow.environment]."
+    )
+    most_environments: PositiveInt = Field(
+        default=64,
+        description="Episodes of the environment that run at once in one RaaS; one that blocks has as many worker "
+        "processes, started when they are needed.",
+    )
+    reset_deadline_s: Seconds = Field(
+        default=60.0, description="Longest that an episode may take to begin."
+    )
+    step_deadline_s: Seconds = Field(default=30.0, description="Longest that a step may take.")
+    start_deadline_s: Seconds = Field(
+        default=120.0, description="Longest that building the environment may take."
+    )
+    worker_memory_mb: OrNone[PositiveInt] = Field(
+        default=None,
+        description="Address space of a worker process, in MiB; 'none': no bound.",
+    )
+    worker_python: Interpreter | None = Field(
+        default=None,
+        description="Interpreter of the worker processes, a path or 'env:NAME', with this package and that of the "
+        "environment; default: our own.",
+    )

@@ -1,0 +1,70 @@
+"""Whether an observation is one: what an environment may not say is its failure, and not the model's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from numbers import Real
+from typing import Any
+
+from astraflow_core.errors import EnvironmentFailed
+from astraflow_core.types import Observation, Outcome
+
+MALFORMED = "malformed"
+
+
+def checked(observation: Any, first: bool, roles: tuple[str, ...]) -> Observation:
+    """The observation, of an environment with these ``roles`` (none: it has one, without a name).
+    :class:`EnvironmentFailed` names what is wrong. ``first``: it begins an episode."""
+    if not isinstance(observation, Observation):
+        kind = type(observation).__name__
+        raise EnvironmentFailed(MALFORMED, f"gave {kind} in the place of an Observation")
+    for problem in _problems(observation, first, roles):
+        raise EnvironmentFailed(MALFORMED, problem)
+    reward = observation.reward
+    return replace(
+        observation,
+        reward=_plain(reward) if isinstance(reward, Mapping) else float(reward),
+        metrics=_plain(observation.metrics),
+    )
+
+
+def _plain(numbers: Mapping[str, float]) -> dict[str, float]:
+    """Numbers of numpy and the like as floats, which a message can hold."""
+    return {name: float(value) for name, value in numbers.items()}
+
+
+def _problems(seen: Observation, first: bool, roles: tuple[str, ...]) -> Iterator[str]:
+    ended = seen.outcome is not None
+    if ended and not isinstance(seen.outcome, Outcome):
+        yield f"gave the outcome {seen.outcome!r}; there are {', '.join(map(repr, Outcome))}"
+    if first and ended:
+        yield "began an episode that is over: nobody could act in it"
+    if not ended and not seen.messages:
+        yield "gave no message to who acts next"
+    messages: tuple[Any, ...] = seen.messages
+    tools: tuple[Any, ...] = seen.tools
+    for message in messages:
+        if not (isinstance(message, Mapping) and isinstance(message.get("role"), str)):
+            yield f"gave a message without a role: {message!r:.80}"
+    for tool in tools:
+        if not (isinstance(tool, Mapping) and isinstance(tool.get("function"), Mapping)):
+            yield f"gave a tool without a function: {tool!r:.80}"
+    if not ended and seen.role not in (roles or ("",)):
+        has = f"its roles are {', '.join(map(repr, roles))}" if roles else "it has no roles"
+        yield f"says that {seen.role!r} acts next; {has}"
+    rewards = seen.reward
+    if isinstance(rewards, Mapping) and (others := rewards.keys() - set(roles)):
+        yield f"gave a reward to {', '.join(map(repr, sorted(others)))}, which is no role of it"
+    values = rewards.values() if isinstance(rewards, Mapping) else (rewards,)
+    if not all(map(_finite, values)):
+        yield f"gave the reward {rewards!r:.80}; a reward is a finite number"
+    if first and any(values):
+        yield f"gave the reward {rewards!r:.80} before the first action"
+    if not all(map(_finite, seen.metrics.values())):
+        yield f"gave metrics that are no finite numbers: {dict(seen.metrics)!r:.80}"
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)

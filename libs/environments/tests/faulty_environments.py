@@ -1,0 +1,122 @@
+"""Environments that do what their task says, also what no environment should."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from astraflow_core.config.models import ConfigModel
+from astraflow_core.errors import EnvironmentFailed, PromptError
+from astraflow_core.types import Action, Observation, Outcome, Prompt
+
+ENDLESS_S = 600.0
+
+
+class Obeys:
+    """Says back what it is told, and obeys."""
+
+    class Config(ConfigModel):
+        """Its keys."""
+
+        step: float = 1.0
+
+    capabilities = frozenset({"blocking"})
+
+    def __init__(self, config: Config, context: Any) -> None:
+        self.config, self.context, self.said = config, context, 0
+        self.episodes = 0
+
+    def reset(self, task: Prompt, seed: int) -> Any:
+        self.said, self.episodes = 0, self.episodes + 1
+        self.obey(task.data.get("order", ""))
+        facts = [task.id, str(seed), str(os.getpid()), str(self.episodes), str(random.random())]
+        return Observation(({"role": "user", "content": " ".join(facts)},))
+
+    def step(self, action: Action) -> Any:
+        self.said += 1
+        result = self.obey(action.text)
+        if result is not None:
+            return result
+        over = Outcome.FINISHED if action.text == "end" else None
+        messages = ({"role": "user", "content": f"{self.said}: {action.text}"},)
+        reward: Any = np.float32(self.config.step)
+        said: Any = np.int64(self.said)
+        return Observation(messages, reward, over, metrics={"said": said})
+
+    def close(self) -> None:
+        self.said = 0
+
+    def obey(self, order: str) -> Any:
+        what, _, about = order.partition(" ")
+        match what:
+            case "hang":
+                time.sleep(ENDLESS_S)
+            case "spawn":
+                child = subprocess.Popen(
+                    [sys.executable, "-c", f"import time; time.sleep({ENDLESS_S})"]
+                )
+                Path(about).write_text(str(child.pid))
+                time.sleep(ENDLESS_S)
+            case "exit":
+                os._exit(int(about))
+            case "crash":
+                ctypes.string_at(0)
+            case "raise":
+                raise ValueError(about)
+            case "fail":
+                raise EnvironmentFailed("network", about)
+            case "refuse":
+                raise PromptError(about)
+            case "allocate":
+                return Observation(({"role": "user", "content": str(len(bytearray(int(about))))},))
+            case "other":
+                return {"messages": []}
+            case "reward":
+                return Observation(({"role": "user", "content": ""},), float(about))
+            case "object":
+                return Observation(({"role": "user", "content": object()},))
+            case "large":
+                return Observation(({"role": "user", "content": "x" * int(about)},))
+        return None
+
+
+class Unbuildable(Obeys):
+    """Cannot be built."""
+
+    def __init__(self, config: Any, context: Any) -> None:
+        raise RuntimeError("no display")
+
+
+class DiesWhenBuilt(Obeys):
+    """Takes its worker with it."""
+
+    def __init__(self, config: Any, context: Any) -> None:
+        os._exit(9)
+
+
+class OnLoop:
+    """The same, on the event loop."""
+
+    def __init__(self, config: Any, context: Any) -> None:
+        self.real = Obeys(Obeys.Config(), context)
+
+    async def reset(self, task: Prompt, seed: int) -> Any:
+        return self.real.reset(task, seed)
+
+    async def step(self, action: Action) -> Any:
+        if action.text == "hang":
+            import asyncio
+
+            await asyncio.sleep(ENDLESS_S)
+        return self.real.step(action)
+
+    async def close(self) -> None:
+        self.real.close()
