@@ -23,7 +23,8 @@ import torch
 from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
 from astraflow_core.config.environments import cache_folder
-from astraflow_core.types import Batch, Loss, LossInputs, units_of
+from astraflow_core.types import Batch, Loss, LossInputs
+from astraflow_runtime.dataflow.rows.statistics import units_of
 from astraflow_runtime.models.resolver import ModelResolver
 from astraflow_testing.conformance.subject import context
 from astraflow_torch_training.model import CausalLM, load_model

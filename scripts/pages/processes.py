@@ -19,6 +19,7 @@ from fastapi import FastAPI
 from starlette.routing import Route
 
 from astraflow_core.types.columns import Column
+from astraflow_core.types.turns import TURN_COLUMNS
 from astraflow_core.types.units import UNIT_COLUMNS
 from astraflow_runtime.dataflow.http.service import DataflowService
 from astraflow_runtime.raas.monitor import monitor_app
@@ -247,6 +248,7 @@ COLUMNS = (
     ("Columns of tokens", "token", column_table.TOKEN_COLUMNS),
     ("Columns of rows", "row", column_table.ROW_COLUMNS),
     ("Columns of units", "row", UNIT_COLUMNS),
+    ("Columns of turns", "turn", TURN_COLUMNS),
     ("Sparse columns", "token", column_table.SPARSE_COLUMNS),
     ("Column of borrowed rows", "row", column_table.SOURCE_COLUMNS),
 )
@@ -258,8 +260,10 @@ def _columns() -> Iterator[str]:
     yield (
         "The buffers of a pushed group are the columns of tokens, over all its sequences in the order of the header. "
         "Those of a batch are the columns of rows, of tokens, with `units` in its header those of units, and with a "
-        "`source` the column of borrowed rows, in this order. A buffer has one element for each token, or for each "
-        "row, which is a sequence; the rows of a batch lie end to end. The sparse columns that the header names come "
+        "`source` the column of borrowed rows, and with a number as `turns` the columns of turns, in this order. A buffer "
+        "has one element for each token, or for each row, which is a sequence, or for each turn; the rows of a batch lie "
+        "end to end. The columns of turns have those of all sequences that the policy has in the groups of the batch, also "
+        "of sequences that are not in it. The sparse columns that the header names come "
         "last, in the order of their table. Each has two buffers: ascending indexes of the tokens that have a value "
         "(`<i8`, from 0, over all tokens), and the values."
     )

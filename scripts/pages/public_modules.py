@@ -92,6 +92,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "Tests": (
         "astraflow_testing.conformance.*",
         "astraflow_testing.scripted_policies",
+        "astraflow_testing.stamping",
         "astraflow_testing.weight_faults",
         "astraflow_testing.damage",
         "astraflow_testing.runs",

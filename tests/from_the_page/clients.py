@@ -203,10 +203,14 @@ class Trainer(Service):
         titles = [("Columns of rows", "rows"), ("Columns of tokens", "tokens")]
         titles += [("Columns of units", "rows")] if header.get("units") else []
         titles += [("Column of borrowed rows", "rows")] if header.get("source") else []
-        found = {}
+        titles += [("Columns of turns", "turns")] if header.get("turns") is not None else []
+        found: dict[str, Any] = {}
+        rest = iter(buffers)
         for title, size in titles:
+            # Turns have columns of the same names as rows.
+            of_title = found.setdefault("of turns", {}) if size == "turns" else found
             for name, (dtype, _) in self.page.columns(title).items():
-                found[name] = np.frombuffer(buffers[len(found)], dtype)
-                assert len(found[name]) == header[size], name
-        assert len(found) == len(buffers)
+                of_title[name] = np.frombuffer(next(rest), dtype)
+                assert len(of_title[name]) == header[size], name
+        assert next(rest, None) is None
         return found

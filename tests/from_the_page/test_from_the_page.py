@@ -12,6 +12,7 @@ from from_the_page import clients
 from served_dataflow import TOKEN, flows
 from workspace import ROOT
 
+from astraflow_core.types.turns import TURN_COLUMNS
 from astraflow_core.types.units import UNIT_COLUMNS
 from astraflow_runtime.dataflow.http.service import DataflowService
 from astraflow_runtime.dataflow.http.wakeups import Wakeups
@@ -55,6 +56,7 @@ def test_the_page_has_the_columns_of_the_table() -> None:
         "Columns of tokens": TOKEN_COLUMNS,
         "Columns of rows": ROW_COLUMNS,
         "Columns of units": UNIT_COLUMNS,
+        "Columns of turns": TURN_COLUMNS,
         "Column of borrowed rows": SOURCE_COLUMNS,
     }.items():
         expected = [(column.name, column.raw) for column in columns]
@@ -77,6 +79,9 @@ def test_a_raas_and_a_trainer_made_of_the_page_bring_a_run_to_its_end() -> None:
         assert columns["rewards"].tolist() == [0.0, 1.0] * 2
         assert columns["group_mean"].tolist() == [0.5] * 4
         assert columns["trained_tokens"].tolist() == [4] * 4
+        assert columns["of turns"]["last"].tolist() == [4] * 4
+        assert columns["of turns"]["trajectory"].tolist() == columns["trajectory"].tolist()
+        assert columns["of turns"]["outcome"].tolist() == [0.0, 1.0] * 2
         assert len(set(columns["group"].tolist())) == 2
         assert len(set(columns["trajectory"].tolist())) == 4
 

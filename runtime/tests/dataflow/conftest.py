@@ -117,6 +117,7 @@ def group_body(
     incarnation: int = 1,
     metrics: Sequence[Mapping[str, float]] = (),
     turn_rewards: Mapping[int, float] | None = None,
+    turn_states: Mapping[int, int | str] | None = None,
 ) -> bytes:
     """A push with one trajectory for each reward; the last three tokens of a sequence are trained, the
     token ids tell trajectory and position."""
@@ -132,6 +133,7 @@ def group_body(
                 np.where(mask, -0.5, 0.0).astype(np.float32),
                 np.where(mask, sampled, -1).astype(np.int32),
                 turn_rewards=turn_rewards,
+                turn_states=turn_states,
             )
             for policy in policies
         )

@@ -29,14 +29,13 @@ from astraflow_core.types.resolved_model import ResolvedModel
 from astraflow_core.types.trajectory import (
     Completion,
     Group,
-    GroupStatistics,
     Sequence,
     Trajectory,
     TrajectoryView,
-    group_statistics,
 )
 from astraflow_core.types.transport_choice import TransportChoice, TransportEnds
-from astraflow_core.types.units import Units, units_of
+from astraflow_core.types.turns import GroupTurns
+from astraflow_core.types.units import Units
 from astraflow_core.types.weights import (
     Announcement,
     ExportedTensor,
@@ -64,8 +63,8 @@ __all__ = [
     "GenerateRequest",
     "GenerateResult",
     "Group",
-    "GroupStatistics",
     "GroupSummary",
+    "GroupTurns",
     "Link",
     "LogprobSemantics",
     "Loss",
@@ -92,6 +91,4 @@ __all__ = [
     "Units",
     "Verdict",
     "WeightSource",
-    "group_statistics",
-    "units_of",
 ]

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from astraflow_core.types.columns import Column, columns_of
 from astraflow_core.types.trajectory import NOT_SAMPLED
+from astraflow_core.types.turns import GroupTurns
 from astraflow_core.types.units import Units
 
 FilledIn = Annotated[npt.NDArray[np.float32] | None, Column("token", "", given="trainer")]
@@ -29,8 +30,8 @@ class Batch:
     *that policy's*, so a ratio against ``logprobs`` corrects for its sampling, and ``counted_from`` is the version
     from which the age of each row counts (:attr:`ages`). Without a ``source`` that is ``version``.
 
-    ``turn_rewards``, if a row of the batch has rewards of its turns; they are not part of ``rewards`` and of no
-    statistic.
+    ``turn_rewards`` and ``turn_states``, if a row of the batch has such. ``turns``, if the batch comes from a dataflow:
+    those of the whole groups.
 
     ``version`` is the version that the batch will update: a row's staleness is ``version`` minus the
     smallest version of its trained tokens. ``temperature`` is the sampling temperature that the behaviour
@@ -101,6 +102,7 @@ class Batch:
     ]
     temperature: float = 1.0
     units: Units | None = None
+    turns: GroupTurns | None = None
     source: str = ""
     counted_from: Annotated[
         npt.NDArray[np.int32] | None,
@@ -118,6 +120,15 @@ class Batch:
             "what a turn earned, at the turn's last token; 0 elsewhere",
             finite=True,
             sparse=True,
+        ),
+    ] = None
+    turn_states: Annotated[
+        npt.NDArray[np.int64] | None,
+        Column(
+            "token",
+            "key of the state in which a turn was taken, at the turn's last token; 0 elsewhere",
+            sparse=True,
+            keys=True,
         ),
     ] = None
     reference: FilledIn = None

@@ -14,17 +14,17 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """An array with one element ``per`` token or row. ``name`` and ``dtype`` are those of the field that declares it.
+    """An array with one element ``per`` token, row or turn. ``name`` and ``dtype`` are those of the field that declares it.
 
     ``about``: what each element is. ``not_sampled``: what stands where no policy sampled, ``None`` where that is not
     another value. ``of_row``: the field of :class:`~astraflow_core.types.policy_data.BufferedRow` with the value of a row.
     ``statistic``: equal for rows of one group. ``finite``: every value of a batch must be, and those of tokens where
     they are trained. ``given``: by whom; the dataflow serves it in a batch, ``"source"`` only in one with rows of
     another policy, and what the trainer's loop adds is not sent. ``sparse``: zero for most tokens and absent from most
-    batches; a pushed group and a batch on the wire have positions and values.
+    batches; a pushed group and a batch on the wire have positions and values. ``keys``: hashes of what a workflow names.
     """
 
-    per: Literal["token", "row"]
+    per: Literal["token", "row", "turn"]
     about: str
     not_sampled: int | None = None
     of_row: str = ""
@@ -32,6 +32,7 @@ class Column:
     finite: bool = False
     given: Literal["dataflow", "source", "trainer"] = "dataflow"
     sparse: bool = False
+    keys: bool = False
     name: str = ""
     dtype: npt.DTypeLike = np.float32
 

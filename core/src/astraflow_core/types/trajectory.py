@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,9 +22,11 @@ class Sequence:
     ``tokens`` int32 ``[T]``; ``loss_mask`` bool ``[T]``, true where the policy sampled the token and it
     shall be trained; ``logprobs`` float32 ``[T]``, behaviour log-prob of token t given those before it, 0
     where not sampled; ``versions`` int32 ``[T]``, -1 where not sampled. ``reward`` overrides the
-    trajectory's reward for this sequence: what this step of it earned. ``turn_rewards``: index of the last token of a
-    turn, which the policy sampled → what that turn earned, beside ``reward`` and in no sum with it; algorithms find it
-    in :attr:`Batch.turn_rewards <astraflow_core.types.batch.Batch.turn_rewards>`.
+    trajectory's reward for this sequence: what this step of it earned.
+
+    Both of turns: index of the last token of a turn, which the policy sampled → ``turn_rewards``: what that turn
+    earned; it changes no ``reward``, and the algorithm is told whether that includes it. ``turn_states``: a name or
+    number of the state in which the turn was taken, the same whenever that state is met in the group.
     """
 
     policy: str
@@ -35,6 +36,7 @@ class Sequence:
     versions: npt.NDArray[np.int32]
     reward: float | None = None
     turn_rewards: Mapping[int, float] | None = None
+    turn_states: Mapping[int, int | str] | None = None
 
     @property
     def min_version(self) -> int:
@@ -93,26 +95,3 @@ class Group:
     task: str
     prompt_id: str
     trajectories: tuple[Trajectory, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class GroupStatistics:
-    """Size, mean and standard deviation (n-1, 0 for one) of the rewards of a policy's sequences in a
-    group, stamped when the group is accepted, since a batch may split groups."""
-
-    size: int
-    mean: float
-    std: float
-
-
-def group_statistics(rewards: npt.NDArray[np.floating[Any]]) -> GroupStatistics:
-    """Statistics over ``rewards`` ``[n]``, computed in float64."""
-    values = np.asarray(rewards, dtype=np.float64)
-    size = values.size
-    if size == 0:
-        return GroupStatistics(0, 0.0, 0.0)
-    mean = float(values.sum()) / size
-    # Not by values.std(), which costs five times as much for a few values.
-    distances = values - mean
-    variance = float((distances * distances).sum()) / (size - 1) if size > 1 else 0.0
-    return GroupStatistics(size, mean, math.sqrt(variance))

@@ -11,7 +11,8 @@ import numpy.typing as npt
 from msgspec import Meta
 
 from astraflow_core.errors import WireError
-from astraflow_core.types import Batch, Units
+from astraflow_core.types import Batch, GroupTurns, Units
+from astraflow_core.types.turns import TURN_COLUMNS
 from astraflow_core.types.units import UNIT_COLUMNS
 from astraflow_wire import sparse
 from astraflow_wire.column_table import SPARSE_COLUMNS, batch_columns
@@ -24,6 +25,7 @@ class BatchHeader(
 ):
     """Header of a batch of ``rows`` sequences with ``tokens`` tokens in all, sampled at ``temperature``, whose columns
     are the buffers; with ``units`` those of units too, and one more if rows of the policy ``source`` are among them.
+    ``turns``: elements in each column of turns, which follow; null: there are none of these columns.
     ``sparse``: names of the sparse columns that follow, in the order of their table.
     """
 
@@ -35,6 +37,7 @@ class BatchHeader(
     temperature: Number
     units: bool = False
     source: str = ""
+    turns: Count | None = None
     sparse: Annotated[list[Name], Meta(max_length=MAX_SPARSE)] = []
 
 
@@ -64,22 +67,24 @@ def encode_batch(batch: Batch) -> bytes:
         temperature=batch.temperature,
         units=batch.units is not None,
         source=batch.source,
+        turns=None if batch.turns is None else len(batch.turns.last),
         sparse=list(given_sparse),
     )
     columns = batch_columns(False, bool(batch.source))
     given = {column.name: getattr(batch, column.name) for column in columns}
-    return b"".join(batch_parts(header, given, batch.units, given_sparse))
+    return b"".join(batch_parts(header, given, batch.units, batch.turns, given_sparse))
 
 
 def batch_parts(
     header: BatchHeader,
     given: Mapping[str, Buffer],
     units: Units | None = None,
+    turns: GroupTurns | None = None,
     given_sparse: sparse.Sparse = sparse.NONE,
 ) -> list[bytes | memoryview]:
     """The parts of the frame of a batch, from its columns: an array of each or, of those of its tokens, its bytes in
     pieces; no token is copied. The loss mask may be uint8. ``header.units`` says whether there are ``units``,
-    ``header.sparse`` names the columns of ``given_sparse``."""
+    ``header.turns`` how many ``turns``, ``header.sparse`` names the columns of ``given_sparse``."""
     if units is not None:
         given = {**given, **{column.name: getattr(units, column.name) for column in UNIT_COLUMNS}}
     buffers: list[Buffer] = []
@@ -88,6 +93,8 @@ def batch_parts(
         if column.per == "row":
             values = np.asarray(values, column.dtype)
         buffers.append(values)
+    if turns is not None:
+        buffers += [getattr(turns, column.name) for column in TURN_COLUMNS]
     return frame_parts(header, [*buffers, *sparse.buffers(given_sparse)])
 
 
@@ -115,7 +122,18 @@ def decode_batch(body: bytes) -> Batch | NoBatch:
         frame.check_count(0)
         return header
     expected = batch_columns(header.units, bool(header.source))
-    given = sparse.read(frame, len(expected), header.sparse, header.tokens)
+    turns = None
+    first = len(expected)
+    if header.turns is not None:
+        frame.check_count(first + len(TURN_COLUMNS) + 2 * len(header.sparse))
+        turns = GroupTurns(
+            **{
+                column.name: frame.array(index, column.dtype, header.turns)
+                for index, column in enumerate(TURN_COLUMNS, first)
+            }
+        )
+        first += len(TURN_COLUMNS)
+    given = sparse.read(frame, first, header.sparse, header.tokens)
     sizes = {"row": header.rows, "token": header.tokens}
     columns: dict[str, Any] = {
         column.name: frame.array(index, column.dtype, sizes[column.per])
@@ -131,5 +149,6 @@ def decode_batch(body: bytes) -> Batch | NoBatch:
         temperature=header.temperature,
         source=header.source,
         units=None if units is None else Units(**units),
+        turns=turns,
         **columns,
     )

@@ -36,8 +36,8 @@ def check_columns(group: ReceivedGroup) -> None:
     trained first token or one with a version, ids below 0, versions below -1 and trained tokens without one, log-probs
     outside of :data:`LOWEST_LOGPROB` to :data:`HIGHEST_LOGPROB` or, without a version, other than 0, rewards beyond
     :data:`LARGEST_REWARD`, or a header that says another trajectory or smallest version than there is or has another
-    number of values of a metric than trajectories, or whose sparse columns have a value beyond :data:`LARGEST_REWARD` or
-    of a token that no policy sampled. A token that was
+    number of values of a metric than trajectories, or whose sparse columns have a number beyond :data:`LARGEST_REWARD` or a
+    value of a token that no policy sampled. A token that was
     sampled and is not trained keeps its log-prob and version; what multiplies by the mask must not meet a NaN."""
     if len(group.tokens):
         _check_tokens(group)
@@ -119,13 +119,15 @@ def _check_not_sampled(group: ReceivedGroup) -> None:
 
 
 def _check_sparse(group: ReceivedGroup, name: str, given: SparseValues) -> None:
-    # A comparison with NaN is false.
-    fine = np.abs(given.values) <= LARGEST_REWARD
-    fine &= group.versions[given.positions] != NOT_SAMPLED
+    fine = group.versions[given.positions] != NOT_SAMPLED
+    expected = "values of sampled tokens"
+    if given.values.dtype.kind == "f":
+        # A comparison with NaN is false.
+        fine &= np.abs(given.values) <= LARGEST_REWARD
+        expected = f"values within ±{LARGEST_REWARD:g}, of sampled tokens"
     if not fine.all():
         wrong = np.zeros(len(group.tokens), np.bool_)
         wrong[given.positions[~fine]] = True
-        expected = f"values within ±{LARGEST_REWARD:g}, of sampled tokens"
         raise _error(group, wrong, name, given.dense(len(wrong)), expected)
 
 

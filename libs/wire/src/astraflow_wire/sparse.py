@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from astraflow_core.errors import WireError
 from astraflow_core.types import Sequence
@@ -68,10 +69,19 @@ def of_sequence(sequence: Sequence) -> Sparse:
     for column in SPARSE_COLUMNS:
         if given := getattr(sequence, column.name):
             positions, values = zip(*sorted(given.items()), strict=True)
+            if column.keys:
+                values = tuple(map(_key, values))
             found[column.name] = SparseValues(
                 np.array(positions, np.int64), np.array(values, column.dtype)
             )
     return found
+
+
+def _key(name: Any) -> int:
+    """A hash of 64 bits of a text or an integer, never 0."""
+    text = name if isinstance(name, str) else str(int(name))
+    digest = xxhash.xxh3_64_digest(text.encode("utf-8", "surrogatepass"))
+    return int.from_bytes(digest, "little", signed=True) or 1
 
 
 def of_columns(dense: Mapping[str, npt.NDArray[Any]]) -> Sparse:
@@ -137,6 +147,11 @@ def _problem(sequence: Sequence, column: Column, position: Any, value: Any) -> s
         return f"names token {position!r:.40}; the sequence has tokens 0 to {size - 1}"
     if sequence.versions[int(position)] == NOT_SAMPLED:
         return f"names token {position}, which no policy sampled"
+    if column.keys:
+        wrong = not isinstance(value, str | Integral)
+        return (
+            f"has {value!r:.40} at token {position}; expected a text or an integer" if wrong else ""
+        )
     if not isinstance(value, Real) or not abs(float(value)) <= LARGEST_REWARD:
         return (
             f"has {value!r:.40} at token {position}; expected a number within ±{LARGEST_REWARD:g}"

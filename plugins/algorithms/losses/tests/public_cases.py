@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from astraflow_core.catalog import Catalog
-from astraflow_core.types import Batch, ComponentContext, LossInputs, RunInfo, units_of
+from astraflow_core.types import Batch, ComponentContext, LossInputs, RunInfo
+from astraflow_testing.stamping import stamped
 
 P = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("public.py"))))
 VERL = {"std_eps": 1e-6, "singleton_advantage": "reward", "log_ratio_clamp": 20.0, "dual_clip": 3.0}
@@ -74,7 +75,6 @@ def make(
     rewards = rng.random(rows)
     rewards[group == 1] = 0.25
     rewards = rewards.astype(np.float32)
-    of = [rewards[group == g].astype(float) for g in range(len(sizes))]
 
     def rounded(values: Any) -> Any:
         given = torch.from_numpy(values.astype(np.float32))
@@ -85,18 +85,15 @@ def make(
     def near(share: float = 1.0) -> Any:
         return rounded(behaviour + share * spread * rng.uniform(-1, 1, total))
 
-    trained = np.add.reduceat(mask, starts)
-    trajectory = np.arange(rows) + 70
+    none = np.zeros(rows, np.float32)
     batch = Batch(
         id="b", policy="p", version=6, lengths=lengths, tokens=np.zeros(total, np.int32),
         loss_mask=mask, logprobs=behaviour, rewards=rewards, group=group.astype(np.int64),
         versions=np.where(mask, rng.integers(2, 7, total), -1).astype(np.int32),
-        trajectory=trajectory, group_size=np.array(sizes, np.int32)[group],
-        group_mean=np.array([x.mean() for x in of], np.float32)[group],
-        group_std=np.array([x.std(ddof=1) if len(x) > 1 else 0 for x in of], np.float32)[group],
-        units=units_of(group, trajectory, rewards, trained),
+        trajectory=np.arange(rows) + 70, group_size=none.astype(np.int32), group_mean=none, group_std=none,
         reference=near(), proximal=near(0.6), current=near(), values=rng.normal(size=total).astype(np.float32),
     )  # fmt: skip
+    batch = stamped(batch)
     row, place = batch.row_of_token, np.arange(total) - np.repeat(starts, lengths)
 
     def padded(values: Any) -> Any:

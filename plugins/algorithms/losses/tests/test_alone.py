@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from astraflow_core.catalog import Catalog
-from astraflow_core.types import units_of
+from astraflow_testing.stamping import stamped
 
 C = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("public_cases.py"))))
 NAMES = sorted(entry.component.name for entry in Catalog.discover().components("algorithm"))
@@ -24,6 +24,11 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("grpo", {"group_unit": "token"}),
     ("rloo", {"singleton_advantage": "zero"}),
     ("reinforce_pp", {"baseline": "group"}),
+    ("gigpo", {}),
+    ("turn_grpo", {}),
+    ("turn_grpo", {"estimator": "cumulative"}),
+    ("reinforce", {}),
+    ("reinforce", {"baseline": "turn"}),
 ]
 
 
@@ -35,17 +40,10 @@ def lone(several: bool) -> Any:
     tokens = np.bincount(batch.row_of_token, weights=batch.loss_mask, minlength=count)
     group = np.arange(count)
     rewards = np.linspace(0.25, 1.0, count).astype(np.float32)
-    size, mean, std = np.ones(count, np.int32), rewards.copy(), np.zeros(count, np.float32)
     if several:
         pair = np.flatnonzero(tokens)[:2]
         group[pair] = pair[0]
-        size[pair], mean[pair], std[pair] = 2, rewards[pair].mean(), rewards[pair].std(ddof=1)
-    trajectory = group.copy()
-    units = units_of(group, trajectory, rewards, tokens.astype(np.int32))
-    return replace(
-        batch, rewards=rewards, group=group, trajectory=trajectory, group_size=size,
-        group_mean=mean, group_std=std, units=units,
-    )  # fmt: skip
+    return stamped(replace(batch, rewards=rewards, group=group, trajectory=group.copy()))
 
 
 @pytest.mark.parametrize(("name", "keys"), CASES, ids=lambda value: str(value))

@@ -71,6 +71,30 @@ class TestReinforcePp(AlgorithmConformance):
         return installed("algorithm", "reinforce_pp", {}, reset, ALL, ALL | group | RECOMPUTE)
 
 
+class TestTurnGrpo(AlgorithmConformance):
+    @pytest.fixture
+    def component(self) -> Subject:
+        other = {"estimator": "cumulative", "gamma": 0.9, "normalize_std": False}
+        return installed(
+            "algorithm", "turn_grpo", {}, other | ALL | RECOMPUTE, {"outcome": "whole"}
+        )
+
+
+class TestGigpo(AlgorithmConformance):
+    @pytest.fixture
+    def component(self) -> Subject:
+        other = {"mode": "mean_std_norm", "episode_unit": "trajectory", "outcome": "whole"}
+        in_reward = {"kl_coef": 0.05, "kl_in": "reward"}
+        return installed("algorithm", "gigpo", {}, other | ALL | RECOMPUTE, in_reward)
+
+
+class TestReinforce(AlgorithmConformance):
+    @pytest.fixture
+    def component(self) -> Subject:
+        other = {"baseline": "turn", "whiten": "token"}
+        return installed("algorithm", "reinforce", {}, other | ALL | RECOMPUTE, {"whiten": "turn"})
+
+
 class TestCispo(AlgorithmConformance):
     expected_failures: ClassVar[Mapping[str, str]] = {
         "test_the_gradient_is_that_of_the_loss": "the weight has no gradient: that is the algorithm",
@@ -155,7 +179,7 @@ class TestPpoOverTurns(AlgorithmConformance):
     @pytest.fixture
     def component(self) -> Subject:
         turns = {"gae_unit": "turn", "gae_scope": "trajectory", "gamma": 0.9, "lam": 0.8}
-        return installed("algorithm", "ppo", turns, turns | {"turn_rewards": "each"})
+        return installed("algorithm", "ppo", turns, turns | {"sequence_rewards": "each"})
 
 
 class TestPpo(AlgorithmConformance):

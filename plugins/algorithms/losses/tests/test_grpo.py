@@ -11,15 +11,10 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from astraflow_core.types import (
-    Batch,
-    ComponentContext,
-    LossInputs,
-    RunInfo,
-    group_statistics,
-)
+from astraflow_core.types import Batch, ComponentContext, LossInputs, RunInfo
 from astraflow_plugin_losses.algorithms.grpo import Grpo, GrpoConfig
 from astraflow_plugin_losses.schedule import piecewise_linear
+from astraflow_runtime.dataflow.rows.statistics import group_statistics
 
 
 def grpo(**keys: Any) -> Grpo:

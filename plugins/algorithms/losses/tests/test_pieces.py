@@ -17,7 +17,7 @@ from astraflow_core.errors import UserError
 from astraflow_core.types import Batch
 from astraflow_plugin_losses.algorithms.dapo import overlong_penalty
 from astraflow_plugin_losses.normalization import group_relative, whiten
-from astraflow_plugin_losses.returns import gae, outcome_rewards, returns_to_go
+from astraflow_plugin_losses.returns import gae, returns_to_go, token_rewards
 from astraflow_plugin_losses.second_moment import left, m2po_repo_bounds
 from astraflow_plugin_losses.shares import shares
 
@@ -84,8 +84,8 @@ def test_gae_by_hand() -> None:
 
 def test_outcomes_stand_at_the_last_trained_token() -> None:
     batch = batch_of([[False, True, True, False], [False, False], [True]], [3.0, 5.0, 7.0])
-    assert outcome_rewards(batch, batch.rewards).tolist() == [0, 0, 3, 0, 0, 0, 7]
-    assert not outcome_rewards(batch_of([[False], [False]]), np.ones(2)).any()
+    assert token_rewards(batch, batch.rewards).tolist() == [0, 0, 3, 0, 0, 0, 7]
+    assert not token_rewards(batch_of([[False], [False]]), np.ones(2)).any()
     assert not returns_to_go(batch_of([[False]]), np.ones(1)).any()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astraflow_core.types import units_of
+from astraflow_testing.stamping import stamped
 
 C = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("public_cases.py"))))
 P = C.P
@@ -58,14 +58,11 @@ def turns(seed: int, each: bool) -> Any:
     mask = np.zeros_like(batch.loss_mask)
     for start, end in zip(batch.offsets[:-1], batch.offsets[1:], strict=True):
         mask[start + 1 : end] = True
-    trained = np.add.reduceat(mask, batch.offsets[:-1])
     batch = replace(
         batch, loss_mask=mask, trajectory=trajectory, rewards=rewards.astype(np.float32),
         versions=np.where(mask, 3, -1).astype(np.int32),
-        units=units_of(
-            batch.group, trajectory, rewards.astype(np.float32), trained, np.full(8, each)
-        ),
     )  # fmt: skip
+    batch = stamped(batch, np.full(8, each))
     return replace(data, batch=batch)
 
 
@@ -81,7 +78,7 @@ def test_turns_of_a_trajectory_have_the_estimator_of_claw_r1(each: bool, whiten:
         "lam": 0.6,
         "whiten": whiten,
     }
-    algorithm = build("ppo", keys | {"turn_rewards": "each" if each else "last"})
+    algorithm = build("ppo", keys | {"sequence_rewards": "each" if each else "last"})
     last = np.append(np.diff(batch.trajectory) != 0, True)
     reward = batch.rewards * (1 if each else last)
     first = batch.offsets[:-1] + 1

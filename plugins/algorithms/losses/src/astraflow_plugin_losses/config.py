@@ -34,6 +34,7 @@ Aggregation = Literal[
     "const_norm_all_rows",
 ]
 GroupUnit = Literal["sequence", "trajectory", "token"]
+Outcome = Literal["rest", "whole"]
 Compares = Literal["", "sequences", "trajectories"]
 KlEstimator = Literal["k1", "k2", "k3", "k1_plus", "k3_plus"]
 NEEDS_MAX_TOKENS = ("seq_mean_token_sum_norm", "const_norm_all_rows")
@@ -153,6 +154,16 @@ class WhitenConfig(PolicyConfig):
     whiten_eps_inside: bool = Field(
         True,
         description="Add whiten_eps to the variance, as verl; false: to the standard deviation, as AReaL and TRL.",
+    )
+
+
+class TurnRewardConfig(PolicyConfig):
+    """Keys of losses to which it matters when a reward was earned."""
+
+    outcome: Outcome = Field(
+        "rest",
+        description="What is earned at the end, of a sequence whose turns have rewards: the rest of its reward, which "
+        "includes what they earned (as that of the workflow `environment` does), or the whole of it, beside that.",
     )
 
 

@@ -49,6 +49,27 @@ def astraflow_algorithms() -> list[Component]:
             capabilities=OF_ALL,
         ),
         Component(
+            name="turn_grpo",
+            target="astraflow_plugin_losses.algorithms.turn_grpo:TurnGrpo",
+            config="astraflow_plugin_losses.algorithms.turn_grpo:TurnGrpoConfig",
+            summary="rewards of turns relative to those at the same place in the group, clipped ratio",
+            capabilities=OF_ALL,
+        ),
+        Component(
+            name="gigpo",
+            target="astraflow_plugin_losses.algorithms.gigpo:Gigpo",
+            config="astraflow_plugin_losses.algorithms.gigpo:GigpoConfig",
+            summary="GRPO over episodes, and over the turns that met the same state, clipped ratio",
+            capabilities=OF_ALL,
+        ),
+        Component(
+            name="reinforce",
+            target="astraflow_plugin_losses.algorithms.reinforce:Reinforce",
+            config="astraflow_plugin_losses.algorithms.reinforce:ReinforceConfig",
+            summary="discounted returns of turns, with or without a baseline, clipped ratio",
+            capabilities=OF_ALL,
+        ),
+        Component(
             name="reinforce_pp",
             target="astraflow_plugin_losses.algorithms.reinforce_pp:ReinforcePp",
             config="astraflow_plugin_losses.algorithms.reinforce_pp:ReinforcePpConfig",

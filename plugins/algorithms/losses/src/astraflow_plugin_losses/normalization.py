@@ -55,7 +55,7 @@ def group_statistics(batch: Batch, unit: GroupUnit) -> UnitStatistics:
         raise UserError(
             f"group_unit = {unit!r} reads statistics over units, and batch {batch.id!r} ({len(batch)} rows) "
             "has none; batches of a dataflow have them, one made by hand takes them from "
-            "astraflow_core.types.units_of"
+            "astraflow_testing.stamping"
         )
     elif unit == "trajectory":
         of = batch.units

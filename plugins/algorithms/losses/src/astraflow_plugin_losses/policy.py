@@ -182,9 +182,13 @@ class PolicyLoss(ABC, Generic[C]):
         return np.where(batch.loss_mask, -config.kl_coef * kl, 0.0)
 
     def _per_row(self, batch: Batch, advantages: Floats) -> Floats:
-        """Advantages of rows at their tokens, with the returns to go of the KL if it is in the reward
-        (AReaL 1.0.4 with discount and lambda 1): float64 ``[N]``."""
-        return np.repeat(advantages, batch.lengths) + returns_to_go(batch, self._kl_rewards(batch))
+        """Advantages of rows at their tokens, with :meth:`_returns_of_kl`: float64 ``[N]``."""
+        return np.repeat(advantages, batch.lengths) + self._returns_of_kl(batch)
+
+    def _returns_of_kl(self, batch: Batch) -> Floats:
+        """The returns to go of the KL if it is in the reward (AReaL 1.0.4 with discount and lambda 1), float64
+        ``[N]``."""
+        return returns_to_go(batch, self._kl_rewards(batch))
 
 
 def _ever_nonzero(entropy_coef: float | tuple[tuple[float, float], ...]) -> bool:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from astraflow_core.errors import UserError
 from astraflow_core.types import Batch
+from astraflow_plugin_losses.config import Outcome
 from astraflow_plugin_losses.normalization import Floats
 
 Indices = npt.NDArray[np.int64]
@@ -44,7 +45,7 @@ def steps_of(batch: Batch, unit: StepUnit = "token", scope: StepScope = "sequenc
             raise UserError(
                 f"gae_scope = 'trajectory' reads the order of turns, and batch {batch.id!r} ({len(batch)} "
                 "rows) has no units; batches of a dataflow have them, one made by hand takes them from "
-                "astraflow_core.types.units_of"
+                "astraflow_testing.stamping"
             )
         chain_of_row = np.unique(batch.trajectory, return_inverse=True)[1]
         order = np.lexsort((tokens, batch.units.turn[row], chain_of_row[row]))
@@ -59,15 +60,38 @@ def steps_of(batch: Batch, unit: StepUnit = "token", scope: StepScope = "sequenc
     )
 
 
-def outcome_rewards(
-    batch: Batch, outcome: npt.NDArray[np.floating], scope: StepScope = "sequence"
+def token_rewards(
+    batch: Batch,
+    outcome: npt.NDArray[np.floating],
+    scope: StepScope = "sequence",
+    kind: Outcome = "rest",
 ) -> Floats:
-    """Each row's outcome (``[R]``) at its last trained token, 0 elsewhere: float64 ``[N]``. With scope
-    ``trajectory`` only the last row that a trajectory has in the batch counts."""
+    """What each trained token earned, 0 elsewhere: float64 ``[N]``. That is what the turns of its row earned up to
+    there since the trained token before it, and at the last one of each row its outcome (``[R]``).
+
+    With scope ``trajectory`` only the last row that a trajectory has in the batch has an outcome. With kind ``rest``
+    the outcome counts less what the turns of the row, or of all these rows, earned: their sum is the outcome.
+    """
     steps = steps_of(batch, "token", scope)
     rewards = np.zeros(len(batch.tokens))
-    ends = steps.tokens[np.append(np.diff(steps.chain) > 0, True)[: len(steps.tokens)]]
+    last = np.append(np.diff(steps.chain) > 0, True)[: len(steps.tokens)]
+    ends = steps.tokens[last]
     rewards[ends] = outcome[batch.row_of_token[ends]]
+    if batch.turn_rewards is None:
+        return rewards
+    named = np.flatnonzero(batch.turn_rewards)
+    values = batch.turn_rewards[named].astype(np.float64)
+    if kind == "rest":
+        chain = np.full(len(batch), -1)
+        chain[batch.row_of_token[steps.tokens]] = steps.chain
+        of = chain[batch.row_of_token[named]]
+        earned = np.bincount(of[of >= 0], values[of >= 0], len(batch))
+        rewards[ends] -= earned[steps.chain[last]]
+    trained = np.flatnonzero(batch.loss_mask)
+    before = np.searchsorted(trained, named, "right") - 1
+    there = before >= 0
+    there[there] = batch.row_of_token[trained[before[there]]] == batch.row_of_token[named[there]]
+    np.add.at(rewards, trained[before[there]], values[there])
     return rewards
 
 
@@ -88,7 +112,7 @@ def returns_to_go(
             steps.tokens,
             steps.of_token,
         )
-    estimates = _recursion(steps, rewards[steps.first], np.zeros(len(steps.first)), gamma, 1.0)
+    estimates = discounted(steps.chain, rewards[steps.first], gamma)
     return _at_tokens(steps, estimates, len(rewards))
 
 
@@ -112,7 +136,7 @@ def gae(
     steps = steps_of(batch, unit, scope)
     reward = np.zeros(len(steps.first))
     np.add.at(reward, steps.of_token, rewards[steps.tokens])
-    estimates = _recursion(steps, reward, values[steps.first], gamma, lam)
+    estimates = _recursion(steps.chain, reward, values[steps.first], gamma, lam)
     return _at_tokens(steps, estimates, len(rewards))
 
 
@@ -122,11 +146,16 @@ def _at_tokens(steps: Steps, per_step: Floats, size: int) -> Floats:
     return result
 
 
-def _recursion(steps: Steps, rewards: Floats, values: Floats, gamma: float, lam: float) -> Floats:
+def discounted(chain: Indices, rewards: Floats, gamma: float) -> Floats:
+    """``G_s = r_s + gamma · G_next`` of steps ``[S]``; neighbours of the same ``chain`` follow each other."""
+    return _recursion(chain, rewards, np.zeros(len(rewards)), gamma, 1.0)
+
+
+def _recursion(chain: Indices, rewards: Floats, values: Floats, gamma: float, lam: float) -> Floats:
     """The estimate of each step, float64 ``[S]``."""
-    if not len(steps.first):
+    if not len(chain):
         return np.zeros(0)
-    chain = np.cumsum(np.append(0, np.diff(steps.chain) != 0))
+    chain = np.cumsum(np.append(0, np.diff(chain) != 0))
     counts = np.bincount(chain)
     place = np.arange(len(chain)) - np.repeat(np.cumsum(counts) - counts, counts)
     shape = (len(counts), int(counts.max()))

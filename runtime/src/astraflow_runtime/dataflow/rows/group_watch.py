@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from astraflow_core.types import GroupStatistics
+from astraflow_runtime.dataflow.rows.statistics import GroupStatistics
 
 MANY_GROUPS = 64
 """Groups in a row, of one policy, that are called a warning."""

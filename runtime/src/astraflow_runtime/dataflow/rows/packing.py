@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, repeat
 from operator import attrgetter
 
 import numpy as np
 
-from astraflow_core.types import BufferedRow, Units, units_of
+from astraflow_core.types import BufferedRow, GroupTurns, Units
 from astraflow_runtime.dataflow.row_source import NO_ROWS, SourcedRows
 from astraflow_runtime.dataflow.rows.rows import Row
+from astraflow_runtime.dataflow.rows.statistics import units_of
+from astraflow_runtime.dataflow.rows.turns import WholeGroups, turns_of
 from astraflow_wire import sparse
 from astraflow_wire.batches import BatchHeader, batch_parts
 from astraflow_wire.column_table import ROW_COLUMNS, TOKEN_COLUMNS
@@ -58,6 +60,38 @@ def _units(rows: Sequence[Row]) -> Units:
     return whole if every else whole.take(np.array(places))
 
 
+def _turns(own: Sequence[Row], sourced: Sequence[Row]) -> GroupTurns:
+    """All that the policy has in the groups of the rows, with the numbers that :func:`pack` gives these."""
+    runs: list[Run] = []
+    columns = []
+    wholes = {id(row.siblings): (row, 1) for row in own}
+    for row, sign in (wholes | {id(row.siblings): (row, -1) for row in sourced}).values():
+        of, offsets = row.siblings, row.received.offsets
+        order = np.argsort(of.trajectory, kind="stable")
+        index = of.index[order]
+        starts, ends = offsets[index], offsets[index + 1]
+        runs += zip(repeat(row.received), starts.tolist(), ends.tolist(), strict=False)
+        trajectory = of.trajectory[order] + (row.trajectory - of.trajectory[row.place])
+        group = np.full(len(order), row.group)
+        if sign < 0:
+            group, trajectory = -1 - group, -1 - trajectory
+        columns.append((ends - starts, group, trajectory, of.rewards[order], of.own[order]))
+    lengths, group, trajectory, rewards, own_reward = map(
+        np.concatenate, zip(*columns, strict=True)
+    )
+    masks = [received.loss_mask[start:end] for received, start, end in runs]
+    whole = WholeGroups(
+        loss_mask=np.concatenate(masks).view(np.bool_),
+        given=_all_sparse(runs),
+        lengths=lengths,
+        group=group,
+        trajectory=trajectory,
+        rewards=rewards,
+        own=own_reward,
+    )
+    return turns_of(whole)
+
+
 def pack(
     batch_id: str,
     policy: str,
@@ -71,8 +105,8 @@ def pack(
     has rows itself."""
     rows = [*own, *sourced.rows]
     runs = _runs(rows)
-    any_sparse = any(received.sparse for received, _, _ in runs)
-    given_sparse = sparse.joined(map(_sparse, runs)) if any_sparse else sparse.NONE
+    given_sparse = _all_sparse(runs)
+    turns = _turns(own, sourced.rows)
     header = BatchHeader(
         id=batch_id,
         policy=policy,
@@ -82,6 +116,7 @@ def pack(
         temperature=temperature,
         units=True,
         source=sourced.source,
+        turns=len(turns.last),
         sparse=list(given_sparse),
     )
     columns: dict[str, Buffer] = {
@@ -93,7 +128,7 @@ def pack(
         ),
         "counted_from": np.repeat([version, sourced.version], [len(own), len(sourced.rows)]),
     }
-    return batch_parts(header, columns, _units(rows), given_sparse)
+    return batch_parts(header, columns, _units(rows), turns, given_sparse)
 
 
 def _row_values(items: Sequence[BufferedRow]) -> dict[str, Buffer]:
@@ -101,6 +136,11 @@ def _row_values(items: Sequence[BufferedRow]) -> dict[str, Buffer]:
         name: np.fromiter(map(value, items), dtype, len(items))
         for name, dtype, value in _ROW_VALUES
     }
+
+
+def _all_sparse(runs: Sequence[Run]) -> sparse.Sparse:
+    some = any(received.sparse for received, _, _ in runs)
+    return sparse.joined(map(_sparse, runs)) if some else sparse.NONE
 
 
 def _sparse(run: Run) -> tuple[sparse.Sparse, int]:

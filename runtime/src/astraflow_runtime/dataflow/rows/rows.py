@@ -9,23 +9,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from astraflow_core.types import (
-    BufferedRow,
-    GroupStatistics,
-    GroupSummary,
-    Prompt,
-    group_statistics,
-)
+from astraflow_core.types import BufferedRow, GroupSummary, Prompt
+from astraflow_runtime.dataflow.rows.statistics import GroupStatistics, group_statistics
 from astraflow_wire.groups import GroupHeader, ReceivedGroup
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRewards:
-    """All sequences that a policy has in a group of ``trajectories``: which ``trajectory`` each belongs to
-    (int64 ``[n]``), ``rewards`` (float64 ``[n]``), ``own`` where these are of the sequence alone (bool ``[n]``), and
+    """All sequences that a policy has in a group of ``trajectories``: the ``index`` of each in the group and which
+    ``trajectory`` it belongs to (int64 ``[n]``), ``rewards`` (float64 ``[n]``), ``own`` where these are of the sequence alone (bool ``[n]``), and
     ``trained`` tokens (int32 ``[n]``)."""
 
     trajectories: int
+    index: npt.NDArray[np.int64]
     trajectory: npt.NDArray[np.int64]
     rewards: npt.NDArray[np.float64]
     own: npt.NDArray[np.bool_]
@@ -128,6 +124,7 @@ def shares_of(
         )
         siblings = GroupRewards(
             received.header.trajectories,
+            own,
             trajectory[own],
             summary.rewards,
             own_reward[own],

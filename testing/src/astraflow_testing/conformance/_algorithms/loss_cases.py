@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow_core.protocols.algorithm import Algorithm
-from astraflow_core.types import Batch, LossInputs, units_of
+from astraflow_core.types import Batch, LossInputs
+from astraflow_testing.stamping import stamped
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -60,11 +61,8 @@ def make_batch(seed: int = 0) -> Batch:
     group = np.repeat(np.arange(len(GROUPS)), GROUPS)
     rewards = rng.random(count).astype(np.float32)
     rewards[group == len(GROUPS) - 1] = 0.1
-    per_group = [rewards[group == index].astype(np.float64) for index in range(len(GROUPS))]
-    means = np.array([each.mean() for each in per_group], dtype=np.float32)
-    stds = np.array([each.std(ddof=1) if each.size > 1 else 0.0 for each in per_group])
-    trajectory = np.arange(count, dtype=np.int64) + 900
-    return Batch(
+    none = np.zeros(count, np.float32)
+    batch = Batch(
         id="conformance",
         policy="solver",
         version=5,
@@ -75,12 +73,12 @@ def make_batch(seed: int = 0) -> Batch:
         versions=np.where(mask, rng.integers(3, 6, total), -1).astype(np.int32),
         rewards=rewards,
         group=group.astype(np.int64) + 70,
-        trajectory=trajectory,
-        units=units_of(group, trajectory, rewards, np.add.reduceat(mask, starts)),
-        group_size=np.array(GROUPS, dtype=np.int32)[group],
-        group_mean=means[group],
-        group_std=stds.astype(np.float32)[group],
+        trajectory=np.arange(count, dtype=np.int64) + 900,
+        group_size=none.astype(np.int32),
+        group_mean=none,
+        group_std=none,
     )
+    return stamped(batch)
 
 
 def make_case(algorithm: Algorithm, spread: float = 0.4, side: int = 0, seed: int = 0) -> Case:

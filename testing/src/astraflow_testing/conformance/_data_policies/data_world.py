@@ -21,7 +21,8 @@ from astraflow_core.protocols.data_policy import (
     Key,
     OnVersion,
 )
-from astraflow_core.types import BufferedRow, GroupSummary, Prompt, group_statistics
+from astraflow_core.types import BufferedRow, GroupSummary, Prompt
+from astraflow_runtime.dataflow.rows.statistics import group_statistics
 
 COUNT = 4
 """Rows of a batch."""

@@ -17,15 +17,16 @@ from astraflow_plugin_losses.config import (
     KlEstimator,
     NotNegative,
     Positive,
+    TurnRewardConfig,
     WhitenConfig,
 )
 from astraflow_plugin_losses.normalization import Epsilon, Floats, moments
 from astraflow_plugin_losses.policy import Tensor
-from astraflow_plugin_losses.returns import StepScope, StepUnit, gae, outcome_rewards, steps_of
+from astraflow_plugin_losses.returns import StepScope, StepUnit, gae, steps_of, token_rewards
 from astraflow_plugin_losses.shares import shares
 
 
-class PpoConfig(ClipConfig, WhitenConfig):
+class PpoConfig(ClipConfig, WhitenConfig, TurnRewardConfig):
     """``algorithm = { use = "ppo", … }``"""
 
     log_ratio_clamp: OrNone[Positive] = Field(
@@ -47,7 +48,7 @@ class PpoConfig(ClipConfig, WhitenConfig):
         description="The recursion ends with the sequence, or continues over the sequences (turns) of a "
         "trajectory, as far as the batch holds them (Claw-R1).",
     )
-    turn_rewards: Literal["last", "each"] = Field(
+    sequence_rewards: Literal["last", "each"] = Field(
         "last",
         description="With gae_scope = 'trajectory': all that the trajectory earned at the last of its sequences, or "
         "each sequence's own reward at its end.",
@@ -67,7 +68,8 @@ class Ppo(ClippedLoss[PpoConfig]):
     """Proximal Policy Optimization (Schulman et al. 2017, arXiv 1707.06347) in the variant of verl 0.9.1:
     advantage estimator ``gae`` with the policy loss ``vanilla`` and the clipped value loss.
 
-    The reward stands at the last trained token, ``-kl_coef · KL`` at each; GAE skips tokens that are not
+    The reward stands at the last trained token, what a turn earned at the last of the turn (``outcome`` says how
+    they add), ``-kl_coef · KL`` at each; GAE skips tokens that are not
     trained (value and trace carried over); advantages are whitened over the trained tokens of the whole
     batch (n - 1, eps 1e-8 inside the root). Dual clip 3, log-ratios within ±20, token mean. Value loss
     ``0.5 · max((V - G)², (clip(V, V_old ± value_clip) - G)²)``, G = GAE before whitening + ``V_old``; here it
@@ -148,11 +150,11 @@ class Ppo(ClippedLoss[PpoConfig]):
         assert batch.values is not None, "the trainer was told that values are needed"
         config = self._config
         outcome, scope = batch.rewards, config.gae_scope
-        if scope == "trajectory" and config.turn_rewards == "each":
+        if scope == "trajectory" and config.sequence_rewards == "each":
             scope = "sequence"
         elif scope == "trajectory" and batch.units is not None:
             outcome = batch.units.trajectory_reward
-        rewards = outcome_rewards(batch, outcome, scope) + self._kl_rewards(batch)
+        rewards = token_rewards(batch, outcome, scope, config.outcome) + self._kl_rewards(batch)
         values = batch.values.astype(np.float64)
         how = (config.gae_unit, config.gae_scope)
         return gae(batch, rewards, values, config.gamma, config.lam, *how)

@@ -16,13 +16,14 @@ from astraflow_plugin_losses.config import (
     GroupUnit,
     KlEstimator,
     Positive,
+    TurnRewardConfig,
     WhitenConfig,
 )
 from astraflow_plugin_losses.normalization import Epsilon, Floats, group_relative, whiten
-from astraflow_plugin_losses.returns import outcome_rewards, returns_to_go
+from astraflow_plugin_losses.returns import returns_to_go, token_rewards
 
 
-class ReinforcePpConfig(ClipConfig, WhitenConfig):
+class ReinforcePpConfig(ClipConfig, WhitenConfig, TurnRewardConfig):
     """``algorithm = { use = "reinforce_pp", … }``"""
 
     log_ratio_clamp: OrNone[Positive] = Field(
@@ -49,7 +50,8 @@ class ReinforcePp(ClippedLoss[ReinforcePpConfig]):
     """REINFORCE++ (Hu et al. 2025, arXiv 2501.03262) in the variant of verl 0.9.1: advantage estimators
     ``reinforce_plus_plus`` and ``reinforce_plus_plus_baseline`` with the policy loss ``vanilla``.
 
-    The reward stands at the last trained token, ``-kl_coef · KL`` at each; returns to go carry through tokens
+    The reward stands at the last trained token, what a turn earned at the last of the turn (``outcome`` says how
+    they add), ``-kl_coef · KL`` at each; returns to go carry through tokens
     that are not trained (``holes``); they are whitened over the trained tokens of the whole batch (n - 1, eps 1e-8
     inside the root). With ``baseline = "group"`` the reward less the mean of its group counts (a group of one
     keeps its reward, as in verl), discounts aside. Dual clip 3, log-ratios within ±20, token mean.
@@ -66,7 +68,7 @@ class ReinforcePp(ClippedLoss[ReinforcePpConfig]):
                 singleton_advantage="reward",
                 unit=config.group_unit,
             )
-        rewards = outcome_rewards(batch, outcome) + self._kl_rewards(batch)
+        rewards = token_rewards(batch, outcome, kind=config.outcome) + self._kl_rewards(batch)
         returns = returns_to_go(batch, rewards, config.gamma, config.holes == "reset")
         epsilon = Epsilon(config.whiten_eps, config.whiten_eps_inside)
         return whiten(returns, batch.loss_mask, epsilon=epsilon)
