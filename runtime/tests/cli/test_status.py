@@ -118,6 +118,15 @@ def test_what_is_missing_is_named(
     assert "the run in runs/a has ended; `astraflow report --run runs/a`" in capsys.readouterr().err
     assert main(["status", "--dataflow", "http://127.0.0.1:1"]) == 2
     assert "no token" in capsys.readouterr().err
+    for content, told in (
+        (b"", "is empty"),
+        (b"\xe9", "not one line of ASCII"),
+        (b"a\nb", "not one"),
+    ):
+        (tmp_path / "token").write_bytes(content)
+        at = ["--dataflow", "http://127.0.0.1:1", "--token-file", str(tmp_path / "token")]
+        assert main(["status", *at]) == 2
+        assert told in capsys.readouterr().err
 
 
 def test_a_dataflow_that_is_gone(

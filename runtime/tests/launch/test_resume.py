@@ -14,8 +14,9 @@ from launch_support import Table, behaving, parsed, run_here
 
 from astraflow_core.errors import UserError
 from astraflow_runtime.launch.conclusion import conclude
-from astraflow_runtime.launch.planning.resume import resume
+from astraflow_runtime.launch.planning.resume import begin_again, resume
 from astraflow_runtime.launch.run import EndedRun, run_prepared
+from astraflow_wire.http.auth import is_token
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -133,3 +134,18 @@ def test_going_on_is_offered_where_it_can_succeed(
     assert len(lines) <= 4
     if state == "failed":
         assert f"  what each process wrote: {tmp_path}/logs" in lines
+
+
+@pytest.mark.parametrize("left", [b"", bytes(40), b"\xe9"])
+def test_a_token_that_power_loss_left_is_made_anew(stopped: Path, left: bytes) -> None:
+    place = stopped / "token"
+    before = place.read_text()
+    assert resume(stopped).token == before
+    place.write_bytes(left)
+    prepared = resume(stopped)
+    assert is_token(prepared.token) and prepared.token != before
+    assert f"{place} was damaged, and has a new token" in prepared.notes
+    assert place.read_bytes() == left, "nothing is written before all is checked"
+    begin_again(prepared)
+    assert place.read_text() == prepared.token
+    assert place.stat().st_mode & 0o777 == 0o600

@@ -12,6 +12,11 @@ def new_token() -> str:
     return secrets.token_urlsafe(32)
 
 
+def is_token(text: str) -> bool:
+    """Whether a header can carry it."""
+    return text != "" and text.isascii() and text.isprintable() and " " not in text
+
+
 def bearer(token: str) -> dict[str, str]:
     """The header that a request carries; empty for a run without a token (loopback only)."""
     return {"authorization": f"Bearer {token}"} if token else {}

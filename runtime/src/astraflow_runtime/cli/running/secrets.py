@@ -8,6 +8,7 @@ from pathlib import Path
 
 from astraflow_core.errors import UserError
 from astraflow_runtime.cli.run_directory import find_run
+from astraflow_wire.http.auth import is_token
 
 TOKEN = "ASTRAFLOW_TOKEN"
 DATAFLOW = "ASTRAFLOW_DATAFLOW"
@@ -21,11 +22,12 @@ def read_token(file: Path | None) -> str:
             raise UserError(f"no token: give --token-file FILE, or set {TOKEN}")
         return token
     try:
-        token = file.read_text(encoding="utf-8").strip()
+        token = file.read_bytes().decode(errors="replace").strip()
     except OSError as error:
         raise UserError(f"the token file {file} cannot be read: {error.strerror}") from error
-    if not token:
-        raise UserError(f"the token file {file} is empty")
+    if not is_token(token):
+        what = "is not one line of ASCII without spaces" if token else "is empty"
+        raise UserError(f"the token file {file} {what}")
     return token
 
 

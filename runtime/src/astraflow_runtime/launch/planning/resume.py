@@ -31,7 +31,8 @@ from astraflow_runtime.models.folders import bring_back, check_models, resolve_m
 from astraflow_runtime.models.resolver import ModelResolver
 from astraflow_runtime.raas.user_objects import FILE, read_own
 from astraflow_runtime.trainer.checkpoints.store import Checkpoints
-from astraflow_wire.host.disk import when_room
+from astraflow_wire.host.disk import replace_file, when_room
+from astraflow_wire.http.auth import is_token, new_token
 
 LEFT_BEHIND = ("dataflow.json", "status.json", "summary.json")
 """What tells of processes that are gone."""
@@ -62,16 +63,18 @@ def resume(directory: str | Path) -> Prepared:
     objects = read_own(folder / FILE) if objects_given else b""
     prompt = first_prompt(loaded.catalog, config)
     note = check_code(loaded.catalog, config, prompt, objects, environment)
+    token = (folder / "token").read_bytes().decode(errors="replace").strip()
+    damaged = "" if is_token(token) else f"{folder / 'token'} was damaged, and has a new token"
     return Prepared(
         config,
         loaded.catalog,
         hooks,
         folder,
-        (folder / "token").read_text(encoding="utf-8"),
+        new_token() if damaged else token,
         plugins,
         environment,
         resumed=True,
-        notes=(*_changes(read_plugins(folder), plugins), *filter(None, [note])),
+        notes=(*_changes(read_plugins(folder), plugins), *filter(None, [damaged, note])),
     )
 
 
@@ -160,6 +163,8 @@ def begin_again(prepared: Prepared) -> dict[str, Any] | None:
         (prepared.directory / name).unlink(missing_ok=True)
     clear_leftovers(prepared.directory)
     when_room(lambda: write_plugins(prepared.directory, prepared.plugins), prepared.directory)
+    token = prepared.directory / "token"
+    when_room(lambda: replace_file(token, prepared.token, 0o600), token)
     return before
 
 
