@@ -55,3 +55,14 @@ def test_an_error_is_described_with_its_place() -> None:
     except ValueError as error:
         line = sys.exc_info()[2].tb_lineno  # type: ignore[union-attr]
         assert describe(error) == f"ValueError: two lines ({__file__}:{line})"
+
+
+def test_a_key_that_a_prompt_lacks_is_told_with_those_that_it_has() -> None:
+    data = {"prompt": "x", "answer": 1}
+    assert describe(KeyError("gold"), data).endswith("; the prompt's data has 'prompt', 'answer'")
+    assert describe(KeyError("gold"), {}).endswith("; the prompt's data has no keys")
+    many = describe(KeyError("gold"), dict.fromkeys(map(str, range(50))))
+    assert many.endswith("'18', '19', …")
+    for error in (KeyError("answer"), KeyError(), ValueError("gold"), IndexError("gold")):
+        assert "data has" not in describe(error, data)
+    assert describe(KeyError("gold")) == "KeyError: 'gold'"

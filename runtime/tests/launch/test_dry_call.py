@@ -45,7 +45,7 @@ def test_a_process_that_ends_is_named(table: Table) -> None:
 @pytest.mark.parametrize(
     ("workflow", "reward", "said"),
     [
-        ("Ask", "wants_a_key", r"reward 'dry_parts:wants_a_key' on prompt '0': KeyError: 'answr' \(.*dry_parts.py:"),
+        ("Ask", "wants_a_key", r"reward 'dry_parts:wants_a_key' on prompt '0': KeyError: 'answr' \(.*dry_parts.py:\d+\); the prompt's data has .*'answer'"),
         ("Ask", "is_text", "reward 'dry_parts:is_text' on prompt '0': returned str; expected a number"),
         ("Ask", "leaves", r"'dry_parts:leaves' wanted to end its process: SystemExit: enough"),
         ("Ask", "dies", "reward 'dry_parts:dies' ended its process, which was killed by SIGSEGV"),

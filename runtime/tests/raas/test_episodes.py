@@ -140,7 +140,7 @@ async def nan_reward(view):
 @pytest.mark.parametrize(
     ("workflow", "reward", "changes", "message"),
     [
-        (raises, fixed, {}, r"^workflow 'my_workflow' raised on prompt 'p0': KeyError: 'missing' \(.*test_episodes.py:\d+\)$"),
+        (raises, fixed, {}, r"^workflow 'my_workflow' raised on prompt 'p0': KeyError: 'missing' \(.*test_episodes.py:\d+\); the prompt's data has "),
         (hangs, fixed, {"deadline_s": 0.1}, r"workflow 'my_workflow': 4 of 4 episodes of prompt 'p0' missed the deadline of 0.1 s"),
         (once, slow_reward, {"deadline_s": 0.1}, r"4 of 4 episodes .*; 4 of them waited for reward 'my_reward'"),
         (once, bad_reward, {}, r"^reward 'my_reward' raised on prompt 'p0': OSError: disk full \(.*test_episodes.py:\d+\)$"),

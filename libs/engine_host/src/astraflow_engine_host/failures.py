@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sysconfig
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from astraflow_engine_host.protocol import Failure
 
@@ -17,6 +17,7 @@ _OURS = tuple(
     for name in ("core", "engine_host", "runtime", "serving", "weights", "wire")
     if (spec := find_spec(f"astraflow_{name}")) is not None and spec.origin is not None
 )
+_KEYS_SHOWN = 20
 _STANDARD = sysconfig.get_path("stdlib")
 _INSTALLED = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 
@@ -52,12 +53,17 @@ def is_ours(file: str) -> bool:
     return file.startswith(_OURS)
 
 
-def describe(error: BaseException) -> str:
-    """``Type: message (file:line)`` in one line."""
+def describe(error: BaseException, data: Mapping[str, Any] | None = None) -> str:
+    """``Type: message (file:line)`` in one line; after a ``KeyError`` the keys of ``data``, those of a prompt, if it is one
+    of these that was missing."""
     text = " ".join(str(error).split())
     head = f"{type(error).__name__}: {text}" if text else type(error).__name__
     place = where(error)
-    return f"{head} ({place})" if place else head
+    told = f"{head} ({place})" if place else head
+    if data is None or type(error) is not KeyError or error.args[:1] == () or error.args[0] in data:
+        return told
+    keys = [repr(key) for key in data]
+    return f"{told}; the prompt's data has {', '.join(keys[:_KEYS_SHOWN]) or 'no keys'}{', …' * (len(keys) > _KEYS_SHOWN)}"
 
 
 def as_failure(error: BaseException) -> Failure:

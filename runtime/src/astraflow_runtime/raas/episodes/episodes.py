@@ -214,7 +214,7 @@ class TaskRunner:
         who = f"workflow {self.workflow.name!r}"
         if isinstance(error, _SAYS_ENOUGH):
             return TaskFailed(f"{who} on prompt {prompt.id!r}: {error}")
-        return TaskFailed(f"{who} raised on prompt {prompt.id!r}: {describe(error)}")
+        return TaskFailed(f"{who} raised on prompt {prompt.id!r}: {describe(error, prompt.data)}")
 
     def _checked(self, trajectory: Any, prompt: Prompt) -> Trajectory:
         who = f"workflow {self.workflow.name!r} on prompt {prompt.id!r}"
@@ -306,7 +306,7 @@ class TaskRunner:
             raise TaskFailed(f"reward {scorer.name!r} on prompt {prompt.id!r}: {error}") from error
         except Exception as error:
             raise TaskFailed(
-                f"reward {scorer.name!r} raised on prompt {prompt.id!r}: {describe(error)}"
+                f"reward {scorer.name!r} raised on prompt {prompt.id!r}: {describe(error, prompt.data)}"
             ) from error
 
 

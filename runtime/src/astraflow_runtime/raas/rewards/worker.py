@@ -75,12 +75,13 @@ def unpack(body: bytes) -> TrajectoryView:
 
 def verdict_of(score: Callable[[TrajectoryView], Any], body: bytes) -> WorkerVerdict:
     """What a reward says of a packed view; what it raises is an error in words."""
+    view = unpack(body)
     try:
-        value = score(unpack(body))
+        value = score(view)
         if inspect.isawaitable(value):
             value = asyncio.run(_awaited(value))
     except Exception as error:  # noqa: BLE001 - the RaaS raises it again, naming the reward
-        return WorkerVerdict(error=describe(error))
+        return WorkerVerdict(error=describe(error, view.prompt.data))
     value = as_number(value)
     try:
         return WorkerVerdict(msgspec.convert(value, float | dict[str, float] | None))
