@@ -18,7 +18,10 @@ class JsonLinesConfig(ConfigModel):
     limit: OrNone[PositiveInt] = Field(
         None, description="Only the first prompts, as many as this; 'none': all."
     )
-    prompt_key: str = Field("prompt", description="Key of the text or the messages, which become `prompt` in the prompt's data.")
+    prompt_key: str = Field(
+        "prompt",
+        description="Key of the text or the messages, which become `prompt` in the prompt's data.",
+    )
     answer_key: str = Field(
         "answer",
         description="Key of the answer, which becomes `answer` in the prompt's data; '': answers are not needed.",
