@@ -61,7 +61,8 @@ class Rules:
 @dataclass
 class Episode:
     """One episode over ``engines`` (name → engine). ``formats`` are shared by the episodes of a run. ``failure`` is why
-    a request could not be answered, though it was in order; ``refusal`` is what the agent was last told to be wrong."""
+    a request could not be answered, though it was in order; ``refusal`` is what the agent was last told to be wrong;
+    ``kept`` is what dialects keep until the episode ends."""
 
     engines: Mapping[str, PolicyEngine]
     formats: Mapping[str, ChatFormat]
@@ -73,6 +74,7 @@ class Episode:
     outcomes: Counter[str] = field(default_factory=Counter)
     failure: Exception | None = None
     refusal: str = ""
+    kept: dict[tuple[str, str], object] = field(default_factory=dict)
     failed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -113,6 +115,7 @@ class Episode:
             # What happens in a request belongs to the episode, and not to the server that got it.
             task = asyncio.create_task(self.ask(request), context=self._context.copy())
             task.add_done_callback(_retrieved)
+            task.add_done_callback(self._tasks.discard)
             self._tasks.add(task)
             self._answers[key] = task
         else:

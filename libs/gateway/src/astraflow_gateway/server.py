@@ -12,13 +12,14 @@ from astraflow_gateway.dialects.anthropic.messages import Messages
 from astraflow_gateway.dialects.dialect import Dialect, Model, Provider, Route
 from astraflow_gateway.dialects.openai.chat_completions import ChatCompletions
 from astraflow_gateway.dialects.openai.token_ids import TokenIds
+from astraflow_gateway.dialects.responses.responses import Responses
 from astraflow_gateway.episode import Episode
 from astraflow_gateway.requests import BadRequest
 from astraflow_gateway.serving import OpenEpisode, no_such_episode
 from astraflow_wire.http.server import Server, create_app
 
 MAX_BODY_BYTES = 8 << 20
-DIALECTS: tuple[Dialect, ...] = (ChatCompletions(), Messages(), TokenIds())
+DIALECTS: tuple[Dialect, ...] = (ChatCompletions(), Responses(), Messages(), TokenIds())
 
 
 class Gateway:
@@ -27,7 +28,7 @@ class Gateway:
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         self._open: dict[str, OpenEpisode] = {}
-        app = create_app("gateway", "", MAX_BODY_BYTES)
+        app = create_app("gateway", "", MAX_BODY_BYTES, _too_large)
         self._add_routes(app)
         self._server = Server(app, host, port)
         self.url = self._server.url
@@ -120,6 +121,12 @@ def _add(app: FastAPI, method: str, path: str, endpoint: Any) -> None:
     """At its path, and below that of an episode, for clients that cannot set a key."""
     for prefix in ("", "/e/{episode}"):
         app.add_api_route(prefix + path, endpoint, methods=[method])
+
+
+def _too_large(scope: Any, status: int, reason: str) -> dict[str, Any]:
+    """The only thing that is refused before a route sees it."""
+    told = BadRequest(reason, status, "request_too_large")
+    return _provider(Request(scope)).error(told)
 
 
 def _provider(request: Request) -> Provider:

@@ -28,6 +28,7 @@ class ChatModel(Protocol):
     ) -> str: ...
 
 
+_MOST_DEPTH = 50
 _DIGESTS = msgspec.json.Encoder(order="deterministic")
 
 
@@ -89,10 +90,23 @@ def digests(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, 
 
 def _essence(message: Mapping[str, Any]) -> Any:
     calls = [
-        (call["function"]["name"], call["function"]["arguments"])
+        (call["function"]["name"], _plain_numbers(call["function"]["arguments"]))
         for call in message.get("tool_calls", ())
     ]
     return (message["role"], message["content"], calls, message.get("name", ""))
+
+
+def _plain_numbers(value: Any, depth: int = 0) -> Any:
+    """``value`` with whole numbers for floats that are whole: an agent in JavaScript sends 1.0 back as 1."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if depth == _MOST_DEPTH:
+        return value
+    if isinstance(value, dict):
+        return {key: _plain_numbers(each, depth + 1) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain_numbers(each, depth + 1) for each in value]
+    return value
 
 
 def _digest(before: int, value: Any) -> int:

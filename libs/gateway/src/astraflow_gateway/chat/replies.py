@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from astraflow_core.protocols.workflow import Tokenizer
+from astraflow_core.types import GenerateResult
 from astraflow_gateway.chat.messages import ModelReply, ToolCall
 
 Found = list[tuple[str, str]]
@@ -14,7 +16,8 @@ Found = list[tuple[str, str]]
 
 _HERMES = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|\Z)", re.DOTALL)
 _MISTRAL_NAMED = re.compile(r"\s*([\w.-]+)(?:\[CALL_ID\]\w+)?\[ARGS\]")
-_THOUGHT = re.compile(r"\A\s*(?:<think>)?(.*?)</think>\s*", re.DOTALL)
+_THOUGHT_END = "</think>"
+_THOUGHT = re.compile(rf"\A\s*(?:<think>)?(.*?){_THOUGHT_END}\s*", re.DOTALL)
 
 
 def hermes(text: str) -> tuple[str, Found]:
@@ -68,6 +71,20 @@ def parse_reply(text: str, style: str, reasons: bool, ids: Iterator[str]) -> Mod
         return ModelReply(text, reasoning)
     content, found = STYLES[style](text)
     return ModelReply(content, reasoning, tuple(ToolCall(next(ids), *each) for each in found))
+
+
+def reasoning_tokens(reply: ModelReply, result: GenerateResult, tokenizer: Tokenizer) -> int:
+    """How many of the sampled tokens are reasoning, the end of it included."""
+    if not reply.reasoning:
+        return 0
+    low, high = 1, len(result.tokens)
+    while low < high:
+        middle = (low + high) // 2
+        if _THOUGHT_END in tokenizer.decode(result.tokens[:middle], skip_special=False):
+            high = middle
+        else:
+            low = middle + 1
+    return low
 
 
 def _calls_in(text: str, key: str) -> Found:

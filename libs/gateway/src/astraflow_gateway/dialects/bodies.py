@@ -80,7 +80,8 @@ def tools_of(tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
             raise BadRequest(f"tools[{at}].function has no name", param=f"tools[{at}]")
         if not isinstance(function.get("parameters", {}), dict):
             raise BadRequest(
-                f"tools[{at}].function.parameters is not a JSON schema object", param=f"tools[{at}]"
+                f"tools[{at}]: its parameters (input_schema) are not a JSON schema object",
+                param=f"tools[{at}]",
             )
         found.append({"type": "function", "function": function})
     return found
@@ -141,8 +142,8 @@ def stops_of(stop: str | Sequence[str] | None, field: str = "stop") -> tuple[str
     return stops
 
 
-def most_tokens(max_tokens: int | None) -> int | None:
+def most_tokens(max_tokens: int | None, field: str = "max_tokens") -> int | None:
     """How many tokens the agent wants at most."""
     if max_tokens is not None and max_tokens < 1:
-        raise BadRequest(f"max_tokens is {max_tokens}; expected at least 1", param="max_tokens")
+        raise BadRequest(f"{field} is {max_tokens}; expected at least 1", param=field)
     return max_tokens

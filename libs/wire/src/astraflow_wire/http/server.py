@@ -35,6 +35,7 @@ T = TypeVar("T")
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+ErrorBody = Callable[[Scope, int, str], dict[str, Any]]
 
 STOP_DEADLINE_S = 5
 BACKLOG = 2048
@@ -51,11 +52,19 @@ class BodyTooLarge(Refused):
         super().__init__(413, f"the body is over {limit} bytes, the limit of this service")
 
 
+def plain_error(scope: Scope, status: int, reason: str) -> dict[str, Any]:
+    """The body of an error, as our services have it."""
+    return {"error": reason}
+
+
 class Guard:
     """ASGI middleware: refuses a request without the run's token (401) or with too large a body (413)."""
 
-    def __init__(self, app: Any, token: str, max_body_bytes: int) -> None:
+    def __init__(
+        self, app: Any, token: str, max_body_bytes: int, error_body: ErrorBody = plain_error
+    ) -> None:
         self.app, self.token, self.limit = app, token, max_body_bytes
+        self.error_body = error_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry point."""
@@ -86,18 +95,23 @@ class Guard:
     async def _refuse(
         self, status: int, reason: str, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        await JSONResponse({"error": reason}, status_code=status)(scope, receive, send)
+        body = self.error_body(scope, status, reason)
+        await JSONResponse(body, status_code=status)(scope, receive, send)
 
 
-def create_app(service: str, token: str, max_body_bytes: int) -> FastAPI:
-    """An app whose every route asks for ``token`` (if there is one); errors are ``{"error": reason}``."""
+def create_app(
+    service: str, token: str, max_body_bytes: int, error_body: ErrorBody = plain_error
+) -> FastAPI:
+    """An app whose every route asks for ``token`` (if there is one); ``error_body(scope, status, reason)`` makes the body
+    of what is refused before a route sees it."""
     app = FastAPI(title=f"AstraFlow {service}", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.token = token
-    app.add_middleware(Guard, token=token, max_body_bytes=max_body_bytes)
+    app.add_middleware(Guard, token=token, max_body_bytes=max_body_bytes, error_body=error_body)
 
     @app.exception_handler(Refused)
     async def refused(request: Request, error: Refused) -> Response:
-        return JSONResponse({"error": str(error)}, status_code=error.status)
+        body = error_body(request.scope, error.status, str(error))
+        return JSONResponse(body, status_code=error.status)
 
     @app.exception_handler(WireError)
     async def malformed(request: Request, error: WireError) -> Response:

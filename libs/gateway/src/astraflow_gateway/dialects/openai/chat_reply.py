@@ -98,10 +98,17 @@ def _token_ids(asked: ChatBody, choice: Choice) -> dict[str, Any]:
 def _logprobs(choice: Choice, tokenizer: Tokenizer) -> dict[str, Any] | None:
     if choice.result is None:
         return None
-    content = []
+    return {"content": token_logprobs(choice, tokenizer), "refusal": None}
+
+
+def token_logprobs(choice: Choice, tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    """The text and the log-prob of each token that was sampled for ``choice``."""
+    if choice.result is None:
+        return []
+    found = []
     for at, logprob in enumerate(choice.result.logprobs.tolist()):
         token = choice.result.tokens[at : at + 1]
         text = tokenizer.decode(np.asarray(token), skip_special=False)
         said = list(text.encode("utf-8", "replace"))
-        content.append({"token": text, "logprob": logprob, "bytes": said, "top_logprobs": []})
-    return {"content": content, "refusal": None}
+        found.append({"token": text, "logprob": logprob, "bytes": said, "top_logprobs": []})
+    return found

@@ -1,0 +1,1 @@
+"""OpenAI's responses, whose conversation is a list of items that the server may keep."""
