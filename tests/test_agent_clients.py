@@ -86,7 +86,7 @@ async def played(python: str, client: str, episodes: int, says: Says = says) -> 
         keys = [each.key for each in players]
         urls = {"OPENAI_BASE_URL": f"{gateway.url}/v1", "ANTHROPIC_BASE_URL": gateway.url}
         said = await output_of([python, str(FOLDER / "play.py"), client, *keys], urls)
-    assert said.count(ANSWER) == episodes, said
+    assert said.count(f"\nanswer: {ANSWER}") == episodes, said
     return players
 
 

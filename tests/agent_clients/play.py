@@ -20,6 +20,8 @@ SCHEMA = {
     "required": ["a", "b"],
 }
 BASE_URL = os.environ["OPENAI_BASE_URL"]
+LOOP = asyncio.Runner()
+"""Some clients keep connections, which belong to a loop."""
 
 
 def add(a: int, b: int) -> int:
@@ -112,29 +114,31 @@ def anthropic(stream: bool) -> str:
     raise AssertionError("no answer after three turns")
 
 
-def openai_agents(stream: bool, chat: bool = False) -> str:
-    """openai-agents, which speaks responses unless it is told otherwise."""
-    from agents import Agent, Runner, function_tool, set_default_openai_api, set_tracing_disabled
+def openai_agents(stream: bool, api: str = "responses") -> str:
+    """openai-agents by responses."""
+    import agents
+    from openai import AsyncOpenAI
 
-    set_tracing_disabled(True)
-    if chat:
-        set_default_openai_api("chat_completions")
-    agent = Agent(name="adder", model="p", instructions="Be brief.", tools=[function_tool(add)])
-    if not stream:
-        return str(Runner.run_sync(agent, QUESTION).final_output)
+    agents.set_tracing_disabled(True)
+    agents.set_default_openai_client(AsyncOpenAI())
+    agents.set_default_openai_api(api)
+    tools = [agents.function_tool(add)]
+    agent = agents.Agent(name="adder", model="p", instructions="Be brief.", tools=tools)
 
-    async def streamed() -> str:
-        running = Runner.run_streamed(agent, QUESTION)
+    async def run() -> str:
+        if not stream:
+            return str((await agents.Runner.run(agent, QUESTION)).final_output)
+        running = agents.Runner.run_streamed(agent, QUESTION)
         async for _event in running.stream_events():
             pass
         return str(running.final_output)
 
-    return asyncio.run(streamed())
+    return LOOP.run(run())
 
 
 def openai_agents_chat(stream: bool) -> str:
     """openai-agents by chat completions."""
-    return openai_agents(stream, chat=True)
+    return openai_agents(stream, "chat_completions")
 
 
 def pydantic_ai(stream: bool, model: str = "openai-chat:p") -> str:
@@ -149,7 +153,7 @@ def pydantic_ai(stream: bool, model: str = "openai-chat:p") -> str:
         async with agent.run_stream(QUESTION) as running:
             return str(await running.get_output())
 
-    return asyncio.run(streamed())
+    return LOOP.run(streamed())
 
 
 def pydantic_ai_anthropic(stream: bool) -> str:
@@ -247,7 +251,7 @@ def autogen(stream: bool) -> str:
     agent = AssistantAgent(
         "adder", client, tools=[add], max_tool_iterations=3, model_client_stream=stream
     )
-    return str(asyncio.run(agent.run(task=QUESTION)).messages[-1].content)
+    return str(LOOP.run(agent.run(task=QUESTION)).messages[-1].content)
 
 
 def main() -> None:
@@ -255,7 +259,7 @@ def main() -> None:
     play, keys = globals()[sys.argv[1]], sys.argv[2:]
     for stream, key in enumerate(keys):
         os.environ["OPENAI_API_KEY"] = os.environ["ANTHROPIC_API_KEY"] = key
-        sys.stdout.write(f"{play(bool(stream))}\n")
+        sys.stdout.write(f"\nanswer: {play(bool(stream))}\n")
 
 
 if __name__ == "__main__":
