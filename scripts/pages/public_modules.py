@@ -78,6 +78,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     ),
     "Workflows in which agents sample through the gateway": (
         "astraflow_gateway.server",
+        "astraflow_gateway.listening",
         "astraflow_gateway.episode",
         "astraflow_gateway.conversation",
         "astraflow_gateway.requests",

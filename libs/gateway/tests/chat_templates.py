@@ -31,6 +31,10 @@ class Template:
 CHATML = ("<|im_start|>",)
 MISTRAL = ("[INST]", "[/INST]", "[TOOL_CALLS]", "[TOOL_RESULTS]", "[AVAILABLE_TOOLS]", "[ARGS]")
 LLAMA = ("<|start_header_id|>", "<|end_header_id|>", "<|python_tag|>")
+KIMI = (
+    "<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>", "<|tool_calls_section_begin|>",
+    "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>",
+)  # fmt: skip
 
 TEMPLATES = (
     Template("Qwen-Qwen2.5-7B-Instruct", "<|im_end|>", specials=CHATML),
@@ -46,6 +50,6 @@ TEMPLATES = (
     Template("microsoft-Phi-3.5-mini-instruct", "<|end|>", native=False),
     Template("deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", "<｜end▁of▁sentence｜>", native=False),
     Template("ibm-granite-granite-3.3-2B-Instruct", "<|end_of_text|>", native=False),
-    Template("moonshotai-Kimi-K2", "<|im_end|>", native=False),
+    Template("moonshotai-Kimi-K2", "<|im_end|>", "kimi", specials=KIMI),
     Template("llama-cpp-rwkv-world", "<|rwkv_end|>", native=False),
 )

@@ -15,6 +15,12 @@ from astraflow_gateway.episode import BUDGET_SPENT, Budget
 from astraflow_testing import scripted_policies
 from astraflow_testing.scripted_policies import FailedAnswer, ScriptedPolicies
 
+KIMI = next(each for each in TEMPLATES if each.style == "kimi")
+KIMI_CALL = (
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>"
+    '{"a": 1}<|tool_call_end|><|tool_calls_section_end|>'
+)
+
 
 def test_turns_become_one_sequence() -> None:
     async def play(agent: Agent) -> None:
@@ -38,8 +44,9 @@ def test_turns_become_one_sequence() -> None:
         (LLAMA, '{"name": "add", "parameters": {"a": 1}}'),
         (MISTRAL, '[TOOL_CALLS] [{"name": "add", "arguments": {"a": 1}}]'),
         (TEMPLATES[9], f"let me see\n{CALL}"),
+        (KIMI, f"I add.{KIMI_CALL}"),
     ],
-    ids=["hermes", "llama", "mistral", "plain text"],
+    ids=["hermes", "llama", "mistral", "plain text", "kimi"],
 )
 def test_tools_are_called_in_the_form_of_each_model(template: Any, said: str) -> None:
     async def play(agent: Agent) -> None:
@@ -53,6 +60,24 @@ def test_tools_are_called_in_the_form_of_each_model(template: Any, said: str) ->
 
     episode = played([said, "it is 23"], play, template)
     assert "add" in episode.asked[0].text and len(episode.sequences()) == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "add"}}])
+def test_kimi_is_shown_its_results_under_the_ids_that_it_writes(choice: Any) -> None:
+    begun = "add:0<|tool_call_argument_begin|>" if choice == "required" else ""
+    said = f'{begun}{{"a": 1}}<|tool_call_end|><|tool_calls_section_end|>'
+
+    async def play(agent: Agent) -> None:
+        first = await agent.chat(USER, tools=[TOOL], tool_choice=choice)
+        message = first["choices"][0]["message"]
+        (call,) = message["tool_calls"]
+        assert call["function"] == {"name": "add", "arguments": '{"a": 1}'}
+        result = {"role": "tool", "tool_call_id": call["id"], "content": "23"}
+        await agent.chat(USER, message, result, tools=[TOOL])
+
+    episode = played([said, "it is 23"], play, KIMI)
+    assert len(episode.sequences()) == 1
+    assert "## Return of functions.add:0\\n23" in episode.asked[1].text  # type: ignore[attr-defined]
 
 
 def test_reasoning_is_kept_apart_and_put_back() -> None:

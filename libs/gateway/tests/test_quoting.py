@@ -51,6 +51,8 @@ def _prompts(template: Template, quoted: str) -> list[Any]:
         "hermes": f'<tool_call>\n{{"name": "read", "arguments": {arguments}}}\n</tool_call>',
         "llama": f'{{"name": "read", "parameters": {arguments}}}',
         "mistral": f'[TOOL_CALLS] [{{"name": "read", "arguments": {arguments}}}]',
+        "kimi": "<|tool_calls_section_begin|><|tool_call_begin|>functions.read:0<|tool_call_argument_begin|>"
+        f"{arguments}<|tool_call_end|><|tool_calls_section_end|>",
     }[template.style]
     return asyncio.run(play())
 

@@ -12,11 +12,11 @@ import pytest
 from chat_templates import TEMPLATES, Template
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from speakers import SPEAKERS, Speaker, asked
 
 from astraflow_core.types import Sampling
 from astraflow_gateway.chat.format import ChatFormat
 from astraflow_gateway.episode import Budget, Episode, Rules
-from astraflow_gateway.requests import ModelRequest
 from astraflow_testing.scripted_policies import ScriptedPolicies, ScriptedRequest, Truncated
 
 RULES = Rules(Budget(calls=1000, tokens=1_000_000), train_auxiliary=True)
@@ -35,6 +35,8 @@ CALLS = {
     "hermes": '<tool_call>\n{"name": "add", "arguments": {"a":1,  "b": 22}}\n</tool_call>',
     "llama": '{"name": "add", "parameters": {"a":1,  "b": 22}}',
     "mistral": '[TOOL_CALLS][{"name": "add", "arguments": {"a":1,  "b": 22}}]',
+    "kimi": "<|tool_calls_section_begin|><|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>"
+    '{"a":1,  "b": 22}<|tool_call_end|><|tool_calls_section_end|>',
 }
 TEXTS = st.sampled_from(["ok", " it is 42, or 421 ", "ünï", "a\n\nb", "12 34"])
 
@@ -67,19 +69,19 @@ def _turns(draw: st.DrawFn) -> list[tuple[str, dict[str, Any]]]:
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda each: each.file)
 @settings(max_examples=8)
-@given(turns=_turns(), with_tools=st.booleans(), seed=st.integers(0, 3))
+@given(turns=_turns(), with_tools=st.booleans(), speaker=st.sampled_from(SPEAKERS))
 def test_every_sampled_token_is_trained_once(
-    template: Template, turns: list[Any], with_tools: bool, seed: int
+    template: Template, turns: list[Any], with_tools: bool, speaker: Speaker
 ) -> None:
     with_tools |= "Hermes-3" in template.file  # its template refuses to go without
     said = [_said(template, each, with_tools) for each, _ in turns]
     policies = _policies(template, [text for text in said for _ in range(2)])
-    episode = asyncio.run(_played(policies, turns, with_tools))
+    episode = asyncio.run(_played(policies, turns, with_tools, speaker))
     sampled: Counter[bytes] = Counter()
-    for asked in policies.asked:
-        assert asked.result is not None
-        for at in range(len(asked.result.tokens)):
-            sampled[_key(asked, at)] += 1
+    for request in policies.asked:
+        assert request.result is not None
+        for at in range(len(request.result.tokens)):
+            sampled[_key(request, at)] += 1
     trained: Counter[bytes] = Counter()
     for sequence in episode.sequences():
         for at in np.flatnonzero(sequence.loss_mask).tolist():
@@ -113,35 +115,22 @@ def _policies(template: Template, said: list[Any]) -> ScriptedPolicies:
     )
 
 
-async def _played(policies: ScriptedPolicies, turns: list[Any], with_tools: bool) -> Episode:
+async def _played(
+    policies: ScriptedPolicies, turns: list[Any], with_tools: bool, speaker: Speaker
+) -> Episode:
     engines = policies.engines()
     formats = {name: ChatFormat(engine) for name, engine in engines.items()}
     episode = Episode(engines, formats, RULES, "p")
     tools = [TOOL] if with_tools else []
-    opening = [{"role": "user", "content": "what is 1 + 22?"}]
-    messages: list[Any] = [*opening]
+    opening = speaker.user("what is 1 + 22?")
+    history = [*opening]
     for _, agent in turns:
-        answer = await episode.answer(ModelRequest("p", list(messages), tools=tools))
+        whole = await asked(speaker, episode, history, tools)
         if agent["does"] == "asks again":
-            answer = await episode.answer(ModelRequest("p", list(messages), tools=tools))
-        reply = dict(answer.choices[0].reply.message)
-        if not agent["keeps_reasoning"]:
-            reply.pop("reasoning_content", None)
-        if agent["does"] == "rewrites":
-            reply["content"] += " (sic)"
-        messages.append(reply)
-        calls = reply.get("tool_calls", ())
-        for call in calls:
-            messages.append(
-                {
-                    "role": "tool",
-                    "content": '{"sum": 23}',
-                    "tool_call_id": call["id"],
-                    "name": "add",
-                }
-            )
-        if not calls:
-            messages.append({"role": "user", "content": "go on"})
+            whole = await asked(speaker, episode, history, tools)
+        reply, calls = speaker.reply(whole, agent["keeps_reasoning"], agent["does"] == "rewrites")
+        history += reply
+        history += speaker.results(calls, '{"sum": 23}') if calls else speaker.user("go on")
         if agent["does"] == "forgets":
-            messages = [*opening]
+            history = [*opening]
     return episode

@@ -15,6 +15,7 @@ from astraflow_core.protocols.workflow import PolicyEngine
 from astraflow_core.types import ComponentContext, Prompt, Trajectory
 from astraflow_gateway.chat.format import ChatFormat
 from astraflow_gateway.episode import Budget, Episode, Rules
+from astraflow_gateway.listening import Listening
 from astraflow_gateway.server import Gateway
 
 
@@ -36,6 +37,7 @@ class AgentWorkflow:
             frozenset(self._trained),
             config.policy is not None,
         )
+        config.listening.tls()  # refused now, and not by each episode
         self._agent, self._name = _agent(config, context.directory)
         self._formats: dict[str, ChatFormat] = {}
         self._gateway: asyncio.Task[Gateway] | None = None
@@ -69,7 +71,7 @@ class AgentWorkflow:
     async def _started(self) -> Gateway:
         """The gateway of the running event loop."""
         if self._gateway is None or self._gateway.get_loop() is not asyncio.get_running_loop():
-            self._gateway = asyncio.create_task(_start(self._config.port))
+            self._gateway = asyncio.create_task(_start(self._config.listening))
         return await asyncio.shield(self._gateway)
 
     async def _played(self, episode: Episode, task: Mapping[str, Any]) -> Any:
@@ -112,8 +114,8 @@ class AgentWorkflow:
         )
 
 
-async def _start(port: int) -> Gateway:
-    gateway = Gateway(port=port)
+async def _start(listening: Listening) -> Gateway:
+    gateway = Gateway(listening)
     await gateway.start()
     return gateway
 

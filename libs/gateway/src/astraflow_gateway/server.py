@@ -14,6 +14,7 @@ from astraflow_gateway.dialects.openai.chat_completions import ChatCompletions
 from astraflow_gateway.dialects.openai.token_ids import TokenIds
 from astraflow_gateway.dialects.responses.responses import Responses
 from astraflow_gateway.episode import Episode
+from astraflow_gateway.listening import Listening
 from astraflow_gateway.requests import BadRequest
 from astraflow_gateway.serving import OpenEpisode, no_such_episode
 from astraflow_wire.http.server import Server, create_app
@@ -24,14 +25,16 @@ DIALECTS: tuple[Dialect, ...] = (ChatCompletions(), Responses(), Messages(), Tok
 
 class Gateway:
     """Serves the open episodes in the running event loop, from :meth:`start` to :meth:`stop` or within
-    ``async with``. Only loopback: the keys travel in clear text."""
+    ``async with``. ``url`` is where agents find it."""
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, listening: Listening | None = None) -> None:
+        listening = listening or Listening()
         self._open: dict[str, OpenEpisode] = {}
         app = create_app("gateway", "", MAX_BODY_BYTES, _too_large)
         self._add_routes(app)
-        self._server = Server(app, host, port)
-        self.url = self._server.url
+        tls = listening.tls()
+        self._server = Server(app, listening.bind, listening.port, own_keys=True, tls=tls)
+        self.url = listening.url(self._server.port)
 
     async def start(self) -> None:
         """Begin to serve."""

@@ -81,6 +81,8 @@ class ChatFormat:
         """The text of ``messages``; :class:`UserError` if the template refuses them."""
         if self.tool_style == "mistral":
             messages = [_short_ids(message) for message in messages]
+        elif self.tool_style == "kimi":
+            messages = _named_ids(messages)
         if self.native_tools:
             return self._engine.chat_text(messages, add_generation_prompt, tools)
         return self._engine.chat_text(_in_plain_text(messages, tools), add_generation_prompt)
@@ -108,6 +110,8 @@ class ChatFormat:
             return "hermes", False
         if "[TOOL_CALLS]" in text:
             return "mistral", True
+        if "<|tool_call_begin|>" in text:
+            return "kimi", True
         if "<tool_call>" in text:
             return "hermes", True
         if '"parameters"' in text[text.rindex("probe_question") :]:
@@ -136,6 +140,21 @@ def _short_id(id: str) -> str:
     if len(id) == 9 and id.isascii() and id.isalnum():
         return id
     return xxhash.xxh3_64_hexdigest(id.encode("utf-8", "replace"))[:9]
+
+
+def _named_ids(messages: Sequence[Message]) -> list[Message]:
+    """Kimi's model writes the ids of its calls itself, from the tool and the place, and results are shown under them."""
+    names: dict[str, str] = {}
+    found: list[Message] = []
+    for message in messages:
+        if "tool_calls" in message:
+            for place, call in enumerate(message["tool_calls"]):
+                names[call["id"]] = f"functions.{call['function']['name']}:{place}"
+        if "tool_call_id" in message:
+            id = message["tool_call_id"]
+            message = {**message, "tool_call_id": names.get(id, id)}
+        found.append(message)
+    return found
 
 
 def _in_plain_text(

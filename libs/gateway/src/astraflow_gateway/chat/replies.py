@@ -16,6 +16,16 @@ Found = list[tuple[str, str]]
 
 _HERMES = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|\Z)", re.DOTALL)
 _MISTRAL_NAMED = re.compile(r"\s*([\w.-]+)(?:\[CALL_ID\]\w+)?\[ARGS\]")
+_KIMI_SECTION, _KIMI_BEGIN, _KIMI_ARGUMENTS = (
+    "<|tool_calls_section_begin|>",
+    "<|tool_call_begin|>",
+    "<|tool_call_argument_begin|>",
+)
+_KIMI_CALL = re.compile(
+    rf"{re.escape(_KIMI_BEGIN)}\s*(?:functions\.)?([\w.-]+):\d+\s*{re.escape(_KIMI_ARGUMENTS)}(.*?)"
+    r"(?:<\|tool_call_end\|>|\Z)",
+    re.DOTALL,
+)
 _THOUGHT_END = "</think>"
 _THOUGHT = re.compile(rf"\A\s*(?:<think>)?(.*?){_THOUGHT_END}\s*", re.DOTALL)
 
@@ -54,10 +64,21 @@ def mistral(text: str) -> tuple[str, Found]:
     return (before.strip(), found) if found else (text, [])
 
 
+def kimi(text: str) -> tuple[str, Found]:
+    """``<|tool_call_begin|>functions.NAME:PLACE<|tool_call_argument_begin|>{…}<|tool_call_end|>`` within a section, as
+    Kimi K2 writes it."""
+    found: Found = []
+    for name, block in _KIMI_CALL.findall(text):
+        if isinstance(arguments := _first_json(block), dict):
+            found.append((name, json.dumps(arguments)))
+    return (text.partition(_KIMI_SECTION)[0].strip(), found) if found else (text, [])
+
+
 STYLES: dict[str, Callable[[str], tuple[str, Found]]] = {
     "hermes": hermes,
     "llama": llama,
     "mistral": mistral,
+    "kimi": kimi,
 }
 
 
@@ -127,6 +148,9 @@ def _first_json(text: str) -> Any:
 
 def forced_start(style: str, name: str) -> str:
     """The beginning of a call of the tool ``name``, or of any if it is empty."""
+    if style == "kimi":
+        call = f"{_KIMI_SECTION}{_KIMI_BEGIN}functions."
+        return f"{call}{name}:0{_KIMI_ARGUMENTS}" if name else call
     key = "parameters" if style == "llama" else "arguments"
     call = f'{{"name": {json.dumps(name)}, "{key}": ' if name else '{"name": "'
     return {"hermes": "<tool_call>\n", "mistral": "[TOOL_CALLS] [", "llama": ""}[style] + call

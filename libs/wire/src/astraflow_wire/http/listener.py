@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
@@ -141,15 +142,16 @@ class LimitedProtocol(HttpToolsProtocol):
 
 class Listener:
     """Accepts for the running event loop, from construction to :meth:`close`. When there are no descriptors it tries
-    again after a pause."""
+    again after a pause. With ``tls``, a connection counts once its handshake is done, which has ``HEAD_S``."""
 
     def __init__(
         self,
         listening: socket.socket,
         protocol: Callable[[], LimitedProtocol],
         limits: ConnectionLimits[LimitedProtocol],
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._socket, self._protocol, self._limits = listening, protocol, limits
+        self._socket, self._protocol, self._limits, self._tls = listening, protocol, limits, tls
         self._loop = asyncio.get_running_loop()
         self._starting: set[asyncio.Task[Any]] = set()
         self._closed = False
@@ -190,7 +192,10 @@ class Listener:
 
     async def _serve(self, connection: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._protocol, connection)
+            handshake_s = None if self._tls is None else HEAD_S
+            await self._loop.connect_accepted_socket(
+                self._protocol, connection, ssl=self._tls, ssl_handshake_timeout=handshake_s
+            )
         except OSError as error:
             connection.close()
             self._limits.warn("a connection was closed at once: %s", error.strerror)

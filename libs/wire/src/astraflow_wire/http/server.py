@@ -7,6 +7,7 @@ import contextlib
 import errno
 import logging
 import socket
+import ssl
 import time
 from collections.abc import (
     Awaitable,
@@ -215,10 +216,17 @@ def _bind(unbound: socket.socket, address: tuple[str, int], give_up_after_s: flo
 class _Uvicorn(uvicorn.Server):
     """Serves on one socket, within limits."""
 
-    def __init__(self, config: uvicorn.Config, token: str, limits: Limits, name: str) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        token: str,
+        limits: Limits,
+        name: str,
+        tls: ssl.SSLContext | None,
+    ) -> None:
         super().__init__(config)
         self.limits: ConnectionLimits[LimitedProtocol] = ConnectionLimits(limits, name)
-        self._token = token
+        self._token, self._tls = token, tls
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept on the one socket."""
@@ -226,7 +234,7 @@ class _Uvicorn(uvicorn.Server):
         (listening,) = sockets or []
         listening.setblocking(False)
         listening.listen(BACKLOG)
-        listener: Any = Listener(listening, self._protocol, self.limits)
+        listener: Any = Listener(listening, self._protocol, self.limits, self._tls)
         self.servers = [listener]
         self.started = True
 
@@ -237,7 +245,8 @@ class _Uvicorn(uvicorn.Server):
 class Server:
     """An app served inside the running event loop, from :meth:`start` to :meth:`stop` or within ``async with``; the
     socket is bound in the constructor, which waits up to ``give_up_after_s`` for a port that is in use to become free.
-    ``limits``: connections at a time, by default what :meth:`Limits.of_process` allows.
+    ``limits``: connections at a time, by default what :meth:`Limits.of_process` allows. ``own_keys``: each route asks for
+    a key of its own, so that an app without a token may be reached from other hosts. ``tls`` encrypts connections.
     """
 
     def __init__(
@@ -247,8 +256,10 @@ class Server:
         port: int,
         give_up_after_s: float = 0.0,
         limits: Limits | None = None,
+        own_keys: bool = False,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        if not is_loopback(host) and not app.state.token:
+        if not is_loopback(host) and not app.state.token and not own_keys:
             raise UserError(
                 f"refusing to bind {host} without a token; only loopback may go without"
             )
@@ -263,7 +274,8 @@ class Server:
             raise UserError(cannot_listen(host, port, error)) from error
         bound = self._socket.getsockname()
         shown = f"[{host}]" if family == socket.AF_INET6 else host
-        self.url = f"http://{shown}:{bound[1]}"
+        self.port = int(bound[1])
+        self.url = f"{'http' if tls is None else 'https'}://{shown}:{self.port}"
         config = uvicorn.Config(
             app,
             log_level="warning",
@@ -273,7 +285,9 @@ class Server:
             timeout_keep_alive=120,
             timeout_graceful_shutdown=STOP_DEADLINE_S,
         )
-        self._server = _Uvicorn(config, app.state.token, limits or Limits.of_process(), self.url)
+        self._server = _Uvicorn(
+            config, app.state.token, limits or Limits.of_process(), self.url, tls
+        )
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
