@@ -28,7 +28,7 @@ class ChatModel(Protocol):
     ) -> str: ...
 
 
-_MOST_DEPTH = 50
+MOST_DEPTH = 50
 _DIGESTS = msgspec.json.Encoder(order="deterministic")
 
 
@@ -76,7 +76,22 @@ def _object(arguments: str) -> Any:
         value = json.loads(arguments or "{}")
     except (ValueError, RecursionError):
         return arguments
-    return value if isinstance(value, dict) else arguments
+    return value if isinstance(value, dict) and not too_deep(value) else arguments
+
+
+def too_deep(value: Any) -> bool:
+    """Whether JSON is nested more than :data:`MOST_DEPTH` deep, so that templates, which recurse, may fail on it."""
+    level = [value]
+    for _ in range(MOST_DEPTH):
+        containers = [each for each in level if isinstance(each, (dict, list))]
+        level = [
+            inner
+            for each in containers
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return False
+    return any(isinstance(each, (dict, list)) for each in level)
 
 
 def digests(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -96,16 +111,14 @@ def _essence(message: Mapping[str, Any]) -> Any:
     return (message["role"], message["content"], calls, message.get("name", ""))
 
 
-def _plain_numbers(value: Any, depth: int = 0) -> Any:
+def _plain_numbers(value: Any) -> Any:
     """``value`` with whole numbers for floats that are whole: an agent in JavaScript sends 1.0 back as 1."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    if depth == _MOST_DEPTH:
-        return value
     if isinstance(value, dict):
-        return {key: _plain_numbers(each, depth + 1) for key, each in value.items()}
+        return {key: _plain_numbers(each) for key, each in value.items()}
     if isinstance(value, list):
-        return [_plain_numbers(each, depth + 1) for each in value]
+        return [_plain_numbers(each) for each in value]
     return value
 
 

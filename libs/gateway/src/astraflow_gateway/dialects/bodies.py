@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from astraflow_gateway.chat.messages import Message
+from astraflow_gateway.chat.messages import MOST_DEPTH, Message, too_deep
 from astraflow_gateway.requests import BadRequest
 
 T = TypeVar("T")
@@ -81,6 +81,11 @@ def tools_of(tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         if not isinstance(function.get("parameters", {}), dict):
             raise BadRequest(
                 f"tools[{at}]: its parameters (input_schema) are not a JSON schema object",
+                param=f"tools[{at}]",
+            )
+        if too_deep(function):
+            raise BadRequest(
+                f"tools[{at}] is nested too deeply; expected at most {MOST_DEPTH} levels",
                 param=f"tools[{at}]",
             )
         found.append({"type": "function", "function": function})
