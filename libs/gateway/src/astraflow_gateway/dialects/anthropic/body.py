@@ -34,7 +34,7 @@ class _Said(msgspec.Struct):
     content: str | list[dict[str, Any]]
 
 
-class Conversation(msgspec.Struct, kw_only=True):
+class MessagesPrompt(msgspec.Struct, kw_only=True):
     """What the model is to read: the fields that are read; an agent may send others."""
 
     messages: list[_Said]
@@ -50,7 +50,7 @@ class Conversation(msgspec.Struct, kw_only=True):
     prefill: Any = None
 
 
-class MessagesBody(Conversation, kw_only=True):
+class MessagesBody(MessagesPrompt, kw_only=True):
     """A conversation that the model is to go on with."""
 
     max_tokens: int
@@ -70,7 +70,7 @@ class MessagesBody(Conversation, kw_only=True):
         )
 
 
-def request_of(asked: Conversation) -> ModelRequest:
+def request_of(asked: MessagesPrompt) -> ModelRequest:
     """What is asked, without the settings of sampling."""
     refuse_unavailable(asked, _UNAVAILABLE)
     if (asked.output_config or {}).get("format") is not None:

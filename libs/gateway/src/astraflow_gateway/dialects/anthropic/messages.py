@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from astraflow_gateway.dialects.anthropic.body import (
-    Conversation,
     MessagesBody,
+    MessagesPrompt,
     request_of,
     sampled_request_of,
 )
@@ -49,4 +49,4 @@ class Messages(Dialect):
 
 def _count(episode: Episode, body: bytes, path: Mapping[str, str]) -> Json:
     """How many tokens the prompt would have; nothing of it is kept."""
-    return {"input_tokens": episode.prompt_tokens(request_of(parsed(body, Conversation)))}
+    return {"input_tokens": episode.prompt_tokens(request_of(parsed(body, MessagesPrompt)))}
