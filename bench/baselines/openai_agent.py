@@ -7,6 +7,7 @@ once, all over one pool of connections; after each reply the question comes agai
 import asyncio
 import json
 import sys
+from typing import Any
 
 import openai
 
@@ -16,10 +17,10 @@ DEADLINE_S = 1200.0
 async def converse(client: openai.AsyncOpenAI, key: str, turns: int, question: str) -> int:
     """Play one episode; the number of its calls."""
     episode = client.with_options(api_key=key)
-    messages: list[dict[str, str]] = []
+    messages: list[Any] = []
     for turn in range(turns):
         messages.append({"role": "user", "content": f"{question} ({key[-4:]}, {turn})"})
-        reply = await episode.chat.completions.create(model="solver", messages=messages)  # type: ignore[arg-type]
+        reply = await episode.chat.completions.create(model="solver", messages=messages)
         messages.append({"role": "assistant", "content": reply.choices[0].message.content or ""})
     return turns
 
