@@ -41,12 +41,16 @@ def find_run(given: str | None, *, live: bool = False, otherwise: str = "") -> P
             )
         sys.stderr.write(f"run {found[0]}\n")
         return found[0]
-    for folder in (Path(given).expanduser(), Path(RUNS) / given):
-        if _is_run(folder):
-            return folder
+    if (folder := run_named(given)) is not None:
+        return folder
     raise UserError(
         f"no run {given!r}: it is neither a run directory nor the name of one in {RUNS}/{_known(given)}"
     )
+
+
+def run_named(given: str) -> Path | None:
+    """The run directory that a path or a name in ``runs/`` means; ``None`` if it means none."""
+    return next(filter(_is_run, (Path(given).expanduser(), Path(RUNS) / given)), None)
 
 
 def _is_run(folder: Path) -> bool:

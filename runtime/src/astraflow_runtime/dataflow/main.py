@@ -36,6 +36,7 @@ from astraflow_runtime.dataflow.progress import RunState
 from astraflow_runtime.dataflow.replay import JournalReplay
 from astraflow_runtime.dataflow.state import PROMPTS, FlowState
 from astraflow_runtime.dataflow.tasks.cursor import PromptCursor
+from astraflow_runtime.dataflow.tasks.evaluation_tasks import ROLE, build_evaluation_set
 from astraflow_runtime.telemetry.logs import configure_logging
 from astraflow_wire.host import active_clock
 from astraflow_wire.host.disk import LOOK_S, replace_file, room_for, when_room
@@ -48,7 +49,6 @@ from astraflow_wire.status import Status
 
 log = logging.getLogger("astraflow.dataflow")
 
-ROLE = "dataflow"
 FAREWELL_S = 10.0
 PORT_OF_BEFORE_S = 10.0
 """How long a restarted dataflow waits for its old port: a client of any service on this host may have got
@@ -115,16 +115,12 @@ def build_state(
         return PolicyPipeline(named)
 
     prompts = build(Kind.PROMPT_SOURCE, config.prompts, "", "prompts")
+    if len(prompts) < 1:
+        raise PromptError("[prompts] has no prompts; at least one is needed")
     eval_sets = {
-        name: build(Kind.PROMPT_SOURCE, table, "", f"eval-{name}")
-        for name, table in config.eval.sets.items()
+        name: build_evaluation_set(config, directory, token, catalog, name)
+        for name in config.eval.sets
     }
-    for place, source in [
-        ("[prompts]", prompts),
-        *((f"[eval.sets.{k}]", v) for k, v in eval_sets.items()),
-    ]:
-        if len(source) < 1:
-            raise PromptError(f"{place} has no prompts; at least one is needed")
     rule = build(Kind.DATA_POLICY, config.balance, "", "balance")
     metrics = directory / "metrics.jsonl"
     if not isinstance(rule, Scale):

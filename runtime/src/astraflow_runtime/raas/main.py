@@ -21,11 +21,10 @@ from astraflow_core.hooks import Hooks
 from astraflow_core.protocols.engine import PauseMode
 from astraflow_core.protocols.transport import Transport
 from astraflow_runtime.device_turn import FOLDER, SharedDeviceLock
+from astraflow_runtime.raas.engines.building import as_replicas, build_engines, initial_version
 from astraflow_runtime.raas.engines.colocation import OWN_DEVICES, Devices, SharedDevices
-from astraflow_runtime.raas.engines.host_process import EngineHostProcess, HostSettings
 from astraflow_runtime.raas.engines.refresh import WeightRefresh
 from astraflow_runtime.raas.engines.replica import Replica
-from astraflow_runtime.raas.engines.replicas import Replicas
 from astraflow_runtime.raas.engines.supervised_engine import SupervisedEngine
 from astraflow_runtime.raas.episodes.episodes import TaskRunner
 from astraflow_runtime.raas.episodes.loop_watchdog import WARN_S, LoopWatchdog
@@ -135,31 +134,18 @@ class _Raas:
         for policy in self.handles:
             self._served_changed(policy)
 
-    async def _start_host(self, settings: HostSettings, attempt: int) -> EngineHostProcess:
-        async with self.devices.use():
-            return await EngineHostProcess.start(settings, attempt)
-
     def _engines(self, policy: str) -> list[SupervisedEngine]:
-        count = self.config.served[policy].engine.replicas
-        engines: list[SupervisedEngine] = []
-        for replica in range(count):
-            settings = HostSettings(
-                self.config,
-                self.directory,
-                self.name,
-                policy,
-                self.token,
-                self.sockets.path,
-                replica,
-            )
-            engine = SupervisedEngine(
-                policy,
-                partial(self._start_host, settings),
-                replica if count > 1 else None,
-                needed=lambda: all(each.host is None for each in engines),
-            )
+        engines = build_engines(
+            self.config,
+            self.directory,
+            self.name,
+            policy,
+            self.token,
+            self.sockets.path,
+            self.devices,
+        )
+        for engine in engines:
             engine.changed = partial(self._served_changed, policy)
-            engines.append(engine)
         return engines
 
     def _refresh(self, policy: str) -> WeightRefresh:
@@ -192,22 +178,16 @@ class _Raas:
         self.service.served_changed()
 
     def _handle(self, policy: str) -> PolicyHandle:
-        served = self.config.served[policy]
-        tokenizer = FolderTokenizer(Path(served.model))
-        replicas = [
-            Replica(number, engine, self._version_of(policy, number))
-            for number, engine in enumerate(self.engines[policy])
-        ]
-        together = Replicas(replicas, self.config.run.deadline_s)
-        return PolicyHandle(together, tokenizer, served.frozen)
+        served, engines = self.config.served[policy], self.engines[policy]
+        replicas = as_replicas(engines, self._version_of(policy), self.config.run.deadline_s)
+        return PolicyHandle(replicas, FolderTokenizer(Path(served.model)), served.frozen)
 
-    def _version_of(self, policy: str, number: int) -> Callable[[], int | None]:
-        """What a replica serves: a frozen engine its one version, 0, as soon as it has started."""
-        if policy in self.refreshes:
-            refresh = self.refreshes[policy].replicas[number]
-            return lambda: refresh.serving
-        engine = self.engines[policy][number]
-        return lambda: 0 if engine.host is not None else None
+    def _version_of(self, policy: str) -> Callable[[int], int | None]:
+        """What each replica serves."""
+        if policy not in self.refreshes:
+            return partial(initial_version, self.engines[policy])
+        refreshes = self.refreshes[policy].replicas
+        return lambda number: refreshes[number].serving
 
     def _all_engines(self) -> list[SupervisedEngine]:
         return [engine for engines in self.engines.values() for engine in engines]

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import sys
 import tempfile
 from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +29,7 @@ from astraflow_runtime.models.folders import resolve_models
 from astraflow_runtime.models.resolver import ModelResolver
 from astraflow_runtime.raas.episodes.dry_process import VARIABLE, dry_call, longest_s
 from astraflow_runtime.raas.episodes.tokenizer import FolderTokenizer
+from astraflow_runtime.telemetry.redirecting import said_to
 from astraflow_wire.host.sockets import socket_folder
 from astraflow_wire.http.auth import new_token
 
@@ -151,7 +149,7 @@ def _run_and_judged(
 ) -> Iterator[Finding]:
     """The findings of a start, or why there are none with the last lines of what was said."""
     try:
-        with _said_to(log):
+        with said_to(log):
             findings = asyncio.run(measured)
     except (AstraFlowError, ValueError) as error:
         # What a user can mend is told in full by the error itself.
@@ -234,21 +232,3 @@ def _prompts(catalog: Catalog, config: RunConfig, directory: Path) -> PromptSour
     context = component_context(config, directory, "launcher", "", "prompts", "")
     source: PromptSource = catalog.build(Kind.PROMPT_SOURCE, config.prompts, context)
     return source
-
-
-@contextlib.contextmanager
-def _said_to(log: Path) -> Iterator[None]:
-    """What this process and its children write to their output goes to a file meanwhile: the doctor's own
-    output is its findings."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    kept = os.dup(1), os.dup(2)
-    try:
-        with log.open("a") as file, redirect_stdout(file), redirect_stderr(file):
-            os.dup2(file.fileno(), 1)
-            os.dup2(file.fileno(), 2)
-            yield
-    finally:
-        for number, copy in zip((1, 2), kept, strict=True):
-            os.dup2(copy, number)
-            os.close(copy)

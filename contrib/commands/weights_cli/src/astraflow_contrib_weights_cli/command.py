@@ -12,7 +12,7 @@ from astraflow_runtime.cli.output import print_json, print_line, print_table
 from astraflow_runtime.cli.run_directory import add_run, find_run
 
 if TYPE_CHECKING:
-    from astraflow_contrib_weights_cli.weights_of import WeightsOf
+    from astraflow_runtime.cli.running.weights_of import WeightsOf
 
 _SUBJECTS = {
     "ls": "the versions that were announced, and whether they can still be fetched",
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it; errors of use exit with 2, weights that are wrong or cannot be had with 1."""
-    from astraflow_contrib_weights_cli.weights_of import WeightsOf
+    from astraflow_runtime.cli.running.weights_of import WeightsOf
 
     directory = find_run(arguments.run)
     with tempfile.TemporaryDirectory(prefix="astraflow-weights-") as scratch:

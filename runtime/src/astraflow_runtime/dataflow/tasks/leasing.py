@@ -13,6 +13,7 @@ from astraflow_runtime.dataflow.journal.entries import (
 )
 from astraflow_runtime.dataflow.state import FlowState
 from astraflow_runtime.dataflow.tasks.admission import turned
+from astraflow_runtime.dataflow.tasks.evaluation_tasks import evaluation_sampling
 from astraflow_runtime.dataflow.tasks.lease_refusals import lease_refusal
 from astraflow_runtime.dataflow.tasks.queue import TaskRecord, TaskTable
 from astraflow_wire.limits import MAX_WAITS
@@ -49,11 +50,7 @@ class Leasing:
             min_p=config.sampling.min_p,
             stop=list(config.sampling.stop),
         )
-        self._eval_sampling = SamplingMessage(
-            max_tokens=config.sampling.max_tokens,
-            temperature=config.eval.temperature,
-            stop=list(config.sampling.stop),
-        )
+        self._eval_sampling = evaluation_sampling(config)
 
     def register(self, message: RegisterRaas) -> RaasRegistered:
         """A RaaS arrives; what it held under this name before returns to the queue."""

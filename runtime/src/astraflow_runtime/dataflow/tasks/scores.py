@@ -43,6 +43,20 @@ def score_prompt(
     return scores
 
 
+def score_together(
+    episodes: Sequence[dict[str, PromptScore]],
+) -> dict[str, PromptScore]:
+    """The score of one prompt whose episodes were scored one by one; a policy without a trajectory in one of them did not
+    solve it there."""
+    together = {}
+    for policy in dict.fromkeys(policy for scores in episodes for policy in scores):
+        own = [scores[policy] for scores in episodes if policy in scores]
+        rewards = tuple(reward for score in own for reward in score.rewards)
+        count = max(len(episodes), len(rewards))
+        together[policy] = PromptScore(count, sum(score.correct for score in own), rewards)
+    return together
+
+
 @dataclass(slots=True)
 class SetScore:
     """Running scores of one set; ``failed`` prompts gave no result and are not in ``n``."""

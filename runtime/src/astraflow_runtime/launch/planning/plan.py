@@ -41,7 +41,7 @@ def plan(config: RunConfig, directory: Path, token: str, restarts: int) -> list[
 
     specs = [spec("dataflow", "dataflow", sys.executable, *service("dataflow"), "--stay")]
     for policy, table in config.policies.items():
-        python = _python(table, config, restarts if config.checkpoint.every else 0)
+        python = trainer_command(table, config, restarts if config.checkpoint.every else 0)
         argv = (*python, *service("trainer"), "--policy", policy)
         specs.append(spec(f"trainer-{policy}", "trainer", *argv, ranks=table.trainer.ranks))
     origin = {ORIGIN: secrets.token_hex(8)}
@@ -62,7 +62,8 @@ def started_anew(spec: ProcessSpec, restarts: int) -> ProcessSpec:
     return replace(spec, environment={**spec.environment, START: str(restarts)})
 
 
-def _python(table: PolicyTable, config: RunConfig, restarts: int) -> tuple[str, ...]:
+def trainer_command(table: PolicyTable, config: RunConfig, restarts: int) -> tuple[str, ...]:
+    """Interpreter and arguments that start the ranks of a trainer, before the module."""
     python = table.trainer.python or sys.executable
     if table.trainer.ranks == 1:
         return (python,)

@@ -47,6 +47,15 @@ class TaskFailed(Exception):
         super().__init__(text)
 
 
+@dataclass(frozen=True, slots=True)
+class PlayedEpisodes:
+    """What came of the episodes of a task: a trajectory each, ``None`` where the workflow rejected it, and how many were
+    ``late``."""
+
+    outcomes: list[Trajectory | None]
+    late: int
+
+
 @dataclass
 class EpisodeCounters:
     """What the episodes of a RaaS add up to."""
@@ -81,6 +90,12 @@ class TaskRunner:
     ) -> bytes:
         """The push body of the task's group; :class:`TaskFailed` if there is none. ``episode_ended`` is
         called for each episode, however it ended. ``incarnation`` is that of this RaaS when it took the task."""
+        return self.body_of(task, await self.play(task, episode_ended), incarnation)
+
+    async def play(
+        self, task: Task, episode_ended: Callable[[], None] = lambda: None
+    ) -> PlayedEpisodes:
+        """The same as trajectories."""
         prompt = Prompt(task.prompt_id, task.data)
         engines = {name: self._engine(handle, task) for name, handle in self.policies.items()}
         scoring: set[asyncio.Task[Any] | None] = set()
@@ -107,7 +122,7 @@ class TaskRunner:
                 episode.cancel()
             # Nobody else reads what the others raised.
             await asyncio.gather(*episodes, return_exceptions=True)
-        return self._push_body(task, played, len(late), incarnation)
+        return PlayedEpisodes(played, len(late))
 
     @property
     def callers(self) -> dict[CodeType, str]:
@@ -148,16 +163,11 @@ class TaskRunner:
         pinned = task.pinned.get(handle.replicas.policy)
         return TaskPolicyEngine(handle, sampling, pinned, turns=self.turns)
 
-    def _push_body(
-        self,
-        task: Task,
-        played: list[Trajectory | None],
-        late: int,
-        incarnation: int,
-    ) -> bytes:
-        kept = tuple(trajectory for trajectory in played if trajectory is not None)
-        rejected = len(played) - len(kept)
-        self.counters.episodes += len(played)
+    def body_of(self, task: Task, played: PlayedEpisodes, incarnation: int = 0) -> bytes:
+        """The push body of a task's episodes, which are counted."""
+        kept = tuple(trajectory for trajectory in played.outcomes if trajectory is not None)
+        rejected = len(played.outcomes) - len(kept)
+        self.counters.episodes += len(played.outcomes)
         self.counters.rejected += rejected
         shown = [sequence for trajectory in kept[:1] for sequence in trajectory.sequences]
         return encode_group(
@@ -165,7 +175,7 @@ class TaskRunner:
             self.raas,
             incarnation=incarnation,
             rejected=rejected,
-            late=late,
+            late=played.late,
             eval_set=task.eval_set,
             turns=shown_turns(shown, lambda policy: self.policies[policy].tokenizer.decode),
         )

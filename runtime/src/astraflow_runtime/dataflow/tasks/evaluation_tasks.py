@@ -1,0 +1,36 @@
+"""What an evaluation asks for, in a run and by the command: its prompts, and how they are sampled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from astraflow_core.catalog import Catalog
+from astraflow_core.component import Kind
+from astraflow_core.config.load import component_context
+from astraflow_core.config.models import RunConfig
+from astraflow_core.errors import PromptError
+from astraflow_core.protocols.prompt_source import PromptSource
+from astraflow_wire.messages import SamplingMessage
+
+ROLE = "dataflow"
+"""Sources are seeded as those of this role, whoever builds them: so their prompts are the same."""
+
+
+def build_evaluation_set(
+    config: RunConfig, directory: Path, token: str, catalog: Catalog, name: str
+) -> PromptSource:
+    """The prompts of ``[eval.sets.NAME]``; :class:`PromptError` if there are none."""
+    context = component_context(config, directory, ROLE, "", f"eval-{name}", token)
+    source: PromptSource = catalog.build(Kind.PROMPT_SOURCE, config.eval.sets[name], context)
+    if len(source) < 1:
+        raise PromptError(f"[eval.sets.{name}] has no prompts; at least one is needed")
+    return source
+
+
+def evaluation_sampling(config: RunConfig) -> SamplingMessage:
+    """As evaluations sample: at a temperature of their own, from all tokens."""
+    return SamplingMessage(
+        max_tokens=config.sampling.max_tokens,
+        temperature=config.eval.temperature,
+        stop=list(config.sampling.stop),
+    )
