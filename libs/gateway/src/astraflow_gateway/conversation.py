@@ -27,7 +27,7 @@ class NoMoreTurns(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ModelTurn:
     """What a policy said: ``reply`` has its ``content``, ``reasoning`` and ``tool_calls``, ``call`` the prompt, the
     sampled ids, their log-probs and versions. ``finish`` is "stop", "length" or "tool_calls"."""
 
@@ -46,7 +46,7 @@ class Conversation:
     policy: str
     messages: list[Message] = field(default_factory=list)
     tools: Sequence[Mapping[str, Any]] = ()
-    turns: list[Turn] = field(default_factory=list, init=False)
+    turns: list[ModelTurn] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         given, self.messages = self.messages, []
@@ -77,7 +77,7 @@ class Conversation:
 
     async def reply(
         self, *, max_tokens: int | None = None, stop: Iterable[str] = (), tool_choice: str = "auto"
-    ) -> Turn:
+    ) -> ModelTurn:
         """Sample the policy's next message and append it. ``max_tokens`` and ``stop`` can only make it shorter than the
         run's sampling does; ``tool_choice`` is "auto", "none", "required" or the name of a tool.
 
@@ -101,12 +101,12 @@ class Conversation:
         (choice,) = answer.choices
         if choice.call is None:
             raise NoMoreTurns("budget", f"policy {self.policy!r}: {choice.reply.content}")
-        turn = Turn(choice.reply, choice.finish, choice.call)
+        turn = ModelTurn(choice.reply, choice.finish, choice.call)
         self.turns.append(turn)
         self.messages.append(turn.reply.message)
         return turn
 
-    def reward(self, turn: Turn, value: float) -> None:
+    def reward(self, turn: ModelTurn, value: float) -> None:
         """Say what ``turn`` earned; it is added to what was said before. It becomes the reward of the turn's last token
         (:attr:`Sequence.turn_rewards <astraflow_core.types.Sequence>`)."""
         rewards = self.episode.graph.turn_rewards
