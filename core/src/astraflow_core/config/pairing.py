@@ -11,10 +11,12 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from astraflow_core.catalog import Selected
-    from astraflow_core.config.models import PolicyTable, RunConfig
+    from astraflow_core.config.models import FrozenEngineTable, PolicyTable, RunConfig
 
 Components = Mapping[str, tuple["Selected", "BaseModel | None"]]
 """Dotted path of a component table → what it selected and its validated keys."""
+_Used = tuple[str, str, frozenset[str]]
+"""Dotted path of a component table, what it uses, and the capabilities of that."""
 
 
 def pairing_lines(config: RunConfig, components: Components) -> list[str]:
@@ -22,6 +24,8 @@ def pairing_lines(config: RunConfig, components: Components) -> list[str]:
     lines = []
     for name, policy in config.policies.items():
         lines += _of_policy(config, f"policies.{name}", policy, components)
+    for name, engine in config.engines.items():
+        lines += _of_follower(config, f"engines.{name}", engine, components)
     launcher = components.get("launcher")
     if config.run.colocated and launcher and "local" not in launcher[0].component.capabilities:
         lines.append(
@@ -76,6 +80,50 @@ def _of_balance(config: RunConfig, components: Components) -> list[str]:
     return lines
 
 
+def _of_follower(
+    config: RunConfig, where: str, table: FrozenEngineTable, components: Components
+) -> list[str]:
+    if table.follows is None:
+        return []
+    if (policy := config.policies.get(table.follows)) is None:
+        return [
+            f"{where}.follows: {table.follows!r} is not a policy of this run; there are {', '.join(config.policies)}"
+        ]
+    transport = components[f"policies.{table.follows}.transport"][0].component
+    engine = components[where][0].component
+    lines = _of_refresh(
+        config.raas.pause,
+        (where, policy.transport.use, transport.capabilities),
+        (where, table.use, engine.capabilities),
+        "it cannot follow a policy; name another engine",
+    )
+    if table.model != policy.model:
+        lines.append(
+            f"{where}.model: must be that of policies.{table.follows}, whose versions it serves"
+        )
+    return lines
+
+
+def _of_refresh(pause: str, transport: _Used, engine: _Used, frozen: str) -> list[str]:
+    """What keeps an engine from loading the versions that a transport brings; ``frozen`` says what that means for one
+    that never does."""
+    (where, _, can_bring), (engine_path, use, can_serve) = transport, engine
+    problems = pairing_problems("transport", transport[1], can_bring, "engine", use, can_serve)
+    lines = [f"{where}: {problem}" for problem in problems]
+    if "frozen" in can_serve:
+        return [*lines, f"{engine_path}: {use!r} is frozen and takes no weights, so {frozen}"]
+    if f"pause.{pause}" not in can_serve:
+        modes = sorted(
+            flag.removeprefix("pause.") for flag in can_serve if flag.startswith("pause.")
+        )
+        lines.append(
+            f"raas.pause: {pause!r} needs engine capability pause.{pause}; {use!r} of "
+            f"{engine_path.removesuffix('.engine')} "
+            f"{'offers ' + ', '.join(modes) if modes else 'declares no pause mode'}"
+        )
+    return lines
+
+
 def _of_policy(
     config: RunConfig, where: str, policy: PolicyTable, components: Components
 ) -> list[str]:
@@ -83,32 +131,13 @@ def _of_policy(
         components[f"{where}.{key}"][0] for key in ("trainer", "engine", "transport", "algorithm")
     )
     can_train, can_serve = trainer.component.capabilities, engine.component.capabilities
-    lines = [
-        f"{where}.transport: {problem}"
-        for problem in pairing_problems(
-            "transport",
-            policy.transport.use,
-            transport.component.capabilities,
-            "engine",
-            policy.engine.use,
-            can_serve,
-        )
-    ]
-    if "frozen" in can_serve:
-        name = where.rpartition(".")[2]
-        lines.append(
-            f"{where}.engine: {policy.engine.use!r} is frozen and takes no weights, so nothing that it serves "
-            f"can be trained; name another engine, or move it to [engines.{name}]"
-        )
-    pause = f"pause.{config.raas.pause}"
-    if "frozen" not in can_serve and pause not in can_serve:
-        modes = sorted(
-            flag.removeprefix("pause.") for flag in can_serve if flag.startswith("pause.")
-        )
-        lines.append(
-            f"raas.pause: {config.raas.pause!r} needs engine capability {pause}; {policy.engine.use!r} of "
-            f"{where} {'offers ' + ', '.join(modes) if modes else 'declares no pause mode'}"
-        )
+    name = where.rpartition(".")[2]
+    lines = _of_refresh(
+        config.raas.pause,
+        (f"{where}.transport", policy.transport.use, transport.component.capabilities),
+        (f"{where}.engine", policy.engine.use, can_serve),
+        f"nothing that it serves can be trained; name another engine, or move it to [engines.{name}]",
+    )
     if config.run.colocated and "sleep" not in can_serve:
         lines.append(
             f"run.colocated: needs engine capability sleep; {policy.engine.use!r} of {where} lacks it"

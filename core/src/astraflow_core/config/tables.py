@@ -39,7 +39,7 @@ class TablePlace:
     def core_keys(self) -> frozenset[str]:
         """Keys of the table that belong to the core."""
         own = frozenset(self.model.model_fields)
-        return own | FrozenEngineTable.TRAINING if self.model is FrozenEngineTable else own
+        return own | FrozenEngineTable.training_keys() if self.model is FrozenEngineTable else own
 
 
 _OF_POLICY: tuple[tuple[str, Kind, type[ComponentTable]], ...] = (

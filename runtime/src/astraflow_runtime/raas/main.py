@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
@@ -23,6 +23,7 @@ from astraflow_core.protocols.transport import Transport
 from astraflow_runtime.device_turn import FOLDER, SharedDeviceLock
 from astraflow_runtime.raas.engines.building import as_replicas, build_engines, initial_version
 from astraflow_runtime.raas.engines.colocation import OWN_DEVICES, Devices, SharedDevices
+from astraflow_runtime.raas.engines.following import FollowingRefresh
 from astraflow_runtime.raas.engines.refresh import WeightRefresh
 from astraflow_runtime.raas.engines.replica import Replica
 from astraflow_runtime.raas.engines.supervised_engine import SupervisedEngine
@@ -47,6 +48,7 @@ from astraflow_wire.http.server import Server
 
 log = logging.getLogger("astraflow.raas")
 CLOSE_S = 3.0
+R = TypeVar("R", bound=WeightRefresh)
 
 
 def serve(config: RunConfig, directory: Path, token: str, dataflow_url: str, name: str) -> int:
@@ -101,14 +103,32 @@ class _Raas:
         self.shared = self._shared_devices()
         self.devices: Devices = self.shared or OWN_DEVICES
         self.engines = {name: self._engines(name) for name in config.served}
-        self.refreshes = {policy: self._refresh(policy) for policy in config.policies}
+        self.refreshes = {
+            policy: self._refresh(policy, policy, WeightRefresh) for policy in config.policies
+        }
+        self.followers = {
+            name: self._refresh(
+                name,
+                table.follows,
+                partial(FollowingRefresh, follows=table.follows, behind=table.behind),
+            )
+            for name, table in config.engines.items()
+            if table.follows is not None
+        }
         self.handles = {name: self._handle(name) for name in config.served}
         given = load_user_objects(directory)
         self.scorer = build_scorer(config, catalog, directory, name, token, given)
         workflow = build_workflow(config, catalog, directory, name, token, given)
         self.runner = TaskRunner(name, workflow, self.scorer, self.handles)
         self.service = RaasService(
-            name, config, self.client, self.runner, self.handles, self.refreshes, self.devices
+            name,
+            config,
+            self.client,
+            self.runner,
+            self.handles,
+            self.refreshes,
+            self.devices,
+            list(self.followers.values()),
         )
         if self.shared is not None:
             self.shared.replicas = self._sleepers()
@@ -148,25 +168,26 @@ class _Raas:
             engine.changed = partial(self._served_changed, policy)
         return engines
 
-    def _refresh(self, policy: str) -> WeightRefresh:
+    def _refresh(self, name: str, policy: str, build: Callable[..., R]) -> R:
+        """What brings versions of ``policy`` into the engines ``name``."""
         config = self.config
         context = component_context(
             config, self.directory, role="raas", policy=policy, name=self.name, token=self.token
         )
-        context = replace(context, directory=self.state / f"transport-{policy}")
+        context = replace(context, directory=self.state / f"transport-{name}")
         table = config.policies[policy].transport
         transport: Transport = self.catalog.build(Kind.TRANSPORT, table, context)
-        refresh = WeightRefresh(
-            self.engines[policy],
+        refresh = build(
+            self.engines[name],
             transport.receiver(),
             cast(PauseMode, config.raas.pause),
             deadline_s=config.run.deadline_s,
             drain_s=config.run.deadline_s + config.run.episode_deadline_s,
             devices=self.devices,
         )
-        for engine in self.engines[policy]:
+        for engine in self.engines[name]:
             engine.changed = partial(self._changed, refresh)
-        refresh.served_changed = partial(self._served_changed, policy)
+        refresh.served_changed = partial(self._served_changed, name)
         return refresh
 
     def _changed(self, refresh: WeightRefresh) -> None:
@@ -184,10 +205,14 @@ class _Raas:
 
     def _version_of(self, policy: str) -> Callable[[int], int | None]:
         """What each replica serves."""
-        if policy not in self.refreshes:
+        refresh = self.refreshes.get(policy) or self.followers.get(policy)
+        if refresh is None:
             return partial(initial_version, self.engines[policy])
-        refreshes = self.refreshes[policy].replicas
-        return lambda number: refreshes[number].serving
+        replicas = refresh.replicas
+        return lambda number: replicas[number].serving
+
+    def _all_refreshes(self) -> list[WeightRefresh]:
+        return [*self.refreshes.values(), *self.followers.values()]
 
     def _all_engines(self) -> list[SupervisedEngine]:
         return [engine for engines in self.engines.values() for engine in engines]
@@ -214,7 +239,7 @@ class _Raas:
         parts: list[Coroutine[Any, Any, None]] = [
             self._leave_address(server.url),
             *(engine.run() for engine in self._all_engines()),
-            *(refresh.run() for refresh in self.refreshes.values()),
+            *(refresh.run() for refresh in self._all_refreshes()),
             *([] if self.shared is None else [self.shared.run()]),
             self._stopped(),
             self._serve_when_scorer_runs(),
@@ -262,7 +287,7 @@ class _Raas:
         await asyncio.gather(*tasks, return_exceptions=True)
         if isinstance(self.scorer, RewardPool):
             await self.scorer.close()
-        await asyncio.gather(*(refresh.close(CLOSE_S) for refresh in self.refreshes.values()))
+        await asyncio.gather(*(refresh.close(CLOSE_S) for refresh in self._all_refreshes()))
         await self.client.aclose()
         await server.stop()
         self.sockets.close()

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from astraflow_core.config.models import RunConfig
@@ -15,6 +15,7 @@ from astraflow_core.errors import AstraFlowError, DeadlineExceeded, RaasRefused,
 from astraflow_core.types import Announcement
 from astraflow_runtime.raas.admission import AdmissionLimit
 from astraflow_runtime.raas.engines.colocation import OWN_DEVICES, Devices
+from astraflow_runtime.raas.engines.following import FollowingRefresh
 from astraflow_runtime.raas.engines.probing import Probes
 from astraflow_runtime.raas.engines.refresh import WeightRefresh
 from astraflow_runtime.raas.episodes.episodes import TaskFailed, TaskRunner
@@ -34,7 +35,8 @@ LEAVE_S = 3.0
 
 
 class RaasService:
-    """One RaaS as the dataflow sees it. ``policies`` and ``refreshes`` are by policy."""
+    """One RaaS as the dataflow sees it. ``policies`` and ``refreshes`` are by policy; ``followers`` hear of the same
+    versions."""
 
     def __init__(
         self,
@@ -45,11 +47,12 @@ class RaasService:
         policies: Mapping[str, PolicyHandle],
         refreshes: Mapping[str, WeightRefresh],
         devices: Devices = OWN_DEVICES,
+        followers: Sequence[FollowingRefresh] = (),
     ) -> None:
         self.name, self.config = name, config
         self.stopping = asyncio.Event()
         self._runner = runner
-        self._policies, self._refreshes = policies, refreshes
+        self._policies, self._refreshes, self._followers = policies, refreshes, followers
         self._devices = devices
         self._tasks: dict[str, tuple[messages.Task, asyncio.Task[None]]] = {}
         self._running = 0
@@ -203,16 +206,18 @@ class RaasService:
     def _take_news(self, news: messages.Notices) -> None:
         for entry in news.announcements:
             if (refresh := self._refreshes.get(entry.policy)) is not None:
-                refresh.hear(
-                    Announcement(
-                        entry.policy,
-                        entry.version,
-                        entry.transport,
-                        tuple(entry.endpoints),
-                        entry.digest,
-                        entry.size,
-                    )
+                announcement = Announcement(
+                    entry.policy,
+                    entry.version,
+                    entry.transport,
+                    tuple(entry.endpoints),
+                    entry.digest,
+                    entry.size,
                 )
+                refresh.hear(announcement)
+                for follower in self._followers:
+                    if follower.follows == entry.policy:
+                        follower.hear(announcement)
                 self.probes.hear(entry)
         for policy, refresh in self._refreshes.items():
             refresh.pin(news.pins.get(policy))
@@ -354,7 +359,8 @@ class RaasService:
 
     def waits(self) -> list[messages.Wait]:
         """What this RaaS waits for."""
-        found = [wait for refresh in self._refreshes.values() for wait in refresh.waits()]
+        refreshes = (*self._refreshes.values(), *self._followers)
+        found = [wait for refresh in refreshes for wait in refresh.waits()]
         found += [wait for handle in self._policies.values() for wait in handle.replicas.waits()]
         found += [wait for wait in (self._devices.wait(),) if wait is not None]
         return [

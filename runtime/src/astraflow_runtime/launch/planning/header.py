@@ -38,7 +38,12 @@ def header(prepared: Prepared) -> str:
         rows.append((name, ", ".join(used)))
         rows.append(("", policy.model))
     for name, engine in config.engines.items():
-        rows.append((name, f"frozen, engine {shown(f'engines.{name}', engine.use)}"))
+        kept = (
+            "frozen"
+            if engine.follows is None
+            else f"follows {engine.follows}, {engine.behind} behind"
+        )
+        rows.append((name, f"{kept}, engine {shown(f'engines.{name}', engine.use)}"))
         rows.append(("", engine.model))
     count = config.raas.replicas
     rows.append(("rollout", f"{count} RaaS, staleness at most {config.run.max_staleness}"))

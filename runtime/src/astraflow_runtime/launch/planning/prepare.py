@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from astraflow_core.config.load import (
     load_config,
 )
 from astraflow_core.config.models import ComponentTable, RunConfig
-from astraflow_core.config.own_modules import folder_of_module
+from astraflow_core.config.own_modules import AT_START
 from astraflow_core.errors import (
     AstraFlowError,
     ConfigError,
@@ -238,7 +239,7 @@ def described_plugins(loaded: LoadedConfig) -> list[dict[str, Any]]:
         entry["components"][path] = selected.component.name
         provides = f"{selected.kind}/{selected.component.name}"
         entry["provides"] = sorted({*entry.get("provides", ()), provides})
-        if not selected.packaged and (folder := folder_of_module(selected.component.target)):
+        if not selected.packaged and (folder := _folder_of_module(selected.component.target)):
             entry["folder"] = folder
     for name in loaded.config.plugins.enable:
         plugin = loaded.catalog.plugin(name)
@@ -282,3 +283,15 @@ def _new_directory(config: RunConfig) -> Path:
     raise UserError(
         f"run.directory: {str(base)!r} has 999 runs {name!r} already; choose another name"
     )
+
+
+def _folder_of_module(reference: str) -> str | None:
+    """The folder from which the module of ``"module:attr"`` was imported; ``None`` if every process of this
+    interpreter finds it there, wherever it is started."""
+    module: Any = sys.modules.get(reference.partition(":")[0].partition(".")[0])
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return None
+    folder = Path(file).parent.parent if hasattr(module, "__path__") else Path(file).parent
+    everywhere = str(folder) in AT_START and folder != Path.cwd()
+    return None if everywhere else str(folder.resolve())

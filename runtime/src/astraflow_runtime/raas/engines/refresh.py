@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from astraflow_core.protocols.engine import PauseMode
 from astraflow_core.protocols.transport import Receiver
@@ -126,10 +127,13 @@ class WeightRefresh:
         """Refresh until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
-                for replica in self.replicas:
-                    group.create_task(replica.run())
+                for part in self._parts():
+                    group.create_task(part)
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
+
+    def _parts(self) -> list[Coroutine[Any, Any, None]]:
+        return [replica.run() for replica in self.replicas]
 
     async def close(self, deadline_s: float) -> None:
         """Release everything that was fetched."""
