@@ -47,6 +47,8 @@ KIND_OF_FOLDER = {
 }
 KINDS = {*KIND_OF_FOLDER.values(), "workflow", "environment", "reward", "prompt_source", "launcher"}
 PICKLING = {"pickle", "cloudpickle", "dill", "marshal", "shelve"}
+CONFINED = "libs/sandbox/src/astraflow_sandbox/confinement.py"
+"""Becomes the program of a policy, when the kernel has confined its process."""
 PICKLE_HOMES = {
     "runtime/src/astraflow_runtime/launch/planning/user_objects.py",  # writes
     "runtime/src/astraflow_runtime/raas/user_objects.py",  # reads
@@ -310,6 +312,8 @@ def test_nothing_decodes_code_from_data() -> None:
                 continue
             called = ast.unparse(node.func)
             given = {k.arg: ast.unparse(k.value) for k in node.keywords}
+            if called == "exec" and where(file) == CONFINED:
+                continue
             if (
                 called in ("eval", "exec", "os.system", "os.popen")
                 or given.get("shell", "False") != "False"

@@ -90,6 +90,10 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "astraflow_environments.keys",
         "astraflow_environments.pool",
     ),
+    "Workflows and rewards that run programs": (
+        "astraflow_sandbox.code_runner",
+        "astraflow_sandbox.subprocess_runner",
+    ),
     "Tests": (
         "astraflow_testing.conformance.*",
         "astraflow_testing.scripted_policies",

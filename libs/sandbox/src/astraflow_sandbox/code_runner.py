@@ -1,0 +1,54 @@
+"""The seam between those who need a program run and the sandbox that runs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from astraflow_core.errors import WorkflowError
+
+Ending = Literal["exited", "cpu", "deadline", "output"]
+
+
+class SandboxFailed(WorkflowError):
+    """The sandbox could not run a program, for a reason that the program has no part in: the episode has failed, and
+    its task is tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramLimits:
+    """What one program may use: ``cpu_s`` seconds of processor time, in whole seconds; ``deadline_s`` seconds of wall
+    time, more than ``cpu_s`` since the machine may be busy; ``memory_mb`` of address space for each of its processes;
+    ``file_mb`` for each file; ``output_bytes`` on standard output and on standard error each."""
+
+    cpu_s: int = 4
+    deadline_s: float = 30.0
+    memory_mb: int = 512
+    file_mb: int = 16
+    output_bytes: int = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramResult:
+    """How a program ended. ``code`` is its exit code, 128 + n if signal n killed it. ``ending``: by itself
+    (``exited``), or because it used up its processor time, its wall time or its output. Text that is no UTF-8 has
+    U+FFFD in its place."""
+
+    code: int
+    stdout: str
+    stderr: str
+    ending: Ending
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it ended by itself with code 0."""
+        return self.ending == "exited" and self.code == 0
+
+
+class CodeRunner(Protocol):
+    """Runs Python programs that nobody trusts, many at once."""
+
+    async def run(self, program: str, stdin: str = "") -> ProgramResult:
+        """Run ``program`` as a main module with ``stdin`` on its standard input. Whatever the program does is a result;
+        :class:`SandboxFailed` says that the sandbox itself failed. Nothing of the program is left when this returns
+        or is cancelled."""
