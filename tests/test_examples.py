@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -112,6 +114,61 @@ def test_an_agent_plays_the_episodes(user: User) -> None:
     ended = user.astraflow("run", EXAMPLES / "agent.toml", *arguments, deadline_s=280)
     assert ended.exit_code == 0, ended.text
     assert ended.summary["steps"] == 3 and "agent_calls 1.000" in ended.text
+
+
+SPOKEN = quote("".join(map(chr, range(32, 127))) + "\n", safe="")
+TABLE_TEAM = f"tiny:qwen3?hidden=8&layers=1&heads=1&kv_heads=1&context=4096&alphabet={SPOKEN}"
+TABLE_ENGINE = "astraflow_testing.table:TableEngine"
+ROOMY = f"{{ use = '{TABLE_ENGINE}', context = 4096 }}"
+TEAMS: dict[str, tuple[tuple[str, ...], dict[str, str], dict[str, float]]] = {
+    "verified_solver": (BOTH, {}, {"attempts": 2, "accepted": 0, "verdicts_unread": 1}),
+    "plan_and_solve": (("solver",), {}, {}),
+    "recursive": (("solver",), {}, {"turns": 1, "depth": 0}),
+    "selected_code": (("solver",), {}, {"chosen": 1, "choices_unread": 1}),
+    "tested_code": (
+        ("solver",),
+        {"tester": ""},
+        {"attempts": 1, "tests_read": 0, "tests_passed": 0},
+    ),
+    "self_play": (
+        ("solver",),
+        {"opponent": "follows = 'solver', behind = 1,", "judge": ""},
+        {"wins": 0, "losses": 0},
+    ),
+}
+"""Example -> its policies, its frozen engines with keys that they keep, and what the metrics of episodes are where models say nothing sensible."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", TEAMS)
+def test_a_team_trains_for_a_few_steps(user: User, name: str) -> None:
+    policies, frozen, expected = TEAMS[name]
+    steps = 8 if "opponent" in frozen else 3
+    overrides = [f"run.steps={steps}", "run.group_size=4", "sampling.max_tokens=8", "eval.every=4"]
+    for policy in policies:
+        overrides += [f"policies.{policy}.{key}" for key in TABLE if not key.startswith("engine")]
+        overrides += [f"policies.{policy}.engine={ROOMY}", f"policies.{policy}.batch_sequences=16"]
+        overrides += [f"policies.{policy}.model={TABLE_TEAM}", f"policies.{policy}.data=[]"]
+    for engine, kept in frozen.items():
+        keys = f"{kept} model = '{TABLE_TEAM}', context = 4096"
+        overrides.append(f"engines.{engine}={{ use = '{TABLE_ENGINE}', {keys} }}")
+    if "tested" not in name and "selected" not in name:
+        overrides.append("eval.sets.held_out.size=4")
+    arguments = [part for override in overrides for part in ("--set", override)]
+    ended = user.astraflow("run", EXAMPLES / f"{name}.toml", *arguments, deadline_s=280)
+    assert ended.exit_code == 0, ended.text
+    summary = ended.summary
+    assert summary["steps"] == steps and summary["failed"] == summary["lost"] == 0, summary
+    lines = (ended.run_directory / "metrics.jsonl").read_text().splitlines()
+    last = [line for line in map(json.loads, lines) if line.get("policy") == policies[-1]][-1]
+    means = {metric: value["mean"] for metric, value in last["episode_metrics"].items()}
+    assert means == expected
+    if "opponent" in frozen:
+        log = (ended.run_directory / "logs" / "raas-0.log").read_text()
+        first, *later = map(int, re.findall("'opponent' serves version (.*)", log))
+        assert first == 0 and later and max(later) < steps, "an older version, and then a newer one"
+    assert user.left_running() == []
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from pydantic import Field
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
-from astraflow_core.config.models import ConfigModel
+from astraflow_core.config.models import ConfigModel, PositiveInt
 from astraflow_core.errors import NonFiniteLoss, WeightsError, WrongVersion
 from astraflow_core.protocols.algorithm import Algorithm
 from astraflow_core.protocols.engine import PauseMode
@@ -90,6 +90,7 @@ class TableEngineConfig(ConfigModel):
     slots: Annotated[int, Field(ge=0)] = Field(
         0, description="Most requests at once; 0: any number."
     )
+    context: PositiveInt = Field(128, description="Most tokens of a sequence.")
 
 
 class TableEngine:
@@ -121,8 +122,8 @@ class TableEngine:
 
     @property
     def context_length(self) -> int:
-        """A table has room for little."""
-        return 128
+        """As the config says; a table has room for little."""
+        return self._config.context
 
     async def start(self, model: Path) -> None:
         """The table that the folder holds, or one of zeros over the model's vocabulary: uniform."""
