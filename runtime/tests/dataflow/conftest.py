@@ -246,8 +246,16 @@ class Bench:
         self.bodies[task.id] = body
         return self.flow.intake.accept(body)
 
-    def fail(self, task: Task, error: str = "boom", raas: str = "r0", fatal: bool = False) -> None:
-        self.flow.leasing.fail(FailTask(raas=raas, task=task.id, error=error, fatal=fatal))
+    def fail(
+        self,
+        task: Task,
+        error: str = "boom",
+        raas: str = "r0",
+        fatal: bool = False,
+        environment: str = "",
+    ) -> None:
+        told = FailTask(raas=raas, task=task.id, error=error, fatal=fatal, environment=environment)
+        self.flow.leasing.fail(told)
 
     def leave(self, raas: str = "r0") -> None:
         self.flow.leasing.leave(LeaveRaas(raas=raas, reason="test"))

@@ -11,7 +11,7 @@ from local_engine import LocalEngine, replicas_of
 from played import ask, fixed, once, rolled_out
 from raas_run import task
 
-from astraflow_core.errors import WorkflowError
+from astraflow_core.errors import EnvironmentFailed, WorkflowError
 from astraflow_core.types import GenerateResult, Sampling, Sequence, Trajectory
 from astraflow_engine_host.protocol import HostGone
 from astraflow_runtime.raas.episodes.episodes import TaskFailed, TaskRunner
@@ -408,3 +408,13 @@ def test_a_group_of_which_nothing_is_done_at_the_group_deadline_has_failed(handl
 
     with pytest.raises(TaskFailed, match=r"4 of 4 .* deadline of 0.1 s \(\[run\] group_deadline_s"):
         rolled_out(handle, hangs, group_deadline_s=0.1)
+
+
+@pytest.mark.parametrize(("kind", "told"), [("timeout", "timeout"), ("No such!", "other")])
+def test_an_environment_that_fails_is_no_reward_and_names_its_kind(handle, kind, told):
+    async def play(engines, prompt):
+        raise EnvironmentFailed(kind, "environment 'maze' gave no answer")
+
+    with pytest.raises(TaskFailed, match="prompt 'p0': .*'maze' gave no answer") as caught:
+        rolled_out(handle, play, fixed)
+    assert (caught.value.environment, caught.value.fatal) == (told, False)

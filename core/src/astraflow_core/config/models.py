@@ -170,6 +170,10 @@ class RunTable(ConfigModel):
         description="Failed tasks in a row, with no success between, after which a RaaS gets no more tasks; the "
         "run ends when no RaaS is left.",
     )
+    max_environment_failures: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.5,
+        description="Share of the last 50 attempts of tasks that environments may fail; above it the run ends.",
+    )
     deadline_s: Seconds = Field(
         default=120.0,
         description="Longest silence of a service before it counts as lost. One that the run cannot do "

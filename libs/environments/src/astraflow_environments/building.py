@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +17,6 @@ from astraflow_core.types import ComponentContext
 from astraflow_engine_host.failures import describe
 
 WHERE = "workflow.environment"
-_KIND = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +52,8 @@ class ChosenEnvironment:
 def failure_of(error: Exception) -> EnvironmentFailed | UserError:
     """What a call of an environment raised, as everybody else is told of it: a mistake of the user as it is, since no
     attempt can avoid that."""
-    if isinstance(error, UserError):
+    if isinstance(error, UserError | EnvironmentFailed):
         return error
-    if isinstance(error, EnvironmentFailed):
-        kind: object = error.kind
-        if isinstance(kind, str) and _KIND.fullmatch(kind):
-            return error
-        return EnvironmentFailed("error", str(error))
     if isinstance(error, MemoryError):
         return EnvironmentFailed("memory", "has no memory left ([workflow] worker_memory_mb)")
     return EnvironmentFailed("error", f"raised {describe(error)}")

@@ -13,6 +13,10 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+FAILURE_KIND = r"^[a-z0-9_]{0,32}$"
+"""How an environment failed, in a word to count by."""
+MAX_FAILURE_KINDS = 64
+"""Such words that are counted apart."""
 MAX_NAME = 256
 """Characters of a name: of a RaaS, a task, a policy. Prometheus and file systems take as much as a label."""
 MAX_LABEL = 128
@@ -91,6 +95,7 @@ Places = Annotated[int, Meta(ge=0, le=MAX_PLACES)]
 Length = Annotated[int, Meta(ge=1, le=(1 << 31) - 1)]
 """Tokens of a sequence: with :data:`MAX_SEQUENCES` of them their sum fits into int64."""
 Name = Annotated[str, Meta(max_length=MAX_NAME)]
+FailureKind = Annotated[str, Meta(pattern=FAILURE_KIND)]
 PromptId = Annotated[str, Meta(max_length=MAX_PROMPT_ID)]
 Label = Annotated[str, Meta(max_length=MAX_LABEL)]
 Metrics = Annotated[dict[Label, Number], Meta(max_length=MAX_METRICS)]

@@ -22,6 +22,7 @@ from astraflow_wire.limits import (
     Added,
     Count,
     Endpoints,
+    FailureKind,
     Integer,
     Metrics,
     Name,
@@ -165,9 +166,8 @@ class RaasRegistered(Message, frozen=True):
 
 
 class LeaseTasks(Message, frozen=True):
-    """``POST /v1/tasks/lease``: up to ``free`` episodes' worth of tasks. Waits up to ``wait_s``, less if
-    there are tasks or news. ``serving``: policy → version served now; ``seen``: policy → newest version
-    known.
+    """``POST /v1/tasks/lease``: up to ``free`` episodes' worth of tasks. Waits up to ``wait_s``, less if there are tasks
+    or news. ``serving``: policy → version served now; ``seen``: policy → newest version known.
 
     400: the run has no such policy; the reason lists those that it has.
     404: this RaaS is not registered, or was given up: it must register (again).
@@ -231,8 +231,8 @@ class LeasesRenewed(Message, frozen=True):
 
 
 class FailTask(TextMessage, frozen=True):
-    """``POST /v1/tasks/fail``: the RaaS could not roll the task out; ``error`` for a person.
-    ``fatal``: no other attempt can do better (prompt over the context …).
+    """``POST /v1/tasks/fail``: the RaaS could not roll the task out; ``error`` for a person. ``fatal``: no other attempt
+    can do better (prompt over the context …). ``environment``: the kind of failure, if an environment failed.
 
     404: this RaaS or this incarnation of it is not known: it must register (again).
     409: another process has registered as this RaaS since; the reason says when.
@@ -242,6 +242,7 @@ class FailTask(TextMessage, frozen=True):
     task: Name
     error: str
     fatal: bool = False
+    environment: FailureKind = ""
     incarnation: Count = 0
 
 
@@ -413,11 +414,11 @@ class StopRun(TextMessage, frozen=True):
 
 
 class SwapPolicy(Message, frozen=True):
-    """``POST /v1/data_policies/swap``: put another data policy in the place of ``name``, or with an empty
-    ``table`` the one before. ``place``: ``"prompts"``, or the policy whose data it decides on; ``table``: as in
-    the config, ``use`` (the name of an installed component; a ``module:attr`` only if the config of the run names the
-    same for a data policy) and keys; ``author`` and ``at`` (seconds since 1970) are kept with it. A message with
-    the same ``id`` is done once.
+    """``POST /v1/data_policies/swap``: put another data policy in the place of ``name``, or with an empty ``table``
+    the one before. ``place``: ``"prompts"``, or the policy whose data it decides on; ``table``: as in the config,
+    ``use`` (the name of an installed component; a ``module:attr`` only if the config of the run names the same for a
+    data policy) and keys; ``author`` and ``at`` (seconds since 1970) are kept with it. A message with the same ``id``
+    is done once.
 
     400: there is no such place or name.
     400: the table is wrong, or does not go with the other policies of the list.

@@ -296,6 +296,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """groups that every policy rejected, by reason"""
     held_by: str = ""
     """the data policy that wants no more prompts for now; empty: none"""
+    environment_failures: dict[str, int] = {}
+    """attempts of tasks that ended since an environment failed, by kind"""
+    quarantined: int = 0
+    """prompts that are not taken again, since environments failed on them `run.task_attempts` times"""
     refused_prompts: dict[str, int] = {}
     """prompts not admitted, by data policy"""
     decisions: dict[str, dict[str, dict[str, dict[str, int]]]] = {}

@@ -111,7 +111,10 @@ class FlowState:
         self.overlap = Overlap(eval_sets)
         self.rejected: Counter[str] = Counter()
         self.failures = FailureCounter(
-            self.fleet, run.max_consecutive_failures, config.raas.replicas
+            self.fleet,
+            run.max_consecutive_failures,
+            config.raas.replicas,
+            run.max_environment_failures,
         )
         self.last_progress = clock()
         self.samples: deque[dict[str, Any]] = deque(maxlen=KEPT_SAMPLES)

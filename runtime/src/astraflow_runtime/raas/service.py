@@ -286,7 +286,7 @@ class RaasService:
                 body = await self._runner.run(task, episode_ended, incarnation)
             await self._dataflow.push(body)
         except TaskFailed as error:
-            await self._fail(task, str(error), error.fatal)
+            await self._fail(task, str(error), error.fatal, error.environment)
         except Refused as error:
             await self._fail(
                 task, f"the dataflow refused the group of prompt {task.prompt_id!r}: {error}"
@@ -305,9 +305,11 @@ class RaasService:
                 f"{self.name} had no version of policy {absent} to serve for {deadline_s:g} s"
             ) from None
 
-    async def _fail(self, task: messages.Task, error: str, fatal: bool = False) -> None:
+    async def _fail(
+        self, task: messages.Task, error: str, fatal: bool = False, environment: str = ""
+    ) -> None:
         log.warning("task %s failed: %s", task.id, error)
-        await self._dataflow.fail(task.id, error, fatal)
+        await self._dataflow.fail(task.id, error, fatal, environment)
 
     # -- renewal ---------------------------------------------------------------------------------
 

@@ -155,10 +155,16 @@ class RaasClient:
             log.info("%s pushed a group too late: %s", self._raas, error)
             return None
 
-    async def fail(self, task: str, error: str, fatal: bool = False) -> None:
-        """Say why there is no group of ``task``; ``fatal`` if no other attempt can do better."""
+    async def fail(self, task: str, error: str, fatal: bool = False, environment: str = "") -> None:
+        """Say why there is no group of ``task``; ``fatal`` if no other attempt can do better; ``environment``: the kind of
+        failure, if it was an environment that failed."""
         told = messages.FailTask(
-            raas=self._raas, incarnation=self.incarnation, task=task, error=error, fatal=fatal
+            raas=self._raas,
+            incarnation=self.incarnation,
+            task=task,
+            error=error,
+            fatal=fatal,
+            environment=environment,
         )
         try:
             await self._client.post(

@@ -1,23 +1,35 @@
-"""Failed tasks in a row, counted for each RaaS: one that fails too many is set aside, and the others continue."""
+"""Failed tasks: a RaaS that fails too many in a row is set aside, and the others continue; environments that fail too
+many of all end the run."""
 
 from __future__ import annotations
 
 import logging
+from collections import Counter, deque
 
 from astraflow_runtime.dataflow.fleet.raas import Fleet, RaasRecord
+from astraflow_wire.limits import MAX_FAILURE_KINDS
 
 log = logging.getLogger(__name__)
 
 
+WINDOW = 50
+"""Attempts of tasks over which the share that environments failed is taken."""
+
+
 class FailureCounter:
     """Sets a RaaS aside after ``limit`` failed tasks with no success between. ``expected``: how many RaaS the
-    launcher starts; while fewer have registered, the run waits for the others."""
+    launcher starts; while fewer have registered, the run waits for the others. ``most_environment``: the share of the
+    last :data:`WINDOW` attempts that environments may fail; ``environments`` counts them by kind."""
 
-    def __init__(self, fleet: Fleet, limit: int, expected: int) -> None:
+    def __init__(self, fleet: Fleet, limit: int, expected: int, most_environment: float) -> None:
         self._fleet, self._limit, self._expected = fleet, limit, expected
+        self._most_environment = most_environment
+        self._lately = deque[tuple[str, str]](maxlen=WINDOW)
+        self.environments = Counter[str]()
 
     def succeeded(self, name: str) -> None:
         """A RaaS brought a group: it counts from zero, and gets tasks again if it was set aside."""
+        self._lately.append((name, ""))
         record = self._fleet.get(name)
         if record is None:
             return
@@ -27,8 +39,15 @@ class FailureCounter:
             log.warning("RaaS %r has succeeded and gets tasks again", name)
         record.any_success = True
 
-    def failed(self, name: str, error: str) -> str:
-        """A RaaS failed a task; why the run must end, or nothing."""
+    def failed(self, name: str, error: str, environment: str = "") -> str:
+        """A RaaS failed a task, perhaps since an ``environment`` did, in a way of this kind; why the run must end, or
+        nothing."""
+        self._lately.append((name, environment))
+        if environment:
+            known = environment in self.environments or len(self.environments) < MAX_FAILURE_KINDS
+            self.environments[environment if known else "other"] += 1
+        if why := self._environments_fail(error) if environment else "":
+            return why
         record = self._fleet.get(name)
         if record is None:
             return ""
@@ -41,6 +60,19 @@ class FailureCounter:
             name, record.set_aside,
         )  # fmt: skip
         return self._nobody_left()
+
+    def _environments_fail(self, error: str) -> str:
+        failed = [(name, kind) for name, kind in self._lately if kind]
+        share = len(failed) / WINDOW
+        if len(self._lately) < WINDOW or share <= self._most_environment:
+            return ""
+        kinds = _counted(Counter(kind for _, kind in failed))
+        where = _counted(Counter(name for name, _ in failed))
+        return (
+            f"environments failed {len(failed)} of the last {WINDOW} attempts of tasks, more than [run] "
+            f"max_environment_failures = {self._most_environment:g} allows: {kinds}, on {where}; an attempt fails with the first "
+            f"of its episodes; the last: {error}"
+        )
 
     def _nobody_left(self) -> str:
         known = self._fleet.all()
@@ -58,3 +90,7 @@ class FailureCounter:
 def _reason(record: RaasRecord, error: str) -> str:
     since = "with no success between" if record.any_success else "none succeeded"
     return f"{record.failures} tasks failed in a row, {since}; the last: {error}"
+
+
+def _counted(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.most_common())

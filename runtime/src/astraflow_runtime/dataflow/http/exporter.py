@@ -39,6 +39,12 @@ class _StatusCollector(Collector):
         for reason, count in status.rejected.items():
             reasons.add_metric([reason], count)
         yield reasons
+        failures = CounterMetricFamily(
+            "astraflow_environment_failures", "Attempts that environments failed", labels=["kind"]
+        )
+        for kind, count in status.environment_failures.items():
+            failures.add_metric([kind], count)
+        yield failures
         decisions = CounterMetricFamily(
             "astraflow_data_decisions",
             "Decisions of data policies",

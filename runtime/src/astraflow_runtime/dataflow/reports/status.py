@@ -73,6 +73,8 @@ def status(state: FlowState, pool: PoolStatus, waits: list[WaitStatus]) -> Statu
             forced=state.admission.forced,
         ),
         rejected=dict(state.rejected),
+        environment_failures=dict(state.failures.environments),
+        quarantined=len(state.admission.quarantined),
         held_by=state.prompts_held_by,
         refused_prompts=dict(state.admission.chain.refused),
         decisions={

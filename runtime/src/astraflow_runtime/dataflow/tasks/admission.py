@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from astraflow_core.types import Prompt
 from astraflow_runtime.dataflow.journal.entries import PromptsRejected
-from astraflow_runtime.dataflow.policies.decisions import Decision
+from astraflow_runtime.dataflow.policies.decisions import Decision, PromptRefusal
 from astraflow_runtime.dataflow.policies.pipeline import PolicyPipeline
 from astraflow_runtime.dataflow.tasks.cursor import PromptCursor
 
@@ -30,12 +30,17 @@ class PromptAdmission:
     """Walks the prompts and asks the data policies (``chain``) about each. After a whole epoch of refusals
     the next prompt is admitted all the same, so that a set that is refused whole cannot stall the run;
     ``forced`` counts these, ``refused_in_a_row`` the refusals since the last prompt that was
-    admitted."""
+    admitted. ``quarantined``: prompt → how environments failed on it, of those that are not taken again."""
 
     def __init__(self, cursor: PromptCursor, chain: PolicyPipeline) -> None:
         self.cursor, self.chain = cursor, chain
         self.forced = 0
         self.refused_in_a_row = 0
+        self.quarantined: dict[str, str] = {}
+
+    def quarantine(self, prompt: Prompt, kind: str) -> None:
+        """Take a prompt no more: environments failed on it again and again."""
+        self.quarantined[prompt.id] = kind
 
     def held_by(self, under_way: int) -> str:
         """The policy that wants no more prompts now; empty if none does. With nothing ``under_way`` it is
@@ -45,8 +50,11 @@ class PromptAdmission:
     def why_forced(self, prompt: Prompt) -> str:
         """What to tell people about a prompt that was admitted against the policies."""
         refused = ", ".join(f"{name!r} ({n} so far)" for name, n in self.chain.refused.items())
+        by = f"by the data policies {refused}" if refused else ""
+        if count := len(self.quarantined):
+            by += f"{' or ' if by else ''}because environments failed on them ({count} are quarantined)"
         return (
-            f"a whole epoch of {self.cursor.size} prompts was refused by the data policies {refused}; "
+            f"a whole epoch of {self.cursor.size} prompts was refused {by}; "
             f"{prompt.id!r} is rolled out anyway. Check their keys: they leave nothing to train on"
         )
 
@@ -57,7 +65,11 @@ class PromptAdmission:
             self.forced += 1
             self.refused_in_a_row = 0
             return Offer(prompt, Decision(), forced=True)
-        offer = Offer(prompt, self.chain.admit(prompt))
+        if kind := self.quarantined.get(prompt.id):
+            refusal = PromptRefusal("", f"quarantined: environments failed on it ({kind})")
+            offer = Offer(prompt, Decision(refusal))
+        else:
+            offer = Offer(prompt, self.chain.admit(prompt))
         self.refused_in_a_row = 0 if offer.admitted else self.refused_in_a_row + 1
         return offer
 

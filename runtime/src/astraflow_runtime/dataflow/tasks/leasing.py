@@ -162,7 +162,9 @@ class Leasing:
             state.evaluations.fail(task, message.error)
         if table is state.train:
             error = _with_prompt(message.error, task.prompt.id)
-            if why := state.failures.failed(message.raas, error):
+            if message.environment and table.outcome(task.id) == "set_aside":
+                state.admission.quarantine(task.prompt, message.environment)
+            if why := state.failures.failed(message.raas, error, message.environment):
                 state.fail(why)
         state.signals.work()
         state.advance_evaluations()

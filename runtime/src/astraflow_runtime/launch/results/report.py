@@ -149,6 +149,8 @@ def _rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         f"at most {summary['max_staleness_seen']} versions behind (allowed: {summary['max_staleness_allowed']})",
     )
     yield "prompts", _prompts(summary)
+    if failures := summary.get("environment_failures"):
+        yield "environments", _environments(failures, summary["quarantined"])
     if summary["trainer_wait_fraction"] is not None:
         yield "trainer", f"waited for data {summary['trainer_wait_fraction']:.0%} of its time"
     restarts = f", {summary['restarts']} restarts" if summary["restarts"] else ""
@@ -168,6 +170,11 @@ def _sampled(policy: Mapping[str, Any]) -> str:
 
 def _episodes(policy: Mapping[str, Any]) -> str:
     return f"{episode_metrics(msgspec.convert(policy, PolicyStatus), _METRICS)}; means of the last batch"
+
+
+def _environments(failures: Mapping[str, int], quarantined: int) -> str:
+    kinds = ", ".join(f"{kind} {n}" for kind, n in sorted(failures.items(), key=lambda e: -e[1]))
+    return f"failed {sum(failures.values())} attempts of tasks ({kinds}); {quarantined} prompts quarantined"
 
 
 def _prompts(summary: Mapping[str, Any]) -> str:

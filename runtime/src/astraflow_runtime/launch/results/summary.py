@@ -72,6 +72,8 @@ def summarise(
         "rejected": tasks.rejected,
         "failed": tasks.failed,
         "set_aside": tasks.set_aside,
+        "environment_failures": dict(status.environment_failures),
+        "quarantined": status.quarantined,
         "lost": tasks.lost,
         "duplicated": tasks.duplicates,
         "trainer_wait_fraction": sum(waits) / len(waits) if waits else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from astraflow_core.errors import UserError, WorkflowError, WrongVersion
+from astraflow_core.errors import EnvironmentFailed, UserError, WorkflowError, WrongVersion
 from astraflow_core.protocols.workflow import PolicyEngine
 from astraflow_core.types import Group, Prompt, Sampling, Sequence, Trajectory, TrajectoryView
 from astraflow_core.types.trajectory import NOT_SAMPLED
@@ -33,6 +34,7 @@ from astraflow_runtime.raas.user_objects import FunctionWorkflow
 from astraflow_wire import sparse
 from astraflow_wire.column_table import TOKEN_COLUMNS
 from astraflow_wire.groups import encode_group
+from astraflow_wire.limits import FAILURE_KIND
 from astraflow_wire.messages import Task
 
 _FATAL = (FatalTaskError, UserError)
@@ -40,10 +42,11 @@ _SAYS_ENOUGH = (WorkflowError, HostGone, WrongVersion, EngineError)
 
 
 class TaskFailed(Exception):
-    """A task that could not be rolled out: the text is for people; ``fatal`` if no attempt can succeed."""
+    """A task that could not be rolled out: the text is for people; ``fatal`` if no attempt can succeed; ``environment``:
+    the kind of failure, if it was an environment that failed."""
 
-    def __init__(self, text: str, fatal: bool = False) -> None:
-        self.fatal = fatal
+    def __init__(self, text: str, fatal: bool = False, environment: str = "") -> None:
+        self.fatal, self.environment = fatal, environment
         super().__init__(text)
 
 
@@ -223,7 +226,8 @@ class TaskRunner:
             return TaskFailed(f"prompt {prompt.id!r}: {error}", fatal=True)
         who = f"workflow {self.workflow.name!r}"
         if isinstance(error, _SAYS_ENOUGH):
-            return TaskFailed(f"{who} on prompt {prompt.id!r}: {error}")
+            kind = _kind(error) if isinstance(error, EnvironmentFailed) else ""
+            return TaskFailed(f"{who} on prompt {prompt.id!r}: {error}", environment=kind)
         return TaskFailed(f"{who} raised on prompt {prompt.id!r}: {describe(error, prompt.data)}")
 
     def _checked(self, trajectory: Any, prompt: Prompt) -> Trajectory:
@@ -333,6 +337,10 @@ def _cause(error: Exception) -> Exception:
         fatal, _ = error.split(_FATAL)
         error = (fatal or error).exceptions[0]
     return error
+
+
+def _kind(error: EnvironmentFailed) -> str:
+    return error.kind if error.kind and re.match(FAILURE_KIND, error.kind) else "other"
 
 
 def _ending(error: BaseException) -> str:
