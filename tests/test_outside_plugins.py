@@ -19,6 +19,7 @@ NEEDED = {
     "wire",
     "weights",
     "engine_host",
+    "environments",
     "tiny_model",
     "runtime",
     "testing",

@@ -415,6 +415,6 @@ def test_an_environment_that_fails_is_no_reward_and_names_its_kind(handle, kind,
     async def play(engines, prompt):
         raise EnvironmentFailed(kind, "environment 'maze' gave no answer")
 
-    with pytest.raises(TaskFailed, match="prompt 'p0': .*'maze' gave no answer") as caught:
+    with pytest.raises(TaskFailed, match=r"prompt 'p0': .*'maze' gave no answer") as caught:
         rolled_out(handle, play, fixed)
     assert (caught.value.environment, caught.value.fatal) == (told, False)

@@ -54,6 +54,9 @@ def _problems(seen: Observation, first: bool, roles: tuple[str, ...]) -> Iterato
     if not ended and seen.role not in (roles or ("",)):
         has = f"its roles are {', '.join(map(repr, roles))}" if roles else "it has no roles"
         yield f"says that {seen.role!r} acts next; {has}"
+    state: Any = seen.state
+    if not (state is None or isinstance(state, str)):
+        yield f"gave the state {state!r:.80}; a state is a text, or None"
     rewards = seen.reward
     if isinstance(rewards, Mapping) and (others := rewards.keys() - set(roles)):
         yield f"gave a reward to {', '.join(map(repr, sorted(others)))}, which is no role of it"

@@ -1,0 +1,1 @@
+"""Words that begin with the last letter of the one before."""

@@ -1,0 +1,1 @@
+"""How the suite of environments plays them."""
