@@ -55,25 +55,25 @@ def test_a_strange_schema_is_shown_to_the_model_or_refused(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("depth", [60, 400, 900, 3000, 100_000])
-def test_what_is_nested_deeply_is_no_failure(path: str, depth: int) -> None:
-    def nested(inner: str) -> str:
-        return '{"a":' * depth + inner + "}" * depth
-
-    schema, content = nested("1"), json.dumps([{"type": "text", "x": 0}])
-    tool = json.dumps(tool_of(path, 0)).replace(": 0}", f": {schema}}}")
-    bodies = [
-        json.dumps(body_of(path, tools=[0])).replace("[0]", f"[{tool}]"),
-        json.dumps(body_of(path, 0)).replace('"content": 0', f'"content": {nested(content)}'),
-        json.dumps(body_of(path, metadata=0)).replace('"metadata": 0', f'"metadata": {schema}'),
-    ]
-
+def test_what_is_nested_deeply_is_no_failure(path: str) -> None:
     async def play(agent: Agent) -> None:
-        for body in bodies:
-            response = await agent.post(path, body.encode())
-            assert response.status_code in (200, 400), response.text[:500]
+        for depth in (60, 400, 900, 3000, 100_000):
+            for body in _nested(path, depth):
+                response = await agent.post(path, body.encode())
+                assert response.status_code in (200, 400), response.text[:500]
 
     assert played(lambda *_: "ok", play).failure is None
+
+
+def _nested(path: str, depth: int) -> list[str]:
+    """Requests with something ``depth`` deep: a schema, a content, what is left aside."""
+    schema = '{"a":' * depth + "1" + "}" * depth
+    tool = json.dumps(tool_of(path, 0)).replace(": 0}", f": {schema}}}")
+    return [
+        json.dumps(body_of(path, tools=[0])).replace("[0]", f"[{tool}]"),
+        json.dumps(body_of(path, 0)).replace('"content": 0', f'"content": [{schema}]'),
+        json.dumps(body_of(path, metadata=0)).replace('"metadata": 0', f'"metadata": {schema}'),
+    ]
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -213,3 +213,23 @@ def test_a_failure_within_a_stream_is_told_in_it(
                 assert "event: error\n" in response.text
 
     asyncio.run(run())
+
+
+def test_a_slow_reader_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its reply is sampled and stays with its connection; its place is free for the next request."""
+    monkeypatch.setattr(serving, "MOST_AT_ONCE", 1)
+
+    async def play(agent: Agent) -> None:
+        path, headers = "/v1/messages", {"authorization": f"Bearer {agent.key}"}
+        body = body_of(path, stream=True)
+        slow = [
+            agent.client.stream("POST", agent.gateway.url + path, json=body, headers=headers)
+            for _ in range(3)
+        ]
+        responses = [await each.__aenter__() for each in slow]  # heads are read, and no more
+        assert (await agent.post(path, body_of(path))).status_code == 200
+        for stream, response in zip(slow, responses, strict=True):
+            assert b"message_stop" in await response.aread()
+            await stream.__aexit__(None, None, None)
+
+    assert len(played(lambda *_: "ok", play).sequences()) == 4
