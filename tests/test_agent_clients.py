@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from agent_clients.environment import client_interpreter
+from agent_clients.environment import client_interpreter, coding_agent
 
 from astraflow_core.types import Sampling
 from astraflow_gateway.chat.format import ChatFormat
@@ -90,7 +90,9 @@ async def played(python: str, client: str, episodes: int, says: Says = says) -> 
     return players
 
 
-async def output_of(command: list[str], variables: dict[str, str], given: bytes = b"") -> str:
+async def output_of(
+    command: list[str], variables: dict[str, str], given: bytes = b"", folder: Path | None = None
+) -> str:
     """What ``command`` prints, in an environment in which nothing reaches beyond this machine."""
     closed = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
     environment = {
@@ -99,7 +101,7 @@ async def output_of(command: list[str], variables: dict[str, str], given: bytes 
     }  # fmt: skip
     process = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        env=environment,
+        env=environment, cwd=folder,
     )  # fmt: skip
     try:
         out, err = await asyncio.wait_for(process.communicate(given), PLAY_S)
@@ -169,6 +171,43 @@ def _in_plain_text(text: str) -> str:
 def _fields(fields: dict[str, str]) -> str:
     parts = [f"[[ ## {name} ## ]]\n{value}" for name, value in fields.items()]
     return "\n\n".join([*parts, "[[ ## completed ## ]]"])
+
+
+@pytest.mark.parametrize("api", ["openai-completions", "openai-responses", "anthropic-messages"])
+def test_a_coding_agent_of_the_command_line_plays(api: str, tmp_path: Path) -> None:
+    if (pi := coding_agent()) is None:
+        pytest.skip("needs npm")
+    settings = tmp_path / ".pi" / "agent"
+    settings.mkdir(parents=True)
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "number.txt").write_text("23")
+
+    def reads(policy: str, text: str) -> str:
+        if re.search(r"<tool_response>\s*23", text):
+            return ANSWER
+        return '<tool_call>\n{"name": "read", "arguments": {"path": "number.txt"}}\n</tool_call>'
+
+    async def play() -> Player:
+        async with Gateway() as gateway:
+            one = player(gateway, reads)
+            below = "" if api.startswith("anthropic") else "/v1"
+            provider = {
+                "baseUrl": f"{gateway.url}{below}", "api": api, "apiKey": one.key,
+                "models": [{"id": "p", "name": "p", "contextWindow": 100_000, "maxTokens": 400}],
+            }  # fmt: skip
+            (settings / "models.json").write_text(json.dumps({"providers": {"ours": provider}}))
+            command = [pi, "--provider", "ours", "--model", "p", "--no-session", "--offline", "-p"]
+            said = await output_of(
+                [*command, "What is in number.txt?"], {"HOME": str(tmp_path)}, folder=work
+            )
+        assert ANSWER in said, (said, one.episode.refusal)
+        return one
+
+    one = asyncio.run(play())
+    metrics = one.episode.metrics()
+    assert trained(one.episode) == sampled(one.policies)
+    assert metrics["agent_calls"] >= 2 and metrics["prompts_continued"] >= 1, metrics
 
 
 ADD = {"type": "object", "properties": {"a": {"type": "integer"}}}

@@ -1,4 +1,4 @@
-"""The interpreter with the agent clients, made as a user would make one, once for all tests."""
+"""What the agent clients need, made as a user would make it, once for all tests: an interpreter, a program of npm."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import xxhash
@@ -17,19 +18,40 @@ REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 CREATE_S = 900
 
 
+PI = ("@mariozechner/pi-coding-agent", "0.73.1")
+
+
 def client_interpreter() -> str:
-    """Its path. What is installed follows ``requirements.txt``; another list makes another environment."""
+    """The path of the interpreter. What is installed follows ``requirements.txt``; another list makes another one."""
     digest = xxhash.xxh3_64_hexdigest(REQUIREMENTS.read_bytes())
-    folder = environments_folder() / f"tests-agent-clients-{digest}"
+    return str(interpreter_in(_made(f"tests-agent-clients-{digest}", _make)))
+
+
+def coding_agent() -> str | None:
+    """The path of pi, a coding agent for the command line; ``None`` where there is no npm."""
+    npm, (package, version) = shutil.which("npm"), PI
+    if npm is None:
+        return None
+
+    def install(folder: Path) -> None:
+        folder.mkdir()
+        _run(npm, "install", "--silent", "--no-audit", "--prefix", folder, f"{package}@{version}")
+
+    return str(_made(f"tests-pi-{version}", install) / "node_modules" / ".bin" / "pi")
+
+
+def _made(name: str, make: Callable[[Path], None]) -> Path:
+    """The folder of that name; made if it is not, or not as a whole."""
+    folder = environments_folder() / name
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with open(folder.with_suffix(".lock"), "w", encoding="utf-8") as lock:
+    with open(f"{folder}.lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another worker of the tests may be at it
         done = folder / "made"
         if not done.exists():
             shutil.rmtree(folder, ignore_errors=True)
-            _make(folder)
+            make(folder)
             done.touch()
-    return str(interpreter_in(folder))
+    return folder
 
 
 def _make(folder: Path) -> None:
