@@ -42,7 +42,12 @@ async def in_a_loop(task: Any) -> dict[str, float]:
 
 
 def without_reward(task: Any) -> None:
-    """Ask every policy twice."""
+    """Ask every policy."""
+    for model in task.models:
+        ask(task, task.data["prompt"], model=model)
+
+
+def ask_all_twice(task: Any) -> None:
     for model in task.models:
         said = ask(task, task.data["prompt"], model=model)
         ask(task, task.data["prompt"], said, "sure?", model=model)

@@ -13,5 +13,5 @@ HERE = str(Path(__file__).parent)
 class TestAgent(WorkflowConformance):
     @pytest.fixture
     def component(self) -> Subject:
-        keys = {"target": "played_agents:without_reward", "folder": HERE}
+        keys = {"target": "played_agents:ask_all_twice", "folder": HERE}
         return installed("workflow", "agent", keys, {**keys, "max_calls": 2})

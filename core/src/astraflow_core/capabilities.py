@@ -66,6 +66,7 @@ CAPABILITIES: dict[str, dict[str, str]] = {
         "multi_turn": "several turns in an episode",
         "multi_policy": "uses more than one policy",
         "tools": "calls tools",
+        "live": "waits for requests from outside, so that it is not called before a run",
     },
     "environment": {
         "blocking": "runs in worker processes with deadlines and kill",

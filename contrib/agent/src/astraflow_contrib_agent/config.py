@@ -7,15 +7,14 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from astraflow_core.config.models import ConfigModel, PositiveInt
+from astraflow_core.config.models import PositiveInt
 from astraflow_core.config.or_none import OrNone
-from astraflow_core.errors import UserError
-from astraflow_gateway.listening import Listening
+from astraflow_gateway.listening_keys import ListeningKeys
 
 Deviation = Literal["temperature", "top_p", "top_k", "min_p"]
 
 
-class AgentConfig(ConfigModel):
+class AgentConfig(ListeningKeys):
     """``[workflow] use = "agent"``; one of ``target``, ``command`` and ``url``."""
 
     target: OrNone[str] = Field(
@@ -52,21 +51,6 @@ class AgentConfig(ConfigModel):
     deadline_s: Annotated[float, Field(gt=0)] = Field(
         600.0, description="Seconds after which the agent is ended, and its episode has failed."
     )
-    bind: str = Field("127.0.0.1", description="Address at which the gateway listens.")
-    port: Annotated[int, Field(ge=0, le=65535)] = Field(
-        0, description="Port of the gateway; 0: a free one."
-    )
-    address: OrNone[str] = Field(
-        None,
-        description="Name by which agents find the host of the RaaS; 'none': bind, or the host's own name.",
-    )
-    certificate: OrNone[Path] = Field(
-        None, description="Certificate of the gateway with its chain (PEM); 'none': no TLS."
-    )
-    private_key: OrNone[Path] = Field(None, description="Key of the certificate (PEM).")
-    allow_plain_text: bool = Field(
-        False, description="Listen beyond loopback without TLS: who is on the way reads all."
-    )
     deviations: list[Deviation] = Field(
         [], description="Settings of sampling that agents may choose; the others are the run's."
     )
@@ -81,26 +65,6 @@ class AgentConfig(ConfigModel):
         if target is not None and not all(target.partition(":")):
             raise ValueError(f"expected 'module:function', got {target!r}")
         return target
-
-    @property
-    def listening(self) -> Listening:
-        """Where the gateway listens."""
-        return Listening(
-            self.bind,
-            self.port,
-            self.address or "",
-            self.certificate,
-            self.private_key,
-            self.allow_plain_text,
-        )
-
-    @model_validator(mode="after")
-    def _listens_safely(self) -> Self:
-        try:
-            _ = self.listening
-        except UserError as error:
-            raise ValueError(str(error)) from error
-        return self
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:

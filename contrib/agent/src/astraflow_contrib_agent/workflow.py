@@ -9,13 +9,13 @@ from typing import Any
 
 from astraflow_contrib_agent.agents import Agent, CommandAgent, FunctionAgent, ServiceAgent
 from astraflow_contrib_agent.config import AgentConfig
-from astraflow_contrib_agent.rewards import rewards_of
 from astraflow_core.errors import PreflightError, WorkflowError
 from astraflow_core.protocols.workflow import PolicyEngine
 from astraflow_core.types import ComponentContext, Prompt, Trajectory
 from astraflow_gateway.chat.format import ChatFormat
 from astraflow_gateway.episode import Budget, Episode, Rules
 from astraflow_gateway.listening import Listening
+from astraflow_gateway.rewards import rewards_of
 from astraflow_gateway.server import Gateway
 
 

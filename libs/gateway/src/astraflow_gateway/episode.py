@@ -129,6 +129,16 @@ class Episode:
                 ) from None
             raise
 
+    @property
+    def calls(self) -> int:
+        """Number of requests so far."""
+        return self._calls
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is under way."""
+        return any(not task.done() for task in self._tasks)
+
     async def close(self) -> None:
         """End what is still sampled."""
         for task in self._tasks:

@@ -25,12 +25,12 @@ DIALECTS: tuple[Dialect, ...] = (ChatCompletions(), Responses(), Messages(), Tok
 
 class Gateway:
     """Serves the open episodes in the running event loop, from :meth:`start` to :meth:`stop` or within
-    ``async with``. ``url`` is where agents find it."""
+    ``async with``. ``url`` is where agents find it. Further routes may be added to ``app``."""
 
     def __init__(self, listening: Listening | None = None) -> None:
         listening = listening or Listening()
         self._open: dict[str, OpenEpisode] = {}
-        app = create_app("gateway", "", MAX_BODY_BYTES, _too_large)
+        self.app = app = create_app("gateway", "", MAX_BODY_BYTES, _too_large)
         self._add_routes(app)
         tls = listening.tls()
         self._server = Server(app, listening.bind, listening.port, own_keys=True, tls=tls)

@@ -27,7 +27,7 @@ from astraflow_core.protocols.prompt_source import PromptSource
 from astraflow_core.protocols.transport import Receiver
 from astraflow_runtime.models.folders import resolve_models
 from astraflow_runtime.models.resolver import ModelResolver
-from astraflow_runtime.raas.episodes.dry_process import VARIABLE, dry_call, longest_s
+from astraflow_runtime.raas.episodes.dry_process import VARIABLE, dry_call, is_live, longest_s
 from astraflow_runtime.raas.episodes.tokenizer import FolderTokenizer
 from astraflow_runtime.telemetry.redirecting import said_to
 from astraflow_wire.host.sockets import socket_folder
@@ -64,6 +64,10 @@ def preflight(loaded: LoadedConfig, most: float = MOST_GAP) -> Iterator[Finding]
 def _of_code(catalog: Catalog, config: RunConfig, directory: Path) -> Iterator[Finding]:
     """Workflow and reward, in the dry call that a run makes too before it starts."""
     if longest_s() is None or config.workflow is None:
+        return
+    if is_live(config, catalog):
+        text = f"not called: workflow {config.workflow.use!r} waits for requests from outside"
+        yield Finding("ok", "workflow and reward", text)
         return
     first = _prompts(catalog, config, directory)[0]
     try:

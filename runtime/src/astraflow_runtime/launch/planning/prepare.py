@@ -47,7 +47,7 @@ from astraflow_runtime.launch.planning.user_objects import (
 from astraflow_runtime.models.files import check_config
 from astraflow_runtime.models.folders import check_models, find_models, with_folders, write_models
 from astraflow_runtime.models.resolver import ModelResolver
-from astraflow_runtime.raas.episodes.dry_process import dry_call, longest_s
+from astraflow_runtime.raas.episodes.dry_process import dry_call, is_live, longest_s
 from astraflow_runtime.raas.user_objects import FILE, checked_reward, checked_workflow
 from astraflow_wire.host.disk import replace_file
 from astraflow_wire.http.auth import new_token
@@ -173,9 +173,9 @@ def check_code(
     objects: bytes,
     environment: Mapping[str, str],
 ) -> str:
-    """Call workflow and reward once, or build them if the environment says that they are not called. Returns what a person
-    should know of it."""
-    if longest_s() is not None:
+    """Call workflow and reward once, or build them if the environment says that they are not called, or nobody would play.
+    Returns what a person should know of it."""
+    if longest_s() is not None and not is_live(config, catalog):
         return dry_call(config, catalog, prompt, objects, environment)
     if not objects:
         with tempfile.TemporaryDirectory(prefix="astraflow-") as scratch:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from astraflow_core.catalog import Catalog
+from astraflow_core.component import Kind
 from astraflow_core.config.load import catalog_of_run
 from astraflow_core.config.models import RunConfig
 from astraflow_core.errors import AstraFlowError, PreflightError, UserError
@@ -67,6 +68,12 @@ def longest_s() -> float | None:
     if not 0 < seconds < math.inf:
         raise UserError(f"{VARIABLE} is {said!r}; expected seconds above 0, or none")
     return seconds
+
+
+def is_live(config: RunConfig, catalog: Catalog) -> bool:
+    """Whether nobody would play with the run's workflow in a dry call, since it waits for requests from outside."""
+    workflow = config.workflow
+    return workflow is not None and "live" in catalog.flags(Kind.WORKFLOW, workflow.use)
 
 
 def dry_call(
