@@ -29,6 +29,7 @@ class TeamConformance(WorkflowConformance):
         return installed("workflow", self.name, self.keys)
 
 
+@pytest.mark.slow
 class TestVerifiedSolver(TeamConformance):
     name = "verified_solver"
     keys: ClassVar[dict[str, Any]] = {"attempts": 3}
@@ -42,11 +43,13 @@ class TestVerifiedSolver(TeamConformance):
         return said
 
 
+@pytest.mark.slow
 class TestSelectedCode(TeamConformance):
     name = "selected_code"
     keys: ClassVar[dict[str, Any]] = {"candidates": 3, "selector": OTHER, "chat": False}
 
 
+@pytest.mark.slow
 class TestTestedCode(WorkflowConformance):
     @pytest.fixture
     def component(self) -> Subject:
@@ -71,6 +74,7 @@ class TestPlanAndSolve(TeamConformance):
     keys: ClassVar[dict[str, Any]] = {"planner": OTHER}
 
 
+@pytest.mark.slow
 class TestRecursive(TeamConformance):
     name = "recursive"
     keys: ClassVar[dict[str, Any]] = {"depth": 2, "width": 2, "agent": SHARED, "merger": OTHER}
