@@ -4,7 +4,7 @@
 configuration.md (keys of the core and of every component of this workspace), hooks.md (hooks and
 capabilities), modules.md, commands.md and distributions.md are generated whole, and so is the core's table of
 distributions; in processes.md what stands between the two marks is, and in decisions.md the table of contents and the
-headings. In the guides write-a-….md the code blocks below a mark are parts of the files that it names.
+headings. In the guides, write-a-….md and write-an-….md, the code blocks below a mark are parts of the files that it names.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DISTRIBUTIONS = dev.ROOT / "core" / "src" / "astraflow_core" / "installed" / "di
 def pages() -> dict[Path, str]:
     """What each page should hold."""
     mixed, chosen = DOCS / "processes.md", DOCS / "decisions.md"
-    guides = {file: file.read_text(encoding="utf-8") for file in sorted(DOCS.glob("write-a-*.md"))}
+    guides = {file: file.read_text(encoding="utf-8") for file in sorted(DOCS.glob("write-a*-*.md"))}
     return {
         DOCS / "commands.md": commands(),
         DOCS / "configuration.md": configuration(),
