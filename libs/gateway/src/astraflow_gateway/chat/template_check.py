@@ -16,7 +16,7 @@ from astraflow_gateway.capture.graph import Call, Tokens
 from astraflow_gateway.chat.format import ChatFormat
 from astraflow_gateway.chat.history import History, Tools
 from astraflow_gateway.chat.messages import Message
-from astraflow_gateway.chat.replies import parse_reply
+from astraflow_gateway.chat.replies import forced_start, parse_reply
 
 CONTINUED = "continued"
 
@@ -94,11 +94,12 @@ _TOOL = {
         },
     },
 }
-_CALL = '{"name": "add", "%s": {"a": 1, "b": 22}}'
-_CALLS = {
-    "hermes": f"<tool_call>\n{_CALL % 'arguments'}\n</tool_call>",
-    "llama": _CALL % "parameters",
-    "mistral": f"[TOOL_CALLS][{_CALL % 'arguments'}]",
+_ARGUMENTS = '{"a": 1, "b": 22}'
+_CALL_ENDS = {
+    "hermes": "}\n</tool_call>",
+    "llama": "}",
+    "mistral": "}]",
+    "kimi": "<|tool_call_end|><|tool_calls_section_end|>",
 }
 
 
@@ -142,7 +143,8 @@ def _played(
 def _said(turn: _Turn, style: str, prompt: str, end: str) -> str:
     """What the model samples after the text ``prompt``; one whose prompt begins to think cannot but think."""
     begun = prompt.rstrip().endswith("<think>")
-    said = _CALLS[style] if turn.calls else "It is 23."
+    call = forced_start(style, "add") + _ARGUMENTS + _CALL_ENDS[style]
+    said = call if turn.calls else "It is 23."
     if turn.thinks or begun:
         said = f"One more than 22.\n</think>\n\n{said}"
         said = said if begun else f"<think>\n{said}"
