@@ -86,10 +86,15 @@ def test_resume_takes_the_same(runs: Path, capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err.startswith(f"run runs/{NEW}\nastraflow: ")
 
 
-def test_no_run_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_run_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"which run\? there is none in runs/ here; give --run RUN"):
         find_run(None)
+    assert main(["run", "--resume"]) == 2
+    told = capsys.readouterr().err
+    assert "give --resume RUN, the path of a run directory" in told and "`ls -d FOLDER" in told
     with pytest.raises(UserError, match="nor the name of one in runs/, which has none"):
         find_run("x")
 

@@ -312,7 +312,7 @@ def test_names_that_mean_nothing(
     assert "did you mean 'toy_filter'" in text
     assert "not known: 'bad' (broken)" in text
     assert "did you mean 'algorithm/toy_loss'" in refused(capsys, "engine/toy_loss")
-    assert "did you mean 'toy'" in refused(capsys, "toyy")
+    assert "did you mean 'toy'? what these plugins provide" in refused(capsys, "toyy")
     assert "did you mean 'run.toml'" in refused(capsys, "toy", str(run_file.with_name("rum.toml")))
 
 

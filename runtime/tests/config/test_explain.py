@@ -10,7 +10,7 @@ import pytest
 from astraflow_core.config.load import load_config
 from astraflow_core.config.models import ComponentTable
 from astraflow_core.errors import UserError
-from astraflow_runtime.config.explain import KeyDescription, core_keys, explain
+from astraflow_runtime.config.explain import KeyDescription, core_keys, explain, set_in_run
 
 
 def test_a_key_of_the_core(site: Any) -> None:
@@ -75,3 +75,20 @@ def test_every_key_of_the_core_is_described_and_there_are_fewer_than_60() -> Non
     assert len(own) < 60
     assert len({key.path for key in keys}) == len(keys)
     assert ComponentTable.model_fields.keys() == {"use"}
+
+
+def test_the_values_of_a_run_are_shown(
+    site: Any, run_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loaded = load_config(run_file, ["policies.solver.trainer.lr=0.125"], site.catalog())
+    for asked, shown in (
+        ("policies.solver.trainer.lr", {"policies.solver.trainer.lr": 0.125}),
+        ("run.steps", {"run.steps": loaded.config.run.steps}),
+        ("steps", {"run.steps": loaded.config.run.steps}),
+        ("policies.solver.batch_sequences", {"policies.solver.batch_sequences": 8}),
+    ):
+        (key,) = explain(asked, loaded.catalog, loaded)
+        assert {each.key: each.value for each in set_in_run(asked, key, loaded)} == shown
+    (key,) = explain("steps", loaded.catalog, loaded)
+    (value,) = set_in_run("steps", key, loaded)
+    assert value.origin == str(run_file)

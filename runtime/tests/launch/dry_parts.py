@@ -56,6 +56,16 @@ def wants_a_key(view: TrajectoryView) -> float:
     return float(view.data["answr"])
 
 
+async def blocks_the_loop(view: TrajectoryView) -> float:
+    time.sleep(3600)
+    return 1.0
+
+
+def takes_long(view: TrajectoryView) -> float:
+    time.sleep(3600)
+    return 1.0
+
+
 def is_text(view: TrajectoryView) -> str:
     return view.text
 

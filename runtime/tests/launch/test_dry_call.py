@@ -13,7 +13,7 @@ from astraflow_core.config.load import load_config
 from astraflow_core.errors import UserError
 from astraflow_runtime.launch.planning.prepare import prepare
 from astraflow_runtime.raas.episodes import dry_process
-from astraflow_runtime.raas.episodes.dry_process import VARIABLE
+from astraflow_runtime.raas.episodes.dry_process import BLOCKS, VARIABLE
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -87,6 +87,16 @@ def test_one_that_takes_long_is_a_note_with_its_place(
     assert "dry call of workflow 'dry_parts:Hangs' did not end within 1.5 s" in note
     assert "dry_parts.py:" in note and "in run_episode" in note
     assert time.monotonic() - began < 40
+
+
+@pytest.mark.parametrize(("reward", "blocks"), [("blocks_the_loop", True), ("takes_long", False)])
+def test_a_reward_that_blocks_the_loop_is_told_from_one_that_takes_long(
+    table: Table, monkeypatch: pytest.MonkeyPatch, reward: str, blocks: bool
+) -> None:
+    monkeypatch.setenv(VARIABLE, "0.5")
+    (note,) = prepare(asking(table, reward=reward)).notes
+    assert f"reward 'dry_parts:{reward}' did not end within 0.5 s" in note
+    assert (BLOCKS in note) == blocks
 
 
 def test_what_follows_from_a_made_up_verdict_is_a_note(table: Table) -> None:

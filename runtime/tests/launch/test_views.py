@@ -344,6 +344,19 @@ def test_a_report(table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert json.loads(capsys.readouterr().out) == summary
 
 
+@pytest.mark.parametrize(("passed", "told"), [(0.0, True), (1.0, False)])
+def test_a_run_whose_rewards_were_equal_is_told_what_to_look_at(
+    table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str], passed: float, told: bool
+) -> None:
+    ended = {"name": "fake", "state": "finished", "error": None, "setup_s": None}
+    summary = {**ended, "wall_s": 1, "cpu_s": 1, **summarise(parsed(table), status_of(10), [], [])}
+    summary["policies"]["solver"] |= {"equal_groups_fraction": 1.0, "pass_rate": passed}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    assert report_command(tmp_path) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert ("rewards of each group were equal" in out and "docs/does-not-learn.md" in out) == told
+
+
 def test_a_report_of_nothing(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"summary\.json"):
         report_command(tmp_path)

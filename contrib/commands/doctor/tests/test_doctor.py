@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from astraflow_contrib_doctor import command
+from astraflow_contrib_doctor import command, preflight
 from astraflow_contrib_doctor.finding import Finding
+from astraflow_core.config.load import load_config
 from astraflow_runtime.cli import main
+from astraflow_runtime.raas.episodes.dry_process import BLOCKS, VARIABLE
 from astraflow_tiny_model.folder import write_tiny_model
 
 
@@ -261,3 +263,16 @@ def test_the_name_of_a_hub_says_how_to_fetch_it(
     assert command in capsys.readouterr().err
     assert main(["run", sound, "--set", "policies.solver.model=/gone"]) == 2
     assert "hf download" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("note", "fix"), [(f"it did not end, {BLOCKS}", "`blocking`"), ("it is late", VARIABLE)]
+)
+def test_code_that_blocks_is_not_given_more_time(
+    site: Any, sound: str, monkeypatch: pytest.MonkeyPatch, note: str, fix: str, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(preflight, "dry_call", lambda *_: note)
+    loaded = load_config(sound, (), site.catalog())
+    (finding,) = preflight._of_code(loaded.catalog, loaded.config, tmp_path)
+    assert finding.level == "warning" and finding.text == note
+    assert fix in finding.fix

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MODEL, ODD_RUN
+from odd_run import MODEL, ODD_RUN
 
 from astraflow_runtime.cli import main
 from astraflow_testing.runs import User
@@ -90,7 +90,10 @@ def begin_and_hang(user: User, rollouts: Path) -> subprocess.Popen[str]:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((MODEL, "--config", "odd.toml", "--set", "number"), "did you mean 'numbers'?; there are"),
+        (
+            (MODEL, "--config", "odd.toml", "--set", "number"),
+            "are numbers, others; did you mean 'numbers'?",
+        ),
         ((MODEL,), "give --config FILE"),
         ((MODEL, "--config", "odd.toml", "--version", "3"), "is a model, which has no version 3"),
         ((f"{MODEL}@3", "--config", "odd.toml", "--step", "2"), "names a version, and so does"),

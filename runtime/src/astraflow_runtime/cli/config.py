@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+from typing import TYPE_CHECKING
 
 from astraflow_runtime.cli.helping import teach
 from astraflow_runtime.cli.output import print_json
 from astraflow_runtime.cli.run import add_overrides
+
+if TYPE_CHECKING:
+    from astraflow_runtime.config.show import Value
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run.max_staleness, policies.NAME, policies.NAME.trainer.lr, KIND/NAME or KIND/NAME.KEY",
     )
     explain.add_argument(
-        "file", metavar="FILE", nargs="?", help="the run whose components' keys are meant"
+        "file",
+        metavar="FILE",
+        nargs="?",
+        help="the run whose values are shown and whose components' keys are meant",
     )
     explain.add_argument("--json", action="store_true", help="print JSON")
     explain.set_defaults(command=run_explain)
@@ -89,12 +96,22 @@ def run_explain(arguments: argparse.Namespace) -> int:
 
     from astraflow_core.catalog import Catalog
     from astraflow_core.config.load import load_config
-    from astraflow_runtime.config.explain import explain
+    from astraflow_runtime.config.explain import explain, set_in_run
 
     loaded = load_config(arguments.file, workflow_given=True) if arguments.file else None
     found = explain(arguments.key, loaded.catalog if loaded else Catalog.discover(), loaded)
+    there = {key.path: set_in_run(arguments.key, key, loaded) for key in found} if loaded else {}
     if arguments.json:
-        print_json([asdict(key) for key in found])
+        values = {
+            path: {"values": [asdict(value) for value in each]} for path, each in there.items()
+        }
+        print_json([{**asdict(key), **values.get(key.path, {})} for key in found])
         return 0
-    print("\n\n".join(key.text() for key in found))
+    print("\n\n".join(_with_values(key.text(), there.get(key.path, [])) for key in found))
     return 0
+
+
+def _with_values(text: str, values: list[Value]) -> str:
+    lines = [f"{each.key} = {json.dumps(each.value, ensure_ascii=False)}" for each in values]
+    told = (f"\n  here: {line}  # {each.origin}" for line, each in zip(lines, values, strict=True))
+    return text + "".join(told)

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError("--set: a run continues with the configuration that it began with")
     resumed = arguments.resume is not None
     return run_file(
-        find_run(arguments.resume or None) if resumed else arguments.file,
+        find_run(arguments.resume or None, named_by="--resume") if resumed else arguments.file,
         overrides=arguments.overrides,
         live=False if arguments.no_live else None,
         json_output=arguments.json,

@@ -28,16 +28,20 @@ def add_run(container: argparse._ActionsContainer) -> None:
     )
 
 
-def find_run(given: str | None, *, live: bool = False, otherwise: str = "") -> Path:
+def find_run(
+    given: str | None, *, live: bool = False, otherwise: str = "", named_by: str = "--run"
+) -> Path:
     """The directory of the run that ``given`` names: a path, or a name in ``runs/``. Without one the newest there,
     which is told; if ``live``, the newest that has not ended, if there is one.
 
-    Raises :class:`UserError`, which lists the names that are near; ``otherwise`` is what may be given instead."""
+    Raises :class:`UserError`, which lists the names that are near; ``otherwise`` is what may be given instead, and
+    ``named_by`` the option that names a run."""
     if given is None:
         found = _newest_first(live)
         if not found:
             raise UserError(
-                f"which run? there is none in {RUNS}/ here; give --run RUN, the path of a run directory{otherwise}"
+                f"which run? there is none in {RUNS}/ here; give {named_by} RUN, the path of a run directory{otherwise}. "
+                f"Those below a folder are listed by `ls -d FOLDER/*/{RUNS}/*`"
             )
         sys.stderr.write(f"run {found[0]}\n")
         return found[0]

@@ -13,6 +13,7 @@ from astraflow_core.config.rendering import join
 from astraflow_core.config.tables import component_tables
 from astraflow_core.errors import UserError
 from astraflow_core.suggestions import did_you_mean
+from astraflow_runtime.config.show import Value, values
 
 if TYPE_CHECKING:
     from astraflow_core.catalog import Catalog
@@ -107,6 +108,17 @@ def explain(key: str, catalog: Catalog, loaded: LoadedConfig | None = None) -> l
             "`astraflow config explain KIND/NAME` those of a component"
         )
     return found
+
+
+def set_in_run(asked: str, key: KeyDescription, loaded: LoadedConfig) -> list[Value]:
+    """The values of a run that :func:`explain` of ``asked`` means by ``key``."""
+    name = key.path.rpartition(".")[2]
+    return [
+        value
+        for value in values(loaded)
+        if value.key.rpartition(".")[2] == name
+        and (_means(value.key, asked) or _means(key.path, value.key))
+    ]
 
 
 def _of_place(path: str, catalog: Catalog, loaded: LoadedConfig | None) -> list[KeyDescription]:

@@ -27,7 +27,13 @@ from astraflow_core.protocols.prompt_source import PromptSource
 from astraflow_core.protocols.transport import Receiver
 from astraflow_runtime.models.folders import resolve_models
 from astraflow_runtime.models.resolver import ModelResolver
-from astraflow_runtime.raas.episodes.dry_process import VARIABLE, dry_call, is_live, longest_s
+from astraflow_runtime.raas.episodes.dry_process import (
+    BLOCKS,
+    VARIABLE,
+    dry_call,
+    is_live,
+    longest_s,
+)
 from astraflow_runtime.raas.episodes.tokenizer import FolderTokenizer
 from astraflow_runtime.telemetry.redirecting import said_to
 from astraflow_wire.host.sockets import socket_folder
@@ -77,6 +83,11 @@ def _of_code(catalog: Catalog, config: RunConfig, directory: Path) -> Iterator[F
         return
     said = note or f"one dry call with prompt {first.id!r} and a completion that was made up"
     fix = f"give them more time with {VARIABLE}, or look at them in the run" if note else ""
+    if BLOCKS in note:
+        fix = (
+            "await what takes time there; a reward that must block declares the capability `blocking`, or has a plain "
+            "`def score`: it runs in worker processes then"
+        )
     yield Finding("warning" if note else "ok", "workflow and reward", said, fix)
 
 

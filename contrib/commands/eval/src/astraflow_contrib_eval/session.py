@@ -84,8 +84,7 @@ def _sets(
     for name in chosen:
         if name not in there:
             raise UserError(
-                f"--set {name}: there is no evaluation set of this name{did_you_mean(name, there)}; there are "
-                f"{', '.join(there)}"
+                f"--set {name}: the evaluation sets are {', '.join(there)}{did_you_mean(name, there)}"
             )
     sets = {}
     for name in chosen or there:

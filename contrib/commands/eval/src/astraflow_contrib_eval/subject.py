@@ -64,7 +64,8 @@ def find_subject(
 ) -> EvaluationSubject:
     """What ``given`` means: a run by path or name, the newest for ``None``, else a model, for which ``options`` name a
     file. ``directory`` is empty and becomes that of the evaluation."""
-    run = find_run(None, otherwise=", or a model and --config FILE") if given is None else None
+    other = ", or a model and --config FILE"
+    run = find_run(None, otherwise=other, named_by="a") if given is None else None
     if run is None and given is not None and (run := run_named(given)) is None:
         if options.file is None:
             _refuse(given)
@@ -144,8 +145,8 @@ def _chosen(config: RunConfig, options: Options) -> list[str]:
         return list(config.policies)
     if options.policy not in config.policies:
         raise UserError(
-            f"--policy {options.policy!r}: there is none of this name{did_you_mean(options.policy, config.policies)}; "
-            f"there are {', '.join(config.policies)}"
+            f"--policy {options.policy!r}: the policies are {', '.join(config.policies)}"
+            f"{did_you_mean(options.policy, config.policies)}"
         )
     return [options.policy]
 

@@ -355,4 +355,4 @@ def _unknown(catalog: Catalog, name: str, kind: Kind | None, use: str) -> Plugin
         listed = ", ".join(f"{p.name!r} ({p.state})" for p in unread)
         parts.append(f"what these plugins provide is not known: {listed}")
     parts.append("`astraflow plugins` lists what is installed")
-    return PluginError("; ".join(parts))
+    return PluginError("; ".join(parts).replace("?; ", "? "))

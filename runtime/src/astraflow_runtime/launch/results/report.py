@@ -155,6 +155,15 @@ def _rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "trainer", f"waited for data {summary['trainer_wait_fraction']:.0%} of its time"
     restarts = f", {summary['restarts']} restarts" if summary["restarts"] else ""
     yield "processes", f"{summary['processes']}{restarts}"
+    for name, policy in summary["policies"].items():
+        if policy["equal_groups_fraction"] == 1.0 and policy["pass_rate"] != 1.0:
+            yield f"{name}: next" if several else "next", _EQUAL
+
+
+_EQUAL = (
+    "in the last step the rewards of each group were equal, which tells nothing of what is better: look at episodes "
+    "with `astraflow trace`, and see docs/does-not-learn.md"
+)
 
 
 def _held_out(overlap: Mapping[str, Any]) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from astraflow_core.errors import AstraFlowError, PreflightError, WorkflowError
 from astraflow_core.types import GenerateRequest, GenerateResult, TrajectoryView
 from astraflow_engine_host.failures import describe
 from astraflow_runtime.raas.engines.replicas import Replicas
+from astraflow_runtime.raas.episodes.dry_process import ASYNC
 from astraflow_runtime.raas.episodes.episodes import TaskFailed, TaskRunner
 from astraflow_runtime.raas.episodes.policy_engine import PolicyHandle
 from astraflow_runtime.raas.episodes.tokenizer import FolderTokenizer
@@ -121,7 +122,7 @@ class _OnLoop(LoopScorer):
 
     async def score(self, view: TrajectoryView, engines: Engines = NO_ENGINES) -> Any:
         """What the reward returned."""
-        self._at(f"reward {self.name!r}")
+        self._at(f"{ASYNC} reward {self.name!r}")
         return await super().score(view, engines)
 
 

@@ -37,6 +37,10 @@ from astraflow_wire.messages import SamplingMessage, Task, encode
 VARIABLE = "ASTRAFLOW_DRY_CALL_S"
 LONGEST_S = 10.0
 LEFT_OUT = f"set {VARIABLE}=none to leave it out"
+ASYNC = "async"
+"""What a reward is called whose calls are awaited on the event loop."""
+BLOCKS = "so it blocks the event loop of its RaaS"
+"""In the note on code that is awaited and that stood in a call of its own."""
 _GRACE_S = 1.0
 """After the deadline, for a process that says where it stands."""
 
@@ -169,6 +173,8 @@ def _judged(word: _Word, ended: int, log: Path, deadline_s: float) -> str:
 
 def _late(who: str, deadline_s: float, place: str) -> str:
     where = f", when it was at {place}" if place else ""
+    if place and who.startswith((ASYNC, "workflow")):
+        where += f", {BLOCKS}"
     return (
         f"the dry call of {who} did not end within {deadline_s:g} s ({VARIABLE}){where}; whether it works "
         "will show in the run"
