@@ -70,14 +70,14 @@ def of_sequence(sequence: Sequence) -> Sparse:
         if given := getattr(sequence, column.name):
             positions, values = zip(*sorted(given.items()), strict=True)
             if column.keys:
-                values = tuple(map(_key, values))
+                values = tuple(map(key_of, values))
             found[column.name] = SparseValues(
                 np.array(positions, np.int64), np.array(values, column.dtype)
             )
     return found
 
 
-def _key(name: Any) -> int:
+def key_of(name: int | str) -> int:
     """A hash of 64 bits of a text or an integer, never 0."""
     text = name if isinstance(name, str) else str(int(name))
     digest = xxhash.xxh3_64_digest(text.encode("utf-8", "surrogatepass"))

@@ -1,0 +1,1 @@
+"""A small model plays a text game of ours."""
