@@ -121,8 +121,14 @@ class ResponsesSpeaker:
     ) -> tuple[History, list[str]]:
         items = [item for item in whole["output"] if reasons or item["type"] != "reasoning"]
         if rewrites:
-            part = {"type": "output_text", "text": REWRITTEN}
-            items.append({"type": "message", "role": "assistant", "content": [part]})
+            said = "".join(
+                item["content"][0]["text"] for item in items if item["type"] == "message"
+            )
+            part = {"type": "output_text", "text": said + REWRITTEN}
+            message = {"type": "message", "role": "assistant", "content": [part]}
+            calls = [item for item in items if item["type"] == "function_call"]
+            thoughts = [item for item in items if item["type"] == "reasoning"]
+            items = [*thoughts, message, *calls]
         return items, [item["call_id"] for item in items if item["type"] == "function_call"]
 
     def results(self, ids: Sequence[str], text: str) -> History:
@@ -140,8 +146,8 @@ class KeptResponsesSpeaker(ResponsesSpeaker):
     def reply(
         self, whole: dict[str, Any], reasons: bool, rewrites: bool
     ) -> tuple[History, list[str]]:
-        items, ids = super().reply(whole, reasons, rewrites)
-        return [{"kept": whole["id"]}, *(items[-1:] if rewrites else ())], ids
+        _, ids = super().reply(whole, reasons, False)
+        return [{"kept": whole["id"]}], ids  # what the server keeps cannot be rewritten
 
 
 SPEAKERS: tuple[Speaker, ...] = (
