@@ -88,6 +88,8 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "astraflow_gateway.chat.format",
         "astraflow_gateway.chat.messages",
         "astraflow_wire.host.sockets",
+        "astraflow_wire.host.parent",
+        "astraflow_wire.host.worker_channel",
     ),
     "Workflows that play environments": (
         "astraflow_environments.keys",

@@ -115,7 +115,7 @@ def test_auto_tokenizer_agrees(folder: Path) -> None:
     assert fast.decode(plain.encode(text).ids, skip_special_tokens=True) == "x12345=87654"
     assert (fast.eos_token_id, fast.pad_token_id, len(fast)) == (1, 0, len(ALPHABET))
     messages = [{"role": "user", "content": "x1"}, {"role": "assistant", "content": "=8"}]
-    assert fast.apply_chat_template(messages, tokenize=False) == "x1=8"
+    assert fast.apply_chat_template(messages, tokenize=False) == "x1=8$"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 from astraflow_core.errors import WorkflowError
 from astraflow_core.protocols.workflow import PolicyEngine
 from astraflow_core.types import RunInfo
+from astraflow_core.types import Sequence as TokenSequence
 from astraflow_gateway.capture.graph import Call
 from astraflow_gateway.chat.format import ChatFormat
 from astraflow_gateway.chat.history import History
@@ -111,6 +112,15 @@ class Conversation:
         (:attr:`Sequence.turn_rewards <astraflow_core.types.Sequence>`)."""
         rewards = self.episode.graph.turn_rewards
         rewards[turn.call] = rewards.get(turn.call, 0.0) + float(value)
+
+    def met(self, turn: ModelTurn, state: str) -> None:
+        """Say in which state ``turn`` was taken: what the same state is called in every episode of a group."""
+        self.episode.graph.turn_states[turn.call] = state
+
+    def sequences(self) -> list[TokenSequence]:
+        """What of this conversation is trained."""
+        own = {turn.call for turn in self.turns}
+        return [sequence for leaf, sequence in self.episode.graph.sequences() if leaf in own]
 
 
 class Episodes:

@@ -178,6 +178,7 @@ class Episode:
 
     async def _answer(self, request: ModelRequest, history: History | None) -> ModelAnswer:
         policy = self.policy_of(request.model)
+        alone = history is not None
         history = history or self.histories[policy]
         engine = self.engines[policy]
         number, self._calls = self._calls, self._calls + 1
@@ -202,7 +203,8 @@ class Episode:
             # Only the engine knows which ids its model has.
             raise BadRequest(str(error), param="token_ids") from error
         choices = [
-            self._choice(request, policy, plan, each, start, trained, history) for each in results
+            self._choice(request, policy, plan, each, start, trained, history, alone)
+            for each in results
         ]
         return ModelAnswer(id, created, policy, engine.version, prompt, tuple(choices))
 
@@ -271,10 +273,11 @@ class Episode:
         start: str,
         trained: bool,
         history: History,
+        alone: bool,
     ) -> Choice:
         engine, form = self.engines[policy], self.formats[policy]
         result, text, stopped_by = _cut(engine, result, request.stop, form.ends)
-        call = self.graph.add(policy, plan.tokens, result, trained, plan.parent)
+        call = self.graph.add(policy, plan.tokens, result, trained, plan.parent, alone)
         self._tokens += len(result.tokens)
         if trained:
             self.completions.append(engine.completion(result))

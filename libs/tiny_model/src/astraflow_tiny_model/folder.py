@@ -18,7 +18,11 @@ from astraflow_wire.model_files.tensor_file import lay_out
 ALPHABET = " $0123456789+-*=;rsckmdxa<>"
 """Default characters; the index of a character is its token id (`` `` pads, ``$`` ends)."""
 
-CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ message['content'] }}"
+    "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
+)
+"""Contents, one after the other; what an assistant said ends as the model ends it, so that a next turn continues it."""
 
 
 def write_tiny_model(

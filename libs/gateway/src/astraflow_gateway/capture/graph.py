@@ -53,11 +53,12 @@ class Call:
 class CaptureGraph:
     """Calls by exact token prefix. Two calls of the same prompt that sampled the same tokens cannot be told apart
     by what continues them: such a continuation is a new root, counted in ``ambiguous``. ``turn_rewards``: what the
-    turns of some calls earned."""
+    turns of some calls earned; ``turn_states``: in which states they were taken."""
 
     calls: list[Call] = field(default_factory=list)
     ambiguous: int = 0
     turn_rewards: dict[Call, float] = field(default_factory=dict)
+    turn_states: dict[Call, str] = field(default_factory=dict)
     _ends: dict[tuple[str, int, int], list[Call]] = field(default_factory=dict)
     _lengths: dict[str, dict[int, None]] = field(default_factory=dict)
 
@@ -68,10 +69,13 @@ class CaptureGraph:
         result: GenerateResult,
         trained: bool = True,
         parent: Call | None = None,
+        alone: bool = False,
     ) -> Call:
-        """Record a call. Unless its ``parent`` is known, it is the longest recorded call that its prompt begins with."""
+        """Record a call. Unless its ``parent`` is known, it is the longest recorded call that its prompt begins with; none
+        is looked for if the call is ``alone``."""
         prompt = np.asarray(prompt, np.int32)
-        parent = parent or self._parent(policy, prompt)
+        if not alone:
+            parent = parent or self._parent(policy, prompt)
         call = Call(policy, prompt, result, parent, trained)
         self.calls.append(call)
         if len(result.tokens):
@@ -101,7 +105,7 @@ class CaptureGraph:
 
     def sequences(self) -> list[tuple[Call, TokenSequence]]:
         """One sequence for each leaf, with the leaf. A call that several leaves share is trained in the first of
-        them, so that every sampled token is trained once, and has its turn's reward there. A sequence in which nothing
+        them, so that every sampled token is trained once, and has the reward and the state of its turn there. A sequence in which nothing
         is trained is left out."""
         done: set[int] = set()
         made = []
@@ -113,12 +117,13 @@ class CaptureGraph:
         return made
 
     def _sequence(self, leaf: Call, trained: list[Call]) -> TokenSequence:
-        rewards = {
-            call.end - 1: self.turn_rewards[call]
-            for call in reversed(trained)
-            if call in self.turn_rewards and len(call.result.tokens)
-        }
-        return replace(_sequence(leaf, trained), turn_rewards=rewards or None)
+        ends = {call: call.end - 1 for call in reversed(trained) if len(call.result.tokens)}
+        rewards, states = self.turn_rewards, self.turn_states
+        return replace(
+            _sequence(leaf, trained),
+            turn_rewards={ends[call]: rewards[call] for call in ends if call in rewards} or None,
+            turn_states={ends[call]: states[call] for call in ends if call in states} or None,
+        )
 
 
 def _sequence(leaf: Call, trained: list[Call]) -> TokenSequence:
