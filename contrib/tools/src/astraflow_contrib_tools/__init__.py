@@ -1,0 +1,1 @@
+"""A policy answers with the help of tools: Python functions and MCP servers."""
