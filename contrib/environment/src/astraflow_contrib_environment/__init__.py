@@ -1,0 +1,1 @@
+"""A policy, or a team of several, plays an environment turn by turn."""

@@ -1,0 +1,47 @@
+"""Keys of the workflows."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from astraflow_core.config.models import PositiveInt
+from astraflow_core.config.or_none import OrNone
+from astraflow_environments.keys import EnvironmentKeys
+
+
+class PlayKeys(EnvironmentKeys):
+    """What both workflows have."""
+
+    max_turns: PositiveInt = Field(
+        100, description="Replies of an episode; one that needs more is cut off there."
+    )
+    max_tokens: PositiveInt = Field(
+        100_000, description="Sampled tokens of an episode; one that needs more is cut off there."
+    )
+    discount: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0,
+        description="The reward of an episode is the sum of what its turns earned, each times this to the power of the "
+        "number of turns before it.",
+    )
+
+
+class EnvironmentConfig(PlayKeys):
+    """``[workflow] use = "environment"``"""
+
+    policy: OrNone[str] = Field(
+        None, description="Policy that plays; 'none': the only one of the run."
+    )
+
+
+class RolesConfig(PlayKeys):
+    """``[workflow] use = "team"``"""
+
+    roles: dict[str, str] = Field(
+        {}, description="Role of the environment → the policy, or frozen engine, that plays it."
+    )
+    policy: OrNone[str] = Field(
+        None,
+        description="Policy of the roles that are not listed; 'none': the only one of the run, or each role is listed.",
+    )

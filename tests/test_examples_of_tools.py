@@ -1,0 +1,59 @@
+"""The examples in which policies call tools and play environments, with a table in the place of a model."""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from astraflow_testing.runs import EndedCommand, User
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+TABLE = (
+    "engine={ use = 'astraflow_testing.table:TableEngine', context = 4096 }",
+    "trainer={ use = 'astraflow_testing.table:TableTrainer' }",
+    "algorithm={ use = 'astraflow_testing.table:TableAlgorithm' }",
+    "data=[]",
+    "batch_sequences=32",
+)
+MODEL = "tiny:qwen3?hidden=8&layers=1&heads=1&kv_heads=1"
+PRINTABLE = quote(
+    " $" + string.ascii_letters + string.digits + "!\"#%&'()*+,-./:;<=>?@[]^_`{|}~\n\\"
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def run(user: User, example: str, *policies: str, overrides: tuple[str, ...] = ()) -> EndedCommand:
+    tables = [f"policies.{policy}.{key}" for policy in policies for key in TABLE]
+    given = ["run.steps=2", "run.group_size=4", "raas.replicas=1", *tables, *overrides]
+    arguments = [part for override in given for part in ("--set", override)]
+    ended = user.astraflow("run", EXAMPLES / example, *arguments, deadline_s=280)
+    assert ended.exit_code == 0, ended.text
+    assert ended.summary["steps"] == 2 and ended.summary["failed"] == 0, ended.summary
+    return ended
+
+
+def test_an_environment_is_played(user: User) -> None:
+    ended = run(user, "environment.toml", "player", overrides=("eval.sets.held_out.size=4",))
+    assert "prompts_continued" in ended.text and "won" in ended.text
+
+
+def test_a_team_plays(user: User) -> None:
+    ended = run(user, "team.toml", "teller", "guesser")
+    assert set(ended.summary["policies"]) == {"teller", "guesser"}
+    assert "right" in ended.text and ended.summary["tokens_trained"] > 0
+
+
+def test_a_policy_is_offered_tools(user: User) -> None:
+    overrides = (
+        f"policies.solver.model={MODEL}&context=4096&alphabet={PRINTABLE}",
+        "prompts={ use = 'digits', operation = 'complement', digits = 3 }",
+        "eval.sets.held_out={ use = 'digits', operation = 'complement', digits = 3, size = 4, split = 'held_out' }",
+        "sampling.max_tokens=8",
+        "raas.max_concurrent_episodes=32",
+    )
+    ended = run(user, "tools.toml", "solver", overrides=overrides)
+    assert "agent_calls 1.000" in ended.text
