@@ -168,6 +168,7 @@ async def test_a_mistake_of_the_user_is_no_failure(tmp_path: Path, use: str) -> 
         ("DiesWhenBuilt", "its worker process ended with exit code 9"),
     ],
 )
+@pytest.mark.slow
 @in_a_loop
 async def test_one_that_cannot_be_built_fails_each_episode(
     tmp_path: Path, use: str, reason: str
@@ -192,6 +193,7 @@ def test_keys_are_validated_when_the_pool_is_made(tmp_path: Path) -> None:
         EnvironmentKeys(environment={"path": "x"})
 
 
+@pytest.mark.slow
 @in_a_loop
 async def test_no_more_run_at_once_than_the_keys_allow(tmp_path: Path) -> None:
     async with pool(tmp_path, most_environments=2) as made:
@@ -210,6 +212,7 @@ async def test_no_more_run_at_once_than_the_keys_allow(tmp_path: Path) -> None:
         assert (most, len(pids)) == (2, 2)
 
 
+@pytest.mark.slow
 @in_a_loop
 async def test_an_episode_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
     file = tmp_path / "child"
@@ -231,6 +234,7 @@ async def test_an_episode_that_is_cancelled_leaves_nothing(tmp_path: Path) -> No
         await until_gone(pid, int(file.read_text()))
 
 
+@pytest.mark.slow
 @in_a_loop
 async def test_closing_ends_all_processes(tmp_path: Path) -> None:
     async with pool(tmp_path) as made:
@@ -244,6 +248,7 @@ async def test_closing_ends_all_processes(tmp_path: Path) -> None:
             assert await pid_of(played) != pid
 
 
+@pytest.mark.slow
 def test_a_pool_serves_one_event_loop_after_the_other(tmp_path: Path) -> None:
     run = RunInfo("r", 7, 1, 0, ("p",), tmp_path)
     context = ComponentContext(run, "raas", "", 3, tmp_path)
@@ -275,6 +280,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @in_a_loop
 async def test_nothing_outlives_a_process_that_was_killed(tmp_path: Path) -> None:
     holder = subprocess.Popen(

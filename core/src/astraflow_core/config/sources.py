@@ -187,12 +187,12 @@ def parse_file(path: Path) -> Raw:
 
 
 def apply_overrides(layers: Layers, overrides: Sequence[str]) -> list[str]:
-    """Apply ``a.b.c=VALUE`` texts in order, those that choose a component first; returns problems."""
+    """Apply ``a.b.c=VALUE`` texts in order, first those that choose a component, outer ones before; returns problems."""
     problems = []
     origin = Origin(OVERRIDE, Path.cwd())
     split = [(*text.partition("="), text) for text in overrides]
     for key, equals, value, text in sorted(
-        split, key=lambda entry: not entry[0].strip().endswith(".use")
+        split, key=lambda e: e[0].count(".") if e[0].strip().endswith(".use") else float("inf")
     ):
         path = key.strip()
         if not (equals and path and all(path.split("."))):

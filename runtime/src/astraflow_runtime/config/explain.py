@@ -123,6 +123,8 @@ def set_in_run(asked: str, key: KeyDescription, loaded: LoadedConfig) -> list[Va
 
 def _of_place(path: str, catalog: Catalog, loaded: LoadedConfig | None) -> list[KeyDescription]:
     """Keys of the components that may stand in a place of a run."""
+    if loaded is not None and (inner := _of_nested(path, catalog, loaded)):
+        return inner
     nested: Any = {}
     for part in reversed(path.split(".")):
         nested = [nested] if part.isdecimal() or part == "N" else {part: nested}
@@ -139,6 +141,21 @@ def _of_place(path: str, catalog: Catalog, loaded: LoadedConfig | None) -> list[
         ]
         return [key for prefix, key in keys if _means(key.path, join(prefix, rest))]
     return []
+
+
+def _of_nested(path: str, catalog: Catalog, loaded: LoadedConfig) -> list[KeyDescription]:
+    """Keys of a component whose table is among the keys of another one, as an environment's is."""
+    places = [place for place in loaded.components if path.startswith(f"{place}.")]
+    if len(places) < 2:
+        return []
+    place = max(places, key=len)
+    selected, wanted = loaded.components[place][0], path.removeprefix(f"{place}.")
+    use = selected.qualified
+    return [
+        key
+        for key in component_keys(catalog, selected.kind, use)
+        if _means(key.path, join(f"{selected.kind}/{use}", wanted))
+    ]
 
 
 def _index(path: str, place: str) -> str:
