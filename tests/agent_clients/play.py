@@ -184,8 +184,9 @@ def langgraph(stream: bool) -> str:
     given = {"messages": [("user", QUESTION)]}
     if not stream:
         return str(agent.invoke(given)["messages"][-1].content)
-    chunks = [chunk for chunk, _ in agent.stream(given, stream_mode="messages")]
-    return "".join(str(chunk.content) for chunk in chunks[1:])
+    streamed = agent.stream(given, stream_mode="messages")
+    # Results of tools are among them.
+    return "".join(str(chunk.content) for chunk, _ in streamed if chunk.type == "AIMessageChunk")
 
 
 def litellm(stream: bool, model: str = "openai/p") -> str:
