@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,14 @@ async def played(playing: ToolsWorkflow, *said: Any, prompt: Any = "what is 6 * 
 
 def one(*said: Any, **keys: Any) -> Any:
     return asyncio.run(played(workflow(**keys), *said))
+
+
+def all_end(pids: str) -> bool:
+    """Whether the processes end; one that was killed is gone a moment later."""
+    until = time.monotonic() + 60
+    while any(map(runs, map(int, pids.split()))) and time.monotonic() < until:
+        time.sleep(0.02)
+    return not any(map(runs, map(int, pids.split())))
 
 
 def runs(pid: int) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from play import QWEN, call, one, played, runs, scripted, workflow
+from play import QWEN, all_end, call, one, played, scripted, workflow
 
 from astraflow_contrib_tools.function_worker import Functions
 from astraflow_core.errors import EnvironmentFailed, PreflightError, PromptError, WorkflowError
@@ -64,7 +64,7 @@ def test_a_function_that_never_returns_is_ended_and_the_model_told(tmp_path: Pat
     functions = ["offered_functions:never", ADD]
     _, text = one(*said, functions=functions, tool_deadline_s=5, workers=1)
     assert "error: no result within 5 s" in text and "\n42\n" in text
-    assert not any(map(runs, map(int, pids.read_text().split())))
+    assert all_end(pids.read_text())
 
 
 @pytest.mark.slow
@@ -81,7 +81,7 @@ def test_what_a_cancelled_episode_calls_ends_with_it(tmp_path: Path) -> None:
         assert episode.cancelled()
 
     asyncio.run(play())
-    assert not any(map(runs, map(int, pids.read_text().split())))
+    assert all_end(pids.read_text())
 
 
 @pytest.mark.slow
