@@ -294,6 +294,9 @@ async def test_nothing_outlives_a_process_that_was_killed(tmp_path: Path) -> Non
         pid = int(await asyncio.to_thread(holder.stdout.readline))
     server = look_at(pid)
     assert server is not None
+    file = tmp_path / "child"
+    while not (file.exists() and file.read_text()):
+        await asyncio.sleep(0.02)
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    await until_gone(pid, server.parent)
+    await until_gone(pid, server.parent, int(file.read_text()))

@@ -195,6 +195,8 @@ def main() -> int:
     server = ForkServer(parent, socket.socket(fileno=requests), socket.socket(fileno=reports))
     if os.getppid() != parent or not server.prepare():
         return 1
+    # From now on it sees the end of its parent by itself, and ends what workers have started, too.
+    signal_at_parent_death(0)
     server.serve()
     return 0
 
