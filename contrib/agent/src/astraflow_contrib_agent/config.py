@@ -9,12 +9,12 @@ from pydantic import Field, field_validator, model_validator
 
 from astraflow_core.config.models import PositiveInt
 from astraflow_core.config.or_none import OrNone
-from astraflow_gateway.listening_keys import ListeningKeys
+from astraflow_gateway.listening_keys import GatewayKeys
 
 Deviation = Literal["temperature", "top_p", "top_k", "min_p"]
 
 
-class AgentConfig(ListeningKeys):
+class AgentConfig(GatewayKeys):
     """``[workflow] use = "agent"``; one of ``target``, ``command`` and ``url``."""
 
     target: OrNone[str] = Field(

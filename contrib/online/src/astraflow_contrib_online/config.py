@@ -8,12 +8,12 @@ from pydantic import Field
 
 from astraflow_core.config.models import ConfigModel, PositiveInt
 from astraflow_core.config.or_none import OrNone
-from astraflow_gateway.listening_keys import ListeningKeys
+from astraflow_gateway.listening_keys import GatewayKeys
 
 Seconds = Annotated[float, Field(gt=0)]
 
 
-class OnlineConfig(ListeningKeys):
+class OnlineConfig(GatewayKeys):
     """``[workflow] use = "online"``"""
 
     token_env: OrNone[str] = Field(

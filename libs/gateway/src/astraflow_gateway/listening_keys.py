@@ -13,7 +13,7 @@ from astraflow_core.errors import UserError
 from astraflow_gateway.listening import Listening
 
 
-class ListeningKeys(ConfigModel):
+class GatewayKeys(ConfigModel):
     """Keys of :class:`~astraflow_gateway.listening.Listening`."""
 
     bind: str = Field("127.0.0.1", description="Address at which the gateway listens.")
