@@ -13,7 +13,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-FAILURE_KIND = r"^[a-z0-9_]{0,32}$"
+MAX_FAILURE_KIND = 32
+FAILURE_KIND = rf"^[a-z0-9_]{{0,{MAX_FAILURE_KIND}}}\Z"
 """How an environment failed, in a word to count by."""
 MAX_FAILURE_KINDS = 64
 """Such words that are counted apart."""
@@ -95,7 +96,7 @@ Places = Annotated[int, Meta(ge=0, le=MAX_PLACES)]
 Length = Annotated[int, Meta(ge=1, le=(1 << 31) - 1)]
 """Tokens of a sequence: with :data:`MAX_SEQUENCES` of them their sum fits into int64."""
 Name = Annotated[str, Meta(max_length=MAX_NAME)]
-FailureKind = Annotated[str, Meta(pattern=FAILURE_KIND)]
+FailureKind = Annotated[str, Meta(max_length=MAX_FAILURE_KIND, pattern=FAILURE_KIND)]
 PromptId = Annotated[str, Meta(max_length=MAX_PROMPT_ID)]
 Label = Annotated[str, Meta(max_length=MAX_LABEL)]
 Metrics = Annotated[dict[Label, Number], Meta(max_length=MAX_METRICS)]
