@@ -395,7 +395,46 @@ def test_a_prompt_that_cannot_be_encoded_is_the_fault_of_the_request(
         monkeypatch.setattr(engine.tokenizer, "encode", encode)
         status, error = await agent.refused({"messages": [USER]})
         assert status == 400 and "cannot encode" in error["message"]
+        assert error["param"] == "messages" and "write the messages with" in error["message"]
         assert agent.episode.refusal == error["message"] and agent.episode.failure is None
+
+    played([], play)
+
+
+def test_a_stop_that_cannot_be_encoded_is_the_fault_of_the_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def play(agent: Agent) -> None:
+        (engine,) = agent.episode.engines.values()
+        encode = engine.tokenizer.encode
+
+        def refuses(text: str) -> Any:
+            if text == "ü":
+                raise UserError("tiny/tokenizer.json cannot encode 'ü'")
+            return encode(text)
+
+        monkeypatch.setattr(engine.tokenizer, "encode", refuses)
+        status, error = await agent.refused({"messages": [USER], "stop": ["ü"]})
+        assert (status, error["param"]) == (400, "stop") and agent.episode.failure is None
+
+    played([], play)
+
+
+UNREADABLE = {
+    b"": "the body is empty",
+    b" \n": "the body is empty",
+    '{"mö": 1}'.encode("latin-1"): "the body is not UTF-8 (invalid start byte at byte 3)",
+    rb'{"model": "\ud83d"}': r"has \ud83d, half of a character",
+    rb'{"model": "\\\ude00\ud83d\ude00"}': r"has \ude00, half of a character",
+    rb'{"model": "\\ud83d': "not JSON: Input data was truncated",
+}
+
+
+def test_an_unreadable_body_is_told_why() -> None:
+    async def play(agent: Agent) -> None:
+        for body, says in UNREADABLE.items():
+            status, error = await agent.refused(body)
+            assert status == 400 and says in error["message"], (body, error)
 
     played([], play)
 

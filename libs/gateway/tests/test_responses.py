@@ -8,9 +8,10 @@ import pytest
 from gateway_agents import CALL, THINKING, Agent, played
 from test_messages import events_of
 
+from astraflow_core.errors import UserError
 from astraflow_gateway.episode import BUDGET_SPENT, Budget
 from astraflow_testing import scripted_policies
-from astraflow_testing.scripted_policies import FailedAnswer
+from astraflow_testing.scripted_policies import FailedAnswer, PairsTokenizer
 
 PATH = "/v1/responses"
 QUESTION = "what is 1 + 22?"
@@ -205,6 +206,32 @@ def test_a_bad_request_is_told_what_is_wrong() -> None:
             status, error = await refused(agent, body)
             assert (status, error["type"]) == (400, "invalid_request_error"), (body, error)
             assert says in error["message"], error
+
+    played([], play)
+
+
+def test_what_the_tokenizer_cannot_encode_is_named_by_its_field(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encode = PairsTokenizer.encode
+
+    def refuses(self: PairsTokenizer, text: str) -> Any:
+        if "parameters" in text or "ü" in text:
+            raise UserError("tiny/tokenizer.json cannot encode it")
+        return encode(self, text)
+
+    monkeypatch.setattr(PairsTokenizer, "encode", refuses)
+
+    async def play(agent: Agent) -> None:
+        tool = {"type": "function", "name": "add", "parameters": {}}
+        for body, param, says in (
+            ({"input": "ünï"}, "input", "write the messages with characters that it has, or take"),
+            ({"input": "x", "tools": [tool]}, "tools", "cannot be told of tools; send none, or"),
+        ):
+            status, error = await refused(agent, body)
+            assert (status, error["param"]) == (400, param), error
+            assert says in error["message"]
+        assert agent.episode.failure is None
 
     played([], play)
 

@@ -5,6 +5,8 @@ import io
 import logging
 import pickle
 import socket
+import urllib.error
+import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -107,6 +109,22 @@ def test_pickle_and_large_bodies_and_unknown_fields_are_refused() -> None:
                     yield b"x" * 100
 
             assert (await http.post("/v1/leave", content=chunks())).status_code == 413
+
+    run(scenario)
+
+
+def test_who_writes_a_large_body_to_its_end_reads_why_it_is_refused() -> None:
+    def ask(url: str) -> tuple[int, str]:
+        headers = {"authorization": "Bearer secret"}
+        # It asks to close, as this client always does, so that the reply ends the connection.
+        request = urllib.request.Request(f"{url}/v1/leave", bytes(9 << 20), headers)
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(request, timeout=60)
+        return caught.value.code, caught.value.read().decode()
+
+    async def scenario(url: str) -> None:
+        status, said = await asyncio.to_thread(ask, url)
+        assert status == 413 and "the body is over 1000 bytes" in said
 
     run(scenario)
 

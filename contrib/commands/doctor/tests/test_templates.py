@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import string
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +26,11 @@ LAST_ONLY = (
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return write_tiny_model(tmp_path / "model", hidden=8, layers=1, heads=1, kv_heads=1)
+    return model(tmp_path, alphabet=string.printable)
+
+
+def model(tmp_path: Path, **keys: Any) -> Path:
+    return write_tiny_model(tmp_path / "model", hidden=8, layers=1, heads=1, kv_heads=1, **keys)
 
 
 def found(folder: Path, template: str | None, several_turns: bool = True) -> Finding:
@@ -69,6 +75,12 @@ def test_a_template_that_refuses_some(folder: Path) -> None:
 def test_a_model_without_a_template_is_not_at_fault(folder: Path) -> None:
     finding = found(folder, None)
     assert finding.level == "ok" and "has no chat template" in finding.text
+
+
+def test_a_tokenizer_without_the_letters_cannot_be_told_of_tools(tmp_path: Path) -> None:
+    finding = found(model(tmp_path), CHAT.replace("CONTENT", "m['content']"))
+    assert "this model cannot be told of tools, since its tokenizer" in finding.text
+    assert "plain text" not in finding.text and "tools.requests" not in finding.figures
 
 
 def test_a_run_of_single_turns_is_not_warned(folder: Path) -> None:

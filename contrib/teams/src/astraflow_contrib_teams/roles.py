@@ -11,11 +11,12 @@ import numpy.typing as npt
 
 from astraflow_contrib_teams.config import RoleTable
 from astraflow_contrib_teams.replies import visible
-from astraflow_core.errors import PreflightError, WorkflowError
+from astraflow_core.errors import PreflightError, UserError, WorkflowError
 from astraflow_core.protocols.workflow import PolicyEngine
 from astraflow_core.types import Completion, ComponentContext, Prompt, RunInfo, Trajectory
 from astraflow_core.types import Sequence as TokenSequence
 from astraflow_gateway.chat.format import ChatFormat
+from astraflow_gateway.chat.quoting import NotEncodable
 
 TASK = "task_description"
 CUT = "[...] "
@@ -50,6 +51,7 @@ class Role:
 
     def __init__(
         self,
+        name: str,
         policy: str,
         system: str,
         template: str,
@@ -57,7 +59,7 @@ class Role:
         formats: dict[str, ChatFormat] | None,
     ) -> None:
         """``formats`` are shared by the roles of a team; ``None``: prompts are plain text."""
-        self.policy = policy
+        self._name, self.policy = name, policy
         self._system, self._template, self._flexible = system, template, flexible
         self._formats = formats
 
@@ -82,11 +84,24 @@ class Role:
         return tokens
 
     def _rendered(self, engine: PolicyEngine, values: Mapping[str, str]) -> npt.NDArray[np.int32]:
+        try:
+            return self._encoded(engine, values)
+        except NotEncodable as error:
+            raise UserError(
+                f"the role {self._name!r}, played by {self.policy!r}, cannot be told its task: {error.cause}. A tokenizer with few "
+                f"characters needs words of your own in [workflow.{self._name}] template and system ('' for none), prompts "
+                "that it can encode, and workflow.chat = false for plain text; or take a model that encodes any text"
+            ) from error
+
+    def _encoded(self, engine: PolicyEngine, values: Mapping[str, str]) -> npt.NDArray[np.int32]:
         # In one pass, so that a placeholder in what a model wrote stays as it is.
         names = "|".join(map(re.escape, values))
         user = re.sub(rf"\{{({names})\}}", lambda found: values[found[1]], self._template)
         if self._formats is None:
-            return engine.render(f"{self._system}\n{user}" if self._system else user)
+            try:
+                return engine.render(f"{self._system}\n{user}" if self._system else user)
+            except UserError as error:
+                raise NotEncodable(error) from error
         if self.policy not in self._formats:
             self._formats[self.policy] = ChatFormat(engine)
         form = self._formats[self.policy]
@@ -110,7 +125,7 @@ class Casting:
         policy = self._cast[name] = self._policy(name, table.policy)
         template = self._template(name, table, wording)
         system = wording.system if table.system is None else table.system
-        return Role(policy, system, template, wording.flexible, self._formats)
+        return Role(name, policy, system, template, wording.flexible, self._formats)
 
     def check_trained(self, *names: str) -> None:
         """One of these roles must be played by a policy."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import itertools
 import secrets
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from astraflow_gateway.capture.graph import CaptureGraph
 from astraflow_gateway.chat.format import ChatFormat
 from astraflow_gateway.chat.history import History, PromptPlan
 from astraflow_gateway.chat.messages import ModelReply
+from astraflow_gateway.chat.quoting import NotEncodable
 from astraflow_gateway.chat.replies import forced_start, parse_reply
 from astraflow_gateway.requests import (
     BadRequest,
@@ -222,14 +224,13 @@ class Episode:
         self.outcomes[plan.outcome] += 1
         if not start:
             return plan
-        begun = history.engine.tokenizer.encode(start)
+        with _refused("tool_choice"):
+            begun = history.engine.tokenizer.encode(start)
         return replace(plan, tokens=np.concatenate([plan.tokens, begun]))
 
     def _plan(self, request: ModelRequest, history: History) -> PromptPlan:
-        try:
+        with _refused("messages"):
             return history.plan(request.messages, request.tools)
-        except UserError as error:
-            raise BadRequest(str(error), param="messages") from error
 
     def _sampling(self, request: ModelRequest, engine: PolicyEngine, prompt: int) -> Sampling:
         own = engine.sampling
@@ -242,7 +243,8 @@ class Episode:
         wanted = [own.max_tokens, room, max(1, left)]
         if request.max_tokens is not None:
             wanted.append(request.max_tokens)
-        stops = [tuple(engine.tokenizer.encode(text).tolist()) for text in request.stop]
+        with _refused("stop"):
+            stops = [tuple(engine.tokenizer.encode(text).tolist()) for text in request.stop]
         chosen: dict[str, Any] = {
             name: value for name, value in request.sampling.items() if name in self.rules.deviations
         }
@@ -288,6 +290,17 @@ class Episode:
         cut_short = result.finish_reason == "length" and not stopped_by
         finish: Finish = "length" if cut_short else "stop"
         return Choice(reply, "tool_calls" if reply.tool_calls else finish, call, stopped_by)
+
+
+@contextlib.contextmanager
+def _refused(param: str) -> Iterator[None]:
+    """What the template or the tokenizer refuses is the fault of the request, in the field ``param``."""
+    try:
+        yield
+    except NotEncodable as error:
+        raise BadRequest(str(error), param=error.param) from error
+    except UserError as error:
+        raise BadRequest(str(error), param=param) from error
 
 
 def _retrieved(task: asyncio.Task[Any]) -> None:

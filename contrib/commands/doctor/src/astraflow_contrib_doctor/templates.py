@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from astraflow_contrib_doctor.finding import Finding
+from astraflow_contrib_doctor.texts import encoded
+from astraflow_gateway.chat.format import told_of_tools
 from astraflow_gateway.chat.template_check import (
     CONTINUED,
     ConversationCheck,
@@ -34,7 +36,8 @@ def check_chat_template(where: str, tokenizer: FolderTokenizer, several_turns: b
         for token in tokenizer.eos_token_ids
     ]
     checked = check_template(tokenizer.chat_text, [end for end in ends if end])
-    found = checked.conversations
+    tells_tools = encoded(tokenizer, told_of_tools(checked.native_tools)) is not None
+    found = [each for each in checked.conversations if tells_tools or "tools" not in each.name]
     if all(each.refused for each in found):
         return Finding(
             "ok",
@@ -43,7 +46,7 @@ def check_chat_template(where: str, tokenizer: FolderTokenizer, several_turns: b
             "give prompts as strings, or fix the template",
         )
     figures = {name: value for each in found for name, value in _figures(each)}
-    told = f"; {_of_tools(checked)}"
+    told = f"; {_of_tools(checked, tells_tools)}"
     if all(each.continues for each in found):
         text = f"each turn continues the tokens of the one before, with {_names(found)}"
         return Finding("ok", subject, text + told, figures=figures)
@@ -77,7 +80,12 @@ def _became(check: ConversationCheck) -> str:
     return f"{some}later requests begin a sequence of their own, since {why}"
 
 
-def _of_tools(checked: TemplateCheck) -> str:
+def _of_tools(checked: TemplateCheck, tells_tools: bool) -> str:
+    if not tells_tools:
+        return (
+            "this model cannot be told of tools, since its tokenizer cannot encode the text that does so: requests with "
+            "tools are refused"
+        )
     form = f"calls are read in the form {checked.tool_style!r}"
     if checked.native_tools:
         return f"tools are given by the template, {form}"

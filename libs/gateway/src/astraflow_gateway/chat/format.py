@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import xxhash
 from astraflow_core.errors import UserError
 from astraflow_gateway.capture.graph import Tokens
 from astraflow_gateway.chat.messages import ChatModel, Message, tool_call
-from astraflow_gateway.chat.quoting import Quoting
+from astraflow_gateway.chat.quoting import NotEncodable, Quoting
 
 _TOOL = {
     "type": "function",
@@ -52,6 +53,13 @@ To call one, write a JSON object with its name and its arguments:
 <tool_call>
 {{"name": "...", "arguments": {{...}}}}
 </tool_call>"""
+
+
+def told_of_tools(native: bool) -> str:
+    """A text that tells a model of a tool: ``native``, as the template gets it, else in plain text. A tokenizer that
+    cannot encode it knows no tools."""
+    tool = json.dumps(_TOOL)
+    return tool if native else _OFFER.format(tools=tool)
 
 
 class ChatFormat:
@@ -95,10 +103,24 @@ class ChatFormat:
         start: int = 0,
     ) -> Tokens:
         """The token ids of ``text[start:]``, where ``text`` is that of ``messages`` with a generation prompt. What the
-        messages quote becomes no special token."""
-        return self._quoting.encode(
-            text, start, messages, tools, lambda said, offered: self.text(said, offered, True)
-        )
+        messages quote becomes no special token. :class:`NotEncodable` if the tokenizer refuses them."""
+        try:
+            return self._quoting.encode(
+                text, start, messages, tools, lambda said, offered: self.text(said, offered, True)
+            )
+        except NotEncodable as error:
+            if tools and not self._can_be_told_of_tools:
+                advice = "this model cannot be told of tools; send none"
+                raise NotEncodable(error.cause, advice, "tools") from error
+            raise
+
+    @cached_property
+    def _can_be_told_of_tools(self) -> bool:
+        try:
+            self._engine.tokenizer.encode(told_of_tools(self.native_tools))
+        except UserError:
+            return False
+        return True
 
     def _probe_tools(self) -> tuple[str, bool]:
         try:

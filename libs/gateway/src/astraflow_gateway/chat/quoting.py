@@ -16,7 +16,18 @@ from astraflow_gateway.chat.messages import Message
 _MARKS = range(0xF0000, 0xFFFFE)
 """Characters for private use, one of which stands for a special text while messages are rendered."""
 
+_ANY_TEXT = "a model whose tokenizer encodes any text"
+
 Render = Callable[[Sequence[Message], Sequence[Mapping[str, Any]]], str]
+
+
+class NotEncodable(UserError):
+    """The model's tokenizer cannot encode what a request says; ``param`` is the field that says it."""
+
+    def __init__(self, cause: UserError, advice: str = "", param: str = "messages") -> None:
+        self.cause, self.param = cause, param
+        advice = advice or "write the messages with characters that it has"
+        super().__init__(f"{cause}: {advice}, or take {_ANY_TEXT}")
 
 
 class Quoting:
@@ -37,10 +48,11 @@ class Quoting:
         tools: Sequence[Mapping[str, Any]],
         render: Render,
     ) -> Tokens:
-        """The token ids of ``text[start:]``; ``text`` is what ``render`` makes of ``messages`` and ``tools``."""
+        """The token ids of ``text[start:]``; ``text`` is what ``render`` makes of ``messages`` and ``tools``.
+        :class:`NotEncodable` if the tokenizer refuses it."""
         quoted = self._quoted([_untrusted(message) for message in messages], tools)
         if not quoted:
-            return self._tokenizer.encode(text[start:])
+            return self._ids(text[start:])
         free = (mark for mark in map(chr, _MARKS) if mark not in text)
         marks = dict(zip(sorted(quoted), free, strict=False))
         marked = render(
@@ -62,9 +74,15 @@ class Quoting:
             whole = special or part
             if len(whole) > start:
                 pieces = (whole[:1], whole[1:]) if special else (whole[start:],)
-                ids += [self._tokenizer.encode(piece) for piece in pieces if piece]
+                ids += [self._ids(piece) for piece in pieces if piece]
             start = max(0, start - len(whole))
         return np.concatenate(ids)
+
+    def _ids(self, text: str) -> Tokens:
+        try:
+            return self._tokenizer.encode(text)
+        except UserError as error:
+            raise NotEncodable(error) from error
 
     def _quoted(self, *values: Any) -> set[str]:
         """The special texts in ``values``."""

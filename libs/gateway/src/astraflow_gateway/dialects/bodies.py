@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -20,6 +21,10 @@ _SETTINGS = {
 }
 """Least and largest value of each setting of sampling."""
 MOST_STOPS = 16
+_SURROGATES = re.compile(
+    rb"\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(?P<lone>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
+"""Escaped backslashes, pairs, and what is left of surrogates."""
 
 
 class Names:
@@ -40,6 +45,13 @@ class Names:
 
 def parsed(body: bytes, expected: type[T]) -> T:
     """``body`` as JSON; :class:`BadRequest` names what is wrong."""
+    if not body.strip():
+        raise BadRequest("the body is empty; expected a JSON object")
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        what = f"{error.reason} at byte {error.start}"
+        raise BadRequest(f"the body is not UTF-8 ({what}); encode the JSON as UTF-8") from error
     try:
         return msgspec.json.decode(body, type=expected)
     except msgspec.ValidationError as error:
@@ -47,7 +59,19 @@ def parsed(body: bytes, expected: type[T]) -> T:
         field = where.strip("`").removeprefix("$").removeprefix(".")
         raise BadRequest(f"{field}: {what}" if field else what, param=field) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if lone := _lone_surrogate(body):
+            raise BadRequest(
+                f"the body has {lone}, half of a character in UTF-16; send whole characters"
+            ) from error
         raise BadRequest(f"the body is not JSON: {error}") from error
+
+
+def _lone_surrogate(body: bytes) -> str:
+    """The first escape of JSON that is half of a pair; empty if there is none."""
+    for found in _SURROGATES.finditer(body):
+        if found["lone"]:
+            return found["lone"].decode()
+    return ""
 
 
 def text_of(content: str | Sequence[Mapping[str, Any]] | None, where: str) -> str:

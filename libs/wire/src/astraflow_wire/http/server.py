@@ -44,6 +44,9 @@ NO_TOKEN = (
     "the token of this run is missing or wrong; give it by --token-file, or in ASTRAFLOW_TOKEN"
 )
 PIECE_BYTES = 1 << 18
+MOST_DISCARDED, DISCARD_S = 64 << 20, 2.0
+"""How much of a body that is too large is read, and for how long, before it is refused: a client that still writes when
+the connection closes never reads why."""
 
 
 class BodyTooLarge(Refused):
@@ -79,6 +82,9 @@ class Guard:
         length = headers.get(b"content-length")
         if length is not None and (not length.isdigit() or int(length) > self.limit):
             error = BodyTooLarge(self.limit)
+            # Who waits for leave to send the body has not begun to write it.
+            if b"expect" not in headers:
+                await _discard(receive)
             await self._refuse(error.status, str(error), scope, receive, send)
             return
         received = 0
@@ -88,6 +94,8 @@ class Guard:
             message = await receive()
             received += len(message.get("body", b""))
             if received > self.limit:
+                if message.get("more_body"):
+                    await _discard(receive)
                 raise BodyTooLarge(self.limit)
             return message
 
@@ -98,6 +106,18 @@ class Guard:
     ) -> None:
         body = self.error_body(scope, status, reason)
         await JSONResponse(body, status_code=status)(scope, receive, send)
+
+
+async def _discard(receive: Receive) -> None:
+    """Read the rest of a body, up to a bound."""
+    size = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DISCARD_S):
+            while size < MOST_DISCARDED:
+                message = await receive()
+                size += len(message.get("body", b""))
+                if not message.get("more_body"):
+                    return
 
 
 def create_app(

@@ -85,6 +85,17 @@ class TurnTable:
         found[mask] = order[np.searchsorted(ends[order], tokens[mask])]
         return found
 
+    def share(self, of: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
+        """Weights of tokens that add up to the share of ``of``, bool ``[K]``, among the turns of which the batch has
+        tokens: float32 ``[N]``."""
+        mask = self._batch.loss_mask
+        turn = self.of_token[mask]
+        counts = np.bincount(turn, minlength=len(of))
+        result = np.zeros(len(mask), np.float32)
+        present = int(np.count_nonzero(counts))
+        result[mask] = of[turn] / (counts[turn] * present)
+        return result
+
     def at_tokens(self, values: Floats) -> Floats:
         """Each trained token has the value of its turn, 0 elsewhere: float64 ``[N]``."""
         mask = self._batch.loss_mask

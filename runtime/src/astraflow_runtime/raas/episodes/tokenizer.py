@@ -88,7 +88,9 @@ class FolderTokenizer:
         try:
             encoded = self._tokenizer.encode(text, add_special_tokens=False)
         except Exception as error:  # tokenizers raises Exception itself
-            raise UserError(f"{self._file} cannot encode {text!r:.80}: {error}") from error
+            # Agents read this too, and no path of this host concerns them.
+            file = f"{self._file.parent.name}/{self._file.name}"
+            raise UserError(f"{file} cannot encode {text!r:.80}: {error}") from error
         ids = np.array(encoded.ids, dtype=np.int32)
         ids.flags.writeable = False
         return ids

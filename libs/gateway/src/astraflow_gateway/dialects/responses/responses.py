@@ -19,11 +19,22 @@ from astraflow_gateway.episode import Episode
 from astraflow_gateway.requests import BadRequest, ModelAnswer
 
 
+class _ResponsesShapes(OpenAi):
+    """Those of OpenAI, where the messages are in the field ``input``."""
+
+    def error(self, refused: BadRequest) -> Json:
+        """An error."""
+        told = super().error(refused)
+        if refused.param == "messages":
+            told["error"]["param"] = "input"
+        return told
+
+
 class Responses(Dialect):
     """The newer dialect of OpenAI's clients."""
 
     path = "/v1/responses"
-    provider = OpenAi()
+    provider = _ResponsesShapes()
 
     def __init__(self) -> None:
         self.routes = (

@@ -5,24 +5,23 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
 from astraflow_core.config.or_none import OrNone
 from astraflow_core.types import Batch
-from astraflow_plugin_losses.algorithms.grpo import ClippedLoss
 from astraflow_plugin_losses.config import (
-    ClipConfig,
     Compares,
     DualClip,
     NotNegative,
     Positive,
-    TurnRewardConfig,
 )
 from astraflow_plugin_losses.normalization import Floats
+from astraflow_plugin_losses.turn_loss import TurnClipConfig, TurnLoss
 from astraflow_plugin_losses.turns import TurnTable
 
 
-class GigpoConfig(ClipConfig, TurnRewardConfig):
+class GigpoConfig(TurnClipConfig):
     """``algorithm = { use = "gigpo", … }``"""
 
     log_ratio_clamp: OrNone[Positive] = Field(
@@ -53,7 +52,7 @@ class GigpoConfig(ClipConfig, TurnRewardConfig):
         return "trajectories"
 
 
-class Gigpo(ClippedLoss[GigpoConfig]):
+class Gigpo(TurnLoss[GigpoConfig]):
     """Group-in-Group Policy Optimization (Feng et al. 2025, arXiv 2505.10978) in the variant of verl-agent
     (``gigpo/core_gigpo.py``) with the policy loss ``vanilla`` of verl 0.9.1.
 
@@ -62,12 +61,22 @@ class Gigpo(ClippedLoss[GigpoConfig]):
     over the turns of the group that were taken in the same state, ``Sequence.turn_states``). States are equal where
     their names are; a state that was met once has no advantage, nor has a turn without a state. Deviations have n - 1.
     A group of one turn has no advantage (verl-agent: its reward). Dual clip 3, log-ratios within ±20, token mean.
-    Metrics as of ``grpo``.
+    Metrics as of ``grpo``, and ``turns_with_state``.
     """
+
+    NAME, SHARE = "gigpo", "turns_with_state"
+    LACKS = (
+        "has a state, so that this is dr_grpo over episodes: the workflow is to name the state of each turn "
+        "(Sequence.turn_states), as the workflow `environment` does"
+    )
+
+    @staticmethod
+    def _given(table: TurnTable) -> npt.NDArray[np.bool_]:
+        return np.asarray(table.turns.state != 0)
 
     def _advantages(self, batch: Batch) -> Floats:
         config = self._config
-        table = TurnTable(batch, config.outcome, "gigpo")
+        table = self._table(batch)
         std_eps = config.std_eps if config.mode == "mean_std_norm" else None
         once = table.place == 0 if config.episode_unit == "trajectory" else None
         episode = table.relative(table.total(table.rewards), std_eps=std_eps, counts=once)

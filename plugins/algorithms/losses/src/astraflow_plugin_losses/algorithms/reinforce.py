@@ -5,24 +5,23 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
 from astraflow_core.config.or_none import OrNone
 from astraflow_core.types import Batch
-from astraflow_plugin_losses.algorithms.grpo import ClippedLoss
 from astraflow_plugin_losses.config import (
-    ClipConfig,
     Compares,
     DualClip,
     Positive,
-    TurnRewardConfig,
     WhitenConfig,
 )
 from astraflow_plugin_losses.normalization import Epsilon, Floats, whiten
+from astraflow_plugin_losses.turn_loss import TurnClipConfig, TurnLoss
 from astraflow_plugin_losses.turns import TurnTable
 
 
-class ReinforceConfig(ClipConfig, WhitenConfig, TurnRewardConfig):
+class ReinforceConfig(WhitenConfig, TurnClipConfig):
     """``algorithm = { use = "reinforce", … }``"""
 
     log_ratio_clamp: OrNone[Positive] = Field(
@@ -47,19 +46,29 @@ class ReinforceConfig(ClipConfig, WhitenConfig, TurnRewardConfig):
         return "trajectories" if self.baseline == "turn" else ""
 
 
-class Reinforce(ClippedLoss[ReinforceConfig]):
+class Reinforce(TurnLoss[ReinforceConfig]):
     """REINFORCE (Williams 1992; for language models arXiv 2402.14740) with discounted returns of turns: the variant of
     rLLM (``compute_mc_return``, and its advantages ``per_step`` for the baseline ``turn``, without deviation), with
     the policy loss ``vanilla`` of verl 0.9.1.
 
     All tokens of a turn have ``G = r + gamma · G_next``, over the turns of the trajectory; the outcome is earned in
     the last one. Returns go over all turns of a trajectory, also those of rows that are in other batches. Dual clip 3,
-    log-ratios within ±20, token mean. Metrics as of ``grpo``.
+    log-ratios within ±20, token mean. Metrics as of ``grpo``, and ``turns_rewarded``.
     """
+
+    NAME, SHARE = "reinforce", "turns_rewarded"
+    LACKS = (
+        "earned a reward of its own, so that only outcomes are discounted: where turns earn something, the workflow is to "
+        "say so (Sequence.turn_rewards), as the workflow `environment` does"
+    )
+
+    @staticmethod
+    def _given(table: TurnTable) -> npt.NDArray[np.bool_]:
+        return np.asarray(table.earned != 0)
 
     def _advantages(self, batch: Batch) -> Floats:
         config = self._config
-        table = TurnTable(batch, config.outcome, "reinforce")
+        table = self._table(batch)
         values = table.returns(config.gamma)
         if config.baseline == "turn":
             values = table.relative(values, table.place, std_eps=None)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
 from astraflow_core.types import Batch
-from astraflow_plugin_losses.algorithms.grpo import ClippedLoss
 from astraflow_plugin_losses.config import (
-    ClipConfig,
     Compares,
     NotNegative,
     Positive,
-    TurnRewardConfig,
 )
 from astraflow_plugin_losses.normalization import Floats
+from astraflow_plugin_losses.turn_loss import TurnClipConfig, TurnLoss
 from astraflow_plugin_losses.turns import TurnTable
 
 
-class TurnGrpoConfig(ClipConfig, TurnRewardConfig):
+class TurnGrpoConfig(TurnClipConfig):
     """``algorithm = { use = "turn_grpo", … }``"""
 
     estimator: Literal["additive", "cumulative"] = Field(
@@ -42,7 +42,7 @@ class TurnGrpoConfig(ClipConfig, TurnRewardConfig):
         return "trajectories"
 
 
-class TurnGrpo(ClippedLoss[TurnGrpoConfig]):
+class TurnGrpo(TurnLoss[TurnGrpoConfig]):
     """Turn-level GRPO: MT-GRPO (Zeng et al. 2025, arXiv 2505.11821) in the variant of its authors' repository
     (SiliangZeng/Multi-Turn-RL-Agent, ``advantage_est`` ``aae`` and ``cae``), for any number of turns, with the policy
     loss of TRL 1.16.0.
@@ -52,12 +52,22 @@ class TurnGrpo(ClippedLoss[TurnGrpoConfig]):
     the normalised outcome plus ``turn_coef`` times the turn's normalised reward. ``cumulative`` (``cae``): discounted
     rewards from the turn on, the outcome the last of them, normalised. The repository knows two turns; a trajectory that
     ends after the first gets the normalised sum of both rewards there under ``aae``, here the sum of the two
-    normalised ones. Token mean. Metrics as of ``grpo``.
+    normalised ones. Token mean. Metrics as of ``grpo``, and ``turns_rewarded``.
     """
+
+    NAME, SHARE = "turn_grpo", "turns_rewarded"
+    LACKS = (
+        "earned a reward of its own, so that only outcomes are compared: the workflow is to say what each turn earned "
+        "(Sequence.turn_rewards), as the workflow `environment` does"
+    )
+
+    @staticmethod
+    def _given(table: TurnTable) -> npt.NDArray[np.bool_]:
+        return np.asarray(table.earned != 0)
 
     def _advantages(self, batch: Batch) -> Floats:
         config = self._config
-        table = TurnTable(batch, config.outcome, "turn_grpo")
+        table = self._table(batch)
         std_eps = config.std_eps if config.normalize_std else None
         if config.estimator == "cumulative":
             turn = table.relative(table.returns(config.gamma), table.place, std_eps=std_eps)
