@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 from astraflow_contrib_agent.agents import CommandAgent
 from astraflow_contrib_agent.config import AgentConfig
 from astraflow_contrib_agent.workflow import AgentWorkflow
-from astraflow_core.errors import WorkflowError
+from astraflow_core.errors import PreflightError, WorkflowError
 from astraflow_core.types import ComponentContext, Prompt, RunInfo, Sampling, Trajectory
 from astraflow_testing.scripted_policies import FailedAnswer, ScriptedPolicies
 from astraflow_testing.small_disk import largest_file
@@ -229,11 +230,11 @@ def test_an_episode_does_not_fail_for_want_of_disk_space(
     ("command", "says"),
     [
         (["/no/such/program"], "cannot be started"),
-        ([sys.executable, "-c", "raise SystemExit('no door')"], "exit code 1\nno door"),
+        ([sys.executable, "-c", "raise SystemExit('no door')"], "python.* -c 'raise SystemExit.* ended with exit code 1\nno door"),
         ([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], "signal 9"),
-        ([sys.executable, "-c", "import time; time.sleep(600)"], "ended after 1 s"),
+        ([sys.executable, "-c", "import time; time.sleep(600)"], "^agent .*time.sleep.* ended after 1 s"),
     ],
-)
+)  # fmt: skip
 def test_a_command_that_fails_says_how(tmp_path: Path, command: list[str], says: str) -> None:
     with pytest.raises(WorkflowError, match=says):
         one(tmp_path, answer, command=command, deadline_s=1 if "sleep" in command[-1] else 60)
@@ -279,8 +280,47 @@ def test_a_service_plays(tmp_path: Path) -> None:
     assert trajectory.rewards == {"p": 3.0}
     with pytest.raises(WorkflowError, match="answered 500"):
         _served(tmp_path, lambda task: {"data": {"why": "broken"}, "status": 500})
-    with pytest.raises(WorkflowError, match="cannot be reached"):
+    with pytest.raises(WorkflowError, match=r"/play: its reply, .* has neither reward nor rewards"):
+        _served(tmp_path, lambda task: {"data": {"score": 3}})
+    dead = "agent http://127.0.0.1:9/play cannot be reached: Connection refused; start the service"
+    with pytest.raises(WorkflowError, match=dead):
         one(tmp_path, answer, url="http://127.0.0.1:9/play")
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"folder": "nodir"}, "workflow.folder is 'nodir', which is no folder here"),
+        ({"python": "/nope/python"}, "workflow.python is '/nope/python', which is no program here"),
+        ({"python": "bin/python"}, "workflow.python is 'bin/python'"),
+    ],
+)
+def test_places_that_are_not_here_are_refused_by_their_key(
+    tmp_path: Path, keys: dict[str, Any], says: str
+) -> None:
+    config = AgentConfig(target="played_agents:two_turns", **keys)
+    with pytest.raises(PreflightError, match=says):
+        AgentWorkflow(config, context(tmp_path))
+    AgentWorkflow(
+        config, replace(context(tmp_path), role="launcher")
+    )  # its host need not have them
+
+
+def test_an_interpreter_is_looked_up_in_the_folder_of_the_agent(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    (tmp_path / "player.py").write_text((HERE / "played_agents.py").read_text())
+    config = AgentConfig(target="player:silent", folder=tmp_path, python="bin/python")
+    workflow = AgentWorkflow(config, context(tmp_path))
+    engines = ScriptedPolicies(["p"]).engines()
+    with pytest.raises(WorkflowError, match="agent player:silent sampled nothing"):
+        asyncio.run(workflow.run_episode(engines, Prompt("1", {})))
+
+
+def test_an_error_leaves_the_prompt_to_whoever_plays_the_workflow(tmp_path: Path) -> None:
+    with pytest.raises(WorkflowError) as told:
+        one(tmp_path, answer, target="played_agents:broken")
+    assert str(told.value).startswith("agent played_agents:broken failed:")
 
 
 @pytest.mark.parametrize(

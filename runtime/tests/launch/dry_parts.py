@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from launch_fakes import Plain
 
+from astraflow_core.errors import PreflightError
 from astraflow_core.protocols.workflow import PolicyEngine
 from astraflow_core.types import Prompt, Trajectory, TrajectoryView
 
@@ -36,6 +37,16 @@ class AskJudge(Ask):
 class Misspelt(Ask):
     async def run_episode(self, engines: object, prompt: Prompt) -> Trajectory | None:
         raise KeyError(prompt.data["qestion"])
+
+
+class Unbuilt(Ask):
+    def __init__(self, config: object, context: object) -> None:
+        raise ValueError("no such role")
+
+
+class Misconfigured(Ask):
+    async def run_episode(self, engines: object, prompt: Prompt) -> Trajectory | None:
+        raise PreflightError("template has no {answer}")
 
 
 class Hangs(Ask):

@@ -64,6 +64,20 @@ def test_what_they_do_wrong_is_told_before_anything_starts(
     assert prepare(table).notes == ()
 
 
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize(
+    ("workflow", "said"),
+    [("Unbuilt", "cannot be built: ValueError: no such role"), ("Misconfigured", "template has no {answer}")],
+)  # fmt: skip
+def test_to_leave_it_out_is_no_advice_where_the_configuration_is_to_blame(
+    table: Table, workflow: str, said: str
+) -> None:
+    with pytest.raises(UserError) as told:
+        prepare(asking(table, workflow))
+    assert said in str(told.value)
+    assert str(told.value).endswith("\n  Nothing has been started")
+
+
 def test_a_reward_that_may_block_is_called_in_the_main_thread(table: Table) -> None:
     assert prepare(asking(table, reward="stops_in_main_thread_only")).notes == ()
 

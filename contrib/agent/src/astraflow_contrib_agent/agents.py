@@ -8,6 +8,7 @@ import contextlib
 import json
 import logging
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ import msgspec
 
 from astraflow_contrib_agent import zygote
 from astraflow_contrib_agent.ending import EpisodeProcesses
+from astraflow_contrib_agent.results import ResultReader
 from astraflow_core.errors import WorkflowError
 from astraflow_wire.host.disk import is_full
 from astraflow_wire.host.sockets import socket_folder
@@ -33,6 +35,7 @@ KEPT_OUTPUTS = 16
 START_DEADLINE_S = 120.0
 PIPES_CLOSE_S = 1.0
 MOST_RESULT_BYTES = 1 << 20
+_MOST_NAME = 120
 
 
 class Agent(Protocol):
@@ -104,8 +107,8 @@ class FunctionAgent:
         while not os.path.exists(self._address):
             if process.poll() is not None:
                 raise WorkflowError(
-                    f"agent {self._target} cannot be imported from {self._folder or os.getcwd()}; the trace is in the "
-                    "log of this RaaS ([workflow] folder says where the module lies)"
+                    f"agent {self._target} cannot be imported from {self._folder or os.getcwd()}: "
+                    f"{self._reason(process.returncode)}"
                 )
             if clock() > until:
                 process.kill()
@@ -114,7 +117,15 @@ class FunctionAgent:
                 )
             await asyncio.sleep(0.01)
 
+    def _reason(self, code: int) -> str:
+        """Why the process that imports the module has ended."""
+        try:
+            return Path(f"{self._address}{zygote.FAILED}").read_text("utf-8")
+        except FileNotFoundError:
+            return f"its module ended the process with {_ending(code)}"
+
     def _start(self) -> subprocess.Popen[bytes]:
+        Path(f"{self._address}{zygote.FAILED}").unlink(missing_ok=True)
         return subprocess.Popen(
             [self._python, zygote.__file__, self._address, self._target],
             stdin=subprocess.DEVNULL,
@@ -129,13 +140,14 @@ class CommandAgent:
 
     def __init__(self, command: list[str], folder: Path | None, outputs: Path) -> None:
         self._command, self._folder, self._outputs = command, folder, outputs
+        self.name = _in_one_line(command)
+        self._results = ResultReader(self.name)
         self._processes = EpisodeProcesses()
         self._number = 0
         self._had_no_room = False
 
     async def play(self, task: Task) -> Any:
         """One episode."""
-        name = self._command[0]
         pipes: list[asyncio.Task[bytes]] = []
         said = errors = b""
         try:
@@ -160,10 +172,9 @@ class CommandAgent:
                 said, errors = await asyncio.gather(*pipes)
                 self._keep(said, errors)
         if code != 0:
-            ending = f"exit code {code}" if code > 0 else f"signal {-code}"
             last = errors.decode("utf-8", "replace").rstrip()[-2000:]
-            raise WorkflowError(f"agent {name} ended with {ending}\n{last}".rstrip())
-        return _reward_in(said)
+            raise WorkflowError(f"agent {self.name} ended with {_ending(code)}\n{last}".rstrip())
+        return self._results.of_output(said)
 
     async def _start(self, task: Task) -> asyncio.subprocess.Process:
         try:
@@ -177,7 +188,7 @@ class CommandAgent:
                 start_new_session=True,
             )
         except OSError as error:
-            raise WorkflowError(f"agent {self._command[0]} cannot be started: {error}") from error
+            raise WorkflowError(f"agent {self.name} cannot be started: {error}") from error
 
     def _keep(self, said: bytes, errors: bytes) -> None:
         """The newest outputs, in turn. No episode waits for disk space to keep them."""
@@ -190,9 +201,7 @@ class CommandAgent:
             if not is_full(error, self._outputs):
                 raise
             if not self._had_no_room:
-                log.warning(
-                    "no disk space to keep what agent %s prints: %s", self._command[0], error
-                )
+                log.warning("no disk space to keep what agent %s prints: %s", self.name, error)
             self._had_no_room = True
         else:
             self._had_no_room = False
@@ -204,6 +213,7 @@ class ServiceAgent:
 
     def __init__(self, url: str) -> None:
         self._url = url
+        self._results = ResultReader(url)
 
     async def play(self, task: Task) -> Any:
         """One episode."""
@@ -212,13 +222,25 @@ class ServiceAgent:
                 aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as client,
                 client.post(self._url, json=dict(task)) as response,
             ):
-                body = await response.content.read(MOST_RESULT_BYTES)
+                body = await self._body(response)
                 if response.status >= 300:
                     said = body.decode("utf-8", "replace")[:500]
                     raise WorkflowError(f"agent {self._url} answered {response.status}: {said}")
         except (aiohttp.ClientError, OSError) as error:
-            raise WorkflowError(f"agent {self._url} cannot be reached: {error!r}") from error
-        return _reward_in(body)
+            raise WorkflowError(
+                f"agent {self._url} cannot be reached: {_reason(error)}; start the service, or mend [workflow] url"
+            ) from error
+        return self._results.of_reply(body)
+
+    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
+        body = bytearray()
+        async for piece in response.content.iter_any():
+            body += piece
+            if len(body) > MOST_RESULT_BYTES:
+                raise WorkflowError(
+                    f"agent {self._url} replied more than {MOST_RESULT_BYTES} bytes"
+                )
+        return bytes(body)
 
 
 def environment(more: Mapping[str, str]) -> dict[str, str]:
@@ -242,13 +264,21 @@ async def _tail(stream: asyncio.StreamReader) -> bytes:
     return b"".join(kept)[-KEPT_BYTES:]
 
 
-def _reward_in(said: bytes) -> Any:
-    """The reward in the last line that is not empty; ``None`` if that is something else."""
-    lines = said.strip().splitlines()
-    try:
-        last = json.loads(lines[-1]) if lines else None
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(last, dict):
-        return None
-    return last.get("reward", last.get("rewards"))
+def _in_one_line(command: list[str]) -> str:
+    """The command line, cut where it is long."""
+    line = " ".join(shlex.join(command).split())
+    return line if len(line) <= _MOST_NAME else f"{line[:_MOST_NAME]}…"
+
+
+def _ending(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"signal {-code}"
+
+
+def _reason(error: Exception) -> str:
+    """In words why there is no answer."""
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    if isinstance(cause, OSError) and (cause.errno or 0) > 0:
+        return os.strerror(cause.errno or 0)
+    if isinstance(cause, OSError) and cause.strerror:  # of a name that cannot be resolved
+        return str(cause.strerror)
+    return str(cause) or type(cause).__name__

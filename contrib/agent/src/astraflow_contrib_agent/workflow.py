@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,10 @@ class AgentWorkflow:
             frozenset(self._trained),
             config.policy is not None,
         )
+        if (
+            context.role != "launcher"
+        ):  # the host that plays may have what that of the launcher lacks
+            _check_places(config)
         config.listening.tls()  # refused now, and not by each episode
         self._agent, self._name = _agent(config, context.directory)
         self._formats: dict[str, ChatFormat] = {}
@@ -63,8 +69,9 @@ class AgentWorkflow:
             returned = await self._played(episode, task)
             return self._trajectory(episode, returned)
         except WorkflowError as error:
-            told = f"\nthe gateway refused: {episode.refusal}" if episode.refusal else ""
-            raise WorkflowError(f"prompt {prompt.id!r}: {error}{told}") from error
+            if not episode.refusal:
+                raise
+            raise WorkflowError(f"{error}\nthe gateway refused: {episode.refusal}") from error
         finally:
             await gateway.end(key)
 
@@ -120,11 +127,31 @@ async def _start(listening: Listening) -> Gateway:
     return gateway
 
 
+def _check_places(config: AgentConfig) -> None:
+    """Refuse a folder and an interpreter that are not here."""
+    folder, python = config.folder, config.python
+    if folder is not None and not folder.is_dir():
+        raise PreflightError(
+            f"workflow 'agent': workflow.folder is {str(folder)!r}, which is no folder here; expected that of the agent's "
+            "module or command"
+        )
+    if python is None:
+        return
+    # A relative path is looked up in the folder in which the agent is started.
+    path = os.path.join(folder or "", python) if os.path.dirname(python) else python
+    if shutil.which(path) is None:
+        raise PreflightError(
+            f"workflow 'agent': workflow.python is {python!r}, which is no program here; expected an interpreter that has "
+            "the packages of the agent, such as /path/to/venv/bin/python"
+        )
+
+
 def _agent(config: AgentConfig, directory: Path) -> tuple[Agent, str]:
     if config.target is not None:
         return FunctionAgent(config.target, config.folder, config.python), config.target
     if config.command is not None:
         outputs = directory / "outputs"
-        return CommandAgent(config.command, config.folder, outputs), config.command[0]
+        command = CommandAgent(config.command, config.folder, outputs)
+        return command, command.name
     assert config.url is not None, "one of the three is given"
     return ServiceAgent(config.url), config.url

@@ -2,7 +2,8 @@
 
 Started as a file by any Python, so that an agent may have an interpreter of its own: it needs nothing but the standard
 library. ``python zygote.py SOCKET MODULE:FUNCTION`` listens on a Unix socket. For each connection a child reads one
-line, the task as JSON, writes one line with its process id, plays, and writes one line with the result.
+line, the task as JSON, writes one line with its process id, plays, and writes one line with the result. If the function
+cannot be imported, the reason is in the file ``SOCKET.failed``.
 """
 
 from __future__ import annotations
@@ -21,9 +22,13 @@ import sys
 import threading
 import traceback
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
+FAILED = ".failed"
+"""What the name of the file with the reason ends in."""
 LINES_OF_TRACE = 12
+_NAMES_SHOWN = 20
+_MOST_REASON = 1000
 LOOK_EVERY_S = 1.0
 PR_SET_PDEATHSIG = 1
 
@@ -50,12 +55,13 @@ def main(address: str, target: str) -> None:
     sys.path[:] = [os.getcwd(), *others]
     module, _, name = target.partition(":")
     try:
-        agent = getattr(importlib.import_module(module), name)
-        if not callable(agent):
-            raise TypeError(f"{target} is not callable")
-    except BaseException:  # noqa: BLE001 - a module may raise SystemExit, too
+        imported = importlib.import_module(module)
+    except BaseException as error:  # noqa: BLE001 - a module may raise SystemExit, too
         sys.stderr.write(traceback.format_exc(-LINES_OF_TRACE))
-        raise SystemExit(3) from None
+        _fail(address, why_not_imported(module, error))
+    agent = getattr(imported, name, None)
+    if not callable(agent):
+        _fail(address, why_not_called(imported, module, name))
     if threading.active_count() > 1:
         names = ", ".join(each.name for each in threading.enumerate()[1:])
         sys.stderr.write(
@@ -74,6 +80,55 @@ def main(address: str, target: str) -> None:
                     listening.close()
                     play(agent, connection)
                 connection.close()
+
+
+def _fail(address: str, reason: str) -> NoReturn:
+    with open(f"{address}{FAILED}", "w", encoding="utf-8") as file:
+        file.write(reason[:_MOST_REASON])
+    raise SystemExit(3)
+
+
+def why_not_imported(module: str, error: BaseException) -> str:
+    """The last line of the trace, where in the agent's code that was, and what to do where that is known."""
+    last = traceback.format_exception_only(type(error), error)[-1].strip()
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        if f"{module}.".startswith(f"{error.name}."):
+            return f"{last} ([workflow] folder says where the module lies)"
+        return (
+            f"{last}{_place(error)}; {sys.executable} does not have it: install it there, or name an interpreter that has it "
+            "by [workflow] python"
+        )
+    return f"{last}{_place(error)}"
+
+
+def _place(error: BaseException) -> str:
+    """Where the innermost code stands that is no part of the machinery of imports."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" ({error.filename}:{error.lineno})"
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith("<frozen")
+        and os.path.basename(frame.filename) != "zygote.py"
+        and frame.filename != importlib.__file__
+    ]
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+
+
+def why_not_called(imported: Any, module: str, name: str) -> str:
+    """Which functions the module has instead."""
+    if hasattr(imported, name):
+        return (
+            f"{name!r} of {module} is {type(getattr(imported, name)).__name__}; expected a function"
+        )
+    own = [
+        each
+        for each, value in vars(imported).items()
+        if callable(value) and getattr(value, "__module__", "") == imported.__name__
+    ]
+    more = ", …" if len(own) > _NAMES_SHOWN else ""
+    has = ", ".join(own[:_NAMES_SHOWN]) + more
+    return f"{module} has no function {name!r}; it has: {has or 'none of its own'}"
 
 
 def play(agent: Any, connection: socket.socket) -> None:

@@ -50,10 +50,11 @@ _FAR = 1 << 30
 
 
 class DryCallFailed(Exception):
-    """The text is for people; ``unsure`` if a made-up answer of a frozen engine may be to blame."""
+    """The text is for people. ``state``: ``unsure`` if a made-up answer of a frozen engine may be to blame, ``refused`` if
+    no answer can be, else ``failed``."""
 
-    def __init__(self, text: str, unsure: bool = False) -> None:
-        self.unsure = unsure
+    def __init__(self, text: str, state: str = "failed") -> None:
+        self.state = state
         super().__init__(text)
 
 
@@ -146,9 +147,9 @@ def perform(
         asyncio.run(runner.run(decode(task, Task)))
     except TaskFailed as failed:
         frozen = [handle.replicas for handle in engines.values() if handle.frozen]
-        raise DryCallFailed(
-            str(failed), any(cast(MadeUp, each).asked for each in frozen)
-        ) from failed
+        if any(cast(MadeUp, each).asked for each in frozen):
+            raise DryCallFailed(str(failed), "unsure") from failed
+        raise DryCallFailed(str(failed), "refused" if failed.mistake else "failed") from failed
     if isinstance(scorer, _InTurn):
         scorer.call()
 

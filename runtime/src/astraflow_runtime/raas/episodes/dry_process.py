@@ -51,7 +51,7 @@ _READ_BYTES = 65536
 
 @dataclass
 class _Word:
-    """What the process has said: ``state`` is ``at``, ``passed``, ``failed``, ``unsure`` or ``late``."""
+    """What the process has said: ``state`` is ``at``, ``passed``, ``refused``, ``failed``, ``unsure`` or ``late``."""
 
     state: str = "at"
     text: str = ""
@@ -143,6 +143,8 @@ def _judged(word: _Word, ended: int, log: Path, deadline_s: float) -> str:
     match word.state:
         case "passed":
             return ""
+        case "refused":  # it would be in the run, too: to leave the dry call out is no help
+            raise PreflightError(f"{word.text}\n  Nothing has been started")
         case "failed":
             raise PreflightError(
                 f"{word.text}\n  This was a dry call with a completion that was made up; nothing has been "
@@ -292,14 +294,14 @@ def _work(
         perform(config, catalog or catalog_of_run(config, directory), directory, task, at)
         said = ("passed", "")
     except DryCallFailed as failed:
-        said = ("unsure" if failed.unsure else "failed", str(failed))
+        said = (failed.state, str(failed))
     except SystemExit as error:
         said = (
             "failed",
             f"{at.who} wanted to end its process: {describe(error)}; raise an error instead",
         )
     except AstraFlowError as error:
-        said = ("failed", str(error))
+        said = ("refused", str(error))
     except BaseException as error:  # noqa: BLE001 (whatever it is, the launcher says it)
         said = ("failed", f"{at.who} raised {describe(error)}")
     say(*said)

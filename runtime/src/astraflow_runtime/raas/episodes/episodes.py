@@ -43,10 +43,13 @@ _SAYS_ENOUGH = (WorkflowError, HostGone, WrongVersion, EngineError)
 
 class TaskFailed(Exception):
     """A task that could not be rolled out: the text is for people; ``fatal`` if no attempt can succeed; ``environment``:
-    the kind of failure, if it was an environment that failed."""
+    the kind of failure, if it was an environment that failed; ``mistake`` if the configuration is to blame, and not this
+    task."""
 
-    def __init__(self, text: str, fatal: bool = False, environment: str = "") -> None:
-        self.fatal, self.environment = fatal, environment
+    def __init__(
+        self, text: str, fatal: bool = False, environment: str = "", mistake: bool = False
+    ) -> None:
+        self.fatal, self.environment, self.mistake = fatal, environment, mistake
         super().__init__(text)
 
 
@@ -223,7 +226,8 @@ class TaskRunner:
 
     def _failed(self, error: Exception, prompt: Prompt) -> TaskFailed:
         if isinstance(error, _FATAL):
-            return TaskFailed(f"prompt {prompt.id!r}: {error}", fatal=True)
+            mistake = isinstance(error, UserError)
+            return TaskFailed(f"prompt {prompt.id!r}: {error}", fatal=True, mistake=mistake)
         who = f"workflow {self.workflow.name!r}"
         if isinstance(error, _SAYS_ENOUGH):
             kind = _kind(error) if isinstance(error, EnvironmentFailed) else ""
