@@ -24,9 +24,9 @@ from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
 from astraflow_core.config.environments import cache_folder
 from astraflow_core.types import Batch, Loss, LossInputs
-from astraflow_runtime.dataflow.rows.statistics import units_of
 from astraflow_runtime.models.resolver import ModelResolver
 from astraflow_testing.conformance.subject import context
+from astraflow_testing.stamping import stamped
 from astraflow_torch_training.model import CausalLM, load_model
 from astraflow_training.micro_batches import micro_batches
 from bench.support.timing import interleaved, ratio, spread
@@ -91,16 +91,15 @@ def batch(generator: np.random.Generator) -> Batch:
     mask = np.tile(np.arange(PROMPT + SAMPLED) >= PROMPT, ROWS)
     logprobs = np.where(mask, generator.normal(-1.0, 0.3, count), 0.0).astype(np.float32)
     rewards = generator.integers(0, 2, ROWS).astype(np.float32)
-    grouped = rewards.reshape(-1, GROUP)
     group, trajectory = np.repeat(np.arange(ROWS // GROUP), GROUP), np.arange(ROWS)
-
-    def per_row(values: Any) -> Any:
-        return np.repeat(values, GROUP).astype(np.float32)
+    last = lengths.cumsum() - 1
+    turn_rewards, turn_states = np.zeros(count, np.float32), np.zeros(count, np.int64)
+    turn_rewards[last], turn_states[last] = rewards, group + 1
 
     def near(scale: float) -> Any:
         return np.where(mask, logprobs + generator.normal(0, scale, count), 0.0).astype(np.float32)
 
-    return Batch(
+    made = Batch(
         id="b",
         policy="solver",
         version=4,
@@ -115,14 +114,16 @@ def batch(generator: np.random.Generator) -> Batch:
         group=group,
         trajectory=trajectory,
         group_size=np.full(ROWS, GROUP, np.int32),
-        group_mean=per_row(grouped.mean(1)),
-        group_std=per_row(grouped.std(1, ddof=1)),
+        group_mean=np.zeros(ROWS, np.float32),
+        group_std=np.zeros(ROWS, np.float32),
         reference=near(0.2),
         proximal=near(0.1),
         current=near(0.1),
         values=generator.normal(0.5, 0.1, count).astype(np.float32),
-        units=units_of(group, trajectory, rewards, np.full(ROWS, SAMPLED)),
+        turn_rewards=turn_rewards,
+        turn_states=turn_states,
     )
+    return stamped(made)
 
 
 @dataclass(frozen=True, slots=True)
