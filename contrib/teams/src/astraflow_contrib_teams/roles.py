@@ -16,7 +16,7 @@ from astraflow_core.protocols.workflow import PolicyEngine
 from astraflow_core.types import Completion, ComponentContext, Prompt, RunInfo, Trajectory
 from astraflow_core.types import Sequence as TokenSequence
 from astraflow_gateway.chat.format import ChatFormat
-from astraflow_gateway.chat.quoting import NotEncodable
+from astraflow_gateway.requests import NotEncodable
 
 TASK = "task_description"
 CUT = "[...] "

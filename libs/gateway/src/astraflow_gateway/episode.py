@@ -23,7 +23,6 @@ from astraflow_gateway.capture.graph import CaptureGraph
 from astraflow_gateway.chat.format import ChatFormat
 from astraflow_gateway.chat.history import History, PromptPlan
 from astraflow_gateway.chat.messages import ModelReply
-from astraflow_gateway.chat.quoting import NotEncodable
 from astraflow_gateway.chat.replies import forced_start, parse_reply
 from astraflow_gateway.requests import (
     BadRequest,
@@ -32,6 +31,7 @@ from astraflow_gateway.requests import (
     Finish,
     ModelAnswer,
     ModelRequest,
+    NotEncodable,
 )
 
 BUDGET_SPENT = "The budget of this episode is spent: no further requests are answered. Finish now with what you have."

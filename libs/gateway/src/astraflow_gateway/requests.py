@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from astraflow_core.errors import UserError
 from astraflow_core.types import GenerateResult
 from astraflow_gateway.capture.graph import Call, Tokens
 from astraflow_gateway.chat.messages import Message, ModelReply
@@ -34,6 +35,15 @@ class ContextExceeded(BadRequest):
             kind="context_length_exceeded",
             param="messages",
         )
+
+
+class NotEncodable(UserError):
+    """The model's tokenizer cannot encode what a request says; ``param`` is the field that says it."""
+
+    def __init__(self, cause: UserError, advice: str = "", param: str = "messages") -> None:
+        self.cause, self.param = cause, param
+        advice = advice or "write the messages with characters that it has"
+        super().__init__(f"{cause}: {advice}, or take a model whose tokenizer encodes any text")
 
 
 @dataclass(frozen=True, slots=True)

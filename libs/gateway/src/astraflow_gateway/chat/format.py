@@ -13,7 +13,8 @@ import xxhash
 from astraflow_core.errors import UserError
 from astraflow_gateway.capture.graph import Tokens
 from astraflow_gateway.chat.messages import ChatModel, Message, tool_call
-from astraflow_gateway.chat.quoting import NotEncodable, Quoting
+from astraflow_gateway.chat.quoting import Quoting
+from astraflow_gateway.requests import NotEncodable
 
 _TOOL = {
     "type": "function",

@@ -12,22 +12,12 @@ from astraflow_core.errors import UserError
 from astraflow_core.protocols.workflow import Tokenizer
 from astraflow_gateway.capture.graph import Tokens
 from astraflow_gateway.chat.messages import Message
+from astraflow_gateway.requests import NotEncodable
 
 _MARKS = range(0xF0000, 0xFFFFE)
 """Characters for private use, one of which stands for a special text while messages are rendered."""
 
-_ANY_TEXT = "a model whose tokenizer encodes any text"
-
 Render = Callable[[Sequence[Message], Sequence[Mapping[str, Any]]], str]
-
-
-class NotEncodable(UserError):
-    """The model's tokenizer cannot encode what a request says; ``param`` is the field that says it."""
-
-    def __init__(self, cause: UserError, advice: str = "", param: str = "messages") -> None:
-        self.cause, self.param = cause, param
-        advice = advice or "write the messages with characters that it has"
-        super().__init__(f"{cause}: {advice}, or take {_ANY_TEXT}")
 
 
 class Quoting:
