@@ -228,7 +228,7 @@ class ServiceAgent:
                     raise WorkflowError(f"agent {self._url} answered {response.status}: {said}")
         except (aiohttp.ClientError, OSError) as error:
             raise WorkflowError(
-                f"agent {self._url} cannot be reached: {_reason(error)}; start the service, or mend [workflow] url"
+                f"agent {self._url} cannot be reached: {_reason(error)}; start the service, or correct [workflow] url"
             ) from error
         return self._results.of_reply(body)
 
