@@ -33,6 +33,14 @@ def test_a_valid_run_loads(site: Any, run_file: Path) -> None:
     assert "run.group_size" not in loaded.origins
 
 
+def test_text_that_toml_reads_as_something_else_wants_quotes(site: Any, run_file: Path) -> None:
+    (problem,) = problems(run_file, site, "run.name=nan")
+    hint = """run.name="…\""""
+    assert problem == f"run.name: must be a string in quotes (--set '{hint}'); received nan"
+    quoted = hint.replace("…", "nan")
+    assert load_config(run_file, [quoted], site.catalog()).config.run.name == "nan"
+
+
 def test_keys_of_the_launcher_need_no_name(site: Any, run_file: Path) -> None:
     loaded = load_config(run_file, ["launcher.restarts=7"], site.catalog())
     assert loaded.config.launcher.use == "local"

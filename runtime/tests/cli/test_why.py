@@ -322,3 +322,13 @@ def test_a_path_that_no_run_can_use_is_a_mistake_and_of_no_kind(why: Any) -> Non
         assert told in verdict and "engine" not in verdict
     told = why("reward/os:environ", code=2)["reward os:environ"]["verdict"]
     assert "cannot be used: reward 'os:environ'" in told
+
+
+def test_the_name_of_a_kind_is_told_as_one(
+    site: Any, manifest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.add("quick", manifest + ENGINE.format(module="quick_engine"))
+    told = refused(capsys, "engine")
+    assert "'engine' is installed; it is a kind; of that kind are installed: " in told
+    assert "quick" in told and "`astraflow plugins why engine/NAME`" in told
+    assert "did you mean" not in told

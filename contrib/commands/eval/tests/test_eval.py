@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from odd_run import MODEL, ODD_RUN
 
+from astraflow_contrib_eval.figures import SCHEMA
 from astraflow_runtime.cli import main
 from astraflow_testing.runs import User
 
@@ -103,6 +104,17 @@ def begin_and_hang(user: User, rollouts: Path) -> subprocess.Popen[str]:
         ((MODEL, "--config", "odd.toml", "--engine-key", "a=1"), "give --engine NAME too"),
         ((MODEL, "--config", "odd.toml", "--tokens"), "give --rollouts FILE"),
         ((MODEL, "--config", "odd.toml", "--compare", "odd.toml"), "cannot be read as JSON"),
+        (
+            (MODEL, "--config", "odd.toml", "--compare", "bare.json"),
+            "it has no set 'numbers', but x",
+        ),
+        ((MODEL, "--config", "odd.toml", "--compare", "runs/nope"), "--compare: "),
+        ((MODEL, "--config", "odd.toml", "--json", "nope/x.json"), "there is no folder 'nope'"),
+        ((MODEL, "--config", "odd.toml", "--json", "."), "it is a folder"),
+        (
+            (MODEL, "--config", "odd.toml", "--rollouts", "nope/x"),
+            "--rollouts nope/x: it cannot be",
+        ),
         ((MODEL, "--config", "bare.toml"), "there is nothing to evaluate on"),
     ],
 )
@@ -114,8 +126,10 @@ def test_mistakes_are_told_before_anything_starts(
     said: str,
 ) -> None:
     user.write("bare.toml", ODD_RUN.partition("[eval]")[0])
+    user.write("bare.json", json.dumps({"schema": SCHEMA, "sets": {"x": {}}}))
     monkeypatch.chdir(user.directory)
     monkeypatch.syspath_prepend(str(user.directory))
     monkeypatch.setenv("XDG_CACHE_HOME", user.environment["XDG_CACHE_HOME"])
     assert main(["eval", *arguments]) == 2
-    assert said in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert said in told and ": starting" not in told

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from workspace import ROOT
 
+from astraflow_contrib_eval.versions import RunModels, WantedVersion
+from astraflow_core.config.load import load_config
+from astraflow_core.errors import UserError
+from astraflow_runtime.cli.running import weights_of
+from astraflow_runtime.cli.running.weights_of import WeightsOf
 from astraflow_testing.runs import TABLE_RUN, User
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -112,6 +119,34 @@ def test_a_version_that_is_not_kept_is_refused_with_those_that_are(table: EndedR
     assert ended.exit_code == 2
     assert "versions that it has: 0 (initial model)" in ended.err
     assert "6 (final model)" in ended.err
+
+
+def test_what_took_the_place_of_a_publisher_and_never_answers_is_named(
+    table: EndedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights_of, "ASK_S", 0.2)
+    config = load_config(table.directory / "config.toml").config
+    rows = WeightsOf(table.directory, "solver", tmp_path, 5).listed()
+    ((address,),) = {tuple(row["endpoints"]) for row in rows}
+    port = urlsplit(address).port
+    assert port is not None
+    with socket.create_server(("127.0.0.1", port)):
+        models = RunModels(table.directory, config, tmp_path)
+        assert models.choose("solver", WantedVersion())[0] == 6
+        with pytest.raises(UserError, match=rf"{address} did not say within 0\.2 s what it has"):
+            models.choose("solver", WantedVersion(3))
+
+
+def test_a_best_version_that_is_the_first_is_told(table: EndedRun, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(table.directory, copy)
+    status = json.loads((copy / "status.json").read_text())
+    status["best_version"] = {**(status["best_version"] or {}), "versions": {"solver": 0}}
+    (copy / "status.json").write_text(json.dumps(status))
+    shutil.copytree(copy / "models" / "solver", copy / "models" / "solver-best", dirs_exist_ok=True)
+    ended = table.user.astraflow("eval", f"{copy}@best", "--limit", "1", deadline_s=300)
+    assert ended.exit_code == 0, ended.text
+    assert "copy: no version was better than the start, version 0" in ended.err
 
 
 def test_a_damaged_checkpoint_is_told(table: EndedRun, tmp_path: Path) -> None:

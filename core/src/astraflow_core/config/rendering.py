@@ -30,15 +30,13 @@ def render(error: ValidationError, model: type[BaseModel], where: str = "") -> l
 
     The alternatives of a union, which pydantic reports one by one, share a line.
     """
-    lines: dict[str, list[str]] = {}
+    lines: dict[str, dict[str, None]] = {}
     received: dict[str, str] = {}
     for detail in error.errors(include_url=False):
         location = true_location(model, detail["loc"])
         path = join(where, *location) or "the file"
         text, shows_input = _text(detail, model, location, path)
-        said = lines.setdefault(path, [])
-        if text not in said:
-            said.append(text)
+        lines.setdefault(path, {})[text] = None
         received[path] = f"; received {shown(detail['input'])}" if shows_input else ""
     return [f"{path}: {', or '.join(texts)}{received[path]}" for path, texts in lines.items()]
 
@@ -80,6 +78,8 @@ def _text(
         return f"this {noun} is required{f' ({about})' if about else ''}", False
     if detail["type"] in ("model_type", "dict_type", "model_attributes_type"):
         return "must be a table", True
+    if detail["type"] == "string_type":
+        return f"must be a string in quotes (--set '{path}=\"…\"')", True
     text = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     for theirs, ours in _WORDS.items():
         text = text.replace(theirs, ours)

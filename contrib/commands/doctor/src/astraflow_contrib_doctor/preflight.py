@@ -30,6 +30,7 @@ from astraflow_runtime.models.resolver import ModelResolver
 from astraflow_runtime.raas.episodes.dry_process import (
     BLOCKS,
     VARIABLE,
+    check_evaluated,
     dry_call,
     is_live,
     longest_s,
@@ -72,6 +73,10 @@ def _of_code(catalog: Catalog, config: RunConfig, directory: Path) -> Iterator[F
     if longest_s() is None or config.workflow is None:
         return
     if is_live(config, catalog):
+        try:
+            check_evaluated(config, catalog)
+        except UserError as error:
+            yield Finding("problem", "eval", str(error), "do what it says")
         text = f"not called: workflow {config.workflow.use!r} waits for requests from outside"
         yield Finding("ok", "workflow and reward", text)
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import re
 from contextlib import ExitStack
 from pathlib import Path
@@ -117,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
     from astraflow_contrib_eval import report
     from astraflow_contrib_eval.figures import compared
     from astraflow_contrib_eval.rollouts import RolloutFile
-    from astraflow_contrib_eval.session import evaluated, read_document
+    from astraflow_contrib_eval.session import Evaluation, named, read_document
     from astraflow_runtime.cli.output import print_json
 
     if arguments.tokens and arguments.rollouts is None:
@@ -125,17 +126,25 @@ def run(arguments: argparse.Namespace) -> int:
     options, chosen = _options(arguments), tuple(arguments.sets)
     given, wanted = _subject(arguments)
     other = arguments.compare
-    from_file = other is not None and Path(other).is_file()
-    theirs = read_document(Path(other)) if from_file else None
+    if arguments.json not in (None, "-"):
+        _check_writable(Path(arguments.json))
     with ExitStack() as stack:
+        one = stack.enter_context(Evaluation(given, wanted, options, chosen, arguments.limit))
+        theirs = another = None
+        if other is not None and Path(other).is_file():
+            theirs = read_document(Path(other), one.sets)
+        elif other is not None:
+            name, version = _at(other)
+            with named("--compare"):
+                another = Evaluation(name, version, options, tuple(one.sets), arguments.limit)
+            stack.enter_context(another)
         file = None
         if arguments.rollouts is not None:
             file = stack.enter_context(RolloutFile(arguments.rollouts, arguments.tokens))
-        mine, signalled = evaluated(given, wanted, options, chosen, arguments.limit, file)
-    if other is not None and not mine["partial"]:
-        if theirs is None:
-            name, version = _at(other)
-            theirs, signalled = evaluated(name, version, options, chosen, arguments.limit, None)
+        mine, signalled = one.play(file)
+        if another is not None and not mine["partial"]:
+            theirs, signalled = another.play(None)
+    if theirs is not None and not mine["partial"]:
         mine["comparison"] = compared(mine, theirs)
     if arguments.json == "-":
         print_json(mine)
@@ -194,6 +203,20 @@ def _wanted(version: int | str | None) -> WantedVersion:
     from astraflow_contrib_eval.versions import WantedVersion
 
     return WantedVersion(best=True) if isinstance(version, str) else WantedVersion(version)
+
+
+def _check_writable(path: Path) -> None:
+    """Refuse a file that could not be written when everything has been played."""
+    folder = path.parent
+    problem = ""
+    if path.is_dir():
+        problem = "it is a folder"
+    elif not folder.is_dir():
+        problem = f"there is no folder {str(folder)!r}; make it"
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        problem = f"nothing may be written in {str(folder)!r}"
+    if problem:
+        raise UserError(f"--json {path}: it cannot be written: {problem}, or name another file")
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:

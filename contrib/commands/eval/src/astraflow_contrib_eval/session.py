@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from astraflow_contrib_eval.evaluation import SetEpisodes, evaluate
@@ -18,6 +20,7 @@ from astraflow_contrib_eval.subject import EvaluationSubject, Options, find_subj
 from astraflow_contrib_eval.versions import WantedVersion
 from astraflow_core.errors import AstraFlowError, RunFailed, UserError
 from astraflow_core.suggestions import did_you_mean
+from astraflow_runtime.cli.output import print_line
 from astraflow_runtime.dataflow.tasks.evaluation_tasks import build_evaluation_set
 from astraflow_runtime.launch.planning.prepare import check_code
 from astraflow_runtime.raas.user_objects import FILE, read_own
@@ -29,27 +32,48 @@ _PREFIX = "astraflow-eval-"
 _LAST_LINES = 12
 
 
-def evaluated(
-    given: str | None,
-    wanted: WantedVersion,
-    options: Options,
-    chosen: Sequence[str],
-    limit: int | None,
-    rollouts: RolloutFile | None,
-) -> tuple[dict[str, Any], int]:
-    """The document of an evaluation on the sets ``chosen`` (all for none), and the signal that ended it early, if one did.
-    What its processes say is shown if it fails, and gone with its folder else."""
-    parent = Path(tempfile.gettempdir())
-    remove_orphans(parent, _PREFIX)
-    folder = PrivateFolder(parent, _PREFIX)
-    try:
-        log = folder.path / "said.log"
+class Evaluation:
+    """An evaluation on the sets ``chosen`` (all for none), of which all that was asked for is there. Its folder is gone
+    when the context is left."""
+
+    def __init__(
+        self,
+        given: str | None,
+        wanted: WantedVersion,
+        options: Options,
+        chosen: Sequence[str],
+        limit: int | None,
+    ) -> None:
+        parent = Path(tempfile.gettempdir())
+        remove_orphans(parent, _PREFIX)
+        self._folder = PrivateFolder(parent, _PREFIX)
         try:
-            subject = find_subject(given, wanted, options, folder.path)
-            sets = _sets(subject, chosen, limit)
+            self._subject = find_subject(given, wanted, options, self._folder.path)
+            self.sets = _sets(self._subject, chosen, limit)
+        except BaseException:
+            self._folder.close()
+            raise
+
+    def __enter__(self) -> Evaluation:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._folder.close()
+
+    def play(self, rollouts: RolloutFile | None) -> tuple[dict[str, Any], int]:
+        """Its document, and the signal that ended it early, if one did. What its processes say is shown if it fails."""
+        log, subject, sets = self._folder.path / "said.log", self._subject, self.sets
+        try:
             with said_to(log) as terminal:
                 configure_logging(NAME)
                 _check(subject, sets)
+                if subject.note:
+                    print_line(subject.note, terminal.err)
                 progress = EvaluationProgress(terminal.err, sets, subject.label)
 
                 def told(episodes: SetEpisodes, episode: EvaluatedEpisode) -> None:
@@ -67,8 +91,15 @@ def evaluated(
             lines = "".join(f"\n  {line}" for line in said[-_LAST_LINES:])
             raise RunFailed(f"{error}{lines and '; last lines:'}{lines}") from error
         return document(result), result.interrupted
-    finally:
-        folder.close()
+
+
+@contextmanager
+def named(option: str) -> Iterator[None]:
+    """Errors of use are told as those of ``option``."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{option}: {error}") from error
 
 
 def _sets(
@@ -104,8 +135,8 @@ def _check(subject: EvaluationSubject, sets: dict[str, SetEpisodes]) -> None:
         sys.stderr.write(f"{note}\n")
 
 
-def read_document(path: Path) -> dict[str, Any]:
-    """What ``--json`` wrote; :class:`UserError` if it is something else."""
+def read_document(path: Path, sets: Iterable[str]) -> dict[str, Any]:
+    """What ``--json`` wrote; :class:`UserError` if it is something else, or lacks one of the ``sets``."""
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -113,5 +144,10 @@ def read_document(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         raise UserError(
             f"--compare {path}: it is not what `astraflow eval --json FILE` of this version writes"
+        )
+    if missing := [name for name in sets if name not in found["sets"]]:
+        raise UserError(
+            f"--compare {path}: it has no set {missing[0]!r}, but {', '.join(found['sets']) or 'none'}; name what both "
+            "have with --set NAME"
         )
     return found

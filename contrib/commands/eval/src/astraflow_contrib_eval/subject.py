@@ -29,6 +29,7 @@ from astraflow_runtime.launch.planning.user_objects import (
 )
 from astraflow_runtime.models.folders import bring_back, check_models, resolve_models
 from astraflow_runtime.models.resolver import ModelResolver
+from astraflow_runtime.raas.episodes.dry_process import check_evaluated
 from astraflow_runtime.raas.user_objects import FILE, read_own
 
 
@@ -57,6 +58,7 @@ class EvaluationSubject:
     models: dict[str, str]
     versions: dict[str, int | None]
     run: Path | None = None
+    note: str = ""
 
 
 def find_subject(
@@ -129,7 +131,15 @@ def _run(run: Path, wanted: WantedVersion, options: Options, directory: Path) ->
         write_private(directory / FILE, read_own(run / FILE))
     models = {name: table.model for name, table in config.policies.items()}
     label = f"{run.name}@{_told(versions)}"
-    subject = EvaluationSubject(label, config, loaded.catalog, directory, {}, models, versions, run)
+    start = wanted.best and all(versions[name] == 0 for name in chosen)
+    note = (
+        f"{run.name}: no version was better than the start, version 0, which is played"
+        if start
+        else ""
+    )
+    subject = EvaluationSubject(
+        label, config, loaded.catalog, directory, {}, models, versions, run, note
+    )
     return _laid_out(subject, loaded, options)
 
 
@@ -165,6 +175,7 @@ def _laid_out(
         config = config.model_copy(update={"policies": policies})
     elif options.engine_keys:
         raise UserError("--engine-key: give --engine NAME too, whose keys they are")
+    check_evaluated(config, subject.catalog)
     check_interpreters(config)
     check_models(config)
     plugins = described_plugins(loaded)

@@ -68,6 +68,7 @@ class RunModels:
 
     def __init__(self, run: Path, config: RunConfig, scratch: Path) -> None:
         self._run, self._config, self._scratch = run, config, scratch
+        self._unreached: dict[int, str] = {}
 
     def choose(self, policy: str, wanted: WantedVersion) -> tuple[int | None, Path]:
         """Number and folder of a version. :class:`UserError` lists what is there; one that is there and cannot be
@@ -87,8 +88,10 @@ class RunModels:
         kept = ", ".join(
             dict.fromkeys(f"{model.version} ({model.source})" for model in reversed(there))
         )
+        unreached = self._unreached.get(-1 if wanted.version is None else wanted.version)
+        why = f" It was published, but cannot be fetched: {unreached}." if unreached else ""
         raise UserError(
-            f"the run in {self._run} has no {wanted} of policy {policy!r}; versions that it has: {kept}. With "
+            f"the run in {self._run} has no {wanted} of policy {policy!r}; versions that it has: {kept}.{why} With "
             "[checkpoint] every a run keeps more of them"
         )
 
@@ -132,6 +135,8 @@ class RunModels:
             if version and row["fetchable"] is not False:
                 pull = partial(self._pulled, policy, version)
                 yield RunModel(version, None, "published version", pull)
+            else:
+                self._unreached[version] = row["problem"]
 
     def _weights(self, policy: str) -> WeightsOf:
         return WeightsOf(self._run, policy, self._scratch, self._config.run.deadline_s)

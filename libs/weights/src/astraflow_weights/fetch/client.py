@@ -101,8 +101,12 @@ class VersionClient:
         self._began = time.monotonic()
         self.received = 0
         """Bytes of blocks and objects that have arrived, wrong and repeated ones included."""
-        late = WeightsError("the deadline passed")
-        self._watchdog = threading.Timer(self._left(), self.cancel, [late])
+        given_s = self._left()
+        late = WeightsError(
+            f"the deadline passed: {endpoint} did not deliver version {announcement.version} of policy "
+            f"{announcement.policy!r} within {given_s:.3g} s"
+        )
+        self._watchdog = threading.Timer(given_s, self.cancel, [late])
         self._watchdog.daemon = True
 
     def __enter__(self) -> VersionClient:

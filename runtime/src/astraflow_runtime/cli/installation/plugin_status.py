@@ -348,7 +348,11 @@ def _unknown(catalog: Catalog, name: str, kind: Kind | None, use: str) -> Plugin
     likely = elsewhere or near(use, known)
     what = f"{kind} {use!r}" if kind else f"plugin or component {name!r}"
     parts = [f"no {what} is installed"]
-    if likely:
+    if kind is None and use in list(Kind):
+        there = ", ".join(e.component.name for e in catalog.components(Kind(use))) or "none"
+        parts.append(f"it is a kind; of that kind are installed: {there}")
+        parts.append(f"`astraflow plugins why {use}/NAME` tells of one")
+    elif likely:
         parts.append(f"did you mean {' or '.join(map(repr, likely))}?")
     unread = [p for p in catalog.plugins if not p.healthy]
     if unread:

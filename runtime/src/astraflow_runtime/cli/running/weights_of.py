@@ -12,7 +12,7 @@ from typing import Any
 
 from astraflow_core.config.load import catalog_of, component_context
 from astraflow_core.config.models import RunConfig
-from astraflow_core.errors import UserError, WireError
+from astraflow_core.errors import UserError, WeightsError, WireError
 from astraflow_core.protocols.transport import Receiver, Transport
 from astraflow_core.types import Announcement, Manifest, WeightSource
 from astraflow_runtime.cli.run_directory import read_config
@@ -54,6 +54,7 @@ class WeightsOf:
         self._announced = announcements.found
         self._receiver: Receiver | None = None
         self._fetched: dict[int, WeightSource] = {}
+        self._silent: set[str] = set()
 
     def __enter__(self) -> WeightsOf:
         return self
@@ -164,12 +165,18 @@ class WeightsOf:
     def _manifest(self, told: Announcement) -> tuple[Manifest | None, str]:
         problem = "it was announced without an address"
         for endpoint in told.endpoints:
+            if endpoint in self._silent:
+                problem = _silence(endpoint)
+                continue
             try:
                 until = time.monotonic() + ASK_S
                 with VersionClient(told, endpoint, self._token, until, failures=0) as client:
                     return client.manifest(), ""
             except PublisherFailed as error:
                 problem = str(error)
+            except WeightsError:  # perhaps something else listens there by now
+                self._silent.add(endpoint)
+                problem = _silence(endpoint)
         return None, problem
 
     def _transport(self) -> Transport:
@@ -200,6 +207,10 @@ class _Announcements:
                 said.digest,
                 said.size,
             )
+
+
+def _silence(endpoint: str) -> str:
+    return f"{endpoint} did not say within {ASK_S:g} s what it has"
 
 
 def safetensors_in(path: Path) -> list[Path]:

@@ -47,7 +47,12 @@ from astraflow_runtime.launch.planning.user_objects import (
 from astraflow_runtime.models.files import check_config
 from astraflow_runtime.models.folders import check_models, find_models, with_folders, write_models
 from astraflow_runtime.models.resolver import ModelResolver
-from astraflow_runtime.raas.episodes.dry_process import dry_call, is_live, longest_s
+from astraflow_runtime.raas.episodes.dry_process import (
+    check_evaluated,
+    dry_call,
+    is_live,
+    longest_s,
+)
 from astraflow_runtime.raas.user_objects import FILE, checked_reward, checked_workflow
 from astraflow_wire.host.disk import replace_file
 from astraflow_wire.http.auth import new_token
@@ -86,6 +91,7 @@ def prepare(
     if problems := problems + lone_group_problems(loaded):
         raise ConfigError(problems, source if isinstance(source, str) else "")
     notes = (*loaded.notes, *lone_group_notes(loaded))
+    check_evaluated(config, loaded.catalog)
     check_interpreters(config)
     hooks = Hooks.for_run(loaded.catalog, config)
     models = find_models(config, ModelResolver(loaded.catalog))

@@ -80,6 +80,16 @@ def is_live(config: RunConfig, catalog: Catalog) -> bool:
     return workflow is not None and "live" in catalog.flags(Kind.WORKFLOW, workflow.use)
 
 
+def check_evaluated(config: RunConfig, catalog: Catalog) -> None:
+    """Refuse ``[eval.sets]`` of a workflow that waits for requests from outside: nobody would play their prompts."""
+    if config.workflow is not None and config.eval.sets and is_live(config, catalog):
+        raise PreflightError(
+            f"eval.sets: workflow {config.workflow.use!r} waits for requests from outside, so that nobody plays the "
+            "prompts of an evaluation; leave [eval.sets] out, and evaluate with `astraflow eval RUN --config FILE`, FILE "
+            "being one of a workflow that plays prompts itself"
+        )
+
+
 def dry_call(
     config: RunConfig,
     catalog: Catalog,
