@@ -50,6 +50,13 @@ def test_what_a_server_says_of_itself_is_read_or_refused(ask: Any, sound: Any) -
     assert_refused_or_read(lambda given: asked(ask, given), messages, WireError)
 
 
+def test_adapters_over_the_model_have_no_length() -> None:
+    models = [{"id": "m", "max_model_len": 64}, {"id": "adapter", "max_model_len": None}]
+    assert asked(context_length, json.dumps({"data": models}).encode()) == 64
+    with pytest.raises(WireError, match="the first model has no max_model_len"):
+        asked(context_length, json.dumps({"data": models[1:]}).encode())
+
+
 def test_a_page_of_another_server_is_named_with_its_address() -> None:
     with pytest.raises(WireError, match=r"http://server/version: JSON is malformed"):
         asked(version_of, b"<html>not found</html>")

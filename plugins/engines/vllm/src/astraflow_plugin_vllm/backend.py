@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from astraflow_core.errors import AstraFlowError, PreflightError
+from astraflow_core.errors import AstraFlowError, PreflightError, WireError
 from astraflow_core.protocols.engine import PauseMode
 from astraflow_core.types import GenerateResult, WeightSource
 from astraflow_plugin_vllm import requests
@@ -39,7 +39,9 @@ class _Version(msgspec.Struct):
 
 
 class _Served(msgspec.Struct):
-    max_model_len: Annotated[int, msgspec.Meta(gt=0)]
+    """A model of the list; adapters over it follow, without a length."""
+
+    max_model_len: Annotated[int, msgspec.Meta(gt=0)] | None = None
 
 
 class _Models(msgspec.Struct):
@@ -248,7 +250,10 @@ class VllmBackend(ServerBackend):
 async def context_length(client: ServerClient) -> int:
     """Of the model that a server serves. Raises :class:`WireError` if it answers like no vLLM."""
     path = "/v1/models"
-    return from_json(await client.get(path), _Models, f"{client.url}{path}").data[0].max_model_len
+    served = from_json(await client.get(path), _Models, f"{client.url}{path}").data[0]
+    if served.max_model_len is None:
+        raise WireError(f"{client.url}{path}: the first model has no max_model_len")
+    return served.max_model_len
 
 
 async def version_of(client: ServerClient) -> str:
