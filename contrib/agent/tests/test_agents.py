@@ -232,7 +232,7 @@ def test_an_episode_does_not_fail_for_want_of_disk_space(
         (["/no/such/program"], "cannot be started"),
         ([sys.executable, "-c", "raise SystemExit('no door')"], "python.* -c 'raise SystemExit.* ended with exit code 1\nno door"),
         ([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], "signal 9"),
-        ([sys.executable, "-c", "import time; time.sleep(600)"], "^agent .*time.sleep.* ended after 1 s"),
+        ([sys.executable, "-c", "import time; time.sleep(600)"], "agent .*time.sleep.* ended after 1 s"),
     ],
 )  # fmt: skip
 def test_a_command_that_fails_says_how(tmp_path: Path, command: list[str], says: str) -> None:
@@ -315,12 +315,6 @@ def test_an_interpreter_is_looked_up_in_the_folder_of_the_agent(tmp_path: Path) 
     engines = ScriptedPolicies(["p"]).engines()
     with pytest.raises(WorkflowError, match="agent player:silent sampled nothing"):
         asyncio.run(workflow.run_episode(engines, Prompt("1", {})))
-
-
-def test_an_error_leaves_the_prompt_to_whoever_plays_the_workflow(tmp_path: Path) -> None:
-    with pytest.raises(WorkflowError) as told:
-        one(tmp_path, answer, target="played_agents:broken")
-    assert str(told.value).startswith("agent played_agents:broken failed:")
 
 
 @pytest.mark.parametrize(

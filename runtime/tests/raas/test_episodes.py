@@ -172,6 +172,15 @@ def _result(count):
     return GenerateResult("r", zeros, zeros.astype(np.float32), zeros, "stop")
 
 
+def test_a_prompt_that_the_workflow_names_is_not_named_again(handle):
+    async def naming(engines, prompt):
+        raise WorkflowError(f"prompt {prompt.id!r}: no door")
+
+    with pytest.raises(TaskFailed, match="no door") as caught:
+        rolled_out(handle, naming, fixed)
+    assert str(caught.value).count("prompt '") == 1
+
+
 def test_a_prompt_over_the_context_is_fatal_and_says_the_numbers(handle):
     changes = {"sampling": SamplingMessage(max_tokens=62)}
     with pytest.raises(

@@ -39,9 +39,7 @@ class AgentWorkflow:
             frozenset(self._trained),
             config.policy is not None,
         )
-        if (
-            context.role != "launcher"
-        ):  # the host that plays may have what that of the launcher lacks
+        if context.role != "launcher":  # the host that plays may have what the launcher's lacks
             _check_places(config)
         config.listening.tls()  # refused now, and not by each episode
         self._agent, self._name = _agent(config, context.directory)
@@ -69,9 +67,8 @@ class AgentWorkflow:
             returned = await self._played(episode, task)
             return self._trajectory(episode, returned)
         except WorkflowError as error:
-            if not episode.refusal:
-                raise
-            raise WorkflowError(f"{error}\nthe gateway refused: {episode.refusal}") from error
+            told = f"\nthe gateway refused: {episode.refusal}" if episode.refusal else ""
+            raise WorkflowError(f"prompt {prompt.id!r}: {error}{told}") from error
         finally:
             await gateway.end(key)
 

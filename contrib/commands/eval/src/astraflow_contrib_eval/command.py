@@ -118,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
     from astraflow_contrib_eval import report
     from astraflow_contrib_eval.figures import compared
     from astraflow_contrib_eval.rollouts import RolloutFile
-    from astraflow_contrib_eval.session import Evaluation, named, read_document
+    from astraflow_contrib_eval.session import EvalSession, named, read_document
     from astraflow_runtime.cli.output import print_json
 
     if arguments.tokens and arguments.rollouts is None:
@@ -129,14 +129,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json not in (None, "-"):
         _check_writable(Path(arguments.json))
     with ExitStack() as stack:
-        one = stack.enter_context(Evaluation(given, wanted, options, chosen, arguments.limit))
+        one = stack.enter_context(EvalSession(given, wanted, options, chosen, arguments.limit))
         theirs = another = None
         if other is not None and Path(other).is_file():
             theirs = read_document(Path(other), one.sets)
         elif other is not None:
             name, version = _at(other)
             with named("--compare"):
-                another = Evaluation(name, version, options, tuple(one.sets), arguments.limit)
+                another = EvalSession(name, version, options, tuple(one.sets), arguments.limit)
             stack.enter_context(another)
         file = None
         if arguments.rollouts is not None:

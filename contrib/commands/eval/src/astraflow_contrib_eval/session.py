@@ -32,7 +32,7 @@ _PREFIX = "astraflow-eval-"
 _LAST_LINES = 12
 
 
-class Evaluation:
+class EvalSession:
     """An evaluation on the sets ``chosen`` (all for none), of which all that was asked for is there. Its folder is gone
     when the context is left."""
 
@@ -54,7 +54,7 @@ class Evaluation:
             self._folder.close()
             raise
 
-    def __enter__(self) -> Evaluation:
+    def __enter__(self) -> EvalSession:
         return self
 
     def __exit__(

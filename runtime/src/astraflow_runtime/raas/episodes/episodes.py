@@ -231,7 +231,8 @@ class TaskRunner:
         who = f"workflow {self.workflow.name!r}"
         if isinstance(error, _SAYS_ENOUGH):
             kind = _kind(error) if isinstance(error, EnvironmentFailed) else ""
-            return TaskFailed(f"{who} on prompt {prompt.id!r}: {error}", environment=kind)
+            named = "" if repr(prompt.id) in str(error) else f" on prompt {prompt.id!r}"
+            return TaskFailed(f"{who}{named}: {error}", environment=kind)
         return TaskFailed(f"{who} raised on prompt {prompt.id!r}: {describe(error, prompt.data)}")
 
     def _checked(self, trajectory: Any, prompt: Prompt) -> Trajectory:
