@@ -26,10 +26,10 @@ def write(path, text):
 
 def first_time():
     """Whether this process is the first of its name to come here."""
-    did = home / f"{name}.did"
-    if did.exists():
+    came = home / f"{name}.came"
+    if came.exists():
         return False
-    did.touch()
+    came.touch()
     return True
 
 
