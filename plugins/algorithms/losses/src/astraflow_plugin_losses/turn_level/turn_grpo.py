@@ -15,8 +15,8 @@ from astraflow_plugin_losses.config import (
     Positive,
 )
 from astraflow_plugin_losses.normalization import Floats
-from astraflow_plugin_losses.turn_loss import TurnClipConfig, TurnLoss
-from astraflow_plugin_losses.turns import TurnTable
+from astraflow_plugin_losses.turn_level.turn_loss import TurnClipConfig, TurnLoss
+from astraflow_plugin_losses.turn_level.turns import TurnTable
 
 
 class TurnGrpoConfig(TurnClipConfig):

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from astraflow_core.types import Batch, ComponentContext, Loss, LossInputs
 from astraflow_plugin_losses.algorithms.grpo import ClippedLoss
 from astraflow_plugin_losses.config import ClipConfig, TurnRewardConfig
-from astraflow_plugin_losses.turns import TurnTable
+from astraflow_plugin_losses.turn_level.turns import TurnTable
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from astraflow_plugin_losses.config import (
     WhitenConfig,
 )
 from astraflow_plugin_losses.normalization import Epsilon, Floats, whiten
-from astraflow_plugin_losses.turn_loss import TurnClipConfig, TurnLoss
-from astraflow_plugin_losses.turns import TurnTable
+from astraflow_plugin_losses.turn_level.turn_loss import TurnClipConfig, TurnLoss
+from astraflow_plugin_losses.turn_level.turns import TurnTable
 
 
 class ReinforceConfig(WhitenConfig, TurnClipConfig):

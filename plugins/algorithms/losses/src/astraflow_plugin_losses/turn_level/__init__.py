@@ -1,0 +1,1 @@
+"""Algorithms with rewards per turn: one module each, and what they share."""
