@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from astraflow_core.config.models import ConfigModel, Name, PositiveInt, Seconds
 from astraflow_core.config.or_none import OrNone
+from astraflow_sandbox.config import SandboxTable
 
 
 class McpServer(ConfigModel):
@@ -48,6 +49,15 @@ class McpServer(ConfigModel):
         return self
 
 
+class PythonTool(SandboxTable):
+    """``[workflow.python]``: a tool that runs what the policy writes, in a sandbox."""
+
+    state: Literal["call", "episode"] = Field(
+        "call",
+        description="What a call finds: nothing, or what the calls of its episode before it have left.",
+    )
+
+
 class ToolsConfig(ConfigModel):
     """``[workflow] use = "tools"``"""
 
@@ -66,6 +76,9 @@ class ToolsConfig(ConfigModel):
         2, description="Processes of a RaaS that run functions, each one call at a time."
     )
     mcp: dict[Name, McpServer] = Field({}, description="Name → an MCP server.")
+    python: OrNone[PythonTool] = Field(
+        None, description="A tool 'python' that runs code in a sandbox; 'none': there is none."
+    )
     system: str = Field(
         "", description="System message of a prompt that has none; empty: no such message."
     )
@@ -102,8 +115,8 @@ class ToolsConfig(ConfigModel):
 
     @model_validator(mode="after")
     def _has_tools(self) -> Self:
-        if not self.functions and not self.mcp:
+        if not self.functions and not self.mcp and self.python is None:
             raise ValueError(
-                "there are no tools: give functions, or servers in [workflow.mcp.NAME]"
+                "there are no tools: give functions, servers in [workflow.mcp.NAME], or [workflow.python]"
             )
         return self

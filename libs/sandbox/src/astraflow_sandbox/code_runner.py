@@ -17,27 +17,35 @@ class SandboxFailed(WorkflowError):
 
 @dataclass(frozen=True, slots=True)
 class ProgramLimits:
-    """What one program may use: ``cpu_s`` seconds of processor time, in whole seconds; ``deadline_s`` seconds of wall
-    time, more than ``cpu_s`` since the machine may be busy; ``memory_mb`` of address space for each of its processes;
-    ``file_mb`` for each file; ``output_bytes`` on standard output and on standard error each."""
+    """What one program may use: ``cpu_s`` seconds of processor time in each of its processes, in whole seconds;
+    ``deadline_s`` seconds of wall time, more than ``cpu_s`` since the machine may be busy; ``memory_mb`` of address space
+    for each of its processes, and of memory for all together where the host has a cgroup to give; ``file_mb`` for each
+    file; ``output_bytes`` on standard output and on standard error each; ``disk_mb`` for all files together, which are
+    kept in memory."""
 
     cpu_s: int = 4
     deadline_s: float = 30.0
     memory_mb: int = 512
     file_mb: int = 16
     output_bytes: int = 1 << 16
+    disk_mb: int = 64
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramResult:
     """How a program ended. ``code`` is its exit code, 128 + n if signal n killed it. ``ending``: by itself
     (``exited``), or because it used up its processor time, its wall time or its output. Text that is no UTF-8 has
-    U+FFFD in its place."""
+    U+FFFD in its place. ``cpu_s`` is the processor time of all its processes; ``waited_s`` the time for which they
+    could have run and had no processor, of a program that ended by its deadline; ``starved`` if that was a third of the
+    deadline: the machine was too busy to tell what the program would have done."""
 
     code: int
     stdout: str
     stderr: str
     ending: Ending
+    cpu_s: float = 0.0
+    waited_s: float = 0.0
+    starved: bool = False
 
     @property
     def succeeded(self) -> bool:
@@ -46,7 +54,7 @@ class ProgramResult:
 
 
 class CodeRunner(Protocol):
-    """Runs Python programs that nobody trusts, many at once."""
+    """Runs untrusted Python programs, many at once."""
 
     async def run(self, program: str, stdin: str = "") -> ProgramResult:
         """Run ``program`` as a main module with ``stdin`` on its standard input. Whatever the program does is a result;

@@ -1,33 +1,32 @@
-"""Runs each program in a process of its own, confined by the kernel."""
+"""Runs each program in an interpreter of its own, confined by the kernel."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import os
-import signal
-import subprocess
-import sys
-import tempfile
+import weakref
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict
-from pathlib import Path
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from astraflow_core.errors import PreflightError
-from astraflow_sandbox import confinement
-from astraflow_sandbox.code_runner import Ending, ProgramLimits, ProgramResult, SandboxFailed
+from astraflow_sandbox.code_runner import ProgramLimits, ProgramResult, SandboxFailed
+from astraflow_sandbox.guest_process import Gone, GuestProcess, IsolationRefused, SandboxReport
+from astraflow_sandbox.packages import imports_of
 
-CPU_EXCEEDED = 128 + signal.SIGXCPU
-PROBE_DEADLINE_S = 60.0
-MOST_STATUS_BYTES = 1 << 12
+T = TypeVar("T")
+LAYERS = frozenset({"namespaces", "files", "landlock", "seccomp", "user", "cgroup"})
 
 
 class SubprocessRunner:
-    """A :class:`~astraflow_sandbox.code_runner.CodeRunner` over processes of this interpreter, with the standard library
-    and no other package. ``isolated``: no network, no file but the program's own folder and the libraries, no view of other
-    processes (Linux namespaces and Landlock). Without it only the limits hold, and the program has the rights of its
-    user. At most ``at_once`` programs run at a time, by default one for each processor."""
+    """A :class:`~astraflow_sandbox.code_runner.CodeRunner` over processes of this interpreter, each started for one
+    program, with the standard library and ``packages`` (names to import, such as ``numpy``; read-only, and imported
+    before the program begins). ``isolated``: no network, no file but the program's own folder and the libraries, no view
+    of other processes, by the layers that this host has. Without it only the limits hold, and the program has the rights
+    of its user. ``without`` leaves layers out of ``LAYERS``, as a host without them would. At most ``at_once`` programs
+    run at a time, by default one for each processor."""
 
     def __init__(
         self,
@@ -35,147 +34,154 @@ class SubprocessRunner:
         *,
         isolated: bool = True,
         at_once: int | None = None,
+        packages: Sequence[str] = (),
+        without: Sequence[str] = (),
     ) -> None:
-        self._limits, self._isolated = limits or ProgramLimits(), isolated
+        if unknown := set(without) - LAYERS:
+            raise ValueError(
+                f"no layer {sorted(unknown)[0]!r}; there are {', '.join(sorted(LAYERS))}"
+            )
+        self._settings = {
+            **asdict(limits or ProgramLimits()),
+            **imports_of(packages),
+            "isolated": isolated,
+            "without": list(without),
+        }
         self._at_once = at_once or os.cpu_count() or 1
-        # One for each event loop: a semaphore belongs to the first in which somebody waits.
+        # One for each event loop: a semaphore is bound to the first loop that waits on it.
         self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
             WeakKeyDictionary()
         )
 
-    def check(self) -> None:
-        """Run an empty program. :class:`~astraflow_core.errors.PreflightError` says what this host lacks."""
-        status, theirs = os.pipe()
-        with open(status, "rb") as stream:
-            with open(theirs, "wb"), tempfile.TemporaryDirectory() as folder:
-                Path(folder, confinement.PROGRAM).touch()
-                try:
-                    subprocess.run(
-                        self._command(theirs),
-                        cwd=folder,
-                        env={},
-                        pass_fds=(theirs,),
-                        stdin=subprocess.DEVNULL,
-                        capture_output=True,
-                        timeout=PROBE_DEADLINE_S,
-                        check=False,
-                    )
-                except subprocess.TimeoutExpired as error:
-                    raise PreflightError(
-                        f"the sandbox did not run an empty program within {PROBE_DEADLINE_S:g} s"
-                    ) from error
-            said = stream.read(MOST_STATUS_BYTES).decode("utf-8", "replace")
-        if said != confinement.READY:
+    def check(self) -> SandboxReport:
+        """The layers that hold on this host; :class:`~astraflow_core.errors.PreflightError` says what it lacks."""
+        try:
+            guest = GuestProcess(self._settings)
+        except (IsolationRefused, SandboxFailed) as error:
             raise PreflightError(
-                f"programs that a policy wrote cannot be isolated on this host ({said or 'no answer'}): Linux 5.13 with "
-                "Landlock and unprivileged user namespaces is needed. Where everything around is a sandbox already, "
+                f"programs that a policy wrote cannot be isolated on this host ({error}): Linux 5.13 with Landlock and "
+                "unprivileged user namespaces is needed, or root. Where everything around is a sandbox already, "
                 "isolated = false runs them with limits alone"
-            )
+            ) from error
+        guest.end()
+        return guest.report
 
     async def run(self, program: str, stdin: str = "") -> ProgramResult:
         """See :class:`~astraflow_sandbox.code_runner.CodeRunner`."""
+        async with self._place():
+            guest = await self._started()
+            try:
+                return await guest.run(program, stdin)
+            finally:
+                await _finished(guest.end)
+
+    def _place(self) -> asyncio.Semaphore:
         loop = asyncio.get_running_loop()
-        async with self._places.setdefault(loop, asyncio.Semaphore(self._at_once)):
-            folder = tempfile.TemporaryDirectory(
-                prefix="astraflow-program-", ignore_cleanup_errors=True
-            )
-            try:
-                file = Path(folder.name, confinement.PROGRAM)
-                file.write_text(program, encoding="utf-8", errors="replace")
-                return await self._run(folder.name, stdin)
-            finally:
-                folder.cleanup()
+        return self._places.setdefault(loop, asyncio.Semaphore(self._at_once))
 
-    def _command(self, status: int) -> list[str]:
-        settings = json.dumps({**asdict(self._limits), "isolated": self._isolated})
-        flags = ["-I", "-S", "-B", "-X", "utf8"]
-        return [sys.executable, *flags, confinement.__file__, settings, str(status)]
+    async def _started(self) -> GuestProcess:
+        def start() -> GuestProcess:
+            return GuestProcess(self._settings)
 
-    async def _run(self, folder: str, stdin: str) -> ProgramResult:
-        ours, theirs = os.pipe()
-        with open(ours, "rb") as status:
-            try:
-                process = await asyncio.create_subprocess_exec(
-                    *self._command(theirs),
-                    cwd=folder,
-                    env={},
-                    pass_fds=(theirs,),
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.PIPE,
-                    stderr=asyncio.subprocess.PIPE,
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise SandboxFailed(f"no process for a program: {error}") from error
-            finally:
-                os.close(theirs)
-            result = await self._result(process, stdin)
-            said = status.read(MOST_STATUS_BYTES).decode("utf-8", "replace")
-        # One that was killed for its deadline may not have got that far, on a machine that is that busy.
-        if said != confinement.READY:
-            raise SandboxFailed(
-                f"the sandbox did not start a program: {said or result.stderr[-500:] or result.ending}"
-            )
-        return result
-
-    async def _result(self, process: asyncio.subprocess.Process, stdin: str) -> ProgramResult:
-        assert process.stdin and process.stdout and process.stderr
-        most = self._limits.output_bytes
-        out, err = bytearray(), bytearray()
-        over = asyncio.Event()
-        reading = [
-            asyncio.create_task(_read(stream, kept, most, over))
-            for stream, kept in ((process.stdout, out), (process.stderr, err))
-        ]
-        feeding = asyncio.create_task(_feed(process.stdin, stdin))
-        killing = asyncio.create_task(self._kill_when(over, process))
-        ending: Ending = "exited"
         try:
-            async with asyncio.timeout(self._limits.deadline_s):
-                await asyncio.gather(*reading, process.wait())
-        except TimeoutError:
-            ending = "deadline"
-        finally:
-            self._kill(process)
-            for task in (feeding, killing, *reading):
-                task.cancel()
-            await asyncio.gather(*reading, feeding, killing, return_exceptions=True)
-            await process.wait()
-        code = process.returncode or 0
-        code = code if code >= 0 else 128 - code
-        if over.is_set():
-            ending = "output"
-        elif ending == "exited" and code == CPU_EXCEEDED:
-            ending = "cpu"
-        return ProgramResult(
-            code, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"), ending
+            return await _finished(start, GuestProcess.end)
+        except IsolationRefused as error:
+            raise SandboxFailed(f"the sandbox did not start a program: {error}") from error
+
+
+async def _finished(act: Callable[[], T], undo: Callable[[T], None] | None = None) -> T:
+    """``act()`` in a thread, waited for even by one who is cancelled; then ``undo`` takes back what it gave."""
+    acting = asyncio.ensure_future(asyncio.to_thread(act))
+    try:
+        return await asyncio.shield(acting)
+    except asyncio.CancelledError:
+        await asyncio.wait({acting})
+        if undo is not None and acting.exception() is None:
+            await asyncio.to_thread(undo, acting.result())
+        raise
+
+
+def end_guests(guests: list[GuestProcess]) -> None:
+    """End them all."""
+    while guests:
+        guests.pop().end()
+
+
+class WarmRunner(SubprocessRunner):
+    """A :class:`~astraflow_sandbox.code_runner.CodeRunner` over interpreters that stay: each forks a process for a program
+    and nothing of it is left when the next one comes. They are started when they are needed, replaced when they end,
+    and end with their caller or with ``close``."""
+
+    def __init__(
+        self,
+        limits: ProgramLimits | None = None,
+        *,
+        isolated: bool = True,
+        at_once: int | None = None,
+        packages: Sequence[str] = (),
+        without: Sequence[str] = (),
+    ) -> None:
+        super().__init__(
+            limits, isolated=isolated, at_once=at_once, packages=packages, without=without
         )
+        self._idle: list[GuestProcess] = []
+        self.close = weakref.finalize(self, end_guests, self._idle)
 
-    async def _kill_when(self, over: asyncio.Event, process: asyncio.subprocess.Process) -> None:
-        await over.wait()
-        self._kill(process)
+    async def run(self, program: str, stdin: str = "") -> ProgramResult:
+        """See :class:`~astraflow_sandbox.code_runner.CodeRunner`."""
+        async with self._place():
+            guest: GuestProcess | None = None
+            try:
+                async with self._guest() as guest:
+                    return await guest.run(program, stdin)
+            except Gone:
+                if guest is None or guest.used == 1:
+                    raise
+            # It may have ended before the program came; a new one tells.
+            async with self._guest(new=True) as guest:
+                return await guest.run(program, stdin)
 
-    def _kill(self, process: asyncio.subprocess.Process) -> None:
-        """The process and its group. An isolated one that has ended took all others with it."""
-        if process.returncode is None or not self._isolated:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
+    async def evaluate(self, code: str) -> ProgramResult:
+        """What one piece of a session gives, which then ends; it counts for one of ``at_once``."""
+        async with self._place(), self.session() as session:
+            return await session.run(code)
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[Session]:
+        """An interpreter that keeps its state from one piece of code to the next, for one who needs that; it counts for
+        none of ``at_once``."""
+        async with self._guest() as guest:
+            yield Session(guest)
+            await guest.end_session()
+
+    @asynccontextmanager
+    async def _guest(self, new: bool = False) -> AsyncIterator[GuestProcess]:
+        """One that is idle, or a new one; it is kept if what is done with it ends well."""
+        guest = self._idle.pop() if self._idle and not new else await self._started()
+        try:
+            yield guest
+        except BaseException:
+            await _finished(guest.end)
+            raise
+        if len(self._idle) < self._at_once:
+            self._idle.append(guest)
+        else:
+            await _finished(guest.end)
 
 
-async def _read(
-    stream: asyncio.StreamReader, kept: bytearray, most: int, over: asyncio.Event
-) -> None:
-    """Append to ``kept`` what comes; what is more than ``most`` bytes is thrown away, and sets ``over``."""
-    while piece := await stream.read(1 << 16):
-        if len(kept) + len(piece) > most:
-            over.set()
-        kept += piece[: most - len(kept)]
+class Session:
+    """Code that is run piece by piece in one process, as in a notebook: the value of an expression at the end of a piece
+    is written to its standard output."""
 
+    def __init__(self, guest: GuestProcess) -> None:
+        self._guest = guest
 
-async def _feed(stream: asyncio.StreamWriter, text: str) -> None:
-    """Programs need not read what they are given."""
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        stream.write(text.encode("utf-8", "replace"))
-        await stream.drain()
-        stream.close()
-        await stream.wait_closed()
+    @property
+    def alive(self) -> bool:
+        """Whether the next piece finds the state of the last one."""
+        return self._guest.in_session
+
+    async def run(self, code: str) -> ProgramResult:
+        """What a piece has written; ``code`` of the result is 1 if it raised, and the state stays. One that used up a limit,
+        or ended its process, has taken the state with it: the next piece begins anew."""
+        return await self._guest.run(code, mode="cell")

@@ -1,0 +1,32 @@
+"""The table of a sandbox in the configuration of a component."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from astraflow_core.config.models import ConfigModel, PositiveInt, Seconds
+from astraflow_sandbox.code_runner import ProgramLimits
+from astraflow_sandbox.subprocess_runner import WarmRunner
+
+
+class SandboxTable(ConfigModel):
+    """Where programs are run, and what they may use."""
+
+    isolated: bool = Field(
+        default=True,
+        description="Without files, network and sight of other processes; false where everything around is a sandbox.",
+    )
+    cpu_s: PositiveInt = Field(default=4, description="Seconds of processor time of a program.")
+    deadline_s: Seconds = Field(default=30.0, description="Seconds of wall time of a program.")
+    memory_mb: PositiveInt = Field(default=512, description="Address space of a program.")
+    packages: list[str] = Field(
+        default=[],
+        description="Packages that programs may import beside the standard library, such as numpy.",
+    )
+
+    def runner(self) -> WarmRunner:
+        """A sandbox that this host can offer. :class:`~astraflow_core.errors.PreflightError` if it cannot."""
+        limits = ProgramLimits(self.cpu_s, self.deadline_s, self.memory_mb)
+        runner = WarmRunner(limits, isolated=self.isolated, packages=self.packages)
+        runner.check()
+        return runner
