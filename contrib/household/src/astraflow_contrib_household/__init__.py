@@ -1,0 +1,1 @@
+"""Household tasks in text, after AlfWorld."""

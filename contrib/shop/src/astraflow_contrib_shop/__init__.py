@@ -1,0 +1,1 @@
+"""A simulated shop: search, click, choose options, buy."""

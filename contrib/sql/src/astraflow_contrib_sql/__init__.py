@@ -1,0 +1,1 @@
+"""Questions about databases, to be answered by queries that are executed."""
