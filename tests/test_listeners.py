@@ -64,6 +64,7 @@ PROTECTED_BY = {
     "runtime/src/astraflow_runtime/raas/engines/host_process.py": "private folder",
     "contrib/commands/doctor/src/astraflow_contrib_doctor/trainer_side.py": "private folder",
     "contrib/agent/src/astraflow_contrib_agent/zygote.py": "a folder that agents.py makes private",
+    "contrib/verifiers/src/astraflow_contrib_verifiers/verifiers_worker/service.py": "a folder that worker.py makes private",
     "plugins/transports/zmq/src/astraflow_plugin_zmq/server.py": "the token's key",
     "plugins/transports/shm/src/astraflow_plugin_shm/publisher.py": "private folder",
     # A store of torch and the connections of gloo and NCCL know no token; the READMEs say so.

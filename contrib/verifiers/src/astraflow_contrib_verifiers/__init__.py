@@ -1,0 +1,1 @@
+"""Environments of verifiers, which know nothing of AstraFlow, give the prompts and play the episodes."""

@@ -1,0 +1,87 @@
+"""Keys of the prompt source and of the workflow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from astraflow_core.config.models import ConfigModel, PositiveInt, Seconds
+from astraflow_core.config.or_none import OrNone
+from astraflow_gateway.listening_keys import GatewayKeys
+
+
+class WorkerKeys(ConfigModel):
+    """Where environments run."""
+
+    python: str = Field(
+        "env:verifiers",
+        description="Interpreter that has verifiers and the environment, a path or 'env:NAME' (`astraflow env create`).",
+    )
+    folder: OrNone[Path] = Field(
+        None,
+        description="Where the module of an environment lies that is not installed; 'none': it is.",
+    )
+
+
+class VerifiersPromptsConfig(WorkerKeys):
+    """``[prompts] use = "verifiers"``"""
+
+    environment: Annotated[str, Field(min_length=1)] = Field(
+        description="Module of the environment, such as 'my_env': of v1 a taskset, of v0 with load_environment."
+    )
+    arguments: dict[str, Any] = Field(
+        {},
+        description="v0: arguments of load_environment. v1: the environment's configuration, that of its tasks in "
+        "'taskset', that of a role under its name.",
+    )
+    split: Literal["train", "eval"] = Field(
+        "train",
+        description="eval: the environment's evaluation data, which v0 has; v1 names it in arguments.",
+    )
+    skip: Annotated[int, Field(ge=0)] = Field(0, description="Tasks left out at the beginning.")
+    size: OrNone[PositiveInt] = Field(None, description="Tasks taken; 'none': all of them.")
+    load_deadline_s: Seconds = Field(
+        300.0, description="Longest that the environment may take to tell its tasks."
+    )
+
+
+class VerifiersWorkflowConfig(GatewayKeys, WorkerKeys):
+    """``[workflow] use = "verifiers"``"""
+
+    roles: dict[str, str] = Field(
+        {},
+        description="Role of a multi-agent environment → policy or frozen engine that plays it.",
+    )
+    policy: OrNone[str] = Field(
+        None,
+        description="Policy of every role that roles leaves out; 'none': the first of the run.",
+    )
+    tokenizers: dict[str, str] = Field(
+        {},
+        description="v1: policy → folder of its tokenizer. Prompts are then rendered and encoded by verifiers, and sampled "
+        "as token ids; without it the gateway renders them.",
+    )
+    renderer: OrNone[str] = Field(
+        None,
+        description="v1: renderer beside tokenizers, such as 'qwen3'; 'none': the chat template, without tools.",
+    )
+    check_tokens: bool = Field(
+        False,
+        description="Fail an episode of which verifiers has recorded other tokens or log-probs than are trained; v1 records those of "
+        "policies in tokenizers.",
+    )
+    workers: PositiveInt = Field(
+        1, description="Processes of a RaaS that play, each with many episodes at once."
+    )
+    max_calls: PositiveInt = Field(
+        200,
+        description="Requests of a role in an episode; each further one is told that the budget is spent.",
+    )
+    max_tokens: PositiveInt = Field(
+        100_000, description="Sampled tokens of a role in an episode, after which the same is told."
+    )
+    deadline_s: Seconds = Field(
+        600.0, description="Seconds after which an episode is ended, and has failed."
+    )

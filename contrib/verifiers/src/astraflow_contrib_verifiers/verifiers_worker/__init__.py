@@ -1,0 +1,1 @@
+"""What runs in the interpreter that has verifiers. It needs nothing of AstraFlow."""

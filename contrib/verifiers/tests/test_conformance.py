@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from astraflow_core.types import Prompt
+from astraflow_testing.conformance.prompt_source import PromptSourceConformance
+from astraflow_testing.conformance.subject import POLICIES, Subject, context, installed
+from astraflow_testing.conformance.workflow import WorkflowConformance
+
+
+class TestPrompts(PromptSourceConformance):
+    @pytest.fixture
+    def component(self, python: str) -> Subject:
+        keys = {"environment": "sums", "python": python}
+        return installed("prompt_source", "verifiers", keys, {**keys, "skip": 1, "size": 2})
+
+
+@pytest.mark.slow
+class TestWorkflow(WorkflowConformance):
+    @pytest.fixture
+    def component(self, python: str) -> Subject:
+        keys = {"python": python, "roles": {"critic": POLICIES[-1]}}
+        return installed("workflow", "verifiers", keys, {**keys, "check_tokens": True})
+
+    @pytest.fixture
+    def prompts(self, tmp_path: Path, python: str) -> list[Prompt]:
+        roles = {"roles": ["solver", "critic"]}
+        keys = {"environment": "sums", "python": python, "arguments": roles}
+        (factory,) = installed("prompt_source", "verifiers", keys).variants.values()
+        source = factory(context("dataflow", tmp_path))
+        return [source[index] for index in range(len(source))]
