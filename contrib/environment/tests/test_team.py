@@ -81,7 +81,7 @@ def test_an_episode_without_a_turn_of_a_trained_policy_has_failed(tmp_path: Path
         ({"policy": "x"}, "policy 'x' is not in the run"),
         ({"environment": {"use": "played_environments:Echo"}}, "has one role; use the workflow"),
         ({"roles": {"clerk": "a"}, "policy": "a"}, "has no role 'clerk'; its roles are pro, con"),
-        ({"roles": {"pro": "a", "con": "b"}}, "has a role 'judge' that nobody plays"),
+        ({"roles": {"pro": "a", "con": "b"}}, "has a role 'judge' without a policy"),
     ],
 )
 def test_roles_that_do_not_fit_are_refused(tmp_path: Path, keys: dict[str, Any], says: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astraflow_contrib_teams.config import HiddenTestsConfig, SandboxTable, TestedCodeConfig
+from astraflow_contrib_teams.config import HiddenTestsConfig, TestedCodeConfig
 from astraflow_contrib_teams.hidden_tests import HiddenTests
 from astraflow_contrib_teams.replies import (
     ProgramTest,
@@ -23,6 +23,7 @@ from astraflow_contrib_teams.replies import (
 from astraflow_contrib_teams.tested_code import TestedCode
 from astraflow_core.errors import WorkflowError
 from astraflow_core.types import Completion, Prompt, Sampling, TrajectoryView
+from astraflow_sandbox.config import SandboxTable
 from astraflow_testing.conformance.subject import context
 from astraflow_testing.scripted_policies import ScriptedPolicies
 

@@ -92,19 +92,37 @@ def player(game: str, prompt: Prompt) -> Callable[[Observation], Action]:
 
 @BOTH
 @pytest.mark.parametrize("split", ["train", "held_out"])
-@pytest.mark.parametrize("step_rewards", [True, False])
+@pytest.mark.parametrize("step_rewards", [True, False, "distance"])
 def test_each_level_can_be_won_and_then_earns_one(
-    game: str, split: str, step_rewards: bool
+    game: str, split: str, step_rewards: bool | str
 ) -> None:
     for prompt in levels(game, split=split):
         keys = {"wording": "terse", "step_rewards": step_rewards}
         seen = play(game, prompt, player(game, prompt), **keys)
         assert seen[-1].outcome is Outcome.FINISHED, prompt.id
-        assert earned(seen) == pytest.approx(1.0)
+        assert earned(seen) == 1.0 if game == "key_door" else earned(seen) == pytest.approx(1.0)
         assert len(seen) - 1 <= prompt.data["level"]["turns"] <= 6
         assert seen[-1].metrics == {"won": 1.0, "moves": float(len(seen) - 1)}
         if not step_rewards:
             assert [one.reward for one in seen[:-1]] == [0.0] * (len(seen) - 1)
+
+
+def test_by_distance_each_move_earns_what_it_shortens_the_way() -> None:
+    level = {"squares": 5, "player": 2, "key": 1, "door": 3, "turns": 11}
+    script = iter("rltltrrrlxo")
+    seen = play(
+        "key_door",
+        Prompt("p", {"level": level}),
+        lambda _: Action(next(script)),
+        wording="terse",
+        step_rewards="distance",
+    )
+    # The way is five moves: to the key, the key, twice to the door, the door.
+    saved = [-1, 1, 0, 1, 1, 1, 1, -1, 1, 0, 1]
+    assert [one.reward for one in seen[1:]] == pytest.approx(
+        [each / 5 for each in saved], abs=2**-15
+    )
+    assert seen[-1].outcome is Outcome.FINISHED
 
 
 @BOTH

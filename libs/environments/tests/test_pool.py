@@ -91,6 +91,29 @@ async def test_workers_are_used_again_and_draw_by_the_seed_alone(tmp_path: Path)
 
 
 @BOTH
+@pytest.mark.parametrize("orders", [["hello"], ["reward nan"]], ids=["played", "failed"])
+@in_a_loop
+async def test_a_cancelled_episode_gives_its_place_back(
+    tmp_path: Path, use: str, orders: list[str]
+) -> None:
+    async with pool(tmp_path, use, most_environments=1) as made:
+
+        async def episode() -> None:
+            async with made.episode() as played:
+                await played.reset(Prompt("p"), 1)
+                with contextlib.suppress(EnvironmentFailed):
+                    for order in orders:
+                        await played.step(Action(order))
+                asked = asyncio.current_task()
+                assert asked is not None
+                asked.cancel()  # it is told when the episode is given back
+
+        await asyncio.gather(asyncio.create_task(episode()), return_exceptions=True)
+        async with made.episode() as played:
+            assert text(await played.reset(Prompt("p"), 1)).startswith("p 1 ")
+
+
+@BOTH
 @pytest.mark.parametrize(
     ("order", "kind", "reason"),
     [

@@ -75,7 +75,7 @@ class TeamWorkflow:
             wrong = (
                 f"has no role {unknown[0]!r}"
                 if unknown
-                else f"has a role {open_roles[0]!r} that nobody plays"
+                else f"has a role {open_roles[0]!r} without a policy"
             )
             raise PreflightError(
                 f"workflow 'team': environment {self._pool.name!r} {wrong}; its roles are {', '.join(roles)}, to be "

@@ -7,9 +7,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from astraflow_core.config.models import ConfigModel, PositiveInt, Seconds
-from astraflow_sandbox.code_runner import ProgramLimits
-from astraflow_sandbox.subprocess_runner import SubprocessRunner
+from astraflow_core.config.models import ConfigModel, PositiveInt
+from astraflow_sandbox.config import SandboxTable
 
 MOST_REQUESTS = 64
 
@@ -44,25 +43,6 @@ class TeamConfig(ConfigModel):
         True,
         description="Messages by the model's chat template; false: plain text, the system message first.",
     )
-
-
-class SandboxTable(ConfigModel):
-    """ProgramLimits of a program."""
-
-    isolated: bool = Field(
-        default=True,
-        description="Without files, network and sight of other processes; false where everything around is a sandbox.",
-    )
-    cpu_s: PositiveInt = Field(default=4, description="Seconds of processor time of a program.")
-    deadline_s: Seconds = Field(default=30.0, description="Seconds of wall time of a program.")
-    memory_mb: PositiveInt = Field(default=512, description="Address space of a program.")
-
-    def runner(self) -> SubprocessRunner:
-        """A sandbox that this host can offer. :class:`~astraflow_core.errors.PreflightError` if it cannot."""
-        limits = ProgramLimits(self.cpu_s, self.deadline_s, self.memory_mb)
-        runner = SubprocessRunner(limits, isolated=self.isolated)
-        runner.check()
-        return runner
 
 
 class VerifiedSolverConfig(TeamConfig):

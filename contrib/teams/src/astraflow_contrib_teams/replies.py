@@ -15,7 +15,7 @@ _CHOICE = re.compile(r"\bCHOICE[ *:#]{1,9}(\d{1,3})(?!\d)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class ProgramTest:
-    """A test of a program: what it reads, and what it has to write."""
+    """A test of a program: its input, and the output that is expected."""
 
     input: str
     output: str

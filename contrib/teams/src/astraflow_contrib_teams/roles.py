@@ -149,7 +149,7 @@ class Casting:
             return role
         if len(run.policies) > 1:
             raise PreflightError(
-                f"workflow {self._workflow!r}: nobody of the name {role!r} plays the {role}, and the run has "
+                f"workflow {self._workflow!r}: no engine named {role!r} can play the {role}, and the run has "
                 f"{', '.join(known)}: say which one in {key}"
             )
         return run.policies[0]

@@ -20,9 +20,10 @@ class GameConfig(ConfigModel):
         "plain",
         description="Sentences, or the state alone, for models that know no language.",
     )
-    step_rewards: bool = Field(
+    step_rewards: bool | Literal["distance"] = Field(
         True,
-        description="Reward each step toward the goal; or else the end alone. A game that is won earns 1 either way.",
+        description="true: reward each step toward the goal (key and door; bits of the number); false: the end alone; "
+        "'distance': in key_door also each move on the way, less what leads away. A game that is won earns 1 in any case.",
     )
 
 

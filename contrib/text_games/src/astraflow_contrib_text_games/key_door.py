@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from astraflow_contrib_text_games.game import MoveResult, TextGame, tool
@@ -20,7 +21,8 @@ _HOW = {
 
 class KeyDoor(TextGame):
     """The level has ``squares``, and ``player``, ``key`` and ``door``, three squares from 0. Half of the reward is for
-    the key, half for the door."""
+    the key, half for the door; or with ``step_rewards = "distance"`` every move that shortens the way to the end earns
+    its share of that way, and one that lengthens it costs as much."""
 
     tools = (
         tool(
@@ -40,6 +42,7 @@ class KeyDoor(TextGame):
         if len(places) < 3 or not places <= set(range(self._squares)):
             raise ValueError("the place of player, key or door")
         self._has_key = self._is_open = False
+        self._way = self._moves_needed
         if self.terse:
             return self.state
         how = _HOW[self._config.actions]
@@ -47,6 +50,13 @@ class KeyDoor(TextGame):
 
     def move(self, word: str) -> MoveResult:
         """left, right, take or open; the first letter is enough."""
+        before = self._done
+        result = self._made(word)
+        if self._config.step_rewards != "distance":
+            return result
+        return replace(result, progress=self._done - before)
+
+    def _made(self, word: str) -> MoveResult:
         word = WORDS.get(word, word)
         if word in ("left", "right"):
             to = self._player + (1 if word == "right" else -1)
@@ -85,6 +95,21 @@ class KeyDoor(TextGame):
         line[self._door] = "d"
         line[self._player] = {".": "@", "k": "K", "d": "D"}[line[self._player]]
         return "".join(line)
+
+    @property
+    def _done(self) -> float:
+        """The share of the way that is behind the player, in steps of 2**-16, so that sums of differences are exact: a game
+        that is won earns 1 and not a little less."""
+        return round((1 - self._moves_needed / self._way) * 2**16) / 2**16
+
+    @property
+    def _moves_needed(self) -> int:
+        """The fewest moves with which the game is won from here."""
+        if self._is_open:
+            return 0
+        if self._has_key:
+            return abs(self._player - self._door) + 1
+        return abs(self._player - self._key) + 1 + abs(self._key - self._door) + 1
 
     def _said(self, text: str, progress: float = 0.0) -> MoveResult:
         told = self.state if self.terse else f"{text} {self.state} .".strip()

@@ -39,6 +39,7 @@ from astraflow_wire.host.parent import signal_at_parent_death
 from astraflow_wire.host.worker_channel import MAX_ANSWER, answer_calls, read_message, say
 
 SEAT = struct.Struct("<I")
+_CALLS: msgspec.msgpack.Decoder[Call] = msgspec.msgpack.Decoder(Call)
 _LOOK_EVERY_S = 1.0
 """Where no signal says that the parent has died."""
 
@@ -70,7 +71,7 @@ class ForkServer:
         return True
 
     def serve(self) -> None:
-        """Until nobody can ask any more; then no worker is left."""
+        """Serve until the last client has disconnected; no worker is left then."""
         woken, wakes = socket.socketpair()
         for end in (woken, wakes):
             end.setblocking(False)
@@ -149,7 +150,7 @@ def play(chosen: ChosenEnvironment, seat: int, connection: socket.socket) -> Non
 
 def answer(environment: Any, roles: tuple[str, ...], body: bytes) -> bytes:
     """What a call gives, or what it raised."""
-    call = msgspec.msgpack.decode(body, type=Call)
+    call = _CALLS.decode(body)
     try:
         if isinstance(call, ResetCall):
             # All workers have the generators of the process that they were forked from.
@@ -184,7 +185,7 @@ def _failed(error: Exception) -> WorkerFailed:
 def _kill(leader: int) -> None:
     try:
         os.killpg(leader, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):  # nobody is left in it
+    except (ProcessLookupError, PermissionError):  # it is empty
         return
 
 

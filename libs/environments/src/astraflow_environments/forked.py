@@ -42,7 +42,7 @@ _STATUS_S = 5.0
 
 
 class RunningForkServer:
-    """A fork server and its workers; all end when this object is gone, or its process."""
+    """A fork server and its workers; all end with this object or its process."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], requests: socket.socket, reports: WorkerChannel
@@ -203,7 +203,7 @@ class EnvironmentWorker:
         return await self._answer(self._channel.receive())
 
     async def end(self) -> None:
-        """Kill it, and what it has started."""
+        """Kill it and its descendants."""
         if not self._server.has_ended(self.pid):
             kill(self.pid)
         await self._channel.close()
@@ -220,7 +220,7 @@ class EnvironmentWorker:
 
     async def _answer(self, answer: Awaitable[bytes]) -> Answer:
         try:
-            return from_msgpack(await answer, Answer, "sent what nobody can read")  # type: ignore[arg-type]
+            return from_msgpack(await answer, Answer, "sent a malformed message")  # type: ignore[arg-type]
         except WorkerEnded:
             status = await self._server.status(self.pid)
             raise EnvironmentFailed("crashed", f"its worker process {status}") from None
@@ -229,14 +229,14 @@ class EnvironmentWorker:
 
 
 def kill(leader: int) -> None:
-    """Kill a worker and what it has started."""
+    """Kill a worker and its descendants."""
     for signalled in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             signalled(leader, signal.SIGKILL)
 
 
 def _said(body: bytes) -> ServerSays:
-    return from_msgpack(body, ServerSays, "sent what nobody can read")  # type: ignore[arg-type]
+    return from_msgpack(body, ServerSays, "sent a malformed message")  # type: ignore[arg-type]
 
 
 def _start_failure(reason: str, fatal: bool) -> EnvironmentFailed | UserError:

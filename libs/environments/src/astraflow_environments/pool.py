@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable
+import types
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from typing import Any, Protocol
 
 from astraflow_core.errors import EnvironmentFailed
@@ -26,9 +28,9 @@ class Player(Protocol):
     @property
     def roles(self) -> tuple[str, ...]: ...
 
-    async def reset(self, task: Prompt, seed: int) -> Observation: ...
+    def reset(self, task: Prompt, seed: int) -> Coroutine[Any, Any, Observation]: ...
 
-    async def step(self, action: Action) -> Observation: ...
+    def step(self, action: Action) -> Coroutine[Any, Any, Observation]: ...
 
     async def end(self) -> None: ...
 
@@ -41,18 +43,18 @@ class EpisodeEnvironment:
         self.under_way = self.failed = False
         self._name, self._player, self._keys = name, player, keys
 
-    async def reset(self, task: Prompt, seed: int) -> Observation:
+    def reset(self, task: Prompt, seed: int) -> Coroutine[Any, Any, Observation]:
         """Begin the episode. :class:`EnvironmentFailed` if there is none."""
         call = self._player.reset(task, seed)
-        return await self._within(call, self._keys.reset_deadline_s, "reset_deadline_s")
+        return self._within(call, self._keys.reset_deadline_s, "reset_deadline_s")
 
-    async def step(self, action: Action) -> Observation:
+    def step(self, action: Action) -> Coroutine[Any, Any, Observation]:
         """What follows an action. :class:`EnvironmentFailed` if nothing does; the episode is over then."""
         call = self._player.step(action)
-        return await self._within(call, self._keys.step_deadline_s, "step_deadline_s")
+        return self._within(call, self._keys.step_deadline_s, "step_deadline_s")
 
     async def _within(
-        self, call: Awaitable[Observation], deadline_s: float, key: str
+        self, call: Coroutine[Any, Any, Observation], deadline_s: float, key: str
     ) -> Observation:
         if self.under_way or self.failed:
             raise RuntimeError(
@@ -60,8 +62,12 @@ class EpisodeEnvironment:
             )
         self.under_way = self.failed = True
         try:
+            # What waits for nothing cannot be late, and a step of a game is cheaper than a timer.
+            waited = call.send(None)
             async with asyncio.timeout(deadline_s):
-                observation = await call
+                observation = await _resumed(call, waited)
+        except StopIteration as done:
+            observation = done.value
         except TimeoutError:
             reason = f"gave no answer within {deadline_s:g} s ([workflow] {key})"
             raise self._failure("timeout", reason) from None
@@ -74,6 +80,25 @@ class EpisodeEnvironment:
 
     def _failure(self, kind: str, reason: str) -> EnvironmentFailed:
         return EnvironmentFailed(kind, f"environment {self._name!r} {reason}")
+
+
+@types.coroutine
+def _resumed(
+    call: Coroutine[Any, Any, Observation], waited: Any
+) -> Generator[Any, Any, Observation]:
+    """What ``call`` returns, which was begun and waits for ``waited``."""
+    while True:
+        try:
+            sent = yield waited
+        except BaseException as error:  # noqa: BLE001 - a cancellation, too, is what the call gets
+            resume = functools.partial(call.throw, error)
+        else:
+            resume = functools.partial(call.send, sent)
+        try:
+            waited = resume()
+        except StopIteration as done:
+            observation: Observation = done.value
+            return observation
 
 
 class EnvironmentPool:
@@ -105,9 +130,11 @@ class EnvironmentPool:
                 played = EpisodeEnvironment(self.name, player, self._keys)
                 yield played
             finally:
-                if played is not None:
-                    await asyncio.shield(self._given_back(seat, player, count + 1, played.failed))
-                self._seats.append(seat)
+                try:
+                    if played is not None:
+                        await self._given_back(seat, player, count + 1, played.failed)
+                finally:
+                    self._seats.append(seat)
 
     async def close(self) -> None:
         """End all instances and worker processes."""
@@ -160,7 +187,7 @@ class EnvironmentPool:
             self.replaced += 1
             log.info("an instance of environment %r is replaced", self.name)
         if failed or count >= RECYCLE_AFTER:
-            await player.end()
+            await asyncio.shield(player.end())
         else:
             self._idle[seat] = player, count
 
@@ -181,11 +208,11 @@ class _OnLoop:
                 told = EnvironmentFailed("start", f"could not be built: {told.reason}")
             raise told from error
 
-    async def reset(self, task: Prompt, seed: int) -> Observation:
-        return await self._observed(self._environment.reset(task, seed), first=True)
+    def reset(self, task: Prompt, seed: int) -> Coroutine[Any, Any, Observation]:
+        return self._observed(True, self._environment.reset, task, seed)
 
-    async def step(self, action: Action) -> Observation:
-        return await self._observed(self._environment.step(action), first=False)
+    def step(self, action: Action) -> Coroutine[Any, Any, Observation]:
+        return self._observed(False, self._environment.step, action)
 
     async def end(self) -> None:
         try:
@@ -193,8 +220,10 @@ class _OnLoop:
         except Exception:  # its episode is over, and nobody waits for more
             log.exception("an environment could not be closed")
 
-    async def _observed(self, call: Awaitable[Any], first: bool) -> Observation:
+    async def _observed(
+        self, first: bool, call: Callable[..., Awaitable[Any]], *given: Any
+    ) -> Observation:
         try:
-            return checked(await call, first, self.roles)
+            return checked(await call(*given), first, self.roles)
         except Exception as error:
             raise failure_of(error) from error
