@@ -5,34 +5,22 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import os
 import re
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
-from agent_clients.environment import client_interpreter, coding_agent
+from agent_clients.environment import CLIENTS, interpreter_with
+from agent_clients.players import TEMPLATES, Player, Says, output_of, player, sampled, trained
 
-from astraflow_core.types import Sampling
-from astraflow_gateway.chat.format import ChatFormat
-from astraflow_gateway.episode import Budget, Episode, Rules
 from astraflow_gateway.server import Gateway
-from astraflow_testing.scripted_policies import PairsTokenizer, ScriptedPolicies
 
 pytestmark = [pytest.mark.backend, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 FOLDER = Path(__file__).parent / "agent_clients"
-ROOT = Path(__file__).parents[1]
-TEMPLATE = ROOT / "libs/gateway/tests/templates/Qwen-Qwen2.5-7B-Instruct.jinja"
-PLAY_S = 240
-Says = Callable[[str, str], str]
 ANSWER = "It is 23."
-CLIENTS = (
+NAMES = (
     "openai_chat", "openai_responses", "anthropic", "openai_agents", "openai_agents_chat", "pydantic_ai",
     "pydantic_ai_anthropic", "pydantic_ai_responses", "smolagents", "langgraph", "litellm", "litellm_anthropic",
     "autogen",
@@ -43,7 +31,7 @@ REWRITES = ("smolagents",)
 
 @pytest.fixture(scope="session")
 def python() -> str:
-    return client_interpreter()
+    return interpreter_with(CLIENTS)
 
 
 def says(policy: str, text: str) -> str:
@@ -59,26 +47,6 @@ def says(policy: str, text: str) -> str:
     return whole.removeprefix(begun) if text.endswith('{"name": "') else whole
 
 
-@dataclass
-class Player:
-    """An episode, its key, and the policy that it samples from."""
-
-    episode: Episode
-    policies: ScriptedPolicies
-    key: str
-
-
-def player(gateway: Gateway, says: Says = says, template: Path = TEMPLATE) -> Player:
-    """A fresh one."""
-    tokenizer = PairsTokenizer(template.read_text("utf-8"), "<|im_end|>", ("<|im_start|>",))
-    policies = ScriptedPolicies(["p"], says=says, tokenizer=tokenizer, sampling=Sampling(400))
-    engines = policies.engines()
-    formats = {name: ChatFormat(engine) for name, engine in engines.items()}
-    rules = Rules(Budget(50, 50_000), train_auxiliary=True)
-    episode = Episode(engines, formats, rules, "p")
-    return Player(episode, policies, gateway.begin(episode))
-
-
 async def played(python: str, client: str, episodes: int, says: Says = says) -> list[Player]:
     """The episodes of ``client``."""
     async with Gateway() as gateway:
@@ -90,52 +58,7 @@ async def played(python: str, client: str, episodes: int, says: Says = says) -> 
     return players
 
 
-async def output_of(
-    command: list[str], variables: dict[str, str], given: bytes = b"", folder: Path | None = None
-) -> str:
-    """What ``command`` prints, in an environment in which nothing reaches beyond this machine."""
-    closed = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
-    environment = {
-        "PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "NO_PROXY": "127.0.0.1", **closed,
-        "LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MODE": "PRODUCTION", **variables,
-    }  # fmt: skip
-    process = await asyncio.create_subprocess_exec(
-        *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        env=environment, cwd=folder,
-    )  # fmt: skip
-    try:
-        out, err = await asyncio.wait_for(process.communicate(given), PLAY_S)
-    except TimeoutError:
-        process.kill()
-        await process.communicate()
-        raise
-    assert process.returncode == 0, err.decode()[-4000:]
-    return out.decode()
-
-
-def sampled(policies: ScriptedPolicies) -> Counter[bytes]:
-    """Each token that the engine sampled, with all before it, its log-prob and its version."""
-    found: Counter[bytes] = Counter()
-    for asked in policies.asked:
-        result = asked.result
-        assert result is not None
-        for at in range(len(result.tokens)):
-            context = np.concatenate([asked.prompt, result.tokens[: at + 1]]).tobytes()
-            found[context + result.logprobs[at].tobytes() + result.versions[at].tobytes()] += 1
-    return found
-
-
-def trained(episode: Episode) -> Counter[bytes]:
-    """Each token that is trained, likewise."""
-    found: Counter[bytes] = Counter()
-    for sequence in episode.sequences():
-        for at in np.flatnonzero(sequence.loss_mask).tolist():
-            context = sequence.tokens[: at + 1].tobytes()
-            found[context + sequence.logprobs[at].tobytes() + sequence.versions[at].tobytes()] += 1
-    return found
-
-
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", NAMES)
 def test_a_client_plays_with_a_tool_streamed_and_not(client: str, python: str) -> None:
     for each in asyncio.run(played(python, client, 2)):
         metrics = each.episode.metrics()
@@ -171,43 +94,6 @@ def _in_plain_text(text: str) -> str:
 def _fields(fields: dict[str, str]) -> str:
     parts = [f"[[ ## {name} ## ]]\n{value}" for name, value in fields.items()]
     return "\n\n".join([*parts, "[[ ## completed ## ]]"])
-
-
-@pytest.mark.parametrize("api", ["openai-completions", "openai-responses", "anthropic-messages"])
-def test_a_coding_agent_of_the_command_line_plays(api: str, tmp_path: Path) -> None:
-    if (pi := coding_agent()) is None:
-        pytest.skip("needs npm")
-    settings = tmp_path / ".pi" / "agent"
-    settings.mkdir(parents=True)
-    work = tmp_path / "work"
-    work.mkdir()
-    (work / "number.txt").write_text("23")
-
-    def reads(policy: str, text: str) -> str:
-        if re.search(r"<tool_response>\s*23", text):
-            return ANSWER
-        return '<tool_call>\n{"name": "read", "arguments": {"path": "number.txt"}}\n</tool_call>'
-
-    async def play() -> Player:
-        async with Gateway() as gateway:
-            one = player(gateway, reads)
-            below = "" if api.startswith("anthropic") else "/v1"
-            provider = {
-                "baseUrl": f"{gateway.url}{below}", "api": api, "apiKey": one.key,
-                "models": [{"id": "p", "name": "p", "contextWindow": 100_000, "maxTokens": 400}],
-            }  # fmt: skip
-            (settings / "models.json").write_text(json.dumps({"providers": {"ours": provider}}))
-            command = [pi, "--provider", "ours", "--model", "p", "--no-session", "--offline", "-p"]
-            said = await output_of(
-                [*command, "What is in number.txt?"], {"HOME": str(tmp_path)}, folder=work
-            )
-        assert ANSWER in said, (said, one.episode.refusal)
-        return one
-
-    one = asyncio.run(play())
-    metrics = one.episode.metrics()
-    assert trained(one.episode) == sampled(one.policies)
-    assert metrics["agent_calls"] >= 2 and metrics["prompts_continued"] >= 1, metrics
 
 
 ADD = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -254,7 +140,7 @@ EXTENSIONS = ["reasoning_content", "max_model_len"]
 
 
 def test_replies_and_events_are_what_the_types_of_the_clients_say(python: str) -> None:
-    template = ROOT / "libs/gateway/tests/templates/Qwen-Qwen3-0.6B.jinja"
+    template = TEMPLATES / "Qwen-Qwen3-0.6B.jinja"
 
     async def play() -> None:
         lines: list[Any] = []

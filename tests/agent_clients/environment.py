@@ -8,36 +8,53 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import xxhash
 
 from astraflow_core.config.environments import environments_folder, interpreter_in
 
-REQUIREMENTS = Path(__file__).with_name("requirements.txt")
+CLIENTS = Path(__file__).with_name("requirements.txt")
+ORACLES = Path(__file__).with_name("oracles.txt")
 CREATE_S = 900
 
 
-PI = ("@mariozechner/pi-coding-agent", "0.73.1")
+@dataclass(frozen=True)
+class NpmProgram:
+    """A program of a package of npm."""
+
+    package: str
+    version: str
+    name: str
 
 
-def client_interpreter() -> str:
-    """The path of the interpreter. What is installed follows ``requirements.txt``; another list makes another one."""
-    digest = xxhash.xxh3_64_hexdigest(REQUIREMENTS.read_bytes())
-    return str(interpreter_in(_made(f"tests-agent-clients-{digest}", _make)))
+PI = NpmProgram("@mariozechner/pi-coding-agent", "0.73.1", "pi")
+CLAUDE_CODE = NpmProgram("@anthropic-ai/claude-code", "2.1.330", "claude")
+CODEX = NpmProgram("@openai/codex", "0.169.0", "codex")
 
 
-def coding_agent() -> str | None:
-    """The path of pi, a coding agent for the command line; ``None`` where there is no npm."""
-    npm, (package, version) = shutil.which("npm"), PI
+def interpreter_with(requirements: Path) -> str:
+    """The path of an interpreter with the packages that ``requirements`` lists, all of them; another list makes another one."""
+    digest = xxhash.xxh3_64_hexdigest(requirements.read_bytes())
+    name = f"tests-agent-{requirements.stem}-{digest}"
+    return str(interpreter_in(_made(name, lambda folder: _make(folder, requirements))))
+
+
+def program_of_npm(program: NpmProgram) -> str:
+    """The path of ``program``; the test is skipped where there is no npm."""
+    npm = shutil.which("npm")
     if npm is None:
-        return None
+        pytest.skip("needs npm")
 
     def install(folder: Path) -> None:
         folder.mkdir()
-        _run(npm, "install", "--silent", "--no-audit", "--prefix", folder, f"{package}@{version}")
+        package = f"{program.package}@{program.version}"
+        _run(npm, "install", "--silent", "--no-audit", "--prefix", folder, package)
 
-    return str(_made(f"tests-pi-{version}", install) / "node_modules" / ".bin" / "pi")
+    folder = _made(f"tests-{program.name}-{program.version}", install)
+    return str(folder / "node_modules" / ".bin" / program.name)
 
 
 def _made(name: str, make: Callable[[Path], None]) -> Path:
@@ -54,15 +71,14 @@ def _made(name: str, make: Callable[[Path], None]) -> Path:
     return folder
 
 
-def _make(folder: Path) -> None:
+def _make(folder: Path, requirements: Path) -> None:
     _run(sys.executable, "-m", "venv", folder)
     python, ours = interpreter_in(folder), Path(sys.executable).with_name("uv")
+    listed: tuple[str | Path, ...] = ("--no-deps", "-r", requirements)
     if not ours.exists():
-        _run(
-            python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "-r", REQUIREMENTS
-        )
+        _run(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *listed)
         return
-    _run(ours, "pip", "install", "-q", "--python", python, "-r", REQUIREMENTS)
+    _run(ours, "pip", "install", "-q", "--python", python, *listed)
 
 
 def _run(*command: str | Path) -> None:

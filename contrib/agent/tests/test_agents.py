@@ -144,16 +144,16 @@ def test_a_reaper_that_dies_or_stops_is_replaced(tmp_path: Path) -> None:
     """The next one knows the episodes that were open."""
     code = """
 import asyncio, os, signal, sys
-from astraflow_contrib_agent.ending import EpisodeProcesses
+from astraflow_wire.host.reaped_processes import ReapedProcesses
 async def main():
-    processes = EpisodeProcesses()
+    processes = ReapedProcesses()
     env = {"ASTRAFLOW_EPISODE": sys.argv[1]}
     start = asyncio.create_subprocess_exec
-    async with processes.episode(sys.argv[1]) as started:
+    async with processes.under(sys.argv[1]) as started:
         sleeper = await start("sleep", "600", env=env, start_new_session=True)
         os.kill(processes._reaper.pid, signal.SIGKILL)
         processes._reaper.wait()
-        async with processes.episode("another"):
+        async with processes.under("another"):
             os.kill(processes._reaper.pid, signal.SIGSTOP)
             for number in range(10_000):
                 processes._tell("another", 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -104,6 +105,8 @@ def test_the_token_is_private_and_an_episodes_key_opens_nothing(tmp_path: Path) 
     for name in ("token", "raas-0.json"):
         assert stat.S_IMODE((tmp_path / "online" / name).stat().st_mode) == 0o600
     assert {file.name for file in (tmp_path / "online").iterdir()} == {"token", "raas-0.json"}
+    said = json.loads((tmp_path / "online" / "raas-0.json").read_text())
+    assert Path(said["token"]).read_text().strip() not in str(said)
 
 
 def test_without_a_free_place_a_service_is_told_to_come_again(tmp_path: Path) -> None:

@@ -49,7 +49,9 @@ if __name__ == "__main__":
     where = sys.argv[1]
     if where == "broken":
         sys.exit("the door is locked")
-    if where == "stdio":
+    if where in ("stdio", "stays"):
         server.run("stdio")
+        if where == "stays":  # ignores the end of its input
+            time.sleep(600)
     else:
         server.run("streamable-http", port=int(where))

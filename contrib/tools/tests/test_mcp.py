@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from play import HERE, call, one, played, runs, workflow
+from play import HERE, all_end, call, one, played, runs, workflow
 
 from astraflow_core.errors import EnvironmentFailed, PreflightError
 
@@ -117,6 +117,22 @@ def test_a_tool_that_never_returns_is_an_error_to_the_model(
     _, text = one(*said, mcp={"tests": server}, tool_deadline_s=3)
     assert "error: no result within 3 s" in text
     assert runs(int(pid.read_text())) == (over == "http")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+def test_a_server_that_ignores_the_end_of_its_input_ends_with_a_killed_raas(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    server = {"command": [*SERVER, "stays"]}
+    code = f"""
+from play import call, one
+one(call("never", pid={str(pid)!r}), mcp={{"tests": {server!r}}}, tool_deadline_s=120)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], cwd=HERE) as raas:
+        while not pid.exists() or not pid.read_text().endswith("\n"):
+            assert raas.poll() is None
+            time.sleep(0.05)
+        raas.kill()
+    assert all_end(pid.read_text())
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,26 @@ def test_turns_with_tools_become_one_sequence() -> None:
     assert "2\n\n3" in episode.asked[1].text  # type: ignore[attr-defined]
 
 
+def test_a_tool_that_is_found_later_is_told_of_where_it_was_found() -> None:
+    later = {"name": "sub", "input_schema": {"type": "object"}, "defer_loading": True}
+    tools = [TOOL, later]
+
+    async def play(agent: Agent) -> None:
+        first = await told(agent, USER, tools=tools)
+        found = [{"type": "tool_reference", "tool_name": "sub"}]
+        said = {"role": "assistant", "content": first["content"]}
+        await told(agent, USER, said, result(first, found), tools=tools)
+        messages = [USER, said, result(first, [{"type": "tool_reference", "tool_name": "mul"}])]
+        _, error = await refused(agent, {**BODY, "messages": messages, "tools": tools})
+        assert "messages[2].content[0].content[0]: tool_name 'mul'" in error["message"]
+
+    episode = played([CALL, "it is 23"], play)
+    assert len(episode.sequences()) == 1
+    texts = [asked.text for asked in episode.asked]  # type: ignore[attr-defined]
+    assert ['"name": "sub"' in text for text in texts] == [False, True]
+    assert '"name": "sub"' in texts[1].rpartition("<tool_response>")[2]
+
+
 @pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "add"}])
 def test_a_tool_that_must_be_called_is_called(choice: Any) -> None:
     rest = 'add", "arguments": {"a": 1}}' if choice["type"] == "any" else '{"a": 1}}'

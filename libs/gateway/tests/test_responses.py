@@ -172,6 +172,27 @@ def test_tokens_are_counted_and_nothing_is_recorded() -> None:
 
 
 CALLED = {"type": "function_call", "call_id": "1", "name": "add", "arguments": "{}"}
+
+
+def test_tools_in_a_namespace_are_called_by_their_full_names() -> None:
+    said = CALL.replace("add", "sums.add")
+    space = {"type": "namespace", "name": "sums", "description": "d", "tools": [TOOL]}
+
+    async def play(agent: Agent) -> None:
+        first = await told(agent, QUESTION, tools=[space, {**TOOL, "name": "sub"}])
+        (call,) = first["output"]
+        assert (call["namespace"], call["name"]) == ("sums", "add")
+        assert first["tools"][0] == space
+        history = [{"role": "user", "content": QUESTION}, call, output(first)]
+        last = await told(agent, history, tools=[space, {**TOOL, "name": "sub"}])
+        assert last["output"][0]["content"][0]["text"] == "it is 23"
+
+    episode = played([said, "it is 23"], play)
+    assert len(episode.sequences()) == 1
+    assert '"name": "sums.add"' in episode.asked[0].text  # type: ignore[attr-defined]
+    assert '"name": "sub"' in episode.asked[0].text  # type: ignore[attr-defined]
+
+
 BAD: list[tuple[Any, str]] = [
     (b"{", "not JSON"),
     ({"model": "p"}, "input"),
@@ -187,6 +208,17 @@ BAD: list[tuple[Any, str]] = [
     ({"input": [{**CALLED, "call_id": ""}]}, "input[0].call_id"),
     ({"input": [{"type": "function_call_output", "call_id": "9", "output": ""}]}, "'9'"),
     ({"input": "x", "tools": [{"type": "web_search"}]}, "'web_search'"),
+    ({"input": "x", "tools": [{"type": "namespace", "tools": []}]}, "tools[0]: expected a name"),
+    ({"input": "x", "tools": [{"type": "namespace", "name": "n", "tools": [{}]}]}, "have names"),
+    (
+        {
+            "input": "x",
+            "tools": [
+                {"type": "namespace", "name": "n", "tools": [{"name": "m", "type": "custom"}]}
+            ],
+        },
+        "tools[0].tools[0] is of type 'custom'",
+    ),
     ({"input": "x", "tools": [{"type": "function", "name": "f", "parameters": 3}]}, "schema"),
     ({"input": "x", "tools": [TOOL], "tool_choice": {"type": "mcp"}}, "'mcp'"),
     ({"input": "x", "tools": [TOOL], "tool_choice": {"type": "function", "name": "g"}}, "'g'"),
@@ -196,7 +228,7 @@ BAD: list[tuple[Any, str]] = [
     ({"input": "x", "conversation": "c"}, "conversation"),
     ({"input": "x", "truncation": "auto"}, "truncation"),
     ({"input": "x", "text": {"format": {"type": "json_object"}}}, "text.format"),
-    ({"input": "x", "top_logprobs": 2}, "top_logprobs"),
+    ({"input": "x", "top_logprobs": 2}, "only the log-prob of each sampled token"),
 ]
 
 

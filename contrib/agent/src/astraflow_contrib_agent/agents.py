@@ -19,10 +19,10 @@ import aiohttp
 import msgspec
 
 from astraflow_contrib_agent import zygote
-from astraflow_contrib_agent.ending import EpisodeProcesses
 from astraflow_contrib_agent.results import ResultReader
 from astraflow_core.errors import WorkflowError
 from astraflow_wire.host.disk import is_full
+from astraflow_wire.host.reaped_processes import ReapedProcesses
 from astraflow_wire.host.sockets import socket_folder
 
 log = logging.getLogger(__name__)
@@ -58,12 +58,12 @@ class FunctionAgent:
         self._process: subprocess.Popen[bytes] | None = None
         self._sockets = socket_folder()
         self._address = str(self._sockets.path / "agent")
-        self._processes = EpisodeProcesses()
+        self._processes = ReapedProcesses()
 
     async def play(self, task: Task) -> Any:
         """One episode."""
         await self._started()
-        async with self._processes.episode(task["api_key"]) as started:
+        async with self._processes.under(task["api_key"]) as started:
             line = await self._played(task, started)
         if not line:
             raise WorkflowError(
@@ -81,12 +81,14 @@ class FunctionAgent:
                 self._address, limit=MOST_RESULT_BYTES
             )
         except OSError as error:
-            raise WorkflowError(f"the process of agent {self._target} is gone: {error}") from error
+            raise WorkflowError(
+                f"the process of agent {self._target} has exited: {error}"
+            ) from error
         try:
             writer.write(msgspec.json.encode(task) + b"\n")
             started(json.loads(await reader.readline() or b'{"pid": 0}')["pid"])
             line = await reader.readline()
-            with contextlib.suppress(TimeoutError):  # what it has printed is written when it ends
+            with contextlib.suppress(TimeoutError):  # its output is flushed when it exits
                 await asyncio.wait_for(reader.read(1), PIPES_CLOSE_S)
         except ValueError as error:
             raise WorkflowError(
@@ -142,7 +144,7 @@ class CommandAgent:
         self._command, self._folder, self._outputs = command, folder, outputs
         self.name = _in_one_line(command)
         self._results = ResultReader(self.name)
-        self._processes = EpisodeProcesses()
+        self._processes = ReapedProcesses()
         self._number = 0
         self._had_no_room = False
 
@@ -151,7 +153,7 @@ class CommandAgent:
         pipes: list[asyncio.Task[bytes]] = []
         said = errors = b""
         try:
-            async with self._processes.episode(task["api_key"]) as started:
+            async with self._processes.under(task["api_key"]) as started:
                 process = await self._start(task)
                 started(process.pid)
                 assert process.stdin and process.stdout and process.stderr
@@ -165,7 +167,7 @@ class CommandAgent:
                 code = await process.wait()
         finally:
             if pipes:
-                # A process that is gone from us may hold them.
+                # A descendant that left the process group may hold them.
                 await asyncio.wait(pipes, timeout=PIPES_CLOSE_S)
                 for pipe in pipes:
                     pipe.cancel()
@@ -208,7 +210,7 @@ class CommandAgent:
 
 
 class ServiceAgent:
-    """A service that somebody else runs: the task is posted as JSON, and its reply, ``{"reward": …}``,
+    """A service that runs on its own: the task is posted as JSON, and its reply, ``{"reward": …}``,
     ``{"rewards": {policy: …}}`` or ``{}``, ends the episode."""
 
     def __init__(self, url: str) -> None:

@@ -79,7 +79,7 @@ class AgentWorkflow:
         return await asyncio.shield(self._gateway)
 
     async def _played(self, episode: Episode, task: Mapping[str, Any]) -> Any:
-        """What the agent returns. It is ended when an engine fails, since nobody can train what it does then."""
+        """What the agent returns. It is stopped when an engine fails, because the episode can no longer be trained on."""
         playing = asyncio.ensure_future(self._agent.play(task))
         failing = asyncio.ensure_future(episode.failed.wait())
         deadline_s = self._config.deadline_s
@@ -100,7 +100,7 @@ class AgentWorkflow:
                 playing.cancel()
                 await asyncio.wait({playing})
             if not playing.cancelled():
-                playing.exception()  # nobody else asks for it when an engine has failed
+                playing.exception()  # retrieved, because an engine failure takes precedence
 
     def _trajectory(self, episode: Episode, returned: Any) -> Trajectory:
         sequences = episode.sequences()

@@ -49,7 +49,7 @@ class AgentTask:
 
 
 def main(address: str, target: str) -> None:
-    """Serve until the process that started this one is gone."""
+    """Serve until the parent process exits."""
     ours = os.path.dirname(os.path.realpath(__file__))
     others = [folder for folder in sys.path if os.path.realpath(folder) != ours]
     sys.path[:] = [os.getcwd(), *others]
@@ -153,7 +153,7 @@ def play(agent: Any, connection: socket.socket) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """Be killed when ``parent`` ends, on Linux: an agent has nobody to play for then."""
+    """Have the kernel kill this process when ``parent`` ends, on Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:

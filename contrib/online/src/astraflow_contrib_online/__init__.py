@@ -1,1 +1,1 @@
-"""Trains on the traffic of a live service: whoever wants to opens an episode, and rewards it later."""
+"""Trains on the traffic of a live service: clients open episodes, and reward them later."""

@@ -28,11 +28,14 @@ def token_of(run: Path, variable: str | None) -> str:
     return file.read_text().strip()
 
 
-def announce(run: Path, raas: str, url: str) -> None:
-    """Write where the gateway of ``raas`` listens."""
+def announce(run: Path, raas: str, url: str, variable: str | None) -> None:
+    """Write where the gateway of ``raas`` listens, and where the token lies, for services and ``astraflow status``."""
+    place = (
+        str(run / "online" / "token") if variable is None else f"environment variable {variable}"
+    )
     file = run / "online" / f"{raas}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
-    content = msgspec.json.encode({"url": url, "pid": os.getpid()})
+    content = msgspec.json.encode({"url": url, "token": place, "pid": os.getpid()})
     when_room(lambda: replace_file(file, content, PRIVATE), file)
 
 

@@ -30,7 +30,7 @@ KEPT_PAST = 4096
 
 @dataclass(eq=False)
 class Place:
-    """One episode that somebody may open, has opened, or that is over. ``trained``: it was leased for training."""
+    """An episode that a client may open, has opened, or that has ended. ``trained``: it was leased for training."""
 
     episode: Episode
     trained: bool = True

@@ -30,7 +30,7 @@ class RewardBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def add_routes(app: FastAPI, places: Places, token: str, open_untrained: OpenUntrained) -> None:
-    """Serve ``places`` to whoever has ``token``."""
+    """Serve ``places`` to clients that have ``token``."""
 
     def check(request: Request) -> None:
         given = request.headers.get("authorization") or (

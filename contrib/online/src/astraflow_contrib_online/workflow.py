@@ -25,7 +25,7 @@ log = logging.getLogger("astraflow.online")
 class OnlineWorkflow:
     """A service that is used by people opens the episodes, as in Claw-R1. Each fills a place that the run has leased, so
     that the bound of staleness and back-pressure hold as for any other task; each token has the version that sampled
-    it. An episode that nobody rewards is rejected."""
+    it. An episode without a reward is rejected."""
 
     def __init__(self, config: OnlineConfig, context: ComponentContext) -> None:
         config.listening.tls()  # refused now, and not by each episode
@@ -39,7 +39,7 @@ class OnlineWorkflow:
     async def run_episode(
         self, engines: Mapping[str, PolicyEngine], prompt: Prompt
     ) -> Trajectory | None:
-        """Play one episode; ``None`` if nobody opened it, or nobody rewarded it."""
+        """Play one episode; ``None`` if it was not opened or not rewarded."""
         places = await self._started()
         self._engines = engines
         place = Place(self._episodes.begin(engines))
@@ -112,7 +112,7 @@ class OnlineWorkflow:
         places = Places(gateway)
         add_routes(gateway.app, places, token, lambda: self._open_untrained(places))
         await gateway.start()
-        announce(self._run, self._raas, gateway.url)
+        announce(self._run, self._raas, gateway.url, self._config.token_env)
         log.info("episodes are opened with POST %s%s", gateway.url, PATH)
         return places
 

@@ -30,7 +30,7 @@ DIES_S = 5.0
 
 class FunctionTools:
     """The functions ``module:function`` of the configuration. A function may block, hang or crash: each call runs in a
-    worker process, which is killed when nobody waits for it any more."""
+    worker process, which is killed when its call is cancelled or late."""
 
     def __init__(self, config: ToolsConfig) -> None:
         self._functions, self._config = config.functions, config

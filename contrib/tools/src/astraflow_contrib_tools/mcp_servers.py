@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -20,6 +21,8 @@ from astraflow_contrib_tools.config import ToolsConfig
 from astraflow_contrib_tools.results import ToolError, in_time, shortened
 from astraflow_contrib_tools.toolbox import Tool
 from astraflow_core.errors import EnvironmentFailed, PreflightError
+from astraflow_wire.host.reaped_processes import ReapedProcesses
+from astraflow_wire.host.reaper import VARIABLE
 
 MOST_EVENT_BYTES = 64 << 20
 MOST_PAGES = 100
@@ -28,11 +31,12 @@ KEPT_ERRORS = 2000
 
 class McpConnection:
     """A connection to one server. What a server answers, errors too, is the model's to read; that it does not start or
-    is gone is a failure of the episode. A server by ``command`` has the folder of this process, and lives as long as the
-    connection."""
+    is gone is a failure of the episode. A server by ``command`` has the folder of this process. It and what it starts end with
+    the connection, or with this process, even if it is killed."""
 
-    def __init__(self, name: str, config: ToolsConfig) -> None:
+    def __init__(self, name: str, config: ToolsConfig, processes: ReapedProcesses) -> None:
         self._name, self._server, self._config = name, config.mcp[name], config
+        self._processes = processes
         self._closing = asyncio.Event()
         self._errors: IO[bytes] | None = None
         self.tools: list[Tool] = []
@@ -72,7 +76,7 @@ class McpConnection:
                     if not ready.done():
                         ready.set_result(None)
                     await self._closing.wait()
-            except Exception as raised:  # noqa: BLE001 - whatever a transport raises when a server is gone
+            except Exception as raised:  # noqa: BLE001 - any error of a transport whose server has exited
                 error = _first(raised)
                 if not isinstance(error, PreflightError):
                     error = self._failed(f"cannot be used: {_told(error)}")
@@ -84,10 +88,12 @@ class McpConnection:
         async with AsyncExitStack() as stack:
             if self._server.command is not None:
                 program, *arguments = self._server.command
+                key = f"mcp-{secrets.token_hex(16)}"
+                await stack.enter_async_context(self._processes.under(key))
                 parameters = StdioServerParameters(
                     command=program,
                     args=arguments,
-                    env=self._server.environment,
+                    env={**self._server.environment, VARIABLE: key},
                     cwd=self._config.folder,
                 )
                 transport = stdio_client(parameters, errlog=errors)  # type: ignore[arg-type]
@@ -166,7 +172,7 @@ class McpServers:
     they are gone."""
 
     def __init__(self, config: ToolsConfig) -> None:
-        self._config = config
+        self._config, self._processes = config, ReapedProcesses()
         self._shared: dict[str, asyncio.Task[McpConnection]] = {}
 
     @asynccontextmanager
@@ -187,7 +193,7 @@ class McpServers:
             await asyncio.gather(*(connection.close() for connection in own))
 
     def _connection(self, name: str) -> McpConnection:
-        return McpConnection(name, self._config)
+        return McpConnection(name, self._config, self._processes)
 
     async def _shared_connection(self, name: str) -> McpConnection:
         opening = self._shared.get(name)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from astraflow_contrib_tools.config import ToolsConfig
 from astraflow_contrib_tools.functions import FunctionTools
+from astraflow_contrib_tools.python_interpreter import PythonInterpreter
 from astraflow_contrib_tools.toolbox import ToolAnswer, Toolbox
 from astraflow_core.errors import PreflightError, PromptError, WorkflowError
 from astraflow_core.protocols.workflow import PolicyEngine
@@ -41,6 +42,7 @@ class ToolsWorkflow:
         self._policy, self._config = config.policy or policies[0], config
         self._episodes = Episodes(context.run, Budget(config.max_turns, config.max_tokens))
         self._functions = FunctionTools(config)
+        self._python = None if config.python is None else PythonInterpreter(config)
         Toolbox(self._functions.tools)  # refuses what cannot be offered
         self._servers = _servers(config) if config.mcp else None
 
@@ -110,7 +112,8 @@ class ToolsWorkflow:
         """The tools of one episode, with the servers that are its own."""
         async with AsyncExitStack() as stack:
             more = await stack.enter_async_context(self._servers.tools()) if self._servers else []
-            yield Toolbox([*self._functions.tools, *more])
+            own = [await stack.enter_async_context(self._python.tool())] if self._python else []
+            yield Toolbox([*self._functions.tools, *own, *more])
 
 
 def _servers(config: ToolsConfig) -> McpServers:

@@ -287,7 +287,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     elapsed_s: float = 0.0
     """seconds since the dataflow began"""
     eta_s: float | None = None
-    """seconds left as the last updates went; null while nobody can tell"""
+    """seconds left as the last updates went; null while unknown"""
     policies: dict[str, PolicyStatus] = {}
     """each policy"""
     tasks: TaskStatus = TaskStatus()

@@ -107,7 +107,11 @@ class ChatFormat:
         messages quote becomes no special token. :class:`NotEncodable` if the tokenizer refuses them."""
         try:
             return self._quoting.encode(
-                text, start, messages, tools, lambda said, offered: self.text(said, offered, True)
+                text,
+                start,
+                messages,
+                tools,
+                lambda said, offered: self.text([dict(each) for each in said], offered, True),
             )
         except NotEncodable as error:
             if tools and not self._can_be_told_of_tools:
@@ -183,7 +187,7 @@ def _named_ids(messages: Sequence[Message]) -> list[Message]:
 def _in_plain_text(
     messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
 ) -> list[Message]:
-    """The same messages without tool calls and roles of tools; the first message tells of the tools."""
+    """The same messages without tool calls and roles of tools; the first message describes the tools."""
     plain = [_plain(message) for message in messages]
     if tools and plain:
         offer = _OFFER.format(

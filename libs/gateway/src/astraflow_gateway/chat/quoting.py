@@ -11,13 +11,12 @@ import numpy as np
 from astraflow_core.errors import UserError
 from astraflow_core.protocols.workflow import Tokenizer
 from astraflow_gateway.capture.graph import Tokens
-from astraflow_gateway.chat.messages import Message
 from astraflow_gateway.requests import NotEncodable
 
 _MARKS = range(0xF0000, 0xFFFFE)
 """Characters for private use, one of which stands for a special text while messages are rendered."""
 
-Render = Callable[[Sequence[Message], Sequence[Mapping[str, Any]]], str]
+Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]], str]
 
 
 class Quoting:
@@ -30,11 +29,19 @@ class Quoting:
         texts = sorted((t for t in tokenizer.special_texts if len(t) > 1), key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, texts))) if texts else None
 
+    def render(self, messages: Sequence[Mapping[str, Any]], render: Render) -> Tokens:
+        """The token ids of all that ``render`` makes of ``messages`` without tools; :class:`UserError` if the tokenizer, or
+        the template, refuses them."""
+        try:
+            return self.encode(render(messages, ()), 0, messages, (), render)
+        except NotEncodable as error:
+            raise error.cause from error
+
     def encode(
         self,
         text: str,
         start: int,
-        messages: Sequence[Message],
+        messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]],
         render: Render,
     ) -> Tokens:
@@ -93,9 +100,9 @@ class Quoting:
         return value
 
 
-def _untrusted(message: Message) -> Message:
+def _untrusted(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """What of a message others have written."""
-    if message["role"] == "assistant":
+    if message.get("role") == "assistant":
         return {}
     return {key: message[key] for key in ("content", "name") if key in message}
 

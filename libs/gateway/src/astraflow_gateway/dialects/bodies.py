@@ -91,7 +91,7 @@ def text_of(content: str | Sequence[Mapping[str, Any]] | None, where: str) -> st
 
 
 def tools_of(tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Function tools in OpenAI's form; others are refused, since nobody here would run them."""
+    """Function tools in OpenAI's form; others are refused, because the gateway does not run tools."""
     found: list[Mapping[str, Any]] = []
     for at, tool in enumerate(tools):
         function = tool.get("function")
@@ -145,6 +145,15 @@ def refuse_unavailable(asked: Any, names: Sequence[str]) -> None:
         harmless = value in (None, False, {}, []) or (name == "best_of" and value == 1)
         if not harmless and value != {"type": "text"}:
             raise BadRequest(f"{name} is not available here: the model answers freely", param=name)
+
+
+def refuse_top_logprobs(count: int | None) -> None:
+    """Refuse the log-probs of tokens that were not sampled: no engine's result has them."""
+    if count:
+        raise BadRequest(
+            "top_logprobs is not available: only the log-prob of each sampled token is",
+            param="top_logprobs",
+        )
 
 
 def sampling_of(asked: Any) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""A process that ends when the one that started it is gone, even if that was killed with ``kill -9``."""
+"""A process that exits when its parent exits, even if the parent was killed with ``kill -9``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why nobody can listen at an address, and what helps."""
+"""Why an address cannot be bound, and what helps."""
 
 from __future__ import annotations
 

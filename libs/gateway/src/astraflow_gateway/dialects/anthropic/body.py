@@ -85,10 +85,14 @@ def request_of(asked: MessagesPrompt) -> ModelRequest:
             "messages: the last message is the assistant's; a reply cannot be prefilled here, so end with the user's",
             param="messages",
         )
-    tools = tools_of([_tool(tool, f"tools[{at}]") for at, tool in enumerate(asked.tools or [])])
+    offered = asked.tools or []
+    every = tools_of([_tool(tool, f"tools[{at}]") for at, tool in enumerate(offered)])
+    tools = [
+        each for each, tool in zip(every, offered, strict=True) if not tool.get("defer_loading")
+    ]
     return ModelRequest(
         model=asked.model,
-        messages=[*_system(asked.system), *_messages(asked.messages)],
+        messages=[*_system(asked.system), *_messages(asked.messages, every)],
         tools=tools,
         tool_choice=_choice(asked.tool_choice, {each["function"]["name"] for each in tools}),
     )
@@ -113,8 +117,9 @@ def _system(system: str | Blocks | None) -> Iterator[Message]:
         yield {"role": "system", "content": text}
 
 
-def _messages(said: Sequence[_Said]) -> Iterator[Message]:
+def _messages(said: Sequence[_Said], tools: Sequence[Mapping[str, Any]]) -> Iterator[Message]:
     names = Names()
+    told = {tool["function"]["name"]: json.dumps(tool, ensure_ascii=False) for tool in tools}
     for at, each in enumerate(said):
         where = f"messages[{at}].content"
         blocks = each.content
@@ -127,7 +132,7 @@ def _messages(said: Sequence[_Said]) -> Iterator[Message]:
         elif each.role == "system":
             yield {"role": "system", "content": "\n\n".join(_texts(blocks, where))}
         else:
-            yield from _user(blocks, where, names)
+            yield from _user(blocks, where, names, told)
 
 
 def _assistant(blocks: Blocks, where: str) -> Message:
@@ -155,8 +160,9 @@ def _assistant(blocks: Blocks, where: str) -> Message:
     return message
 
 
-def _user(blocks: Blocks, where: str, names: Names) -> Iterator[Message]:
-    """Results of tools are messages of their own; texts side by side are one."""
+def _user(blocks: Blocks, where: str, names: Names, told: Mapping[str, str]) -> Iterator[Message]:
+    """Results of tools are messages of their own; texts side by side are one. ``told``: name → text of the tools that a
+    result may refer to."""
     if not blocks:
         raise BadRequest(f"{where} is empty; at least one block is needed", param=where)
     texts: list[str] = []
@@ -167,12 +173,12 @@ def _user(blocks: Blocks, where: str, names: Names) -> Iterator[Message]:
         if texts:
             yield {"role": "user", "content": "\n\n".join(texts)}
             texts = []
-        yield _result(block, f"{where}[{at}]", names)
+        yield _result(block, f"{where}[{at}]", names, told)
     if texts:
         yield {"role": "user", "content": "\n\n".join(texts)}
 
 
-def _result(block: Mapping[str, Any], place: str, names: Names) -> Message:
+def _result(block: Mapping[str, Any], place: str, names: Names, told: Mapping[str, str]) -> Message:
     id = _field(block, "tool_use_id", str, place)
     if not (name := names.of(id)):
         raise BadRequest(
@@ -181,8 +187,23 @@ def _result(block: Mapping[str, Any], place: str, names: Names) -> Message:
     content = block.get("content") or ""
     if not isinstance(content, (str, list)):
         raise BadRequest(f"{place}.content: expected text or blocks of text", param=place)
-    text = content if isinstance(content, str) else "\n\n".join(_texts(content, f"{place}.content"))
-    return {"role": "tool", "content": text, "tool_call_id": id, "name": name}
+    if not isinstance(content, str):
+        blocks = [
+            _referred(each, f"{place}.content[{at}]", told) for at, each in enumerate(content)
+        ]
+        content = "\n\n".join(_texts(blocks, f"{place}.content"))
+    return {"role": "tool", "content": content, "tool_call_id": id, "name": name}
+
+
+def _referred(block: Any, place: str, told: Mapping[str, str]) -> Any:
+    """A reference to a tool that was not offered before (``defer_loading``), as text that tells of it: what stands before
+    stays as it was, so that the turns go on being one sequence."""
+    if not isinstance(block, dict) or block.get("type") != "tool_reference":
+        return block
+    name = _field(block, "tool_name", str, place)
+    if name not in told:
+        raise BadRequest(f"{place}: tool_name {name!r:.80} is not one of the tools", param=place)
+    return {"type": "text", "text": told[name]}
 
 
 def _texts(blocks: Blocks, where: str, first: int = 0) -> list[str]:

@@ -62,7 +62,7 @@ def _head(answer: ModelAnswer) -> Json:
 
 
 def _read(answer: ModelAnswer) -> dict[str, int]:
-    # Nobody here knows what an engine has cached.
+    # The gateway does not know what an engine has cached.
     cached = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
     return {"input_tokens": len(answer.prompt), **cached}
 

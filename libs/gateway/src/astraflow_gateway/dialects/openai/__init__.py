@@ -1,1 +1,1 @@
-"""OpenAI's protocols, and the token door of vLLM, whose errors have the same shape."""
+"""OpenAI's protocols, and vLLM's token endpoint, whose errors have the same shape."""

@@ -13,6 +13,7 @@ from astraflow_gateway.dialects.bodies import (
     chosen_tool,
     most_tokens,
     parsed,
+    refuse_top_logprobs,
     refuse_unavailable,
     sampling_of,
     stops_of,
@@ -92,11 +93,7 @@ def read(body: bytes) -> tuple[ChatBody, ModelRequest]:
     asked = parsed(body, ChatBody)
     if not asked.messages:
         raise BadRequest("messages is empty; at least one is needed", param="messages")
-    if asked.top_logprobs:
-        raise BadRequest(
-            "top_logprobs is not available: only the log-prob of each sampled token is (logprobs)",
-            param="top_logprobs",
-        )
+    refuse_top_logprobs(asked.top_logprobs)
     refuse_unavailable(asked, _UNAVAILABLE)
     n = 1 if asked.n is None else asked.n
     if not 1 <= n <= MOST_CHOICES:

@@ -9,7 +9,7 @@ from astraflow_gateway.requests import BadRequest, ModelAnswer
 
 
 class OpenAi:
-    """The shapes that chat completions, responses and the token door share."""
+    """The shapes that chat completions, responses and the token endpoint share."""
 
     def error(self, refused: BadRequest) -> Json:
         """An error; its ``code`` is the kind."""

@@ -12,16 +12,18 @@ from astraflow_gateway.chat.messages import Message
 from astraflow_gateway.dialects.bodies import (
     chosen_tool,
     most_tokens,
+    refuse_top_logprobs,
     refuse_unavailable,
     sampling_of,
     tools_of,
 )
 from astraflow_gateway.dialects.dialect import Json
 from astraflow_gateway.dialects.responses.items import items_of, messages_of
+from astraflow_gateway.dialects.responses.tools import chat_tools
 from astraflow_gateway.episode import Episode
 from astraflow_gateway.requests import BadRequest, ModelRequest
 
-_UNAVAILABLE = ("background", "conversation", "prompt", "truncation", "top_logprobs")
+_UNAVAILABLE = ("background", "conversation", "prompt", "truncation")
 _KEPT = "response"
 
 
@@ -90,11 +92,12 @@ def request_of(asked: Asked, episode: Episode) -> ModelRequest:
     if asked.truncation == "disabled":
         asked.truncation = None
     refuse_unavailable(asked, _UNAVAILABLE)
+    refuse_top_logprobs(asked.top_logprobs)
     if (wanted := (asked.text or {}).get("format")) and wanted != {"type": "text"}:
         raise BadRequest(
             "text.format is not available here: the model answers freely", param="text.format"
         )
-    tools = tools_of([_tool(tool, f"tools[{at}]") for at, tool in enumerate(asked.tools or [])])
+    tools = tools_of(chat_tools(asked.tools or []))
     return ModelRequest(
         model=asked.model,
         messages=_messages(asked, episode),
@@ -128,19 +131,6 @@ def _before(id: str | None, episode: Episode) -> list[Json]:
         chain.append(kept)
         id = kept.previous
     return [item for kept in reversed(chain) for item in (*kept.input, *kept.response["output"])]
-
-
-def _tool(tool: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """In the form of chat completions."""
-    if tool.get("type") != "function":
-        raise BadRequest(
-            f"{where} is of type {tool.get('type')!r:.80}, which a server would run; expected a function",
-            param=where,
-        )
-    function = {
-        key: tool[key] for key in ("name", "description", "parameters") if tool.get(key) is not None
-    }
-    return {"type": "function", "function": function}
 
 
 def _choice(wanted: str | Mapping[str, Any] | None, names: set[str]) -> str:

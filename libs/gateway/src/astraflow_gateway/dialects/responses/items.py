@@ -8,6 +8,7 @@ from typing import Any
 from astraflow_gateway.chat.messages import Message, tool_call
 from astraflow_gateway.dialects.bodies import Names
 from astraflow_gateway.dialects.dialect import Json
+from astraflow_gateway.dialects.responses.tools import full_name
 from astraflow_gateway.requests import BadRequest
 
 _TEXTS = ("input_text", "output_text", "text", "refusal")
@@ -64,6 +65,7 @@ def _add(said: Message, item: Mapping[str, Any], kind: str, place: str) -> None:
             said["reasoning_content"] = thought
     else:
         id, name = _field(item, "call_id", place), _field(item, "name", place)
+        name = full_name(item.get("namespace"), name)
         call = tool_call(id, name, _field(item, "arguments", place))
         said.setdefault("tool_calls", []).append(call)
 

@@ -10,6 +10,7 @@ from astraflow_gateway.chat.replies import reasoning_tokens
 from astraflow_gateway.dialects.dialect import Json
 from astraflow_gateway.dialects.openai.chat_reply import token_logprobs
 from astraflow_gateway.dialects.responses.body import Asked
+from astraflow_gateway.dialects.responses.tools import split_names
 from astraflow_gateway.requests import ModelAnswer
 
 
@@ -28,7 +29,7 @@ def whole(asked: Asked, answer: ModelAnswer, tokenizer: Tokenizer) -> Json:
         "output": _output(asked, answer, tokenizer, status),
         "usage": {
             "input_tokens": prompt,
-            # Nobody here knows what an engine has cached.
+            # The gateway does not know what an engine has cached.
             "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
             "output_tokens": sampled,
             "output_tokens_details": {"reasoning_tokens": thought},
@@ -64,12 +65,18 @@ def _head(asked: Asked, answer: ModelAnswer) -> Json:
         "metadata": asked.metadata or {},
         "parallel_tool_calls": asked.parallel_tool_calls is not False,
         "tool_choice": asked.tool_choice or "auto",
-        "tools": [{"parameters": {}, "strict": None, **tool} for tool in asked.tools or []],
+        "tools": [_echoed(tool) for tool in asked.tools or []],
         "max_output_tokens": asked.max_output_tokens,
         "previous_response_id": asked.previous_response_id,
         "text": {"format": {"type": "text"}},
         "truncation": "disabled",
     }
+
+
+def _echoed(tool: Json) -> Json:
+    if tool["type"] == "namespace":
+        return {"description": "", **tool}
+    return {"parameters": {}, "strict": None, **tool}
 
 
 def _output(
@@ -99,15 +106,18 @@ def _output(
                 "content": [said],
             }
         )
+    namespaces = split_names(asked.tools or [])
     for number, call in enumerate(reply.tool_calls):
+        namespace, name = namespaces.get(call.name, ("", call.name))
         items.append(
             {
                 "id": f"fc_{answer.id}_{number}",
                 "type": "function_call",
                 "status": "completed",
                 "call_id": call.id,
-                "name": call.name,
+                "name": name,
                 "arguments": call.arguments,
+                **({"namespace": namespace} if namespace else {}),
             }
         )
     return items

@@ -1,4 +1,4 @@
-"""Ends the processes of an episode, whatever they do."""
+"""Processes that end with their owner, whatever they do and however it ends."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from astraflow_contrib_agent import reaper
+from astraflow_wire.host import reaper
 
 GRACE_S = 2.0
 
 
-class EpisodeProcesses:
-    """The processes of the open episodes. They end with their episode, or with this process, even if it is killed: a
-    process of its own, the reaper, knows the episodes and sees to that."""
+class ReapedProcesses:
+    """Processes that this process starts, with their descendants, each under a key: that of an episode or a connection. They
+    end when the key is closed, or with this process, even if it is killed: a process of its own, the reaper, knows the open
+    keys and kills what has one of them in its environment. Where there is no /proc only process groups are killed."""
 
     def __init__(self) -> None:
         self._open: dict[str, int] = {}
         self._reaper: subprocess.Popen[bytes] | None = None
 
     @asynccontextmanager
-    async def episode(self, key: str) -> AsyncIterator[Callable[[int], None]]:
-        """Within, processes may be started for the episode ``key``, with it in their environment as
-        :data:`reaper.VARIABLE`; call what is given with their process group. On leaving none of them is left."""
+    async def under(self, key: str) -> AsyncIterator[Callable[[int], None]]:
+        """Within, processes may be started with ``key`` in their environment, as :data:`reaper.VARIABLE`; call what is
+        given with their process group, if it is known. On leaving none of them is left."""
         self._tell(key, 0)
         try:
             yield lambda group: self._tell(key, group)
@@ -41,7 +42,7 @@ class EpisodeProcesses:
             while reaper.signal_group(group, 0) and clock() < until:
                 await asyncio.sleep(reaper.LOOK_EVERY_S)
             reaper.signal_group(group, signal.SIGKILL)
-        await asyncio.to_thread(reaper.kill_episodes, [key])
+        await asyncio.to_thread(reaper.kill_by_key, [key])
         self._tell(key, reaper.OVER)
 
     def _tell(self, key: str, group: int) -> None:
@@ -69,10 +70,10 @@ def _start_reaper() -> subprocess.Popen[bytes]:
     return process
 
 
-def _written(process: subprocess.Popen[bytes], episodes: dict[str, int]) -> bool:
+def _written(process: subprocess.Popen[bytes], keys: dict[str, int]) -> bool:
     """Whether the reaper has been told, which may not hold up the event loop."""
     assert process.stdin is not None
-    lines = "".join(f"{key} {group}\n" for key, group in episodes.items()).encode()
+    lines = "".join(f"{key} {group}\n" for key, group in keys.items()).encode()
     try:
         return os.write(process.stdin.fileno(), lines) == len(lines)
     except (BrokenPipeError, BlockingIOError):

@@ -1,8 +1,8 @@
-"""Kills the processes of the open episodes when the process that started this one is gone, even by ``kill -9``.
+"""Kills registered processes when the parent of this process exits, even by ``kill -9``.
 
 Started as a file, with the standard library alone, so that it costs little and outlives its parent. ``python reaper.py``
-reads lines ``KEY GROUP`` on its standard input: an episode is open, and its process group (0: none yet); ``KEY -1``: it
-is over.
+reads lines ``KEY GROUP`` on its standard input: what has the key is running, with its process group (0: none known);
+``KEY -1``: it is over.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 VARIABLE = "ASTRAFLOW_EPISODE"
-"""Has the key of an episode in the environment of its processes."""
+"""Has the key, of an episode or of a connection, in the environment of its processes."""
 
 OVER = -1
 LOOK_EVERY_S = 0.02
@@ -26,11 +26,11 @@ _READ_BYTES = 1 << 16
 
 
 def main() -> None:
-    """Follow the episodes until nobody is left who plays them; then kill what is open."""
+    """Read keys until the parent is gone; then kill what is running."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     parent, rest = os.getppid(), b""
-    episodes: dict[str, int] = {}
+    running: dict[str, int] = {}
     # A process that the parent forked may hold the pipe open, so that its end alone does not tell.
     while os.getppid() == parent:
         if not select.select([0], [], [], _PARENT_EVERY_S)[0]:
@@ -40,12 +40,12 @@ def main() -> None:
         *lines, rest = (rest + piece).split(b"\n")
         for line in lines:
             key, _, group = line.decode().partition(" ")
-            episodes[key] = int(group)
-            if episodes[key] == OVER:
-                del episodes[key]
-    for key in episodes:
-        signal_group(episodes[key], signal.SIGKILL)
-    kill_episodes(episodes)
+            running[key] = int(group)
+            if running[key] == OVER:
+                del running[key]
+    for each in running.values():
+        signal_group(each, signal.SIGKILL)
+    kill_by_key(running)
 
 
 def signal_group(group: int, number: int) -> bool:
@@ -59,7 +59,7 @@ def signal_group(group: int, number: int) -> bool:
     return True
 
 
-def kill_episodes(keys: Iterable[str]) -> None:
+def kill_by_key(keys: Iterable[str]) -> None:
     """Kill every process that was started with one of ``keys`` in its environment, for ``KILL_FOR_S`` at most."""
     entries = {f"{VARIABLE}={key}".encode() for key in keys}
     until = time.monotonic() + KILL_FOR_S
