@@ -25,11 +25,7 @@ from astraflow_core.installed.discovery import (
     find_plugins,
     find_unregistered,
 )
-from astraflow_core.installed.distributions import (
-    distribution_of,
-    how_to_install,
-    provided,
-)
+from astraflow_core.installed.distributions import index
 from astraflow_core.installed.provenance import check_version
 from astraflow_core.suggestions import did_you_mean, nearest
 
@@ -167,7 +163,7 @@ class Catalog:
 
     def select(self, kind: Kind | str, use: str) -> Selected:
         """The component that ``use`` names: ``name``, ``plugin/name`` or ``module:attr``. A name that several
-        plugins provide means the one that the run began with, else that of this project.
+        plugins provide means the one that the run began with, else that published with the runtime.
 
         Raises :class:`PluginError` if it is missing, ambiguous, or provided by a plugin with a problem.
         """
@@ -214,7 +210,7 @@ class Catalog:
         """Which of several components of one name and kind is meant, if that is known."""
         kind, name = found[0].kind, found[0].component.name
         began_with = [e for e in found if e.plugin == self._lock.get(f"{kind}/{name}")]
-        ours = [e for e in found if e.distribution == distribution_of(kind, name)]
+        ours = [e for e in found if e.distribution == index().components.get(kind, {}).get(name)]
         return next(iter(began_with or ours), None)
 
     def flags(self, kind: Kind | str, use: str) -> frozenset[str]:
@@ -259,12 +255,8 @@ class Catalog:
         check_version(selected.distribution, selected.version, context.run.directory)
         return selected.build(config, context)
 
-    def unregistered(self) -> list[Plugin]:
-        """Installed distributions that are named like plugins but cannot be found as such."""
-        return find_unregistered()
-
     def _missing(self, kind: Kind, use: str) -> PluginError:
-        broken = [plugin for plugin in self.plugins if not plugin.healthy] + self.unregistered()
+        broken = [plugin for plugin in self.plugins if not plugin.healthy] + find_unregistered()
         for plugin in broken:
             if plugin.name == use:
                 return _unusable(kind, use, plugin)
@@ -280,18 +272,18 @@ class Catalog:
     def _remedy(self, kind: Kind, use: str, names: list[str]) -> Iterator[str]:
         """What to do about a name: install what provides it, or write it otherwise. Names of distributions are
         never guessed: on an index anybody could own them."""
-        if distribution := distribution_of(kind, use):
-            yield f"{distribution} provides it: {how_to_install(distribution)}"
+        published, how = index().components, index().how_to_install
+        of_kind = published.get(kind, {})
+        if use in of_kind:
+            yield f"{of_kind[use]} provides it: {how(of_kind[use])}"
             return
         for other in Kind:
             here = any(entry.component.name == use for entry in self.components(other))
-            if other is not kind and (here or distribution_of(other, use)):
+            if other is not kind and (here or use in published.get(other, {})):
                 yield f"{use!r} is {_with_article(other)}, not {_with_article(kind)}"
-        ours = [name for name in provided(kind) if name not in names]
-        match = nearest(use, [*names, *ours])
+        match = nearest(use, [*names, *(name for name in of_kind if name not in names)])
         if match is not None:
-            distribution = None if match in names else distribution_of(kind, match)
-            hint = f" ({how_to_install(distribution)})" if distribution else ""
+            hint = "" if match in names else f" ({how(of_kind[match])})"
             yield f"did you mean {match!r}?{hint}"
 
 

@@ -42,8 +42,19 @@ class Hooks:
         return cls(catalog.plugin(name) for name in sorted(named))
 
     def run_started(self, run: RunInfo) -> None:
-        """Work of this process is about to begin."""
-        self._hook.astraflow_run_started(run=run)
+        """Work of this process is about to begin. If a plugin fails, it ends for those called before."""
+        calls = self._hook.astraflow_run_started.get_hookimpls()
+        order = [call.plugin for call in reversed(calls)]
+        for count, plugin in enumerate(order):
+            try:
+                self._of("astraflow_run_started", [plugin])(run=run)
+            except BaseException as error:
+                self._of("astraflow_run_ended", order[:count])(run=run, error=error)
+                raise
+
+    def _of(self, hook: str, plugins: Iterable[object]) -> Callable[..., Any]:
+        others = {plugin.module for plugin in self.active}.difference(plugins)
+        return self._manager.subset_hook_caller(hook, others)
 
     def run_ended(self, run: RunInfo, error: BaseException | None) -> None:
         """Work of this process has ended, by ``error`` if there is one."""

@@ -142,14 +142,15 @@ class Lifecycle:
             in rank 0 of each trainer when all its ranks are there; again where one is started anew. Not in
             engine hosts, workers of rewards and other ranks.
         :returns: nothing
-        :error: ends the process before it works, and so the run; ``astraflow_run_ended`` is not called in it
+        :error: ends the process before it works, and so the run; ``astraflow_run_ended`` is called in it for the plugins
+            whose ``astraflow_run_started`` has returned
         """
 
     @hookspec
     def astraflow_run_ended(self, run: RunInfo, error: BaseException | None) -> None:
         """The work of a process of the run has ended; ``error`` is what ended it, if anything.
 
-        :called: where ``astraflow_run_started`` was, in the launcher last, when it has ended the others; not in a process
+        :called: where ``astraflow_run_started`` has returned, in the launcher last, when it has ended the others; not in a process
             that is killed
         :returns: nothing
         :error: is that of the process, and hides ``error``; plugins that were still to be called are not
@@ -187,7 +188,7 @@ class Lifecycle:
 
         :called: by the command that starts or checks a run or a role, before any process, for each reference with a scheme; on
             every healthy plugin that is installed, named by the run or not, until one answers
-        :returns: a path or a ``ResolvedModel``; ``None`` for a scheme of somebody else
+        :returns: a path or a ``ResolvedModel``; ``None`` for a scheme of another plugin
         :error: refuses the run; a ``PreflightError`` is shown as its text
         """
 

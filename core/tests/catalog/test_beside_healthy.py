@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from astraflow_core import catalog
 from astraflow_core.config.load import load_config
 from astraflow_core.errors import ConfigError
-from astraflow_core.installed import distributions
+from astraflow_core.installed import discovery
+from astraflow_core.installed.distributions import Index
 from astraflow_runtime.cli import main
 from astraflow_runtime.config.saved import dump_toml
 from astraflow_runtime.launch.planning.plugins_file import write_plugins
@@ -78,8 +80,9 @@ def test_a_second_of_the_name_fails_only_the_unqualified(
 
 def published(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plugin ``toy`` is of this project."""
-    table = {"components": {"algorithm": {"toy_loss": "fake-toy"}}, "hooks": {}, "commands": {}}
-    monkeypatch.setattr(distributions, "_table", lambda: table)
+    index = Index(components={"algorithm": {"toy_loss": "fake-toy"}})
+    for module in (catalog, discovery):
+        monkeypatch.setattr(module, "index", lambda: index)
 
 
 def test_a_second_of_a_name_of_ours_changes_no_run(

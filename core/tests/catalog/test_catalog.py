@@ -9,8 +9,9 @@ import pytest
 
 from astraflow_core.config.models import ComponentTable
 from astraflow_core.errors import ConfigError, PluginError
-from astraflow_core.installed import distributions
+from astraflow_core.installed.discovery import find_unregistered
 from astraflow_core.types import ComponentContext, RunInfo
+from astraflow_runtime.published import index
 
 CONTEXT = ComponentContext(
     RunInfo("r", 0, 1, 0, ("p",), Path("r")), "trainer", "p", 1, Path("r/state")
@@ -57,7 +58,7 @@ def test_what_provides_a_component_of_ours_is_named_and_no_other_distribution(
     site: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert "dev.py setup" in refusal(site, "algorithm", "m2po")
-    monkeypatch.setattr(distributions, "_CHECKOUT", tmp_path)
+    monkeypatch.setattr(index, "_CHECKOUT", tmp_path)
     known = "astraflow-plugin-losses provides it: pip install astraflow-plugin-losses"
     assert known in refusal(site, "algorithm", "m2po")
     assert "did you mean 'm2po'? (pip install astraflow-plugin-losses)" in refusal(
@@ -89,7 +90,7 @@ def test_a_plugin_that_cannot_be_found_is_told(site: Any, group: str, problem: s
         (info / "entry_points.txt").write_text(f"[{group}]\nlost = lost_manifest\n")
     text = refusal(site, "algorithm", "lost_loss")
     assert f"{problem}; plugins are found by [project.entry-points.astraflow]" in text
-    (plugin,) = site.catalog().unregistered()
+    (plugin,) = find_unregistered()
     assert (plugin.distribution, plugin.state) == ("astraflow-plugin-lost", "broken")
 
 

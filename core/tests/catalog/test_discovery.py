@@ -9,7 +9,8 @@ import pytest
 
 from astraflow_core.catalog import Catalog
 from astraflow_core.errors import PluginError
-from astraflow_core.installed.discovery import DISABLE_VARIABLE, RUNTIME, Plugin, State
+from astraflow_core.installed.discovery import DISABLE_VARIABLE, Plugin, State
+from astraflow_core.installed.entry_points import RUNTIME
 
 HEALTHY = """
 @hookimpl

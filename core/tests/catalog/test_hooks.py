@@ -108,6 +108,22 @@ def test_exceptions_of_hooks_are_not_swallowed(site: Any, run_file: Path, manife
         hooks.run_started(None)  # type: ignore[arg-type]
 
 
+def test_a_failed_start_ends_those_that_had_started(
+    site: Any, run_file: Path, manifest: str
+) -> None:
+    failing = RECORDER.replace('heard.append(("started", run.name))', "raise OSError('torn')")
+    for name, source in (("a", RECORDER), ("b", failing), ("c", RECORDER)):
+        site.add(name, manifest + source.format(name=name))
+    enabled = 'plugins.enable=["a", "b", "c"]'
+    hooks = hooks_of(site, run_file, enabled)
+    loaded = load_config(run_file, [enabled], site.catalog())
+    with pytest.raises(OSError, match="torn") as raised:
+        hooks.run_started(run_info(loaded.config, Path("d")))
+    heard = {name: heard_by(loaded.catalog.plugin(name)) for name in ("a", "b", "c")}
+    # pluggy calls the last name first.
+    assert heard == {"a": [], "b": [], "c": [("started", "run"), ("ended", raised.value)]}
+
+
 def test_a_plugin_of_the_run_chooses_the_transport(
     site: Any, run_file: Path, manifest: str
 ) -> None:

@@ -48,6 +48,37 @@ def test_what_a_table_takes_over_that_names_its_component_again(tmp_path: Path) 
     assert read_file(tmp_path / "c.toml").taken_over("t") == {}
 
 
+def test_what_goes_with_a_component_that_is_replaced_on_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("[t]\nuse = 'x'\na = 1\nb.c = 1\n[u]\nuse = 'x'\na = 1\n")
+    (tmp_path / "b.toml").write_text("extends = 'a.toml'\n[u]\nuse = 'y'\n")
+    layers = read_file(tmp_path / "b.toml")
+    assert apply_overrides(layers, ["t.use=y", "t.a=2", "u.use=y", "u.b=2"]) == []
+    assert layers.raw == {"t": {"use": "y", "a": 2}, "u": {"use": "y", "b": 2}}
+    assert layers.notes == [
+        "t: 'x' made way for --set, and so did its a, b"
+    ]  # a file shows its keys
+
+
+def test_what_belongs_to_the_core_stays_with_another_component(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(
+        "prompts = { use = 'x', shuffle = false, path = 'p' }\nengines.judge = { use = 'x', model = 'm', slots = 2 }\n"
+        "[policies.p]\nengine = { use = 'x', replicas = 2, python = 'env:x' }\ntrainer = { use = 'x', ranks = 2, lr = 1 }\n"
+    )
+    layers = read_file(tmp_path / "a.toml")
+    tables = ("prompts", "engines.judge", "policies.p.engine", "policies.p.trainer")
+    assert apply_overrides(layers, [f"{table}.use=y" for table in tables]) == []
+    assert layers.raw == {
+        "prompts": {"use": "y", "shuffle": False},
+        "engines": {"judge": {"use": "y", "model": "m"}},
+        "policies": {
+            "p": {"engine": {"use": "y", "replicas": 2}, "trainer": {"use": "y", "ranks": 2}}
+        },
+    }
+    assert {note.split(":")[0]: note.rpartition(" ")[2] for note in layers.notes} == dict(
+        zip(tables, ("path", "slots", "python", "lr"), strict=True)
+    )
+
+
 def test_files_that_extend_each_other_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('extends = "b.toml"\n')
     (tmp_path / "b.toml").write_text('extends = "a.toml"\n')

@@ -37,8 +37,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ids=["default", "bf16", "untied"],
 )
 def test_transformers_loads_every_weight(tmp_path: Path, options: dict[str, object]) -> None:
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
+    import torch
+    import transformers
+
     write_tiny_model(tmp_path, hidden=32, context=40, **options)  # type: ignore[arg-type]
     model, report = transformers.AutoModelForCausalLM.from_pretrained(
         tmp_path, output_loading_info=True, dtype="auto"
@@ -67,19 +68,21 @@ def test_initialisation_is_that_of_transformers(folder: Path) -> None:
 
 
 def test_rope_base_is_ten_thousand(folder: Path) -> None:
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     config = transformers.AutoConfig.from_pretrained(folder)
     assert config.rope_parameters["rope_theta"] == 10000.0
     assert config.rope_parameters["rope_type"] == "default"
 
 
 def test_bfloat16_rounds_as_torch_does(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    safetensors_torch = pytest.importorskip("safetensors.torch")
+    import torch
+    from safetensors.torch import load_file as load_tensors
+
     wide = write_tiny_model(tmp_path / "f32", seed=3)
     narrow = write_tiny_model(tmp_path / "bf16", seed=3, dtype="BF16")
-    expected = safetensors_torch.load_file(wide / "model.safetensors")
-    for name, value in safetensors_torch.load_file(narrow / "model.safetensors").items():
+    expected = load_tensors(wide / "model.safetensors")
+    for name, value in load_tensors(narrow / "model.safetensors").items():
         assert torch.equal(value, expected[name].to(torch.bfloat16)), name
 
 
@@ -107,7 +110,8 @@ def test_unknown_characters_are_refused(folder: Path) -> None:
 
 
 def test_auto_tokenizer_agrees(folder: Path) -> None:
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     fast = transformers.AutoTokenizer.from_pretrained(folder)
     plain = Tokenizer.from_file(str(folder / "tokenizer.json"))
     text = "x12345=87654$"

@@ -76,7 +76,7 @@ class SharedDeviceLock:
         """Who has the devices, for people."""
         notes = [note for note in self._notes.iterdir() if note.name != self._name]
         names = sorted(note.name for note in notes if _lives(note))
-        return ", ".join(names) or "whoever shares the devices"
+        return ", ".join(names) or "another process on the same devices"
 
     @contextlib.contextmanager
     def _noted(self) -> Iterator[None]:

@@ -6,6 +6,8 @@ from astraflow_core.component import API_VERSION, Command, Component
 from astraflow_core.hookspecs import hookimpl
 
 ASTRAFLOW_API = API_VERSION
+ASTRAFLOW_INDEX = "astraflow_runtime.published.index:INDEX"
+"""Which distribution provides what, for errors about what is not installed."""
 
 _COMMANDS = {
     "start a run": (

@@ -8,8 +8,9 @@ import pytest
 
 from astraflow_core.catalog import Catalog
 from astraflow_core.errors import PluginError
-from astraflow_core.installed import distributions
 from astraflow_core.installed.discovery import State
+from astraflow_core.installed.distributions import Index
+from astraflow_runtime.cli import provided
 from astraflow_runtime.cli.provided import provided_by, select_command
 
 COMMANDS = """
@@ -75,8 +76,8 @@ def test_one_of_several_plugins_must_be_named(site: Any, manifest: str) -> None:
 def test_a_name_alone_means_the_command_of_this_project(
     site: Any, manifest: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = {"components": {}, "hooks": {}, "commands": {"hello": "fake-right"}}
-    monkeypatch.setattr(distributions, "_table", lambda: table)
+    published = Index(commands={"hello": "fake-right"})
+    monkeypatch.setattr(provided, "index", lambda: published)
     plugins = two(site, manifest).plugins
     assert select_command(plugins, "hello").plugin == "right"
     assert select_command(plugins, "left/hello").plugin == "left"

@@ -80,6 +80,24 @@ def test_by_run_directory(run_directory: Path, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == "no waits\n"
 
 
+def test_where_episodes_are_taken(run_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    online = run_directory / "online"
+    online.mkdir()
+    (online / "token").write_text("of-the-gateway")
+    said = {"url": "http://127.0.0.1:8765", "token": str(online / "token"), "pid": 1}
+    (online / "raas-0.json").write_text(json.dumps(said))
+    assert main(["status", "--run", str(run_directory)]) == 0
+    told = capsys.readouterr().out
+    assert f"online:\n  - raas raas-0, url {said['url']}, token {said['token']}\n" in told
+    assert "of-the-gateway" not in told
+    assert main(["status", "--run", str(run_directory), "--json"]) == 0
+    del said["pid"]
+    assert json.loads(capsys.readouterr().out)["online"] == [{"raas": "raas-0", **said}]
+    (online / "raas-0.json").write_text("{")
+    assert main(["status", "--run", str(run_directory)]) == 2
+    assert "raas-0.json does not say where episodes are taken" in capsys.readouterr().err
+
+
 def test_a_run_that_was_started_process_by_process_has_its_token_in_the_environment(
     run_directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

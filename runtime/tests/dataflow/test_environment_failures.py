@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 
 import pytest
@@ -57,13 +58,31 @@ def test_too_many_end_the_run_with_a_diagnosis(bench, config):
     play(b, ["crashed"])
     assert b.state.progress.state == "failed"
     assert re.fullmatch(
-        rf"environments failed {half + 1} of the last {WINDOW} attempts of tasks, more than \[run\] "
-        rf"max_environment_failures = 0.5 allows: timeout {half}, crashed 1, on r0 {half + 1}; an attempt fails with "
-        r"the first of its episodes; the last: environment 'maze' failed: crashed \(prompt p\d+\)",
+        rf"environments failed {half + 1} of the last {WINDOW} attempts of tasks, which is about 31% of the episodes and "
+        rf"more than \[run\] max_environment_failures = 0.3 allows: timeout {half}, crashed 1, on r0 {half + 1}; an attempt "
+        r"fails with the first of its 2 episodes; the last: environment 'maze' failed: crashed \(prompt p\d+\)",
         b.state.progress.reason,
     )
     assert b.lease()[1].stop
     b.check()
+
+
+@pytest.mark.parametrize("size", [1, 8, 16])
+def test_a_tenth_of_the_episodes_may_fail_and_a_jump_may_not(bench, config, size):
+    counter = bench(lasting(config, run__group_size=size)).begin().state.failures
+    script = random.Random(size)
+
+    def attempts(share):
+        """Why the run ends while environments fail this share of the episodes."""
+        for _ in range(4 * WINDOW):
+            if not any(script.random() < share for _ in range(size)):
+                counter.succeeded("r0")
+            elif why := counter.failed("r0", "it hangs", "timeout"):
+                return why
+        return ""
+
+    assert attempts(0.1) == ""
+    assert attempts(0.6)
 
 
 def test_failures_of_other_things_do_not_count(bench, config):

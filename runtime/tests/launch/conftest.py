@@ -11,7 +11,9 @@ sys.path.insert(0, str(HERE))
 
 from launch_support import Command, Table  # noqa: E402
 
+from astraflow_runtime.launch.results import curves  # noqa: E402
 from astraflow_runtime.launch.watch import supervise  # noqa: E402
+from astraflow_runtime.raas.episodes import dry_process  # noqa: E402
 from astraflow_tiny_model.folder import write_tiny_model  # noqa: E402
 
 
@@ -20,6 +22,14 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(HERE))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(supervise, "POLL_S", 0.1)
+    # A worker of pytest has threads, and a dry call would take a new interpreter: `test_dry_call` shows both ways.
+    monkeypatch.setattr(dry_process, "_may_fork", lambda: True)
+
+
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Curves take longer than all the rest of a run of fakes; tests that look at them have a fixture of this name."""
+    monkeypatch.setattr(curves, "draw_curves", lambda *told: None)
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import faulthandler
+import importlib
 import os
 import signal
 import sys
@@ -49,6 +51,12 @@ class Misconfigured(Ask):
         raise PreflightError("template has no {answer}")
 
 
+class Unimported(Ask):
+    async def run_episode(self, engines: object, prompt: Prompt) -> Trajectory | None:
+        importlib.import_module("no_such_parser")
+        return None
+
+
 class Hangs(Ask):
     async def run_episode(self, engines: object, prompt: Prompt) -> Trajectory | None:
         time.sleep(3600)
@@ -61,6 +69,11 @@ class Crashes(Plain):
     def __init__(self, config: object, context: object) -> None:
         sys.stdout.write("no licence found\n")
         os._exit(7)
+
+
+def unimported(view: TrajectoryView) -> float:
+    importlib.import_module("no_such_parser")
+    return 1.0
 
 
 def wants_a_key(view: TrajectoryView) -> float:
@@ -86,6 +99,7 @@ def leaves(view: TrajectoryView) -> float:
 
 
 def dies(view: TrajectoryView) -> float:
+    faulthandler.disable()  # pytest's would print the stack of a death that is meant
     os.kill(os.getpid(), signal.SIGSEGV)
 
 

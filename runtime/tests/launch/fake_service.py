@@ -4,15 +4,17 @@ library only, so that a test starts many."""
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 STEPS = 20
 role, name, directory, behaviour, rate = sys.argv[1:6]
+if role == "dataflow":
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+else:  # the import takes as long as all the rest
+    BaseHTTPRequestHandler = object
 home = Path(directory)
 began = time.monotonic()
 stopped = threading.Event()
@@ -197,6 +199,8 @@ def worker():
     assert os.environ["ASTRAFLOW_DATAFLOW"].startswith("http://127.0.0.1:")
     (home / f"{name}.threads").write_text(os.environ["OMP_NUM_THREADS"])
     if behaviour == "child":
+        import subprocess
+
         child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"])
         write(home / f"{name}.child", str(child.pid))
     while not stopped.wait(0.05):

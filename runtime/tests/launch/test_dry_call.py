@@ -66,14 +66,19 @@ def test_what_they_do_wrong_is_told_before_anything_starts(
 
 @pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize(
-    ("workflow", "said"),
-    [("Unbuilt", "cannot be built: ValueError: no such role"), ("Misconfigured", "template has no {answer}")],
+    ("workflow", "reward", "said"),
+    [
+        ("Unbuilt", "good", "cannot be built: ValueError: no such role"),
+        ("Misconfigured", "good", "template has no {answer}"),
+        ("Unimported", "good", "raised on prompt '0': ModuleNotFoundError: No module named 'no_such_parser'"),
+        ("Ask", "unimported", "on prompt '0': ModuleNotFoundError: No module named 'no_such_parser'"),
+    ],
 )  # fmt: skip
-def test_to_leave_it_out_is_no_advice_where_the_configuration_is_to_blame(
-    table: Table, workflow: str, said: str
+def test_to_leave_it_out_is_no_advice_where_the_run_would_fail_too(
+    table: Table, workflow: str, reward: str, said: str
 ) -> None:
     with pytest.raises(UserError) as told:
-        prepare(asking(table, workflow))
+        prepare(asking(table, workflow, reward))
     assert said in str(told.value)
     assert str(told.value).endswith("\n  Nothing has been started")
 

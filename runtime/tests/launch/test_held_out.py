@@ -39,3 +39,12 @@ def test_what_is_not_held_out_is_said(table: Table, tmp_path: Path) -> None:
     assert held_out.shared_origins(parsed(table)) == {
         "same": "it is the prompt source 'digits' with the keys of [prompts]"
     }
+
+
+def test_another_split_of_the_same_file_is_held_out(table: Table, tmp_path: Path) -> None:
+    data = tmp_path / "a.jsonl"
+    data.write_text("1")
+    part = {"use": "split", "source": {"use": "jsonl", "path": str(data)}}
+    table["prompts"] = {**part, "split": "train"}
+    table["eval"] = {"sets": {name: {**part, "split": name} for name in ("held_out", "train")}}
+    assert list(held_out.shared_origins(parsed(table))) == ["train"]

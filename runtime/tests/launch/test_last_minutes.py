@@ -13,7 +13,7 @@ from launch_support import Command, Table, behaving, run_here, running, save_che
 from astraflow_runtime.launch.planning.leftovers import clear_leftovers
 from astraflow_wire.host.private_folder import PrivateFolder
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(120)
 Start = Callable[..., Command]
 
 

@@ -16,6 +16,11 @@ from astraflow_wire.status import Status
 LINE = '{"time": 1, "policy": "solver", "step": 1, "reward": 0.5, "metrics": {"loss": 2.0}}\n'
 
 
+@pytest.fixture
+def undrawn() -> None:
+    """Curves are drawn here."""
+
+
 def made(updates: int) -> Status:
     return Status(policies={"solver": PolicyStatus(updates=updates)})
 

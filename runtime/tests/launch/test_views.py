@@ -29,6 +29,11 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.fixture
+def undrawn() -> None:
+    """Curves are drawn here."""
+
+
 def test_the_live_view_shows_what_matters(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("TERM", "xterm")

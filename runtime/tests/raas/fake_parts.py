@@ -17,6 +17,7 @@ from astraflow_core.types import (
     GenerateResult,
     Link,
     LogprobSemantics,
+    RewardReport,
     Trajectory,
     WeightSource,
 )
@@ -240,6 +241,12 @@ class NotAsync:
 def text_length(view):
     """A reward that is a plain function."""
     return float(len(view.text))
+
+
+def reported_length(view):
+    """A reward with a metric, which the prompt's data may replace."""
+    length = float(len(view.text))
+    return RewardReport({"solver": length}, view.data.get("metrics", {"length": length}))
 
 
 async def judged_length(view, engines):

@@ -170,7 +170,7 @@ def test_a_killed_trainer_has_no_turn_any_more(tmp_path):
     finally:
         trainer.kill()
         trainer.communicate()
-    assert engines.acquire() and engines.holders() == "whoever shares the devices"
+    assert engines.acquire() and engines.holders() == "another process on the same devices"
 
 
 def test_engines_hold_the_devices_together_and_a_trainer_is_told_which(tmp_path):
@@ -193,7 +193,7 @@ def test_turns_go_on_while_the_disk_is_full(tmp_path):
     engines = SharedDeviceLock(tmp_path, "raas-0")
     trainer = SharedDeviceLock(tmp_path, "trainer-solver")
     with largest_file(0):
-        assert engines.acquire() and trainer.holders() == "whoever shares the devices"
+        assert engines.acquire() and trainer.holders() == "another process on the same devices"
         engines.release()
         with trainer.exclusive(1.0):
             assert not engines.acquire()

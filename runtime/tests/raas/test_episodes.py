@@ -145,7 +145,7 @@ async def nan_reward(view):
         (once, slow_reward, {"deadline_s": 0.1}, r"4 of 4 episodes .*; 4 of them waited for reward 'my_reward'"),
         (once, bad_reward, {}, r"^reward 'my_reward' raised on prompt 'p0': OSError: disk full \(.*test_episodes.py:\d+\)$"),
         (once, nan_reward, {}, r"reward 'my_reward' returned nan for policy 'solver' on prompt 'p0'"),
-        (once, None, {}, r"left the rewards of prompt 'p0' empty and the run names no reward"),
+        (once, None, {}, r"returned no reward for prompt 'p0', and the run has no .reward. table; add one, or "),
         (failing(lambda t, e: 3), fixed, {}, r"returned int; expected a Trajectory"),
         (failing(lambda t, e: Trajectory(())), fixed, {}, r"without sequences"),
         (

@@ -11,7 +11,7 @@ import pytest
 
 from astraflow_core.catalog import Catalog
 from astraflow_core.errors import RunFailed, UserError, WorkflowError
-from astraflow_core.types import Completion, Prompt, TrajectoryView
+from astraflow_core.types import Completion, Prompt, RewardReport, TrajectoryView
 from astraflow_runtime.raas.episodes.workflows import build_scorer, build_workflow
 from astraflow_runtime.raas.rewards import pool as reward_pool
 from astraflow_runtime.raas.rewards.pool import RewardPool
@@ -147,6 +147,16 @@ def test_async_rewards_stay_on_the_loop():
 def test_a_bad_reward_is_named(value, message):
     with pytest.raises(WorkflowError, match=message):
         validated("r", value, ["a"], "p7")
+
+
+def test_a_report_of_a_worker_arrives_with_its_metrics(make_config, tmp_path):
+    async def scenario(pool):
+        found = await pool.score(view())
+        assert found == RewardReport({"solver": 3.0}, {"length": 3.0})
+        with pytest.raises(WorkflowError, match=r"returned metrics \{'length': 'long'\}; expected"):
+            await pool.score(view(metrics={"length": "long"}))
+
+    pooled(make_config(reward={"use": "fake_parts:reported_length"}), tmp_path, scenario)
 
 
 def test_numbers_of_numpy_are_numbers():

@@ -134,18 +134,19 @@ def test_pinned_episodes_keep_their_version_and_revoked_ones_end(make_config, ra
             pinned = slow_task("eval", pinned={"solver": 0}, eval_set="held_out")
             await flow.tell(news(0, pins={"solver": 0}), tasks=[pinned, slow_task("revoked")])
             config = make_config(engine={"token_s": 0.05}, run={"group_size": 1})
-            async with raas_process(config, flow.server.url):
+            async with raas_process(config, flow.server.url) as raas:
                 await flow.until(lambda: not flow.tasks)
                 revoked = messages.RevokedLease(task="revoked", reason="its lease expired")
                 # The pin is gone before the pinned episode ends.
-                await flow.tell(news(1, revoked=[revoked]))
+                await flow.tell(news(1, revoked=[revoked, revoked]))
                 await flow.until(lambda: flow.groups)
                 held = dict(flow.leases[-1].serving)
                 await flow.until(lambda: flow.leases[-1].serving == {"solver": 1})
                 await flow.until(lambda: flow.renewals[-1].metrics["running"] == 0)
-            return flow, held
+            return flow, held, raas.log.read_text()
 
-    flow, held = asyncio.run(scenario())
+    flow, held, log = asyncio.run(scenario())
+    assert log.count("task revoked is revoked: its lease expired") == 1
     assert [group.header.task for group in flow.groups] == ["eval"]
     assert sampled_versions(flow.groups[0]) == [0] * 20 and held == {"solver": 0}
     assert flow.groups[0].header.eval_set == "held_out" and not flow.failures

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from played import fixed, once, rolled_out
 
-from astraflow_core.types import Sequence, Trajectory
+from astraflow_core.types import RewardReport, Sequence, Trajectory
 from astraflow_runtime.raas.episodes.episodes import TaskFailed
 
 pytestmark = pytest.mark.timeout(20)
@@ -41,6 +41,28 @@ def test_metrics_that_are_no_numbers_by_name_are_the_workflows_mistake(handle, m
 
     with pytest.raises(TaskFailed, match=r"workflow 'my_workflow' on prompt 'p0' returned metric"):
         rolled_out(handle, wrong, fixed)
+
+
+def test_metrics_of_a_reward_stand_beside_those_of_the_workflow(handle, caplog):
+    async def measured(engines, prompt):
+        return replace(await once(engines, prompt), metrics={"turns": 1.0, "both": 2.0})
+
+    async def reported(view):
+        return RewardReport(0.5, {"form": np.float32(0.25), "both": 3.0, "odd": np.inf})
+
+    group = rolled_out(handle, measured, reported)
+    assert group.header.metrics == {"turns": [1.0] * 4, "both": [2.0] * 4, "form": [0.25] * 4}
+    assert "reward 'my_reward': metric 'odd' = inf of an episode" in caplog.text
+
+
+def test_metrics_of_a_reward_that_are_no_numbers_fail_the_episode_by_its_name(handle):
+    async def reported(view):
+        return RewardReport(0.5, {"form": "good"})
+
+    with pytest.raises(
+        TaskFailed, match=r"reward 'my_reward' on prompt 'p0' returned metric 'form'"
+    ):
+        rolled_out(handle, once, reported)
 
 
 def turned(handle, *sequences):

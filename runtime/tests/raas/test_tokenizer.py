@@ -124,6 +124,31 @@ def test_a_template_cannot_reach_into_python(folder):
         FolderTokenizer(folder).render(CHATS[0])
 
 
+def test_a_special_token_that_a_message_quotes_stays_text(folder):
+    known = json.loads((folder / "tokenizer.json").read_text())
+    known["added_tokens"].append(
+        {**known["added_tokens"][0], "id": 99, "content": "==x", "special": True}
+    )
+    (folder / "tokenizer.json").write_text(json.dumps(known))
+    ours = FolderTokenizer(folder)
+    special = int(ours.encode("==x")[0])
+    assert ours.encode("1==x2").tolist().count(special) == 1
+
+    def ids(role: str, content: str) -> tuple[list[int], list[int]]:
+        chat = [{"role": role, "content": content}]
+        return ours.render(chat).tolist(), ours.encode(ours.chat_text(chat)).tolist()
+
+    for role in ("user", "system"):
+        quoted, read = ids(role, "1==x2")
+        assert special not in quoted and special in read
+        decoded = [
+            ours.decode(np.array(each, np.int32), skip_special=False) for each in (quoted, read)
+        ]
+        assert decoded[0] == decoded[1]
+    for role, content in (("user", "1=x2"), ("assistant", "1==x2")):
+        assert ids(role, content)[0] == ids(role, content)[1]
+
+
 def test_text_that_cannot_be_encoded_is_named(folder):
     with pytest.raises(UserError, match=r"tokenizer\.json cannot encode 'ünï'"):
         FolderTokenizer(folder).encode("ünï")

@@ -14,7 +14,7 @@ import pytest
 
 from astraflow_core import catalog
 from astraflow_core.catalog import Catalog
-from astraflow_core.installed import discovery
+from astraflow_core.installed import discovery, entry_points
 
 MANIFEST = """
 from astraflow_core import Component, hookimpl
@@ -171,7 +171,7 @@ class Site:
         )
         (info / "entry_points.txt").write_text(f"[astraflow]\n{plugin} = {module}\n")
         importlib.invalidate_caches()
-        discovery.scan.cache_clear()
+        entry_points.scan.cache_clear()
         catalog._discover.cache_clear()
         return module
 

@@ -18,6 +18,7 @@ import xxhash
 from astraflow_core.protocols.workflow import Messages, PolicyEngine, Tools
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling
 from astraflow_engine_host.protocol import EngineError
+from astraflow_gateway.chat.quoting import Quoting
 from astraflow_runtime.raas.engines.replica import Replica
 from astraflow_runtime.raas.engines.replicas import Replicas
 from astraflow_runtime.raas.episodes.chat_template import ChatTemplate
@@ -112,7 +113,9 @@ class PairsTokenizer:
         """By the template; without one ``<role>content``, line by line."""
         if isinstance(messages, str):
             return self.encode(messages)
-        return self.encode(self.chat_text(messages, add_generation_prompt))
+        return Quoting(self).render(
+            messages, lambda said, tools: self.chat_text(said, add_generation_prompt, tools)
+        )
 
     def chat_text(
         self, messages: Messages, add_generation_prompt: bool = True, tools: Tools = ()

@@ -16,7 +16,7 @@ from astraflow_core.config.rendering import shown
 from astraflow_core.config.tables import AUTO
 from astraflow_core.errors import ConfigError
 from astraflow_core.hooks import Hooks
-from astraflow_core.installed.distributions import how_to_install, implementing
+from astraflow_core.installed.distributions import index
 from astraflow_core.types import Announcement, RunInfo, TransportChoice, TransportEnds
 
 Components = dict[str, tuple[Selected, BaseModel | None]]
@@ -65,9 +65,11 @@ def choose_transports(
             chosen = TransportChoice(chosen, "a plugin of the run named it")
         if not isinstance(chosen, TransportChoice):
             names = ", ".join(entry.qualified for entry in catalog.components("transport"))
+            published = sorted(index().hooks.get(_HOOK, {}).values())
+            known = map(index().how_to_install, published)
             problem = (
                 f"{path}.use: 'auto' needs a plugin that chooses the transport (received {shown(chosen)}); "
-                f"install one ({' or '.join(map(how_to_install, implementing(_HOOK)))}), or name one of the "
+                f"install one ({' or '.join(known) or 'none is known'}), or name one of the "
                 f"installed transports: {names or 'none'}"
             )
             raise ConfigError([problem], label)

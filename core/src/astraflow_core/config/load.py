@@ -19,7 +19,8 @@ from astraflow_core.config.rendering import join, render
 from astraflow_core.config.sources import Layers, Origin, apply_overrides, read_file
 from astraflow_core.config.tables import AUTO, TablePlace, component_tables
 from astraflow_core.errors import ConfigError, PluginError
-from astraflow_core.installed.discovery import DISABLE_VARIABLE, RUNTIME, disabled_by_environment
+from astraflow_core.installed.discovery import DISABLE_VARIABLE, disabled_by_environment
+from astraflow_core.installed.entry_points import RUNTIME
 from astraflow_core.installed.provenance import lock_of
 from astraflow_core.seeds import derive_seed
 from astraflow_core.suggestions import nearest
@@ -93,7 +94,7 @@ def load_config(
     if problems:
         raise ConfigError(problems, label)
     origins = {path: origin.label for path, origin in layers.origins.items()}
-    notes += tuple(_taken_over(layers, components))
+    notes += (*_taken_over(layers, components), *layers.notes)
     notes += tuple(_of_several(config, catalog))
     return LoadedConfig(config, origins, catalog, components, notes)
 

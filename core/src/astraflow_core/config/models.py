@@ -100,6 +100,14 @@ class FrozenEngineTable(EngineTable):
         return table
 
 
+class PartTable(ComponentTable):
+    """A reward that is part of another."""
+
+    weight: Annotated[float, Field(allow_inf_nan=False)] = Field(
+        default=1.0, description="What its number is multiplied by in the sum."
+    )
+
+
 class LauncherTable(ComponentTable):
     """What starts the processes of a run."""
 
@@ -171,8 +179,8 @@ class RunTable(ConfigModel):
         "run ends when no RaaS is left.",
     )
     max_environment_failures: Annotated[float, Field(ge=0, le=1)] = Field(
-        default=0.5,
-        description="Share of the last 50 attempts of tasks that environments may fail; above it the run ends.",
+        default=0.3,
+        description="Share of episodes that environments may fail, by the last 50 attempts; above it the run ends.",
     )
     deadline_s: Seconds = Field(
         default=120.0,

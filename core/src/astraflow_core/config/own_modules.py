@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from astraflow_core.config.sources import Layers
@@ -26,11 +26,6 @@ def make_importable(layers: Layers, run_directory: Path | None) -> None:
             origin = layers.origin(f"{place.path}.use")
             if origin is not None:
                 folders.append(str(origin.folder.resolve()))
-    add_to_path(folders)
-
-
-def add_to_path(folders: Iterable[str]) -> None:
-    """Append what is not there yet."""
     new = [folder for folder in dict.fromkeys(folders) if folder not in sys.path]
     sys.path += new
     if new:

@@ -16,6 +16,10 @@ from astraflow_core.suggestions import did_you_mean
 Raw = dict[str, Any]
 OVERRIDE = "--set"
 """The label of what is set on the command line."""
+_CORE_KEYS = {
+    "prompts": {"shuffle", "data"}, "engine": {"replicas", "devices"}, "trainer": {"ranks"},
+    "engines": {"replicas", "devices", "model", "follows", "behind"},
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +33,17 @@ class Origin:
 @dataclass
 class Layers:
     """Raw tables merged in order; ``origins`` maps the dotted path of each leaf to who set it; ``files``: labels of
-    those that extend each other, the base first."""
+    those that extend each other, the base first; ``notes``: what ``--set`` left out."""
 
     raw: Raw = field(default_factory=dict)
     origins: dict[str, Origin] = field(default_factory=dict)
     files: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def add(self, table: Mapping[str, Any], origin: Origin) -> None:
         """Merge a table over those before: tables key by key, anything else replaced.
 
-        A table that names another component replaces the one before, whose keys are not its own; only
-        ``shuffle`` and ``data`` of ``[prompts]``, which belong to the core, stay.
+        A table that names another component replaces the one before but for keys of the core, as ``data`` of prompts.
         """
         self._merge(self.raw, table, "", origin)
 
@@ -49,8 +53,7 @@ class Layers:
         here: Any = self.raw
         for index, part in enumerate(parts[:-1]):
             if isinstance(here, list):
-                problem = _bad_index(here, part, ".".join(parts[:index]))
-                if problem:
+                if problem := _bad_index(here, part, ".".join(parts[:index])):
                     return problem
                 here = here[int(part)]
             elif isinstance(here, dict):
@@ -59,8 +62,7 @@ class Layers:
                 return f"{'.'.join(parts[:index])} is {here!r}, not a table"
         prefix, last = ".".join(parts[:-1]), parts[-1]
         if isinstance(here, list):
-            problem = _bad_index(here, last, prefix)
-            if problem:
+            if problem := _bad_index(here, last, prefix):
                 return problem
             here[int(last)] = _plain(value)
             self._mark(path, value, origin)
@@ -80,8 +82,7 @@ class Layers:
 
     def is_overridden(self, table: str) -> bool:
         """Whether all that is known of a table comes from ``--set``."""
-        labels = {o.label for key, o in self.origins.items() if key.startswith(f"{table}.")}
-        return labels == {OVERRIDE}
+        return {o.label for k, o in self.origins.items() if k.startswith(f"{table}.")} == {OVERRIDE}
 
     def taken_over(self, table: str) -> dict[str, str]:
         """Key → file, of the keys that a component's table has from a file that is extended by the one that
@@ -98,8 +99,13 @@ class Layers:
 
     def _merge(self, into: Raw, table: Mapping[str, Any], path: str, origin: Origin) -> None:
         if "use" in table and "use" in into and table["use"] != into["use"]:
-            stay = {"shuffle", "data"} if path == "prompts" else set()
-            for key in [key for key in into if key not in stay]:
+            place = "engines" if path.startswith("engines.") else path.rpartition(".")[2]
+            gone = into.keys() - _CORE_KEYS.get(place, set())
+            if origin.label == OVERRIDE and (lost := ", ".join(sorted(gone - {"use"}))):
+                self.notes.append(
+                    f"{path}: {into['use']!r} made way for --set, and so did its {lost}"
+                )
+            for key in gone:
                 self._forget(f"{path}.{key}")
                 del into[key]
         for key, value in table.items():
@@ -127,10 +133,8 @@ class Layers:
             self.origins[path] = origin
 
     def _forget(self, path: str) -> None:
-        for known in [
-            known for known in self.origins if known == path or known.startswith(f"{path}.")
-        ]:
-            del self.origins[known]
+        for key in [key for key in self.origins if key == path or key.startswith(f"{path}.")]:
+            del self.origins[key]
 
 
 def read_file(path: Path) -> Layers:
@@ -199,10 +203,8 @@ def apply_overrides(layers: Layers, overrides: Sequence[str]) -> list[str]:
             problems.append(f"--set {text!r}: expected KEY=VALUE, such as run.steps=10")
         elif path.split(".")[0] == "extends":
             problems.append(f"--set {text!r}: a base file can only be named in a file")
-        else:
-            problem = layers.put(path, parse_value(value.strip()), origin)
-            if problem:
-                problems.append(f"--set {text!r}: {problem}")
+        elif problem := layers.put(path, parse_value(value.strip()), origin):
+            problems.append(f"--set {text!r}: {problem}")
     return problems
 
 

@@ -14,6 +14,7 @@ from astraflow_core.config.models import (
     EngineTable,
     FrozenEngineTable,
     LauncherTable,
+    PartTable,
     PromptsTable,
     RunConfig,
     TrainerTable,
@@ -21,9 +22,6 @@ from astraflow_core.config.models import (
 
 AUTO = "auto"
 """``transport.use = "auto"``: a plugin of the run chooses."""
-
-MERGED = "merged"
-"""``prompts.use = "merged"``: the prompts of all ``sources``, each a table of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ def component_tables(config: RunConfig | Mapping[str, Any]) -> Iterator[TablePla
     environment = _get(workflow, "environment")
     yield from _nested("workflow.environment", Kind.ENVIRONMENT, workflow, environment)
     yield from _place("workflow", Kind.WORKFLOW, ComponentTable, workflow)
-    yield from _place("reward", Kind.REWARD, ComponentTable, _get(config, "reward"))
+    yield from _reward(_get(config, "reward"))
     for name, policy in _items(_get(config, "policies")):
         for key, kind, model in _OF_POLICY:
             yield from _place(f"policies.{name}.{key}", kind, model, _get(policy, key))
@@ -78,19 +76,31 @@ def _place(path: str, kind: Kind, model: type[ComponentTable], table: Any) -> It
 
 
 def _sources(path: str, model: type[ComponentTable], table: Any) -> Iterator[TablePlace]:
-    """The table of a prompt source, after those of which it is merged."""
-    merged = _get(table, "use") == MERGED
-    for name, nested in _items(_get(table, "sources")) if merged else ():
-        yield from _nested(f"{path}.sources.{name}", Kind.PROMPT_SOURCE, table, nested)
+    """The table of a prompt source, after those of the sources that it is made of: its ``source``, and each of its
+    ``sources`` and of those that it is screened ``against``."""
+    made_of = [(f"{path}.source", _own(table, "source"))]
+    for key in ("sources", "against"):
+        made_of += [(f"{path}.{key}.{name}", each) for name, each in _items(_own(table, key))]
+    for place, nested in made_of:
+        for each in _nested(place, Kind.PROMPT_SOURCE, table, nested):
+            yield from _sources(place, ComponentTable, each.table)
     yield from _place(path, Kind.PROMPT_SOURCE, model, table)
 
 
-def _nested(path: str, kind: Kind, owner: Any, table: Any) -> Iterator[TablePlace]:
+def _reward(table: Any) -> Iterator[TablePlace]:
+    """The table of the reward, after those of the rewards that are its ``parts``."""
+    for name, part in _items(_own(table, "parts")):
+        yield from _nested(f"reward.parts.{name}", Kind.REWARD, table, part, PartTable)
+    yield from _place("reward", Kind.REWARD, ComponentTable, table)
+
+
+def _nested(
+    path: str, kind: Kind, owner: Any, table: Any, model: type[ComponentTable] = ComponentTable
+) -> Iterator[TablePlace]:
     """A table among the own keys of the component ``owner``."""
     if isinstance(table, Mapping) and isinstance(table.get("use"), str):
         validated = isinstance(owner, ComponentTable)
-        model = ComponentTable.model_validate(table) if validated else table
-        yield TablePlace(path, kind, ComponentTable, model)
+        yield TablePlace(path, kind, model, model.model_validate(table) if validated else table)
 
 
 def _list(path: str, owner: Any) -> Iterator[TablePlace]:
@@ -102,6 +112,11 @@ def _list(path: str, owner: Any) -> Iterator[TablePlace]:
 
 def _get(owner: Any, key: str) -> Any:
     return owner.get(key) if isinstance(owner, Mapping) else getattr(owner, key, None)
+
+
+def _own(table: Any, key: str) -> Any:
+    """A key of a component."""
+    return _get(table.options if isinstance(table, ComponentTable) else table, key)
 
 
 def _items(owner: Any) -> list[tuple[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import sys
 import time
 from collections import Counter
@@ -21,7 +20,8 @@ import pluggy
 
 from astraflow_core.component import API_VERSION, Command, Component, Kind
 from astraflow_core.hookspecs import PROJECT, Lifecycle, Registration
-from astraflow_core.installed.distributions import published
+from astraflow_core.installed.distributions import index
+from astraflow_core.installed.entry_points import GROUP, RUNTIME, name_and_version, scan
 from astraflow_core.installed.manifest_problems import (
     COMMANDS,
     command_problems,
@@ -29,14 +29,9 @@ from astraflow_core.installed.manifest_problems import (
 )
 from astraflow_core.suggestions import did_you_mean
 
-GROUP = "astraflow"
-RUNTIME = "runtime"
-"""The plugin of the distribution that runs configurations: a run cannot do without it."""
 DISABLE_VARIABLE = "ASTRAFLOW_DISABLE_PLUGINS"
 
 _NAMED_LIKE_PLUGINS = ("astraflow_plugin_", "astraflow_contrib_")
-_SLOW_IMPORT_S = 0.2
-_FIELD = re.compile(r"^(Name|Version): *(.*?)\s*$", re.MULTILINE)
 
 
 class State(StrEnum):
@@ -82,11 +77,6 @@ class Plugin:
     def healthy(self) -> bool:
         """Whether a run may name it."""
         return self.state is State.HEALTHY
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether every command takes noticeably longer for what its manifest imports."""
-        return bool(self.imported) and self.import_s >= _SLOW_IMPORT_S
 
 
 class BadManifest(Exception):
@@ -158,8 +148,8 @@ def _without_taken_commands(plugins: list[Plugin]) -> list[Plugin]:
 
 
 def _is_ours(distribution: metadata.Distribution) -> bool:
-    """Whether this project publishes it: another plugin of the same name does not displace it."""
-    return name_and_version(distribution)[0] in published()
+    """Whether it is published with the runtime: another plugin of the same name does not displace it."""
+    return index().lists(name_and_version(distribution)[0])
 
 
 def find_unregistered() -> list[Plugin]:
@@ -204,30 +194,6 @@ def disabled_by_environment() -> list[str]:
     """The names in ``ASTRAFLOW_DISABLE_PLUGINS``."""
     names = (name.strip() for name in os.environ.get(DISABLE_VARIABLE, "").split(","))
     return [name for name in names if name]
-
-
-@lru_cache(maxsize=4)
-def scan(path: tuple[str, ...]) -> list[tuple[metadata.EntryPoint, metadata.Distribution]]:
-    """Entry points of the group in name order, once per process and ``sys.path``.
-
-    A distribution found twice counts where Python would import it from: first on the path.
-    """
-    found: dict[str, tuple[metadata.Distribution, list[metadata.EntryPoint]]] = {}
-    for distribution in metadata.distributions(path=list(path)):
-        entries = list(distribution.entry_points.select(group=GROUP))
-        if entries:
-            normal = re.sub(r"[-_.]+", "-", name_and_version(distribution)[0]).lower()
-            found.setdefault(normal, (distribution, entries))
-    pairs = [(entry, distribution) for distribution, entries in found.values() for entry in entries]
-    return sorted(pairs, key=lambda pair: (pair[0].name, name_and_version(pair[1])))
-
-
-def name_and_version(distribution: metadata.Distribution) -> tuple[str, str]:
-    """Name and version of a distribution, also of one whose metadata a broken removal left behind."""
-    # `distribution.metadata` would parse the whole description with the email package, each time.
-    text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
-    fields = dict(_FIELD.findall(text.partition("\n\n")[0]))
-    return fields.get("Name", "unnamed"), fields.get("Version", "unknown")
 
 
 def plugin_manager() -> pluggy.PluginManager:

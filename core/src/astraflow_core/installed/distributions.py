@@ -1,56 +1,49 @@
-"""Which distribution of this project provides a component or a command, installed or not: for what an error advises."""
+"""Which distribution provides a component, a hook or a command, installed or not: for what an error advises.
+
+The core knows no plugin: the manifest of the plugin ``runtime`` names the index, ``ASTRAFLOW_INDEX = "module:attribute"``.
+"""
 
 from __future__ import annotations
 
-import json
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
-from typing import Any
 
-from astraflow_core.component import Kind
+from astraflow_core.component import load_attribute
+from astraflow_core.installed.entry_points import RUNTIME, name_and_version, scan
 
-_TABLE = Path(__file__).with_name("distributions.json")
-_CHECKOUT = Path(__file__).resolve().parents[4]
+_RUNTIME_DISTRIBUTION = "astraflow-runtime"
 
 
-@lru_cache(maxsize=1)
-def _table() -> dict[str, Any]:
-    table: dict[str, Any] = json.loads(_TABLE.read_text(encoding="utf-8"))
-    return table
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The distributions that are published with the runtime: ``components`` are kind → component → distribution,
+    ``hooks`` lifecycle hook → plugin → distribution, ``commands`` command → distribution. ``how_to_install`` returns
+    the command that installs a distribution."""
+
+    components: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    hooks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    commands: Mapping[str, str] = field(default_factory=dict)
+    how_to_install: Callable[[str], str] = "pip install {}".format
+
+    def lists(self, distribution: str) -> bool:
+        """Whether ``distribution`` is the runtime's or has a plugin that is published with it."""
+        tables = [*self.components.values(), *self.hooks.values(), self.commands]
+        listed = (name for table in tables for name in table.values())
+        return distribution == _RUNTIME_DISTRIBUTION or distribution in listed
 
 
-def provided(kind: Kind) -> dict[str, str]:
-    """Component → distribution, of all that this project publishes."""
-    found: dict[str, str] = _table()["components"].get(kind, {})
-    return found
+def index() -> Index:
+    """The index of the installed runtime; an empty one where the runtime is not installed."""
+    return _index(tuple(sys.path))
 
 
-def provided_commands() -> dict[str, str]:
-    """Command → distribution, of all that this project publishes."""
-    found: dict[str, str] = _table()["commands"]
-    return found
-
-
-def published() -> frozenset[str]:
-    """Every distribution of this project that has a plugin."""
-    parts = _table()
-    tables = [*parts["components"].values(), *parts["hooks"].values(), provided_commands()]
-    return frozenset(name for table in tables for name in table.values())
-
-
-def implementing(hook: str) -> list[str]:
-    """The distributions of this project that implement a lifecycle hook."""
-    return sorted(_table()["hooks"].get(hook, {}).values())
-
-
-def distribution_of(kind: Kind, name: str) -> str | None:
-    """The distribution that provides a component; ``None`` if none of ours does."""
-    return provided(kind).get(name)
-
-
-def how_to_install(distribution: str) -> str:
-    """The command that installs a distribution of this project, in a checkout that of the checkout."""
-    script = _CHECKOUT / "scripts" / "dev.py"
-    if script.is_file() and (_CHECKOUT / "core" / "pyproject.toml").is_file():
-        return f"python3 {script} setup"
-    return f"pip install {distribution}"
+@lru_cache(maxsize=4)
+def _index(path: tuple[str, ...]) -> Index:
+    for entry, distribution in scan(path):
+        if entry.name == RUNTIME and name_and_version(distribution)[0] == _RUNTIME_DISTRIBUTION:
+            found: Index = load_attribute(importlib.import_module(entry.value).ASTRAFLOW_INDEX)
+            return found
+    return Index()

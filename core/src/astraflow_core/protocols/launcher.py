@@ -28,7 +28,7 @@ class ProcessSpec:
 class ProcessState:
     """``exit_code`` is ``None`` while the process runs; a signal is negative. ``last_lines`` of its output
     once it ended. ``cpu_s``: CPU seconds, restarts and waited-for children included; of what still runs
-    where the launcher can tell. ``stopped``: it is there, but somebody stopped it (SIGSTOP)."""
+    where the launcher can tell. ``stopped``: it exists, but is stopped (SIGSTOP)."""
 
     name: str
     pid: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from astraflow_core.types import TrajectoryView
+from astraflow_core.types import RewardReport, TrajectoryView
 
 
 class Reward(Protocol):
@@ -17,12 +17,13 @@ class Reward(Protocol):
     by name, to ask a judge (``[engines.judge]``) for example.
     """
 
-    async def score(self, view: TrajectoryView) -> float | dict[str, float]:
-        """One reward for all policies of the trajectory, or policy → reward; finite numbers."""
+    async def score(self, view: TrajectoryView) -> float | dict[str, float] | RewardReport:
+        """One reward for all policies of the trajectory, or policy → reward; finite numbers. A report has one of the
+        two, and metrics of the episode."""
 
 
 class BlockingReward(Protocol):
     """A reward that may block, hang or crash; runs in worker processes that are killed at a deadline."""
 
-    def score(self, view: TrajectoryView) -> float | dict[str, float]:
+    def score(self, view: TrajectoryView) -> float | dict[str, float] | RewardReport:
         """As :meth:`Reward.score`, called in a worker's main thread."""

@@ -60,13 +60,13 @@ class PolicyEngine(Protocol):
     def render(
         self, messages: Messages | str, add_generation_prompt: bool = True
     ) -> npt.NDArray[np.int32]:
-        """Token ids of chat messages by the model's template; a string is encoded as it is."""
+        """Token ids of chat messages by the model's template (quoted special tokens stay text), or of a string as it is."""
 
     def chat_text(
         self, messages: Messages, add_generation_prompt: bool = True, tools: Tools = ()
     ) -> str:
-        """The text of chat messages by the model's template, which :meth:`render` encodes. A template that knows
-        nothing of ``tools`` leaves them out. :class:`astraflow_core.errors.UserError` if it refuses the messages."""
+        """The text that :meth:`render` encodes. A template that knows nothing of ``tools`` leaves them out.
+        :class:`astraflow_core.errors.UserError` if it refuses the messages."""
 
     async def generate(
         self, prompt: npt.NDArray[np.int32], sampling: Sampling | None = None

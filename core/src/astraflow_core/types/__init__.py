@@ -5,90 +5,47 @@ prompt → task (a group to roll out) → trajectories of sequences → rows of 
 
 from __future__ import annotations
 
-from astraflow_core.types.batch import Batch
-from astraflow_core.types.context import ComponentContext, Ranks, RunInfo
-from astraflow_core.types.delivery import Bucket, Delivery, DeviceMemory, Rendezvous
-from astraflow_core.types.environment import Action, FunctionCall, Observation, Outcome
-from astraflow_core.types.generation import (
-    GenerateRequest,
-    GenerateResult,
-    LogprobSemantics,
-    Sampling,
-)
-from astraflow_core.types.loss import Loss, LossInputs
-from astraflow_core.types.policy_data import (
-    Branch,
-    BufferedRow,
-    GroupSummary,
-    PoolTarget,
-    PoolWindow,
-    Verdict,
-)
-from astraflow_core.types.prompt import Prompt
-from astraflow_core.types.resolved_model import ResolvedModel
-from astraflow_core.types.trajectory import (
-    Completion,
-    Group,
-    Sequence,
-    Trajectory,
-    TrajectoryView,
-)
-from astraflow_core.types.transport_choice import TransportChoice, TransportEnds
-from astraflow_core.types.turns import GroupTurns
-from astraflow_core.types.units import Units
-from astraflow_core.types.weights import (
-    Announcement,
-    ExportedTensor,
-    Link,
-    Manifest,
-    Source,
-    TensorSlice,
-    TensorSpec,
-    WeightSource,
-)
-
-__all__ = [
-    "Action",
-    "Announcement",
-    "Batch",
-    "Branch",
-    "Bucket",
-    "BufferedRow",
-    "Completion",
-    "ComponentContext",
-    "Delivery",
-    "DeviceMemory",
-    "ExportedTensor",
-    "FunctionCall",
-    "GenerateRequest",
-    "GenerateResult",
-    "Group",
-    "GroupSummary",
-    "GroupTurns",
-    "Link",
-    "LogprobSemantics",
-    "Loss",
-    "LossInputs",
-    "Manifest",
-    "Observation",
-    "Outcome",
-    "PoolTarget",
-    "PoolWindow",
-    "Prompt",
-    "Ranks",
-    "Rendezvous",
-    "ResolvedModel",
-    "RunInfo",
-    "Sampling",
-    "Sequence",
-    "Source",
-    "TensorSlice",
-    "TensorSpec",
-    "Trajectory",
-    "TrajectoryView",
-    "TransportChoice",
-    "TransportEnds",
-    "Units",
-    "Verdict",
-    "WeightSource",
-]
+from astraflow_core.types.batch import Batch as Batch
+from astraflow_core.types.context import ComponentContext as ComponentContext
+from astraflow_core.types.context import Ranks as Ranks
+from astraflow_core.types.context import RunInfo as RunInfo
+from astraflow_core.types.delivery import Bucket as Bucket
+from astraflow_core.types.delivery import Delivery as Delivery
+from astraflow_core.types.delivery import DeviceMemory as DeviceMemory
+from astraflow_core.types.delivery import Rendezvous as Rendezvous
+from astraflow_core.types.environment import Action as Action
+from astraflow_core.types.environment import FunctionCall as FunctionCall
+from astraflow_core.types.environment import Observation as Observation
+from astraflow_core.types.environment import Outcome as Outcome
+from astraflow_core.types.generation import GenerateRequest as GenerateRequest
+from astraflow_core.types.generation import GenerateResult as GenerateResult
+from astraflow_core.types.generation import LogprobSemantics as LogprobSemantics
+from astraflow_core.types.generation import Sampling as Sampling
+from astraflow_core.types.loss import Loss as Loss
+from astraflow_core.types.loss import LossInputs as LossInputs
+from astraflow_core.types.policy_data import Branch as Branch
+from astraflow_core.types.policy_data import BufferedRow as BufferedRow
+from astraflow_core.types.policy_data import GroupSummary as GroupSummary
+from astraflow_core.types.policy_data import PoolTarget as PoolTarget
+from astraflow_core.types.policy_data import PoolWindow as PoolWindow
+from astraflow_core.types.policy_data import Verdict as Verdict
+from astraflow_core.types.prompt import Prompt as Prompt
+from astraflow_core.types.resolved_model import ResolvedModel as ResolvedModel
+from astraflow_core.types.trajectory import Completion as Completion
+from astraflow_core.types.trajectory import Group as Group
+from astraflow_core.types.trajectory import RewardReport as RewardReport
+from astraflow_core.types.trajectory import Sequence as Sequence
+from astraflow_core.types.trajectory import Trajectory as Trajectory
+from astraflow_core.types.trajectory import TrajectoryView as TrajectoryView
+from astraflow_core.types.transport_choice import TransportChoice as TransportChoice
+from astraflow_core.types.transport_choice import TransportEnds as TransportEnds
+from astraflow_core.types.turns import GroupTurns as GroupTurns
+from astraflow_core.types.units import Units as Units
+from astraflow_core.types.weights import Announcement as Announcement
+from astraflow_core.types.weights import ExportedTensor as ExportedTensor
+from astraflow_core.types.weights import Link as Link
+from astraflow_core.types.weights import Manifest as Manifest
+from astraflow_core.types.weights import Source as Source
+from astraflow_core.types.weights import TensorSlice as TensorSlice
+from astraflow_core.types.weights import TensorSpec as TensorSpec
+from astraflow_core.types.weights import WeightSource as WeightSource

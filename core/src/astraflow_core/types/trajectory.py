@@ -89,6 +89,16 @@ class TrajectoryView:
 
 
 @dataclass(frozen=True, slots=True)
+class RewardReport:
+    """What a reward may give in place of a bare number: the ``reward``, one number for all policies of the trajectory
+    or policy → reward, and ``metrics`` of the episode, as :class:`Trajectory` has them. Where the workflow gave a metric
+    of the same name, that of the workflow stays."""
+
+    reward: float | dict[str, float]
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """All trajectories of one prompt at one admission."""
 

@@ -64,7 +64,7 @@ class Generate(_Message, frozen=True, tag="generate"):
 
 
 class Abort(_Message, frozen=True, tag="abort"):
-    """Requests that nobody waits for any longer."""
+    """Requests whose callers no longer wait."""
 
     ids: list[str]
 

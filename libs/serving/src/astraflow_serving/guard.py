@@ -1,4 +1,4 @@
-"""A small process that runs a server's command and ends it, with all its workers, when the engine host is gone.
+"""A small process that runs a server's command and ends it, with all its workers, when the engine host exits.
 
 Started as ``python -m astraflow_serving.guard COMMAND …`` in a process group of its own. A server's own
 processes end each other in most cases, but not if the first of them is ended before it listens. The command may

@@ -1,4 +1,4 @@
-"""What an optimizer remembers, and models, waiting in host memory while somebody else has the device."""
+"""What an optimizer remembers, and models, kept in host memory while another process uses the device."""
 
 from __future__ import annotations
 

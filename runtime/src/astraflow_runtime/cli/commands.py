@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from astraflow_core import __version__
-from astraflow_core.installed.discovery import RUNTIME
-from astraflow_core.installed.distributions import provided_commands
+from astraflow_core.installed.distributions import index
+from astraflow_core.installed.entry_points import RUNTIME
 from astraflow_runtime.cli.helping import group_commands
 from astraflow_runtime.cli.provided import ProvidedCommand, provided_by, select_command
 from astraflow_runtime.manifest import astraflow_commands
@@ -58,7 +58,7 @@ def find(words: Sequence[str]) -> tuple[ProvidedCommand, list[str]]:
 
     plugins = Catalog.discover().plugins
     known = {entry.command.name for entry in provided_by(plugins).values()}
-    if {both, both.partition("/")[2]} & (known | provided_commands().keys()) and " " in both:
+    if {both, both.partition("/")[2]} & (known | index().commands.keys()) and " " in both:
         return select_command(plugins, both), list(words[2:])
     if first in own:
         return own[first], list(words[1:])

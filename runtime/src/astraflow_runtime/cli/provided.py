@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from astraflow_core.component import Command, load_attribute
 from astraflow_core.errors import PluginError
-from astraflow_core.installed.distributions import how_to_install, provided_commands
+from astraflow_core.installed.distributions import index
 from astraflow_core.suggestions import did_you_mean
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ class ProvidedCommand:
 
     @property
     def ours(self) -> bool:
-        """Whether this project publishes it."""
-        return provided_commands().get(self.command.name) == self.distribution
+        """Whether it is published with the runtime."""
+        return index().commands.get(self.command.name) == self.distribution
 
     def declare(self, parser: argparse.ArgumentParser) -> None:
         """Import the command and let it declare its arguments; :class:`PluginError` names whose it is."""
@@ -100,7 +100,7 @@ def select_command(plugins: Iterable[Plugin], use: str) -> ProvidedCommand:
 def _missing(
     plugins: tuple[Plugin, ...], named: dict[str, ProvidedCommand], use: str
 ) -> PluginError:
-    distribution = provided_commands().get(use)
+    distribution = index().commands.get(use)
     broken = [plugin for plugin in plugins if not plugin.healthy]
     for plugin in broken:
         if plugin.distribution == distribution or plugin.name == use.partition("/")[0]:
@@ -112,9 +112,9 @@ def _missing(
             return error
     if distribution is not None:
         return PluginError(
-            f"command {use!r} is not installed; {distribution} provides it: {how_to_install(distribution)}"
+            f"command {use!r} is not installed; {distribution} provides it: {index().how_to_install(distribution)}"
         )
-    known = [name for name in (*named, *provided_commands()) if "/" not in name]
+    known = [name for name in (*named, *index().commands) if "/" not in name]
     hint = did_you_mean(use, known) or ";"
     text = f"no command {use!r}{hint} `astraflow --help` lists them"
     if broken:

@@ -115,6 +115,7 @@ class FlowState:
             run.max_consecutive_failures,
             config.raas.replicas,
             run.max_environment_failures,
+            run.group_size,
         )
         self.last_progress = clock()
         self.samples: deque[dict[str, Any]] = deque(maxlen=KEPT_SAMPLES)

@@ -139,10 +139,11 @@ def _execute(prepared: Prepared, live: bool | None, stream: TextIO, clock: _Cloc
     )
     info = run_info(config, directory)
     error: AstraFlowError | None = None
-    killed = False
+    started = killed = False
     with interrupts.installed():
         try:
             prepared.hooks.run_started(info)
+            started = True
             supervisor.supervise()
         except AstraFlowError as problem:
             error = problem
@@ -154,7 +155,8 @@ def _execute(prepared: Prepared, live: bool | None, stream: TextIO, clock: _Cloc
             clear_leftovers(directory)
             view.close()
             interrupts.close()
-        prepared.hooks.run_ended(info, error)
+        if started:
+            prepared.hooks.run_ended(info, error)
         processes = launcher.poll()
         code = _exit_code(error, interrupts)
         metrics = read_metrics(directory)

@@ -223,7 +223,8 @@ class RaasService:
             refresh.pin(news.pins.get(policy))
         for revoked in news.revoked:
             if (found := self._tasks.get(revoked.task)) is not None:
-                log.info("task %s is revoked: %s", revoked.task, revoked.reason)
+                if not found[1].cancelling():  # the next answer names it again while it ends
+                    log.info("task %s is revoked: %s", revoked.task, revoked.reason)
                 found[1].cancel()
         if news.stop:
             self.stopping.set()

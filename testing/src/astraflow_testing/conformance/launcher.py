@@ -126,7 +126,7 @@ class LauncherConformance(Conformance, Claims, EndingTests):
         for name, launcher in launched():
             specs = [placed(puppets.spec(each)) for each in ("b", "a", "never")]
             launcher.prepare(specs)
-            DEMANDS.that(launcher.poll() == [], f"{name} tells of processes before a start", "none")
+            DEMANDS.that(launcher.poll() == [], f"{name} reports processes before a start", "none")
             for spec in specs[:2]:
                 launcher.start(spec)
                 puppets.arrived()

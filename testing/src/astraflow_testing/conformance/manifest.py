@@ -16,7 +16,8 @@ from pydantic import BaseModel, ValidationError
 from astraflow_core.catalog import Catalog
 from astraflow_core.component import Component, Kind, load_attribute
 from astraflow_core.errors import PluginError
-from astraflow_core.installed.discovery import GROUP, BadManifest, State, read_api, read_manifest
+from astraflow_core.installed.discovery import BadManifest, State, read_api, read_manifest
+from astraflow_core.installed.entry_points import GROUP
 from astraflow_testing.conformance._processes.manifest_probe import probe
 from astraflow_testing.conformance.subject import Conformance, violated
 

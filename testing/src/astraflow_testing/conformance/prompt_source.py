@@ -207,7 +207,7 @@ class PromptSourceConformance(Conformance, Claims):
     def test_another_process_has_the_same_prompts(
         self, component: Subject, build: Built, tmp_path: Path
     ) -> None:
-        """Whatever the seed of Python's hashes; and importing the source calls nobody."""
+        """Whatever the seed of Python's hashes; and importing the source makes no requests."""
         if component.recipe is None:
             pytest.skip("only what installed() made can be made in another process")
         try:
@@ -217,7 +217,7 @@ class PromptSourceConformance(Conformance, Claims):
         DEMANDS.that(
             not dialled,
             f"the network is used before a prompt is asked for: {'; '.join(dialled)}",
-            "that importing it calls nobody; do this when the source is built",
+            "that importing it makes no requests; do this when the source is built",
         )
         for (name, source), there in zip(build(), found, strict=True):
             _same(name, elsewhere.facts(source), there, "in another process")

@@ -247,7 +247,7 @@ class TransportConformance(Conformance, SourceTests, AdapterTests, ShardTests):
         for version in (1, 2, 3):
             with refused_or_right(told[version], published[version]) as got:
                 got.append(receiver.fetch(told[version], DEADLINE_S))
-        with refused(WeightsError, "a version was fetched that nobody published", naming="77"):
+        with refused(WeightsError, "a version was fetched that was never published", naming="77"):
             receiver.fetch(replace(told[4], version=77), DEADLINE_S)
 
     def test_versions_published_during_a_slow_fetch_do_not_touch_it(

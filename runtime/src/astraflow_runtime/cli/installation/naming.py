@@ -13,7 +13,7 @@ from astraflow_core.config.models import BalanceTable, LauncherTable
 from astraflow_core.config.sources import apply_overrides, read_file
 from astraflow_core.config.tables import AUTO, component_tables
 from astraflow_core.errors import ConfigError, PluginError
-from astraflow_core.installed.discovery import RUNTIME
+from astraflow_core.installed.entry_points import RUNTIME
 from astraflow_runtime.cli.installation.plugin_status import ComponentReport, component_reports
 
 

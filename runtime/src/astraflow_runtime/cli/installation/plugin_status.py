@@ -12,7 +12,7 @@ from astraflow_core.capabilities import pairing_problems
 from astraflow_core.component import API_VERSION, Kind, load_attribute
 from astraflow_core.config.environments import ATTRIBUTE
 from astraflow_core.errors import PluginError
-from astraflow_core.installed.discovery import State
+from astraflow_core.installed.discovery import State, find_unregistered
 from astraflow_core.installed.origins import how_to_add
 from astraflow_core.installed.requirements import (
     RUNTIME,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 AUTHORS = "update {who} (pip install --upgrade {who}), or report it to its authors; if it is yours, fix what is named"
 _MOST_MODULES = 8
+_SLOW_IMPORT_S = 0.2
 _FRAMES = 3
 _ROLES = (Kind.ENGINE, Kind.TRAINER)
 _NAMED_AS = {
@@ -75,7 +76,7 @@ def component_reports(catalog: Catalog, name: str) -> list[ComponentReport]:
         covered = {entry.plugin for entry in found}
         told += [
             of_plugin(plugin)
-            for plugin in (*catalog.plugins, *catalog.unregistered())
+            for plugin in (*catalog.plugins, *find_unregistered())
             if rest in (plugin.name, plugin.distribution, *(c.name for c in plugin.commands))
             and not (plugin.healthy and plugin.name in covered)
         ]
@@ -133,7 +134,9 @@ def remedy(plugin: Plugin) -> str:
 
 
 def slow_manifest(plugin: Plugin) -> str:
-    """What a manifest imports although it should hold strings only."""
+    """What a manifest imports although it should hold strings only; empty if no command takes noticeably longer."""
+    if not plugin.imported or plugin.import_s < _SLOW_IMPORT_S:
+        return ""
     return (
         f"its manifest {plugin.manifest!r} takes {plugin.import_s:.1f} s of every command: with it come "
         f"{', '.join(plugin.imported[:_MOST_MODULES])}; what it imports belongs into the component's module"
@@ -351,7 +354,7 @@ def _unknown(catalog: Catalog, name: str, kind: Kind | None, use: str) -> Plugin
     if kind is None and use in list(Kind):
         there = ", ".join(e.component.name for e in catalog.components(Kind(use))) or "none"
         parts.append(f"it is a kind; of that kind are installed: {there}")
-        parts.append(f"`astraflow plugins why {use}/NAME` tells of one")
+        parts.append(f"`astraflow plugins why {use}/NAME` explains one")
     elif likely:
         parts.append(f"did you mean {' or '.join(map(repr, likely))}?")
     unread = [p for p in catalog.plugins if not p.healthy]

@@ -30,12 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """List everything; a broken plugin is a line of the list, never a failure."""
     from astraflow_core.catalog import Catalog
+    from astraflow_core.installed.discovery import find_unregistered
+    from astraflow_runtime.cli.installation.plugin_status import slow_manifest
 
     catalog = Catalog.discover()
     if arguments.schema:
         return _schema(catalog, arguments.schema)
     if arguments.json:
-        print_json([_record(plugin) for plugin in (*catalog.plugins, *catalog.unregistered())])
+        print_json([_record(plugin) for plugin in (*catalog.plugins, *find_unregistered())])
         return 0
     rows = [
         (
@@ -67,13 +69,14 @@ def run(arguments: argparse.Namespace) -> int:
     if hooked:
         print("\nlifecycle hooks")
         print_table(("PLUGIN", "HOOKS"), [(p.name, ", ".join(p.hooks)) for p in hooked])
-    if slow := [plugin for plugin in catalog.plugins if plugin.is_slow]:
-        from astraflow_runtime.cli.installation.plugin_status import slow_manifest
-
+    slow = [
+        (plugin.name, reason) for plugin in catalog.plugins if (reason := slow_manifest(plugin))
+    ]
+    if slow:
         print("\nslow to import")
-        print_table(("PLUGIN", "WHY"), [(plugin.name, slow_manifest(plugin)) for plugin in slow])
+        print_table(("PLUGIN", "WHY"), slow)
     unusable = [plugin for plugin in catalog.plugins if not plugin.healthy]
-    unusable += catalog.unregistered()
+    unusable += find_unregistered()
     if unusable:
         print("\ncannot be used")
         print_table(

@@ -31,14 +31,22 @@ def read_token(file: Path | None) -> str:
     return token
 
 
+def running_run(given: str | None, url: str | None) -> Path | None:
+    """The directory of a running run, as :func:`find_run` takes it; ``None`` if its dataflow is named by address, here or
+    in the environment."""
+    if given is None and (url or os.environ.get(DATAFLOW)):
+        return None
+    return find_run(given, live=True, otherwise=f", or set {DATAFLOW} to the URL of its dataflow")
+
+
 def running_dataflow(
     given: str | None, url: str | None, token_file: Path | None
 ) -> tuple[str, str]:
     """Address and token of a running dataflow: by a run as :func:`find_run` takes it, by address, or by the
     environment; else that of the newest run."""
-    if given is None and (url := url or os.environ.get(DATAFLOW)):
-        return url, read_token(token_file)
-    run = find_run(given, live=True, otherwise=f", or set {DATAFLOW} to the URL of its dataflow")
+    run = running_run(given, url)
+    if run is None:
+        return url or os.environ[DATAFLOW], read_token(token_file)
     place = run / "dataflow.json"
     try:
         url = json.loads(place.read_text(encoding="utf-8"))["url"]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
+from astraflow_core.errors import UserError
 from astraflow_runtime.cli.helping import teach
 from astraflow_runtime.cli.output import print_json, print_line, print_tree
 from astraflow_runtime.cli.run_directory import add_run
 from astraflow_runtime.cli.running.asking import asking
-from astraflow_runtime.cli.running.secrets import DATAFLOW, TOKEN
+from astraflow_runtime.cli.running.secrets import DATAFLOW, TOKEN, running_run
 
 _DEADLINE_S = 10.0
 _NEWEST = 4
@@ -53,8 +55,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Ask the dataflow and print what it says."""
     from astraflow_wire.status import read_status, read_waits
 
+    folder = running_run(arguments.run, arguments.dataflow)
+    arguments.run = folder and str(folder)  # the newest run is told of once
     answer = ask(arguments)
     (read_status if arguments.view == "status" else read_waits)(answer)  # refuses what is malformed
+    if folder and arguments.view == "status" and (places := online_places(folder)):
+        answer = answer | {"online": places}
     if arguments.json:
         print_json(answer)
     elif answer:
@@ -62,6 +68,21 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print_line(f"no {arguments.view}")
     return 0
+
+
+def online_places(run: Path) -> list[dict[str, str]]:
+    """Where the RaaS of a run take episodes that others begin: ``raas``, ``url``, and ``token``, the place where it lies. A
+    workflow that takes some says so in ``RUN/online/RAAS.json``."""
+    found = []
+    for file in sorted((run / "online").glob("*.json")):
+        try:
+            said = json.loads(file.read_bytes())
+            found.append({"raas": file.stem, "url": str(said["url"]), "token": str(said["token"])})
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{file} does not say where episodes are taken ({error!r}); the RaaS writes it anew when it starts again"
+            ) from error
+    return found
 
 
 def _shortened(answer: Any) -> Any:

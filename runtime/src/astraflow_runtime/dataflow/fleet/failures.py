@@ -13,17 +13,20 @@ log = logging.getLogger(__name__)
 
 
 WINDOW = 50
-"""Attempts of tasks over which the share that environments failed is taken."""
+"""Attempts of tasks from which the share of episodes that environments fail is estimated."""
 
 
 class FailureCounter:
     """Sets a RaaS aside after ``limit`` failed tasks with no success between. ``expected``: how many RaaS the
-    launcher starts; while fewer have registered, the run waits for the others. ``most_environment``: the share of the
-    last :data:`WINDOW` attempts that environments may fail; ``environments`` counts them by kind."""
+    launcher starts; while fewer have registered, the run waits for the others. ``most_environment``: the share of
+    episodes that environments may fail, estimated from the last :data:`WINDOW` attempts, each of ``group_size`` episodes;
+    ``environments`` counts attempts by kind."""
 
-    def __init__(self, fleet: Fleet, limit: int, expected: int, most_environment: float) -> None:
+    def __init__(
+        self, fleet: Fleet, limit: int, expected: int, most_environment: float, group_size: int
+    ) -> None:
         self._fleet, self._limit, self._expected = fleet, limit, expected
-        self._most_environment = most_environment
+        self._most_environment, self._group_size = most_environment, group_size
         self._lately = deque[tuple[str, str]](maxlen=WINDOW)
         self.environments = Counter[str]()
 
@@ -63,15 +66,16 @@ class FailureCounter:
 
     def _environments_fail(self, error: str) -> str:
         failed = [(name, kind) for name, kind in self._lately if kind]
-        share = len(failed) / WINDOW
+        # An attempt succeeds if none of its episodes fails: with the probability (1 - share) ** group_size.
+        share = 1 - (1 - len(failed) / WINDOW) ** (1 / self._group_size)
         if len(self._lately) < WINDOW or share <= self._most_environment:
             return ""
         kinds = _counted(Counter(kind for _, kind in failed))
         where = _counted(Counter(name for name, _ in failed))
         return (
-            f"environments failed {len(failed)} of the last {WINDOW} attempts of tasks, more than [run] "
-            f"max_environment_failures = {self._most_environment:g} allows: {kinds}, on {where}; an attempt fails with the first "
-            f"of its episodes; the last: {error}"
+            f"environments failed {len(failed)} of the last {WINDOW} attempts of tasks, which is about {share:.0%} of the "
+            f"episodes and more than [run] max_environment_failures = {self._most_environment:g} allows: {kinds}, on {where}; "
+            f"an attempt fails with the first of its {self._group_size} episodes; the last: {error}"
         )
 
     def _nobody_left(self) -> str:

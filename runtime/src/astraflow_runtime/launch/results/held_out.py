@@ -7,22 +7,32 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from astraflow_core.config.models import RunConfig
+from astraflow_core.config.models import ComponentTable, RunConfig
 from astraflow_wire.status import SetOverlap
 
 
 def shared_origins(config: RunConfig) -> dict[str, str]:
     """Evaluation set → what it has in common with ``[prompts]``: a file, by whatever path, or the whole table. A set that
-    has neither is not here; it may hold the same prompts all the same, which the dataflow counts."""
+    has neither is not here, nor one that is another ``split`` of the same source; it may hold the same prompts all the
+    same, which the dataflow counts."""
     trained = {_identity(path): path for path in _files(config.prompts.options)}
     found = {}
     for name, table in config.eval.sets.items():
         files = [path for path in _files(table.options) if _identity(path) in trained]
+        if _other_split(config.prompts, table):
+            continue
         if files:
             found[name] = f"it reads {files[0]}, which is trained on"
         elif (table.use, table.options) == (config.prompts.use, config.prompts.options):
             found[name] = f"it is the prompt source {table.use!r} with the keys of [prompts]"
     return found
+
+
+def _other_split(trained: ComponentTable, evaluated: ComponentTable) -> bool:
+    """Whether a source that keeps its splits apart, as the key ``split`` says, gives one for training and another one
+    for evaluation."""
+    splits = [table.options.get("split") for table in (trained, evaluated)]
+    return trained.use == evaluated.use and None not in splits and splits[0] != splits[1]
 
 
 def notes(config: RunConfig) -> Iterator[str]:

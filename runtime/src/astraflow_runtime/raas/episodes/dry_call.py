@@ -104,9 +104,19 @@ class _InTurn:
             return
         self._at(f"reward {self.name!r}")
         prompt = self._view.prompt.id
-        verdict = verdict_of(score_function(self._reward), pack(self._view))
+        score, unimported = score_function(self._reward), list[ImportError]()
+
+        def noted(view: TrajectoryView) -> Any:
+            try:
+                return score(view)
+            except ImportError as error:
+                unimported.append(error)
+                raise
+
+        verdict = verdict_of(noted, pack(self._view))
         if verdict.error:
-            raise DryCallFailed(f"reward {self.name!r} on prompt {prompt!r}: {verdict.error}")
+            text = f"reward {self.name!r} on prompt {prompt!r}: {verdict.error}"
+            raise DryCallFailed(text, "refused" if unimported else "failed")
         named = list(verdict.value) if isinstance(verdict.value, dict) else self._policies[:1]
         try:
             validated(self.name, verdict.value, named, prompt)

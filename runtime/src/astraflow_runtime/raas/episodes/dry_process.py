@@ -84,7 +84,7 @@ def check_evaluated(config: RunConfig, catalog: Catalog) -> None:
     """Refuse ``[eval.sets]`` of a workflow that waits for requests from outside: nobody would play their prompts."""
     if config.workflow is not None and config.eval.sets and is_live(config, catalog):
         raise PreflightError(
-            f"eval.sets: workflow {config.workflow.use!r} waits for requests from outside, so that nobody plays the "
+            f"eval.sets: workflow {config.workflow.use!r} waits for requests from outside, so that it never plays the "
             "prompts of an evaluation; leave [eval.sets] out, and evaluate with `astraflow eval RUN --config FILE`, FILE "
             "being one of a workflow that plays prompts itself"
         )
@@ -153,7 +153,7 @@ def _judged(word: _Word, ended: int, log: Path, deadline_s: float) -> str:
     match word.state:
         case "passed":
             return ""
-        case "refused":  # it would be in the run, too: to leave the dry call out is no help
+        case "refused":  # the run would fail too, with or without a dry call
             raise PreflightError(f"{word.text}\n  Nothing has been started")
         case "failed":
             raise PreflightError(
@@ -313,7 +313,8 @@ def _work(
     except AstraFlowError as error:
         said = ("refused", str(error))
     except BaseException as error:  # noqa: BLE001 (whatever it is, the launcher says it)
-        said = ("failed", f"{at.who} raised {describe(error)}")
+        state = "refused" if isinstance(error, ImportError) else "failed"
+        said = (state, f"{at.who} raised {describe(error)}")
     say(*said)
     os._exit(0)
 

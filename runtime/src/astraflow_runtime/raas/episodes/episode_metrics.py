@@ -1,4 +1,4 @@
-"""The metrics that a workflow gives with an episode, held to what can be averaged and shown."""
+"""The metrics that a workflow or a reward gives with an episode, held to what can be averaged and shown."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ log = logging.getLogger("astraflow.raas")
 
 class EpisodeMetrics:
     """Leaves out what no message may hold, so that an odd figure costs an episode that figure and nothing else. Each
-    reason is told once, with the name of the workflow."""
+    reason is told once, with ``giver``, who gave it."""
 
-    def __init__(self, workflow: str) -> None:
-        self._workflow = workflow
+    def __init__(self, giver: str) -> None:
+        self._giver = giver
         self._told: set[str] = set()
 
     def checked(self, given: Any, prompt_id: str) -> dict[str, float]:
@@ -44,9 +44,9 @@ class EpisodeMetrics:
         if reason not in self._told:
             self._told.add(reason)
             log.warning(
-                "workflow %r: metric %s of an episode on prompt %.80r is left out: %s; further ones are ignored "
+                "%s: metric %s of an episode on prompt %.80r is left out: %s; further ones are ignored "
                 "silently",
-                self._workflow,
+                self._giver,
                 metric,
                 prompt_id,
                 reason,

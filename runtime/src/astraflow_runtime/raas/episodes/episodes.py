@@ -14,7 +14,15 @@ import numpy as np
 
 from astraflow_core.errors import EnvironmentFailed, UserError, WorkflowError, WrongVersion
 from astraflow_core.protocols.workflow import PolicyEngine
-from astraflow_core.types import Group, Prompt, Sampling, Sequence, Trajectory, TrajectoryView
+from astraflow_core.types import (
+    Group,
+    Prompt,
+    RewardReport,
+    Sampling,
+    Sequence,
+    Trajectory,
+    TrajectoryView,
+)
 from astraflow_core.types.trajectory import NOT_SAMPLED
 from astraflow_engine_host.failures import describe
 from astraflow_engine_host.protocol import EngineError, HostGone
@@ -43,8 +51,8 @@ _SAYS_ENOUGH = (WorkflowError, HostGone, WrongVersion, EngineError)
 
 class TaskFailed(Exception):
     """A task that could not be rolled out: the text is for people; ``fatal`` if no attempt can succeed; ``environment``:
-    the kind of failure, if it was an environment that failed; ``mistake`` if the configuration is to blame, and not this
-    task."""
+    the kind of failure, if it was an environment that failed; ``mistake`` if the configuration or the installation is to
+    blame, and not this task."""
 
     def __init__(
         self, text: str, fatal: bool = False, environment: str = "", mistake: bool = False
@@ -84,9 +92,12 @@ class TaskRunner:
     counters: EpisodeCounters = field(default_factory=EpisodeCounters)
     turns: Turns = field(default_factory=Turns)
     metrics: EpisodeMetrics = field(init=False)
+    reward_metrics: EpisodeMetrics = field(init=False)
 
     def __post_init__(self) -> None:
-        self.metrics = EpisodeMetrics(self.workflow.name)
+        self.metrics = EpisodeMetrics(f"workflow {self.workflow.name!r}")
+        if self.scorer is not None:
+            self.reward_metrics = EpisodeMetrics(f"reward {self.scorer.name!r}")
 
     async def run(
         self,
@@ -233,7 +244,8 @@ class TaskRunner:
             kind = _kind(error) if isinstance(error, EnvironmentFailed) else ""
             named = "" if repr(prompt.id) in str(error) else f" on prompt {prompt.id!r}"
             return TaskFailed(f"{who}{named}: {error}", environment=kind)
-        return TaskFailed(f"{who} raised on prompt {prompt.id!r}: {describe(error, prompt.data)}")
+        text = f"{who} raised on prompt {prompt.id!r}: {describe(error, prompt.data)}"
+        return TaskFailed(text, mistake=isinstance(error, ImportError))
 
     def _checked(self, trajectory: Any, prompt: Prompt) -> Trajectory:
         who = f"workflow {self.workflow.name!r} on prompt {prompt.id!r}"
@@ -296,8 +308,8 @@ class TaskRunner:
         elif not value:
             if self.scorer is None:
                 raise TaskFailed(
-                    f"workflow {name!r} left the rewards of prompt {prompt.id!r} empty and the run names "
-                    "no reward; add a [reward] table or let the workflow fill Trajectory.rewards"
+                    f"workflow {name!r} returned no reward for prompt {prompt.id!r}, and the run has no [reward] table; "
+                    "add one, or return the reward: an agent in its result, a workflow in Trajectory.rewards"
                 )
             name = self.scorer.name
             value = await self._score(self.scorer, trajectory, prompt, engines)
@@ -308,7 +320,16 @@ class TaskRunner:
                     validated(self.workflow.name, sequence.reward, [sequence.policy], prompt.id)
         except WorkflowError as error:
             raise TaskFailed(str(error)) from error
-        return replace(trajectory, rewards=rewards)
+        metrics = trajectory.metrics
+        if isinstance(value, RewardReport):
+            metrics = self._reported(name, value, prompt) | metrics
+        return replace(trajectory, rewards=rewards, metrics=metrics)
+
+    def _reported(self, name: str, report: RewardReport, prompt: Prompt) -> dict[str, float]:
+        try:
+            return self.reward_metrics.checked(report.metrics, prompt.id)
+        except TypeError as error:
+            raise TaskFailed(f"reward {name!r} on prompt {prompt.id!r} returned {error}") from error
 
     async def _score(
         self,
@@ -324,9 +345,8 @@ class TaskRunner:
         except WorkflowError as error:
             raise TaskFailed(f"reward {scorer.name!r} on prompt {prompt.id!r}: {error}") from error
         except Exception as error:
-            raise TaskFailed(
-                f"reward {scorer.name!r} raised on prompt {prompt.id!r}: {describe(error, prompt.data)}"
-            ) from error
+            text = f"reward {scorer.name!r} raised on prompt {prompt.id!r}: {describe(error, prompt.data)}"
+            raise TaskFailed(text, mistake=isinstance(error, ImportError)) from error
 
 
 def _raise_first(episodes: Iterable[asyncio.Task[Any]]) -> None:

@@ -13,6 +13,7 @@ import tokenizers
 
 from astraflow_core.errors import UserError
 from astraflow_core.protocols.workflow import Messages, Tools
+from astraflow_gateway.chat.quoting import Quoting
 from astraflow_runtime.raas.episodes.chat_template import ChatTemplate, token_text
 
 _CACHED = 4096
@@ -103,10 +104,17 @@ class FolderTokenizer:
     def render(
         self, messages: Messages | str, add_generation_prompt: bool = True
     ) -> npt.NDArray[np.int32]:
-        """Token ids of chat messages by the model's template; a string is encoded as it is."""
+        """Token ids of chat messages by the model's template; a string is encoded as it is. Special tokens that messages
+        quote stay text, as behind the gateway."""
         if isinstance(messages, str):
             return self.encode(messages)
-        return self.encode(self.chat_text(messages, add_generation_prompt))
+        return self._quoting.render(
+            messages, lambda said, tools: self.chat_text(said, add_generation_prompt, tools)
+        )
+
+    @cached_property
+    def _quoting(self) -> Quoting:
+        return Quoting(self)
 
     def chat_text(
         self, messages: Messages, add_generation_prompt: bool = True, tools: Tools = ()

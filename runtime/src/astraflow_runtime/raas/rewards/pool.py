@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from astraflow_core.errors import RunFailed, WireError, WorkflowError
-from astraflow_core.types import TrajectoryView
+from astraflow_core.types import RewardReport, TrajectoryView
 from astraflow_engine_host.spec import ChildSpec, write_spec
 from astraflow_runtime.raas.child import Child
 from astraflow_runtime.raas.rewards.scoring import NO_ENGINES, Engines
@@ -134,6 +134,8 @@ class RewardPool:
             self._idle.put_nowait(worker)
         if verdict.error:
             raise WorkflowError(verdict.error)
+        if verdict.metrics and verdict.value is not None:
+            return RewardReport(verdict.value, verdict.metrics)
         return verdict.value
 
     async def _drop(self, worker: _Worker | None) -> None:

@@ -15,7 +15,7 @@ from astraflow_core.config.load import catalog_of_run, component_context
 from astraflow_core.config.models import RunConfig
 from astraflow_core.errors import WorkflowError
 from astraflow_core.protocols.workflow import PolicyEngine
-from astraflow_core.types import TrajectoryView
+from astraflow_core.types import RewardReport, TrajectoryView
 from astraflow_runtime.raas.user_objects import UserObjects, asks_engines, name_of, score_function
 
 Engines = Mapping[str, PolicyEngine]
@@ -73,15 +73,18 @@ def declares_blocking(config: RunConfig, catalog: Catalog) -> bool:
 
 
 def as_number(value: Any) -> Any:
-    """Numbers of numpy and the like as plain floats, also within a dict; anything else as it is."""
+    """Numbers of numpy and the like as plain floats, also within a dict or a report; anything else as it is."""
+    if isinstance(value, RewardReport):
+        return RewardReport(as_number(value.reward), as_number(value.metrics))
     if isinstance(value, dict):
         return {str(key): as_number(each) for key, each in value.items()}
     return float(value) if hasattr(value, "__float__") else value
 
 
 def validated(name: str, value: Any, policies: Iterable[str], prompt_id: str) -> dict[str, float]:
-    """Policy → reward for the ``policies`` of a trajectory; :class:`WorkflowError` names what is wrong."""
-    value = as_number(value)
+    """Policy → reward for the ``policies`` of a trajectory, of what a reward returned; :class:`WorkflowError` names what
+    is wrong."""
+    value = as_number(value.reward if isinstance(value, RewardReport) else value)
     if isinstance(value, dict):
         missing = sorted(set(policies) - value.keys())
         if missing:

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from astraflow_core.types import Completion, Prompt, TrajectoryView
+from astraflow_core.types import Completion, Prompt, RewardReport, TrajectoryView
 from astraflow_engine_host.failures import describe
 from astraflow_engine_host.spec import TOKEN_VARIABLE, read_spec
 from astraflow_runtime.raas.rewards.scoring import as_number, build_reward
@@ -45,11 +45,12 @@ class WireView(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WorkerVerdict(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker answers: ``value`` as the reward returned it, or ``error`` for a person. The first
-    one, sent when the reward is built, has neither."""
+    """What a worker answers: ``value`` as the reward returned it, with the ``metrics`` of a report, or ``error`` for a
+    person. The first one, sent when the reward is built, has neither."""
 
     value: float | dict[str, float] | None = None
     error: str = ""
+    metrics: dict[str, float] = {}
 
 
 def pack(view: TrajectoryView) -> bytes:
@@ -83,11 +84,19 @@ def verdict_of(score: Callable[[TrajectoryView], Any], body: bytes) -> WorkerVer
     except Exception as error:  # noqa: BLE001 - the RaaS raises it again, naming the reward
         return WorkerVerdict(error=describe(error, view.prompt.data))
     value = as_number(value)
+    report = value if isinstance(value, RewardReport) else RewardReport(value)
+    value, metrics = report.reward, report.metrics
     try:
-        return WorkerVerdict(msgspec.convert(value, float | dict[str, float] | None))
+        reward = msgspec.convert(value, float | dict[str, float] | None)
     except msgspec.ValidationError:
         return WorkerVerdict(
             error=f"returned {type(value).__name__}; expected a number or a dict of policy to number"
+        )
+    try:
+        return WorkerVerdict(reward, metrics=msgspec.convert(metrics, dict[str, float]))
+    except msgspec.ValidationError:
+        return WorkerVerdict(
+            error=f"returned metrics {metrics!r:.80}; expected a dict of names to numbers"
         )
 
 

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ GROUP = 4
 _STEPS_PER_VERSION = 5
 _KEPT = 24
 
+_HOOKS = (Accept, Admit, Arrange, Borrow, Draw, Explain, Follow, Key, OnVersion)
+
 Decision = tuple[str, Any]
 """A hook and what it answered."""
 
@@ -48,6 +51,8 @@ class DataWorld:
     arrivals: int = 0
     fresh: list[tuple[float, BufferedRow]] = field(default_factory=list)
     kept: list[BufferedRow] = field(default_factory=list)
+    _policy: Any = field(default=None, init=False, repr=False, compare=False)
+    _hooks: frozenset[Any] = field(default=frozenset(), init=False, repr=False, compare=False)
 
     @property
     def version(self) -> int:
@@ -60,6 +65,9 @@ class DataWorld:
 
     def advance(self, policy: Any, steps: int) -> list[Decision]:
         """Live through ``steps`` steps: what the policy decided."""
+        if policy is not self._policy:  # to ask a protocol takes longer than the rest of a step
+            self._policy = policy
+            self._hooks = frozenset(hook for hook in _HOOKS if isinstance(policy, hook))
         made: list[Decision] = []
         for _ in range(steps):
             made += self._advance(policy)
@@ -67,20 +75,20 @@ class DataWorld:
 
     def _advance(self, policy: Any) -> list[Decision]:
         made: list[Decision] = []
-        if isinstance(policy, OnVersion) and self.step % _STEPS_PER_VERSION == 0:
+        if OnVersion in self._hooks and self.step % _STEPS_PER_VERSION == 0:
             policy.on_version("solver", self.version)
         prompt = self.prompts[self.step % len(self.prompts)]
         admitted = True
-        if isinstance(policy, Admit):
+        if Admit in self._hooks:
             admitted = policy.admit(prompt)
             made.append(("admit", admitted))
-            if not admitted and isinstance(policy, Explain):
+            if not admitted and Explain in self._hooks:
                 made.append(("why_refused", policy.why_refused(prompt)))
         if admitted:
-            if isinstance(policy, Follow):
+            if Follow in self._hooks:
                 policy.on_admitted(prompt)
             made += self._finish(policy, self.group(prompt))
-            if isinstance(policy, Follow):
+            if Follow in self._hooks:
                 accepted = all(
                     getattr(answer, "accepted", answer) for kind, answer in made if kind == "accept"
                 )
@@ -92,21 +100,12 @@ class DataWorld:
 
     def group(self, prompt: Prompt) -> GroupSummary:
         """The group of ``prompt`` that finishes at this step."""
-        rng = np.random.default_rng([self.seed, self.step])
-        drawn = rng.random(GROUP)
-        rewards = [
-            np.where(drawn < 0.5, 0.0, 1.0) * [1, 1, 1, 0] + [0, 0, 0, 1],
-            np.ones(GROUP),
-            drawn,
-            np.zeros(GROUP),
-            drawn[:1],
-            np.where(drawn < drawn.mean(), -1.0, 1.0),
-        ][int(rng.integers(6))]
+        rewards = _rewards(self.seed, self.step)
         return summary(prompt, rewards, self.version)
 
     def _finish(self, policy: Any, group: GroupSummary) -> list[Decision]:
         made: list[Decision] = []
-        if isinstance(policy, Accept):
+        if Accept in self._hooks:
             verdict = policy.accept(group)
             made.append(("accept", verdict))
             if not getattr(verdict, "accepted", verdict):
@@ -125,7 +124,7 @@ class DataWorld:
                 group_std=stamped.std,
             )
             key = 0.0
-            if isinstance(policy, Key):
+            if Key in self._hooks:
                 key = policy.key(row)
                 made.append(("key", key))
             self.fresh.append((key, row))
@@ -135,14 +134,14 @@ class DataWorld:
     def _serve(self, policy: Any) -> list[Decision]:
         made: list[Decision] = []
         fresh = [row for _, row in self.fresh]
-        if isinstance(policy, Arrange):
+        if Arrange in self._hooks:
             fresh = policy.arrange(fresh, self.version)
             made.append(("arrange", [row.arrival for row in fresh]))
         rows: list[BufferedRow] | None = fresh
-        if isinstance(policy, Draw):
+        if Draw in self._hooks:
             rows = policy.draw(COUNT, fresh, list(self.kept), self.version)
             made.append(("draw", None if rows is None else [row.arrival for row in rows]))
-        if isinstance(policy, Borrow):
+        if Borrow in self._hooks:
             lent = [replace(row, arrival=row.arrival + 1000) for row in self.kept]
             borrowed = policy.borrow(COUNT, lent, self.version)
             made.append(("borrow", [row.arrival for row in borrowed]))
@@ -157,6 +156,22 @@ class DataWorld:
         self.kept = [again.pop(row.arrival, row) for row in self.kept]
         self.kept += again.values()
         del self.kept[:-_KEPT]
+
+
+@lru_cache(maxsize=1024)
+def _rewards(seed: int, step: int) -> tuple[float, ...]:
+    """What the group of that step earns; many worlds live through the same steps."""
+    rng = np.random.default_rng([seed, step])
+    drawn = rng.random(GROUP)
+    rewards = [
+        np.where(drawn < 0.5, 0.0, 1.0) * [1, 1, 1, 0] + [0, 0, 0, 1],
+        np.ones(GROUP),
+        drawn,
+        np.zeros(GROUP),
+        drawn[:1],
+        np.where(drawn < drawn.mean(), -1.0, 1.0),
+    ][int(rng.integers(6))]
+    return tuple(rewards.tolist())
 
 
 def summary(prompt: Prompt, rewards: Any, version: int, truncated: bool = False) -> GroupSummary:

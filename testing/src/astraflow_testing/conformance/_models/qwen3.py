@@ -20,6 +20,8 @@ from astraflow_testing.conformance._models.weights import read_floats
 Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int32]
 _Cache = dict[str, tuple[Floats, Floats]]
+_QUERIES = 32
+"""Tokens whose scores are computed together: an array of four megabytes costs ten times as much to allocate."""
 
 
 def logits(folder: Path, parts: Iterable[tuple[Path, Ids]]) -> Floats:
@@ -98,8 +100,16 @@ def _attend(queries: Floats, keys: Floats, values: Floats, start: int) -> Floats
     """Causal attention of ``[heads, n, d]`` over ``[kv heads, start + n, d]``: ``[n, heads · d]``."""
     share = len(queries) // len(keys)
     keys, values = np.repeat(keys, share, axis=0), np.repeat(values, share, axis=0)
-    scores = queries @ keys.swapaxes(1, 2) / np.sqrt(queries.shape[-1])
     count = queries.shape[1]
-    later = np.arange(start + count)[None, :] > np.arange(start, start + count)[:, None]
-    weights = np.exp(log_softmax(np.where(later, -np.inf, scores)))
-    return np.asarray((weights @ values).swapaxes(0, 1).reshape(count, -1))
+    attended = np.empty(queries.shape)
+    # The scores of a whole context of 2,000 tokens would take longer to allocate than to compute.
+    for first in range(0, count, _QUERIES):
+        block = queries[:, first : first + _QUERIES]
+        seen = start + first + block.shape[1]
+        scores = block @ keys[:, :seen].swapaxes(1, 2) / np.sqrt(queries.shape[-1])
+        later = np.arange(seen)[None, :] > np.arange(start + first, seen)[:, None]
+        scores = np.where(later, -np.inf, scores)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        attended[:, first : first + _QUERIES] = weights @ values[:, :seen]
+    return np.asarray(attended.swapaxes(0, 1).reshape(count, -1))

@@ -135,7 +135,7 @@ def difference(found: Contents, expected: Contents) -> str:
         if found[name][2] != data:
             return f"tensor {name!r} ({dtype} {list(shape)}) has other bytes than were published"
     extra = sorted(found.keys() - expected.keys())
-    return f"tensors that nobody published: {', '.join(extra)}" if extra else ""
+    return f"tensors that were never published: {', '.join(extra)}" if extra else ""
 
 
 def _tensor(

@@ -1,0 +1,1 @@
+"""The distributions that this project publishes."""
