@@ -1,0 +1,129 @@
+"""What ``bench.environments`` plays: each environment beside the bare library, with the same actions.
+
+To add one, write a function that returns a :class:`Case` and name it in :data:`CASES`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from astraflow_core.catalog import Catalog
+from astraflow_core.types import Action, ComponentContext, Observation, Outcome, Prompt, RunInfo
+
+Script = Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An environment by its ``table``, as ``[workflow.environment]`` has it; episodes as a task and the actions that are
+    taken, until it is over; and ``bare``, which plays the episodes by the library alone and returns the number of steps."""
+
+    table: Mapping[str, Any]
+    episodes: Sequence[tuple[Prompt, Script]]
+    bare: Callable[[], Awaitable[int]]
+
+
+def context() -> ComponentContext:
+    """That of a run without a folder."""
+    run = RunInfo("bench", 0, 1, 0, ("solver",), Path("/nonexistent"))
+    return ComponentContext(run, "raas", "", 0, Path("/nonexistent"))
+
+
+def key_door() -> Case:
+    """Our text game, on the event loop; bare are its own methods."""
+    return _game("key_door", ["right", "take", "left", "left", "open", "right"])
+
+
+def binary_search() -> Case:
+    """The other one."""
+    return _game("binary_search", ["32", "16", "48", "8", "40", "56"])
+
+
+def _game(name: str, script: Script) -> Case:
+    catalog = Catalog.discover()
+    chosen, keys = catalog.validate_options(
+        "prompt_source", "game_levels", {"game": name}, "prompts"
+    )
+    levels = chosen.build(keys, context())
+    tasks = [levels[number % len(levels)] for number in range(256)]
+    selected, config = catalog.validate_options("environment", name, {}, "workflow.environment")
+    game = selected.build(config, context())
+
+    async def bare() -> int:
+        steps = 0
+        for task in tasks:
+            await game.reset(task, 0)
+            for said in script:
+                steps += 1
+                seen = await game.step(Action(said))
+                if seen.outcome is not None:
+                    break
+        return steps
+
+    return Case({"use": name}, [(task, script) for task in tasks], bare)
+
+
+QUERIES = tuple(
+    f"select maker, count(*), avg(price) from parts where price > {price} group by maker order by 2"
+    for price in (100, 300, 500, 700, 900)
+)
+PARTS = 2000
+
+
+def _database() -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:")
+    connection.execute("create table parts (id integer primary key, maker text, price integer)")
+    rows = [(id, f"maker {id * 7 % 13}", id * 37 % 1000) for id in range(PARTS)]
+    connection.executemany("insert into parts values (?, ?, ?)", rows)
+    return connection
+
+
+class SqlTable:
+    """A table that is asked in SQL: each action is a query, its rows are what is seen. In worker processes, since a
+    query may take long."""
+
+    capabilities = frozenset({"blocking", "deterministic"})
+
+    def __init__(self, config: None, context: ComponentContext) -> None:
+        self._connection = _database()
+        self._left = 0
+
+    def reset(self, task: Prompt, seed: int) -> Observation:
+        """Tell the table."""
+        self._left = len(QUERIES)
+        return Observation(({"role": "user", "content": "parts (id, maker, price)"},))
+
+    def step(self, action: Action) -> Observation:
+        """Run a query."""
+        rows = self._connection.execute(action.text).fetchall()
+        self._left -= 1
+        outcome = None if self._left else Outcome.FINISHED
+        return Observation(({"role": "user", "content": str(rows)},), 0.0, outcome)
+
+    def close(self) -> None:
+        """Free the database."""
+        self._connection.close()
+
+
+def sqlite() -> Case:
+    """Queries of a third of a millisecond, in workers; bare is Python's own module."""
+    episodes = [(Prompt(f"parts-{number}"), QUERIES) for number in range(64)]
+    connection = _database()
+
+    async def bare() -> int:
+        steps = 0
+        for _, script in episodes:
+            for query in script:
+                steps += bool(str(connection.execute(query).fetchall()))
+        return steps
+
+    return Case({"use": f"{__name__}:SqlTable"}, episodes, bare)
+
+
+CASES: Mapping[str, Callable[[], Case]] = {
+    case.__name__: case for case in (key_door, binary_search, sqlite)
+}
