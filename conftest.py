@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,12 +25,12 @@ STARTS = {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "su
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """``--dist loadscope`` deals tests out by package; see :mod:`scheduling`."""
-    if config.getoption("dist") != "loadscope":
-        return None
-    from scheduling import ByPackage
+    """``--dist loadscope`` deals tests out by package, ``loadfile`` the longest files first; see :mod:`scheduling`."""
+    import scheduling
 
-    return ByPackage(config, log)
+    chosen = {"loadscope": scheduling.ByPackage, "loadfile": scheduling.LongestFirst}
+    scheduler = chosen.get(config.getoption("dist"))
+    return scheduler and scheduler(config, log)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -49,6 +51,17 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     starts_workers = session.config.getoption("numprocesses", None)
     if session.config.getoption("pure") and not starts_workers:
         sys.addaudithook(_pure)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[Any]:
+    """Modules and tests stay to the end: the garbage collector need not look at them again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _pure(event: str, arguments: tuple[Any, ...]) -> None:

@@ -340,13 +340,13 @@ def durations(args: list[str]) -> int:
 
 
 def heavy(args: list[str]) -> int:
-    """Run the tests marked slow, three at a time, and then those with real backends, two at a time."""
+    """Run the tests marked slow, four at a time, and then those with real backends, two at a time."""
     import selection
 
     setup("test")
     slow, backend = (selection.marked_files(marker, args) for marker in ("slow", "backend"))
-    codes = [_pytest(tiers.SLOW, "-n3", *tiers.HEAVY_WORKERS, *args, *slow)]
-    codes += [_pytest(tiers.BACKEND, "-n2", *tiers.HEAVY_WORKERS, *args, *backend)]
+    codes = [_pytest(tiers.SLOW, *tiers.SLOW_WORKERS, *args, *slow)]
+    codes += [_pytest(tiers.BACKEND, *tiers.BACKEND_WORKERS, *args, *backend)]
     return max((code for code in codes if code != tiers.NO_TESTS), default=tiers.NO_TESTS)
 
 
@@ -389,21 +389,24 @@ def _pytest(markers: str, *args: str) -> int:
     os.environ.setdefault("ASTRAFLOW_ENVIRONMENTS", str(VENV / "envs"))
     # Without byte code each worker rewrites the assertions of all tests, and each process compiles what it imports.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    code = _call("-m", "pytest", "-m", markers, *args)
+    variables = tiers.VARIABLES.get(markers, {})
+    code = _call("-m", "pytest", "-m", markers, *args, variables=variables)
     if code != tiers.FAILED or not (again := tiers.to_run_again(ROOT)):
         return code
     print(f"== once more, alone: {', '.join(again)}", flush=True)
-    code = _call("-m", "pytest", "-m", markers, *args, *tiers.ALONE)
+    code = _call("-m", "pytest", "-m", markers, *args, *tiers.ALONE, variables=variables)
     if code == 0:
         print(f"== UNSTEADY, to be mended: {', '.join(again)} failed, and passed alone", flush=True)
     return code
 
 
-def _call(*args: str) -> int:
-    """Run the environment's Python to its end, however often Ctrl-C is pressed."""
+def _call(*args: str, variables: Mapping[str, str] | None = None) -> int:
+    """Run the environment's Python to its end, however often Ctrl-C is pressed. Environment ``variables`` hold where
+    the caller's environment says nothing else."""
     sys.stdout.flush()
     interrupted = False
-    with subprocess.Popen([str(PYTHON), *args], cwd=ROOT) as process:
+    environment = {**(variables or {}), **os.environ}
+    with subprocess.Popen([str(PYTHON), *args], cwd=ROOT, env=environment) as process:
         while process.returncode is None:
             try:
                 process.wait()

@@ -2,7 +2,7 @@
 """Write the generated pages under docs/ from the code that they describe; `--check` only compares.
 
 configuration.md (keys of the core and of every component of this workspace), hooks.md (hooks and
-capabilities), modules.md, commands.md and distributions.md are generated whole, and so is the core's table of
+capabilities), modules.md, commands.md and distributions.md are generated whole, and so is the runtime's index of
 distributions; in processes.md what stands between the two marks is, and in decisions.md the table of contents and the
 headings. In the guides, write-a-….md and write-an-….md, the code blocks below a mark are parts of the files that it names.
 """
@@ -25,7 +25,7 @@ from pages.processes import processes
 from pages.public_modules import modules
 
 DOCS = dev.ROOT / "docs"
-DISTRIBUTIONS = dev.ROOT / "core" / "src" / "astraflow_core" / "installed" / "distributions.json"
+DISTRIBUTIONS = dev.ROOT / "runtime/src/astraflow_runtime/published/distributions.json"
 
 
 def pages() -> dict[Path, str]:

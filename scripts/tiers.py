@@ -6,16 +6,22 @@ import json
 import os
 from pathlib import Path
 
-# Tests of processes wait more than they compute. A file stays in one worker, with its fixtures; in the order of the
-# folders, or else those with few but long tests would come last, on one worker.
+# A file stays in one worker, with its fixtures. The longest come first (`scheduling.py`), not those with most tests.
 WORKERS = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 # Heavy tests wait more still. Those of a package share a worker, and what it started for them (`scheduling.py`).
 HEAVY_WORKERS = ("--dist", "loadscope", "--no-loadscope-reorder")
-# Half of the light tests' time is spent waiting, so that a third worker finds a core.
-LIGHT_WORKERS = (*WORKERS, "-n", "3")
+# Half of the tests' time is spent waiting, so that two workers for each core find one.
+LIGHT_WORKERS = (*WORKERS, "-n", "4")
+SLOW_WORKERS = ("-n", "4", *HEAVY_WORKERS)
+BACKEND_WORKERS = ("-n", "2", *HEAVY_WORKERS)
 LIGHT = "not slow and not backend and not gpu"
 SLOW = "slow and not backend and not gpu"
 BACKEND = "backend and not gpu"
+
+# The workers keep the cores busy; threads of each would spin while they wait for one another.
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+VARIABLES = {LIGHT: ONE_THREAD, SLOW: ONE_THREAD}
+"""Environment variables of the tiers; a server that a backend's test waits for has the cores to itself."""
 
 FAILED = 1
 """Exit code of pytest where tests failed."""

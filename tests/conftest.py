@@ -30,7 +30,12 @@ def user(tmp_path: Path) -> Iterator[User]:
 def run_here(
     user: User, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Callable[..., EndedCommand]:
-    """``user.run_table`` in this process, for runs that are refused before anything is started."""
+    """``user.run_table`` in this process, for runs that are refused before anything is started.
+
+    It forks for the dry call, as the command does, although a worker of pytest has threads."""
+    from astraflow_runtime.raas.episodes import dry_process
+
+    monkeypatch.setattr(dry_process, "_may_fork", lambda: True)
 
     def run(*overrides: str, config: str = TABLE_RUN) -> EndedCommand:
         monkeypatch.chdir(user.directory)

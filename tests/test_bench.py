@@ -111,3 +111,10 @@ def test_every_transport_brings_a_version(quick: Quick) -> None:
     fields = quick("transports")
     for name in ("http", "zmq", "shm", "disk"):
         assert fields[f"{name}_mb_s"] > 0 and fields[f"{name}_cpu_s_per_gb"] > 0
+
+
+def test_environments_are_played_beside_the_library_alone(quick: Quick) -> None:
+    fields = quick("environments")
+    assert fields["leaked_processes"] == 0
+    overs = [fields[f"{name}_over_bare"] for name in ("key_door", "binary_search", "sqlite")]
+    assert fields["worst_over_bare"] == min(overs) > 0

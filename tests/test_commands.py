@@ -19,6 +19,7 @@ from astraflow_runtime.cli.helping import every_command
 
 PAGE = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
 COMMANDS = dict(every_command(parser(catalog().plugins)))
+COMMAND_OF = {tuple(path.split()): path for path in COMMANDS}
 TESTS = sorted(
     file
     for folder in (
@@ -38,8 +39,8 @@ TESTS = sorted(
 CALLERS = {"main", "astraflow", "start", "execute", "Popen", "run", "findings", "told", "append"}
 """Functions of tests that are given a command line."""
 INTERNAL = {
-    "ASTRAFLOW_EPISODE",  # marks the processes of an agent
-    "ASTRAFLOW_API", "ASTRAFLOW_ENVIRONMENT", "ASTRAFLOW_LAUNCHER", "ASTRAFLOW_ORIGIN", "ASTRAFLOW_START",
+    "ASTRAFLOW_EPISODE",  # marks the processes of an agent and of an MCP server
+    "ASTRAFLOW_API", "ASTRAFLOW_ENVIRONMENT", "ASTRAFLOW_INDEX", "ASTRAFLOW_LAUNCHER", "ASTRAFLOW_ORIGIN", "ASTRAFLOW_START",
     "ASTRAFLOW_SUITE", "ASTRAFLOW_SUITE_OWN", "ASTRAFLOW_TEST_MARKER",
 }  # fmt: skip
 """Attributes of manifests, and what the core tells its own children."""
@@ -78,8 +79,7 @@ def whole_lines(tree: ast.AST) -> Iterator[list[str]]:
     """Command lines that stand in one place."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            name = ast.unparse(node.func).rpartition(".")[2]
-            if name in CALLERS:
+            if getattr(node.func, "attr", getattr(node.func, "id", "")) in CALLERS:
                 yield words(node.args)
                 yield from (words(a.elts) for a in node.args if isinstance(a, ast.List | ast.Tuple))
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.List):
@@ -98,16 +98,17 @@ def words(nodes: list[ast.expr]) -> list[str]:
     return found
 
 
-def begins(line: list[str], command: list[str]) -> bool:
-    """Whether a line is that command, after ``python -m astraflow_runtime`` or a path to ``astraflow``."""
+def begun(line: list[str]) -> set[str]:
+    """The commands that a line is, after ``python -m astraflow_runtime`` or a path to ``astraflow``."""
     starts = {0, *(i + 1 for i, word in enumerate(line) if word in ("astraflow_runtime", "*"))}
-    return any(line[start : start + len(command)] == command for start in starts)
+    given = {tuple(line[start : start + count]) for start in starts for count in (1, 2, 3)}
+    return {COMMAND_OF[words] for words in given & COMMAND_OF.keys()}
 
 
 def exercised() -> set[str]:
     """The commands that some test gives to the command line."""
-    given = [line for file in TESTS for line in lines_given(tree_of(file))]
-    return {path for path in COMMANDS if any(begins(line, path.split()) for line in given)}
+    given = (line for file in TESTS for line in lines_given(tree_of(file)))
+    return {command for line in given for command in begun(line)}
 
 
 def test_every_command_has_a_test() -> None:
@@ -126,8 +127,7 @@ def test_a_command_line_is_recognised_where_tests_write_one() -> None:
         "main(['config', *words])\n"
         "told('show', 'run.toml')\n"
     )
-    given = list(lines_given(ast.parse(source)))
-    found = {path for path in COMMANDS if any(begins(line, path.split()) for line in given)}
+    found = {command for line in lines_given(ast.parse(source)) for command in begun(line)}
     assert found == {
         *("plugins", "plugins why", "run", "report", "trainer"),
         *("config", "config show"),

@@ -75,12 +75,13 @@ def test_the_cost_of_a_test_and_its_processes_is_measured(
     pytester.makeconftest(f"""
         import durations, pathlib, recorder
         durations.RECORD, durations.ROOT = pathlib.Path({str(record)!r}), pathlib.Path({str(pytester.path)!r})
+        durations.LEAST, durations.STEP = {{"files": 0.1, "tests": 0.3}}, 0.1
         def pytest_configure(config): config.pluginmanager.register(recorder.Recorder())
     """)
     pytester.makepyfile(
         test_costly="""
         import subprocess, sys
-        BURN = "import time\\nwhile time.process_time() < 1.1: pass"
+        BURN = "import time\\nwhile time.process_time() < 0.4: pass"
         def test_itself(): subprocess.run([sys.executable, "-S", "-c", BURN], check=True)
         def test_another(): pass
         """
@@ -94,7 +95,7 @@ def test_the_cost_of_a_test_and_its_processes_is_measured(
     measured = durations.read()
     assert measured["tests"].keys() == {"test_costly.py::test_itself"}
     assert (
-        1.0
+        0.4
         <= measured["tests"]["test_costly.py::test_itself"]
         <= measured["files"]["test_costly.py"]
         < 5

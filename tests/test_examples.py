@@ -6,11 +6,13 @@ import json
 import os
 import re
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from agent_clients.environment import CLIENTS, interpreter_with
 
 from astraflow_testing.runs import EndedCommand, User, live_processes
 
@@ -114,6 +116,48 @@ def test_an_agent_plays_the_episodes(user: User) -> None:
     ended = user.astraflow("run", EXAMPLES / "agent.toml", *arguments, deadline_s=280)
     assert ended.exit_code == 0, ended.text
     assert ended.summary["steps"] == 3 and "agent_calls 1.000" in ended.text
+
+
+@pytest.mark.backend
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_an_agent_that_is_a_service_plays_the_episodes(user: User) -> None:
+    command = [
+        interpreter_with(CLIENTS),
+        str(EXAMPLES / "agent" / "service.py"),
+        "0",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as service:
+        try:
+            assert service.stdout is not None
+            url = service.stdout.readline().strip()
+            overrides = [
+                "run.steps=3",
+                f"workflow.url={url}",
+                "eval.sets.held_out.size=8",
+                *(f"policies.solver.{key}" for key in TABLE),
+            ]
+            arguments = [part for override in overrides for part in ("--set", override)]
+            file = EXAMPLES / "agent_service.toml"
+            ended = user.astraflow("run", file, *arguments, deadline_s=600)
+        finally:
+            service.kill()
+    assert ended.exit_code == 0, ended.text
+    assert ended.summary["steps"] == 3 and "agent_calls 1.000" in ended.text
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_sums_are_compared_as_mathematics(user: User) -> None:
+    """Two parts of one file, and a rubric whose parts are shown."""
+    overrides = ["run.steps=3", *(f"policies.solver.{key}" for key in TABLE)]
+    arguments = [part for override in overrides for part in ("--set", override)]
+    ended = user.astraflow("run", EXAMPLES / "math.toml", *arguments, deadline_s=280)
+    assert ended.exit_code == 0, ended.text
+    assert ended.summary["steps"] == 3 and ended.summary["failed"] == 0
+    assert "not held out" not in ended.text
+    assert re.search(r"episodes +right [\d.]+, form [\d.]+, length -[\d.]+", ended.text), ended.text
+    assert user.left_running() == []
 
 
 SPOKEN = quote("".join(map(chr, range(32, 127))) + "\n", safe="")

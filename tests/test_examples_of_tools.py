@@ -1,4 +1,4 @@
-"""The examples in which policies call tools and play environments, with a table in the place of a model."""
+"""The examples in which policies call tools, write programs and play environments, with a table in the place of a model."""
 
 from __future__ import annotations
 
@@ -57,3 +57,42 @@ def test_a_policy_is_offered_tools(user: User) -> None:
     )
     ended = run(user, "tools.toml", "solver", overrides=overrides)
     assert "agent_calls 1.000" in ended.text
+
+
+def test_programs_are_tested_in_the_sandbox(user: User) -> None:
+    overrides = (
+        f"policies.solver.model={MODEL}&context=4096&alphabet={PRINTABLE}",
+        "sampling.max_tokens=8",
+        "raas.max_concurrent_episodes=32",
+    )
+    ended = run(user, "code.toml", "solver", overrides=overrides)
+    assert ended.summary["eval_last"] == 0 and ended.summary["tokens_trained"] > 0, ended.summary
+    assert user.left_running() == []
+
+
+def test_sql_is_written(user: User) -> None:
+    overrides = ("eval.sets.held_out.size=4", "raas.max_concurrent_episodes=16")
+    ended = run(user, "sql.toml", "solver", overrides=overrides)
+    assert "executed" in ended.text and ended.summary["tokens_trained"] > 0
+
+
+# A table that knows no question is to play worlds of language through the whole services.
+WORLDS = {
+    "search_qa": ("prompts={ use = 'invented_facts', people = 20, size = 8 }", "searches"),
+    "shop": ("prompts={ use = 'shop_goals', products = 20, size = 8 }", "bought"),
+    "household": ("prompts={ use = 'household_tasks', objects = 2, size = 8 }", "moves"),
+}
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_a_world_of_language_is_played(user: User, name: str) -> None:
+    prompts, metric = WORLDS[name]
+    overrides = (
+        f"policies.player.model={MODEL}&context=4096&alphabet={PRINTABLE}",
+        prompts,
+        f"workflow.environment={{ use = '{name}', turns = 2 }}",
+        f"eval.sets.held_out={prompts.removeprefix('prompts=')}",
+        "sampling.max_tokens=4",
+        "raas.max_concurrent_episodes=16",
+    )
+    assert metric in run(user, "environment.toml", "player", overrides=overrides).text

@@ -42,7 +42,8 @@ PARTS: dict[str, dict[str, set[str]]] = {
     "runtime": {
         **{part: set() for part in SHARED},
         "device_turn": {"file_lock"},
-        "manifest": {"launch", "cli"},  # as strings
+        "published": set(),
+        "manifest": {"launch", "cli", "published"},  # as strings
         **dict.fromkeys(SERVICES, SHARED),
         "launch": SHARED | SERVICES,
         "preflight": SHARED | SERVICES,

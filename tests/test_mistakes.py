@@ -67,26 +67,31 @@ def test_a_port_in_use_is_named(user: User) -> None:
     assert "--resume" not in ended.text
 
 
-def test_a_run_directory_that_cannot_be_written_is_named(user: User) -> None:
+def test_a_run_directory_that_cannot_be_written_is_named(
+    user: User, run_here: Callable[..., EndedCommand]
+) -> None:
     path = user.write("taken", "a file")
-    refused(user, user.run_table(f"run.directory='{path}'"), str(path))
+    refused(user, run_here(f"run.directory='{path}'"), str(path))
 
 
-def jsonl(user: User, text: str) -> EndedCommand:
-    path = user.write("train.jsonl", text)
-    config = TABLE_RUN.replace('use = "digits"\ndigits = 2', f'use = "jsonl"\npath = "{path}"')
-    return user.run_table(config=config)
+def test_an_empty_or_malformed_data_set_is_named_with_its_line(
+    user: User, run_here: Callable[..., EndedCommand]
+) -> None:
+    def jsonl(text: str) -> EndedCommand:
+        path = user.write("train.jsonl", text)
+        reads = f'use = "jsonl"\npath = "{path}"'
+        return run_here(config=TABLE_RUN.replace('use = "digits"\ndigits = 2', reads))
+
+    refused(user, jsonl(""), "train.jsonl")
+    refused(user, jsonl('{"prompt": "1=", "answer": "2"}\n{"prompt": \n'), "train.jsonl:2")
+    refused(user, jsonl('{"prompt": "1="}\n'), "train.jsonl:1", "answer")
+    refused(user, run_here("prompts.use='jsonl'", "prompts.path='none.jsonl'"), "none.jsonl")
 
 
-def test_an_empty_or_malformed_data_set_is_named_with_its_line(user: User) -> None:
-    refused(user, jsonl(user, ""), "train.jsonl")
-    refused(user, jsonl(user, '{"prompt": "1=", "answer": "2"}\n{"prompt": \n'), "train.jsonl:2")
-    refused(user, jsonl(user, '{"prompt": "1="}\n'), "train.jsonl:1", "answer")
-    refused(user, user.run_table("prompts.use='jsonl'", "prompts.path='none.jsonl'"), "none.jsonl")
-
-
-def test_max_tokens_over_the_context_are_named(user: User) -> None:
-    refused(user, user.run_table("sampling.max_tokens=1000"), "max_tokens", "1000", "128 tokens")
+def test_max_tokens_over_the_context_are_named(
+    user: User, run_here: Callable[..., EndedCommand]
+) -> None:
+    refused(user, run_here("sampling.max_tokens=1000"), "max_tokens", "1000", "128 tokens")
     assert not (user.directory / "runs").exists()
 
 

@@ -19,6 +19,7 @@ NEEDED = {
     "wire",
     "weights",
     "engine_host",
+    "gateway",
     "environments",
     "tiny_model",
     "runtime",

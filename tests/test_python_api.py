@@ -27,6 +27,7 @@ def run_script(user: User, script: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_reward_and_a_workflow_of_ones_own(user: User) -> None:
     user.write("table.toml", TABLE_RUN)
     code, output = run_script(

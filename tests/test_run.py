@@ -72,7 +72,13 @@ def test_a_run_leaves_what_it_promises(first_run: tuple[User, EndedCommand]) -> 
     assert [line["step"] for line in lines if "step" in line] == list(range(1, 9))
     evaluated = [line["eval"]["version"] for line in lines if "eval" in line]
     assert evaluated == [0, 4, 8]
-    for name in ("config.toml", "plugins.json", "logs", "models/solver/model.safetensors"):
+    for name in (
+        "config.toml",
+        "plugins.json",
+        "logs",
+        "curves.png",
+        "models/solver/model.safetensors",
+    ):
         assert (directory / name).exists(), name
     assert list((directory / "checkpoints" / "solver").iterdir())
     assert oct((directory / "token").stat().st_mode & 0o777) == "0o600"

@@ -1,7 +1,25 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import durations
 import pytest
-from scheduling import ByPackage
+from scheduling import ByPackage, LongestFirst
+
+
+class Worker:
+    """What a scheduler knows of a worker that has collected its tests."""
+
+    shutting_down = False
+
+    def __init__(self) -> None:
+        self.given: list[int] = []
+
+    def send_runtest_some(self, indexes: list[int]) -> None:
+        self.given += indexes
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
 
 
 @pytest.mark.parametrize(
@@ -18,3 +36,22 @@ from scheduling import ByPackage
 def test_tests_of_a_package_stay_together_and_others_by_file(test: str, scope: str) -> None:
     scheduler = ByPackage.__new__(ByPackage)  # one that was set up needs workers
     assert scheduler._split_scope(test) == scope
+
+
+def test_files_recorded_as_longest_are_dealt_out_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    tests = ["a.py::one", "b.py::one", "b.py::two", "c.py::one", "d.py::one", "d.py::two"]
+    record = {"files": {"b.py": 2.0, "d.py": 9.0, "gone.py": 20.0}, "tests": {}}
+    monkeypatch.setattr(durations, "read", lambda: record)
+    options = SimpleNamespace(loadscopereorder=False)
+    config = SimpleNamespace(option=options, getvalue=lambda name: ["popen"])
+    scheduler, worker = LongestFirst(config), Worker()
+
+    scheduler.add_node(worker)
+    scheduler.add_node_collection(worker, tests)
+    scheduler.schedule()
+    while len(worker.given) < len(tests):
+        for index in list(worker.given):
+            scheduler.mark_test_complete(worker, index)
+
+    given = [tests[index] for index in worker.given]
+    assert given == [*tests[4:], *tests[1:3], tests[0], tests[3]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dev
 import pytest
 import uv_settings
-from workspace import ROOT
+from workspace import ROOT, metadata_of, required
 
 ALWAYS = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_SYSTEM_CERTS": "1"}
 
@@ -55,3 +55,24 @@ def test_an_example_is_run_with_every_plugin_installed(
 ) -> None:
     monkeypatch.chdir(ROOT)
     assert dev.profile_of(arguments) == profile
+
+
+def _run_requirements(package: dev.Package) -> set[str]:
+    project = metadata_of(package.path)["project"]
+    extras = project.get("optional-dependencies", {})
+    return required([*project.get("dependencies", ()), *extras.get("runtime", ())])
+
+
+def test_what_the_quickstart_installs_needs_no_other_package_of_the_workspace() -> None:
+    """A package that is not published could come from nowhere else."""
+    packages = dev.packages()
+    names = {package.name for package in packages}
+    installed = {package.name for package in packages if package.quickstart}
+    assert installed
+    lacking = {
+        f"{package.name} needs {name}: set [tool.astraflow] quickstart there"
+        for package in packages
+        if package.quickstart
+        for name in _run_requirements(package) & names - installed
+    }
+    assert not lacking, "\n".join(sorted(lacking))

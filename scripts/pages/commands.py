@@ -61,7 +61,7 @@ those. `astraflow config explain` tells what a key means, `astraflow trace` what
 | 0 | done |
 | 1 | a run that started has failed |
 | 2 | something that you can fix: the message names what is wrong, what was expected and what to do |
-| 3 | `astraflow raas` alone: the dataflow does not take it in, as when another RaaS has its name; nobody needs to start it again |
+| 3 | `astraflow raas` alone: the dataflow does not take it in, as when another RaaS has its name; do not restart it |
 | 130 | interrupted by Ctrl-C |
 | 143 | interrupted by SIGTERM, or by SIGHUP: the terminal or the connection of ssh was closed. `nohup` keeps a run going |
 

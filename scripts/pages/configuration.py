@@ -40,7 +40,9 @@ of yours (lower-case letters, digits and underscores, a letter first), `N` for a
   before, one that names the same component keeps its other keys, and the head of the run says which.
 - `"none"` switches a key off of which the type says so, over a default or over a file that is extended: TOML has no
   null. Where 0 switches off, the key says that.
-- `--set run.steps=10` overrides one value, `--set policies.solver.data.0.use=…` one inside a list.
+- `--set run.steps=10` overrides one value, `--set policies.solver.data.0.use=…` one inside a list. One that names another component
+  (`--set policies.solver.engine.use=vllm`) leaves out the keys of the one before, and the head of the run says which. Keys of
+  every engine, trainer and prompt source, such as `replicas`, `devices`, `ranks` and `shuffle`, stay, but `python` does not.
 - Relative paths start from the folder of the file that sets them, those of `--set` from where you are. The module of a
   `module:attr` is looked for as Python does, then in the folder of the file that names it, then where you are. A run's
   own `config.toml` has absolute paths, so that it continues from anywhere.

@@ -1,4 +1,4 @@
-"""docs/distributions.md and the core's table of them: which distribution provides what."""
+"""docs/distributions.md and the runtime's index of them: which distribution provides what."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ A `Failure` is `kind`, `message` and `where` (`file:line`). The caller gets it b
 {", ".join(code(kind) for kind in protocol.KNOWN)} as such, any other as `EngineError`. A host that ends, or does not
 answer a `ping`, makes every call under way end with `HostGone`; a call without an answer by its deadline
 ends with `DeadlineExceeded`. In both cases the host is restarted. No deadline of a call counts the time in which
-somebody has stopped the host (SIGSTOP); it is waited for, five times `run.deadline_s` at most.
+the host has been stopped (SIGSTOP); it is waited for, five times `run.deadline_s` at most.
 """,
     )
 

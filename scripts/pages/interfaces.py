@@ -9,7 +9,7 @@ from pathlib import Path
 import dev
 
 from astraflow_core.hookspecs import PROJECT
-from astraflow_core.installed.discovery import RUNTIME
+from astraflow_core.installed.entry_points import RUNTIME
 from pages.markdown import page
 from pages.workspace_catalog import catalog
 

@@ -91,12 +91,19 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "astraflow_wire.host.parent",
         "astraflow_wire.host.worker_channel",
     ),
+    "Environments": (
+        "astraflow_environments.actions",
+        "astraflow_environments.tasks",
+    ),
     "Workflows that play environments": (
         "astraflow_environments.keys",
         "astraflow_environments.pool",
     ),
     "Workflows and rewards that run programs": (
+        "astraflow_wire.host.reaped_processes",
+        "astraflow_wire.host.reaper",
         "astraflow_sandbox.code_runner",
+        "astraflow_sandbox.config",
         "astraflow_sandbox.subprocess_runner",
     ),
     "Tests": (

@@ -13,10 +13,12 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -95,15 +97,22 @@ def is_assertion(message: str) -> bool:
     return message.startswith(("AssertionError", "Failed", "assert "))
 
 
+def selected(items: Iterable[Any]) -> list[Path]:
+    """The files of the tests that pytest was asked for, the last by name first."""
+    specs = [spec for item in items if (spec := getattr(item, "callspec", None)) is not None]
+    return sorted({spec.params["file"] for spec in specs if "file" in spec.params}, reverse=True)
+
+
 @pytest.fixture(scope="module")
 def running(
-    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[Path, Future[dict[str, Outcome]]]]:
-    """The files, two at a time, since some mostly wait; the longest, which is the last by name, first."""
+    """The selected files, two at a time, since some mostly wait; the longest, which is the last by name, first."""
     reports = tmp_path_factory.mktemp("mutants")
+    items = [item for item in request.session.items if item.path == request.path]
     with ThreadPoolExecutor(2) as pool:
         yield {
-            file: pool.submit(run, file, reports / f"{file.stem}.xml") for file in reversed(FILES)
+            file: pool.submit(run, file, reports / f"{file.stem}.xml") for file in selected(items)
         }
         pool.shutdown(cancel_futures=True)
 
@@ -141,3 +150,12 @@ def test_every_mutant_fails_and_the_healthy_passes(
 
 def test_there_are_mutants() -> None:
     assert FILES, f"no mutants_*.py in {HERE}"
+
+
+def test_only_the_selected_kinds_run(request: pytest.FixtureRequest) -> None:
+    engine, reward = HERE / "mutants_engine.py", HERE / "mutants_reward.py"
+    chosen = [
+        SimpleNamespace(callspec=SimpleNamespace(params={"file": f})) for f in (engine, reward)
+    ]
+    assert selected([*chosen, request.node]) == [reward, engine]
+    assert selected([request.node]) == []

@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from astraflow_runtime.cli import main
+from astraflow_runtime.raas.episodes import dry_process
 from astraflow_testing.runs import TABLE_RUN
 from astraflow_testing.table import POSITIONS
 from astraflow_tiny_model.folder import ALPHABET, write_tiny_model
@@ -68,6 +69,8 @@ def doctor(
     path = [str(HERE), str(MUTANTS), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
     monkeypatch.chdir(tmp_path)
+    # As in the command; a worker of pytest has threads, and a dry call would take a new interpreter.
+    monkeypatch.setattr(dry_process, "_may_fork", lambda: True)
     return Doctor(tmp_path, capsys)
 
 

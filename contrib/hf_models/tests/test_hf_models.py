@@ -17,7 +17,6 @@ from local_hub import Hub
 from astraflow_contrib_hf_models.manifest import astraflow_resolve_model
 from astraflow_core.errors import PreflightError
 
-pytest.importorskip("huggingface_hub")
 pytestmark = pytest.mark.timeout(120)
 
 OLD, NEW = "a" * 40, "b" * 40

@@ -15,6 +15,7 @@ from astraflow_contrib_doctor import command, preflight
 from astraflow_contrib_doctor.finding import Finding
 from astraflow_core.config.load import load_config
 from astraflow_runtime.cli import main
+from astraflow_runtime.raas.episodes import dry_process
 from astraflow_runtime.raas.episodes.dry_process import BLOCKS, VARIABLE
 from astraflow_tiny_model.folder import write_tiny_model
 
@@ -27,7 +28,9 @@ def findings(
 
 
 @pytest.fixture
-def sound(site: Any, run_file: Path) -> str:
+def sound(site: Any, run_file: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    # As in the command; a worker of pytest has threads, and a dry call would take a new interpreter.
+    monkeypatch.setattr(dry_process, "_may_fork", lambda: True)
     write_tiny_model(run_file.parent / "model", hidden=8, layers=1, heads=2, kv_heads=1)
     run_file.write_text(run_file.read_text().replace("nowhere:x", "model"))
     run_file.write_text(

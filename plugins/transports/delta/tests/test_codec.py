@@ -218,6 +218,7 @@ def test_widths_are_those_of_the_narrowest_tensor_in_a_block() -> None:
     assert block_widths(tensors[:1], 4607, 2048) == [4, 4, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)  # it compiles
 def test_after_a_rehearsal_nothing_is_left_to_compile() -> None:
     codec = numba()

@@ -52,9 +52,8 @@ def of_plugins(catalog: Catalog) -> Iterator[Finding]:
         subject = f"plugin {plugin.name}"
         release = f"{plugin.distribution} {plugin.version}"
         missing = missing_runtime(plugin.metadata)
-        if plugin.is_slow and plugin.healthy:
-            fix = AUTHORS.format(who=plugin.distribution)
-            yield Finding("warning", subject, slow_manifest(plugin), fix)
+        if plugin.healthy and (slow := slow_manifest(plugin)):
+            yield Finding("warning", subject, slow, AUTHORS.format(who=plugin.distribution))
         if plugin.state is State.DISABLED:
             yield Finding("ok", subject, f"{release}, not imported: {plugin.problem}")
         elif not plugin.healthy:

@@ -94,7 +94,7 @@ def _greedy(where: str, once: Sequence[MeasuredRow], again: Sequence[MeasuredRow
             "warning",
             f"{where} greedy",
             f"{other} of {len(once)} prompts were continued otherwise when asked again at temperature 0",
-            "verdicts of this engine are not repeatable: its kernels depend on the batch, or somebody else serves "
+            "verdicts of this engine are not repeatable: its kernels depend on the batch, or another process serves "
             "another model at this address",
             figures,
         )

@@ -118,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
     from astraflow_contrib_eval import report
     from astraflow_contrib_eval.figures import compared
     from astraflow_contrib_eval.rollouts import RolloutFile
-    from astraflow_contrib_eval.session import EvalSession, named, read_document
+    from astraflow_contrib_eval.session import eval_session, named, read_document
     from astraflow_runtime.cli.output import print_json
 
     if arguments.tokens and arguments.rollouts is None:
@@ -129,15 +129,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json not in (None, "-"):
         _check_writable(Path(arguments.json))
     with ExitStack() as stack:
-        one = stack.enter_context(EvalSession(given, wanted, options, chosen, arguments.limit))
+        one = stack.enter_context(eval_session(given, wanted, options, chosen, arguments.limit))
         theirs = another = None
         if other is not None and Path(other).is_file():
             theirs = read_document(Path(other), one.sets)
         elif other is not None:
             name, version = _at(other)
+            session = eval_session(name, version, options, tuple(one.sets), arguments.limit)
             with named("--compare"):
-                another = EvalSession(name, version, options, tuple(one.sets), arguments.limit)
-            stack.enter_context(another)
+                another = stack.enter_context(session)
         file = None
         if arguments.rollouts is not None:
             file = stack.enter_context(RolloutFile(arguments.rollouts, arguments.tokens))
@@ -192,7 +192,7 @@ def _subject(arguments: argparse.Namespace) -> tuple[str | None, WantedVersion]:
 
 
 def _at(text: str) -> tuple[str, WantedVersion]:
-    """A run and its version; a path that is there is taken as it is."""
+    """A run and its version; an existing path is taken as it is."""
     match = None if Path(text).exists() else _AT.fullmatch(text)
     if match is None:
         return text, _wanted(None)

@@ -1,4 +1,4 @@
-"""Plays all episodes of an evaluation, until they are done or somebody stops it."""
+"""Plays all episodes of an evaluation, until they are done or it is interrupted."""
 
 from __future__ import annotations
 

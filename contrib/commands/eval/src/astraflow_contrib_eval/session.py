@@ -6,9 +6,8 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from astraflow_contrib_eval.evaluation import SetEpisodes, evaluate
@@ -33,41 +32,16 @@ _LAST_LINES = 12
 
 
 class EvalSession:
-    """An evaluation on the sets ``chosen`` (all for none), of which all that was asked for is there. Its folder is gone
-    when the context is left."""
+    """An evaluation of ``subject`` on ``sets``, in a folder of its own."""
 
     def __init__(
-        self,
-        given: str | None,
-        wanted: WantedVersion,
-        options: Options,
-        chosen: Sequence[str],
-        limit: int | None,
+        self, folder: Path, subject: EvaluationSubject, sets: dict[str, SetEpisodes]
     ) -> None:
-        parent = Path(tempfile.gettempdir())
-        remove_orphans(parent, _PREFIX)
-        self._folder = PrivateFolder(parent, _PREFIX)
-        try:
-            self._subject = find_subject(given, wanted, options, self._folder.path)
-            self.sets = _sets(self._subject, chosen, limit)
-        except BaseException:
-            self._folder.close()
-            raise
-
-    def __enter__(self) -> EvalSession:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._folder.close()
+        self._folder, self._subject, self.sets = folder, subject, sets
 
     def play(self, rollouts: RolloutFile | None) -> tuple[dict[str, Any], int]:
         """Its document, and the signal that ended it early, if one did. What its processes say is shown if it fails."""
-        log, subject, sets = self._folder.path / "said.log", self._subject, self.sets
+        log, subject, sets = self._folder / "said.log", self._subject, self.sets
         try:
             with said_to(log) as terminal:
                 configure_logging(NAME)
@@ -91,6 +65,23 @@ class EvalSession:
             lines = "".join(f"\n  {line}" for line in said[-_LAST_LINES:])
             raise RunFailed(f"{error}{lines and '; last lines:'}{lines}") from error
         return document(result), result.interrupted
+
+
+@contextmanager
+def eval_session(
+    given: str | None,
+    wanted: WantedVersion,
+    options: Options,
+    chosen: Sequence[str],
+    limit: int | None,
+) -> Iterator[EvalSession]:
+    """An evaluation on the sets ``chosen`` (all for none), once everything that was asked for has been found. Its folder is
+    removed on leaving."""
+    parent = Path(tempfile.gettempdir())
+    remove_orphans(parent, _PREFIX)
+    with closing(PrivateFolder(parent, _PREFIX)) as folder:
+        subject = find_subject(given, wanted, options, folder.path)
+        yield EvalSession(folder.path, subject, _sets(subject, chosen, limit))
 
 
 @contextmanager

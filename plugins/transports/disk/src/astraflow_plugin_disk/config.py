@@ -27,10 +27,10 @@ class DiskConfig(ConfigModel):
     )
     give_up_after_s: Annotated[float, Field(ge=0)] = Field(
         5.0,
-        description="How long a manifest may take to appear that nobody is writing (caches of NFS).",
+        description="How long to wait for a manifest that is not being written to appear (NFS caches).",
     )
     keep: bool = Field(
-        False, description="Leave the versions held at the end, for whoever carries them on."
+        False, description="Keep the held versions at the end, for a process that forwards them."
     )
 
     @field_validator("url")
