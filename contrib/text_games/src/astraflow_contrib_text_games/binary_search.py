@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from astraflow_contrib_text_games.game import MoveResult, TextGame, tool
+from astraflow_contrib_text_games.game import MoveResult, TextGame
+from astraflow_environments.actions import tool
 
 _RULES = "I think of a number from 1 to {highest}. Find it in {turns} guesses. {how}"
 _HOW = {

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from astraflow_contrib_text_games.config import GameConfig
 from astraflow_core.errors import UserError
 from astraflow_core.types import Action, ComponentContext, Observation, Outcome, Prompt
+from astraflow_environments.actions import Messages, said
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class TextGame(ABC):
                 f"prompt {task.id!r} is no level of this game: {error} is missing or wrong; the prompt source "
                 "'game_levels' makes levels"
             ) from error
-        return self._observation(({"role": "user", "content": text},))
+        return self._observation(said(None, text))
 
     async def step(self, action: Action) -> Observation:
         """Make a move; what is no move costs a turn as well."""
@@ -78,7 +79,7 @@ class TextGame(ABC):
         outcome = Outcome.FINISHED if won else Outcome.TRUNCATED if self.left == 0 else None
         text = told.text if self.terse or outcome else f"{told.text} Turns left: {self.left}."
         reward = told.progress if self._config.step_rewards else float(won)
-        return self._observation(self._messages(action, text), reward, outcome)
+        return self._observation(said(action, text), reward, outcome)
 
     async def close(self) -> None:
         """The episode is over; there is nothing to free."""
@@ -98,19 +99,9 @@ class TextGame(ABC):
         except (KeyError, ValueError) as error:
             return MoveResult(f"No such call of {call.name!r}: {error}.")
 
-    def _messages(self, action: Action, text: str) -> tuple[dict[str, Any], ...]:
-        if not action.calls:
-            return ({"role": "user", "content": text},)
-        # A turn is one move: further calls are answered, since a conversation needs that, and not made.
-        told = [text] + ["Not done: one call in a turn."] * (len(action.calls) - 1)
-        return tuple(
-            {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": said}
-            for call, said in zip(action.calls, told, strict=True)
-        )
-
     def _observation(
         self,
-        messages: tuple[dict[str, Any], ...],
+        messages: Messages,
         reward: float = 0.0,
         outcome: Outcome | None = None,
     ) -> Observation:
@@ -125,23 +116,6 @@ class TextGame(ABC):
             if outcome is None
             else {"won": float(won), "moves": float(self.turns - self.left)},
         )
-
-
-def tool(name: str, description: str, **parameters: dict[str, Any]) -> dict[str, Any]:
-    """A tool whose parameters are all required."""
-    return {
-        "type": "function",
-        "function": {
-            "name": name,
-            "description": description,
-            "parameters": {
-                "type": "object",
-                "properties": parameters,
-                "required": list(parameters),
-                "additionalProperties": False,
-            },
-        },
-    }
 
 
 def halvings(count: int) -> int:

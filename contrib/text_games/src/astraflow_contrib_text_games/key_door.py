@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from astraflow_contrib_text_games.game import MoveResult, TextGame, tool
+from astraflow_contrib_text_games.game import MoveResult, TextGame
+from astraflow_environments.actions import tool
 
 WORDS = {"l": "left", "r": "right", "t": "take", "o": "open"}
 _RULES = (

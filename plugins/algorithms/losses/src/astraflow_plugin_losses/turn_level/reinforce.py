@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
 from astraflow_core.config.or_none import OrNone
@@ -18,7 +17,6 @@ from astraflow_plugin_losses.config import (
 )
 from astraflow_plugin_losses.normalization import Epsilon, Floats, whiten
 from astraflow_plugin_losses.turn_level.turn_loss import TurnClipConfig, TurnLoss
-from astraflow_plugin_losses.turn_level.turns import TurnTable
 
 
 class ReinforceConfig(WhitenConfig, TurnClipConfig):
@@ -56,15 +54,11 @@ class Reinforce(TurnLoss[ReinforceConfig]):
     log-ratios within ±20, token mean. Metrics as of ``grpo``, and ``turns_rewarded``.
     """
 
-    NAME, SHARE = "reinforce", "turns_rewarded"
+    NAME = "reinforce"
     LACKS = (
         "earned a reward of its own, so that only outcomes are discounted: where turns earn something, the workflow is to "
         "say so (Sequence.turn_rewards), as the workflow `environment` does"
     )
-
-    @staticmethod
-    def _given(table: TurnTable) -> npt.NDArray[np.bool_]:
-        return np.asarray(table.earned != 0)
 
     def _advantages(self, batch: Batch) -> Floats:
         config = self._config

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
 from astraflow_core.types import Batch
@@ -16,7 +14,6 @@ from astraflow_plugin_losses.config import (
 )
 from astraflow_plugin_losses.normalization import Floats
 from astraflow_plugin_losses.turn_level.turn_loss import TurnClipConfig, TurnLoss
-from astraflow_plugin_losses.turn_level.turns import TurnTable
 
 
 class TurnGrpoConfig(TurnClipConfig):
@@ -55,15 +52,11 @@ class TurnGrpo(TurnLoss[TurnGrpoConfig]):
     normalised ones. Token mean. Metrics as of ``grpo``, and ``turns_rewarded``.
     """
 
-    NAME, SHARE = "turn_grpo", "turns_rewarded"
+    NAME = "turn_grpo"
     LACKS = (
         "earned a reward of its own, so that only outcomes are compared: the workflow is to say what each turn earned "
         "(Sequence.turn_rewards), as the workflow `environment` does"
     )
-
-    @staticmethod
-    def _given(table: TurnTable) -> npt.NDArray[np.bool_]:
-        return np.asarray(table.earned != 0)
 
     def _advantages(self, batch: Batch) -> Floats:
         config = self._config

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from abc import abstractmethod
 from typing import ClassVar, TypeVar
 
 import numpy as np
@@ -29,7 +28,7 @@ class TurnLoss(ClippedLoss[C]):
     the algorithm is there for; the first batch without any of it is warned of, once."""
 
     NAME: ClassVar[str]
-    SHARE: ClassVar[str]
+    SHARE: ClassVar[str] = "turns_rewarded"
     LACKS: ClassVar[str]
     """What is amiss without it, and what a workflow is to give."""
 
@@ -38,9 +37,9 @@ class TurnLoss(ClippedLoss[C]):
         self._warned = False
 
     @staticmethod
-    @abstractmethod
     def _given(table: TurnTable) -> npt.NDArray[np.bool_]:
-        """Whether each turn has it, bool ``[K]``."""
+        """Whether each turn has it, bool ``[K]``: a reward of its own, unless a subclass says otherwise."""
+        return np.asarray(table.earned != 0)
 
     def _table(self, batch: Batch) -> TurnTable:
         """The turns of ``batch``, of which the log is told if a workflow gave nothing for them."""
