@@ -104,6 +104,7 @@ def test_a_model_is_fetched_once_and_pinned_to_its_commit(user: User) -> None:
     assert user.hub.asked == [], "what is whole in the cache needs no network"
 
 
+@pytest.mark.slow
 def test_what_a_run_began_with_stays_when_the_branch_moves(user: User) -> None:
     (old, pinned), _ = user.resolve("hf:ada/tiny@v1")
     assert pinned == f"hf:ada/tiny@{OLD}"
@@ -147,6 +148,7 @@ def test_a_wrong_name_and_a_wrong_revision_are_named(user: User) -> None:
         assert f"it has no revision '{revision}'; {user.hub.url}/ada/tiny/tree/main lists" in error
 
 
+@pytest.mark.slow
 def test_a_gated_model_needs_its_terms_accepted(user: User) -> None:
     user.hub.gated, user.hub.token = {"ada/tiny"}, "hf_secret"
     error, said = user.resolve("hf:ada/tiny")
@@ -173,6 +175,7 @@ def test_without_a_network_the_cache_is_used_and_its_lack_is_told(user: User) ->
     assert again == found
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told_before_and_during_a_download(user: User) -> None:
     small = "import shutil; shutil.disk_usage = lambda path: shutil._ntuple_diskusage(9, 9, 1000)"
     error, _ = user.resolve("hf:ada/tiny", small)

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 _PROGRAM = """
 import importlib, json, sys
@@ -45,7 +45,7 @@ class Imported:
     error: str = ""
 
 
-@lru_cache(maxsize=64)
+@cache
 def probe(manifest: str) -> Imported:
     """Import ``manifest`` in a new process with this one's ``sys.path``."""
     path = os.pathsep.join(entry for entry in sys.path if entry)
