@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+from at_most import AtMost
 
 from astraflow_core.types import Verdict
 from astraflow_runtime.dataflow.journal.journal import Journal
@@ -32,22 +33,6 @@ class Follower:
 
     def load_state_dict(self, state):
         raise AssertionError("a journal restores a policy by its calls")
-
-
-class AtMost:
-    """Wants two prompts under way at most."""
-
-    def __init__(self):
-        self.under_way = 0
-
-    def on_admitted(self, prompt):
-        self.under_way += 1
-
-    def on_ended(self, prompt, outcome):
-        self.under_way -= 1
-
-    def hold(self):
-        return self.under_way >= 2
 
 
 class Never:

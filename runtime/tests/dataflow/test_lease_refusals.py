@@ -2,23 +2,9 @@
 
 from __future__ import annotations
 
+from at_most import AtMost
+
 from astraflow_runtime.dataflow.tasks.lease_refusals import lease_refusal
-
-
-class AtMost:
-    """Wants two prompts under way at most."""
-
-    def __init__(self):
-        self.under_way = 0
-
-    def on_admitted(self, prompt):
-        self.under_way += 1
-
-    def on_ended(self, prompt, outcome):
-        self.under_way -= 1
-
-    def hold(self):
-        return self.under_way >= 2
 
 
 class Odd:
