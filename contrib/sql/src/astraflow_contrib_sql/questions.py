@@ -166,11 +166,18 @@ def _most_frequent(generator: random.Random, schema: Schema) -> Made:
     )
 
 
-def _across(generator: random.Random, schema: Schema) -> Made:
-    pair = schema.joined(generator)
-    if pair is None:
-        return None
-    child, parent = pair
+def _of_two_tables(make: Callable[[random.Random, Table, Table], Made]) -> Template:
+    """A template of a table and the one that it refers to; nothing is made where no table refers to another."""
+
+    def template(generator: random.Random, schema: Schema) -> Made:
+        pair = schema.joined(generator)
+        return None if pair is None else make(generator, *pair)
+
+    return template
+
+
+@_of_two_tables
+def _across(generator: random.Random, child: Table, parent: Table) -> Made:
     words, condition = _condition(generator, parent)
     one, other = generator.choice(list(child.columns)), next(iter(parent.columns))
     return (
@@ -185,11 +192,8 @@ def _across(generator: random.Random, schema: Schema) -> Made:
     )
 
 
-def _per_parent(generator: random.Random, schema: Schema) -> Made:
-    pair = schema.joined(generator)
-    if pair is None:
-        return None
-    child, parent = pair
+@_of_two_tables
+def _per_parent(generator: random.Random, child: Table, parent: Table) -> Made:
     label = next(iter(parent.columns))
     numbers = child.of_kind(range)
     choices = [("number of rows", f"count({child.name}.id)")]
@@ -207,11 +211,8 @@ def _per_parent(generator: random.Random, schema: Schema) -> Made:
     )
 
 
-def _without(generator: random.Random, schema: Schema) -> Made:
-    pair = schema.joined(generator)
-    if pair is None:
-        return None
-    child, parent = pair
+@_of_two_tables
+def _without(generator: random.Random, child: Table, parent: Table) -> Made:
     words, condition = _condition(generator, child)
     label = next(iter(parent.columns))
     return (
@@ -220,11 +221,10 @@ def _without(generator: random.Random, schema: Schema) -> Made:
     )
 
 
-def _above_average(generator: random.Random, schema: Schema) -> Made:
-    pair = schema.joined(generator)
-    if pair is None or not (numbers := pair[0].of_kind(range)):
+@_of_two_tables
+def _above_average(generator: random.Random, child: Table, parent: Table) -> Made:
+    if not (numbers := child.of_kind(range)):
         return None
-    child, parent = pair
     column, label = generator.choice(numbers), next(iter(parent.columns))
     return (
         (
