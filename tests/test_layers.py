@@ -29,7 +29,7 @@ LOW = {"types", "errors", "capabilities", "seeds", "suggestions"}
 SEAMS = LOW | {"protocols", "component", "hookspecs"}
 CHOICE = {"catalog", "config", "hooks", "nested"}
 SERVICES = {"dataflow", "raas", "trainer"}
-SHARED = {"telemetry", "config", "device_turn", "file_lock", "logprob_gap", "models"}
+SHARED = {"telemetry", "config", "device_turn", "file_lock", "logprob_gap", "models", "rollouts"}
 PARTS: dict[str, dict[str, set[str]]] = {
     "core": {
         **{part: set() for part in LOW},

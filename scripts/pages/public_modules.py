@@ -76,6 +76,11 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "astraflow_runtime.cli.output",
         "astraflow_runtime.cli.run_directory",
     ),
+    "Viewers of rollouts": (
+        "astraflow_runtime.rollouts.reader",
+        "astraflow_runtime.rollouts.filters",
+        "astraflow_runtime.rollouts.records",
+    ),
     "Workflows in which agents sample through the gateway": (
         "astraflow_gateway.server",
         "astraflow_gateway.listening",

@@ -190,7 +190,6 @@ class RunTable(ConfigModel):
     start_deadline_s: Seconds = Field(
         default=300.0, description="Longest a process may take to start."
     )
-
     on_nonfinite: Literal["stop", "skip"] = Field(
         default="stop",
         description="What follows a loss or gradient that is NaN or infinite: the run stops, or the batch is left "
@@ -356,6 +355,14 @@ class JournalTable(ConfigModel):
     )
 
 
+class RolloutsTable(ConfigModel):
+    """``[rollouts]``"""
+
+    groups_per_step: Annotated[int, Field(ge=0, description="Groups stored per step; 0: none.")] = 1
+    max_mb: Annotated[int, Field(ge=1, description="Most megabytes that they take.")] = 256
+    redact: Annotated[str, Field(description="'module:function' that edits a record.")] = ""
+
+
 class DataflowTable(ConfigModel):
     """``[dataflow]``"""
 
@@ -404,6 +411,7 @@ class RunConfig(ConfigModel):
     eval: EvalTable = EvalTable()
     checkpoint: CheckpointTable = CheckpointTable()
     journal: JournalTable = JournalTable()
+    rollouts: RolloutsTable = RolloutsTable()
     dataflow: DataflowTable = DataflowTable()
     plugins: PluginsTable = PluginsTable()
     launcher: LauncherTable = LauncherTable()

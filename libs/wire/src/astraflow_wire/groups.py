@@ -57,6 +57,36 @@ class Turn(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     text: str
 
 
+class EpisodeTurn(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One turn of an episode that is stored: a :class:`Turn` with its whole text, which is that of the tokens from
+    ``start`` to before ``end`` of number ``sequence`` of the trajectory's sequences."""
+
+    role: Name
+    policy: Name
+    text: str
+    sequence: GroupCount
+    start: GroupCount
+    end: GroupCount
+
+
+class EpisodeCompletion(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A completion as the reward saw it. Its text and tokens are those of number ``turn`` of the turns, or (-1) ``text``
+    and ``tokens``, little-endian int32."""
+
+    policy: Name
+    finish_reason: Name
+    turn: Annotated[int, Meta(ge=-1, lt=1 << 31)]
+    text: str = ""
+    tokens: bytes = b""
+
+
+class EpisodeText(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The text of an episode for the rollout store; without ``turns`` there is none."""
+
+    turns: Annotated[list[EpisodeTurn], Meta(max_length=MAX_SEQUENCES)] = []
+    completions: Annotated[list[EpisodeCompletion], Meta(max_length=MAX_SEQUENCES)] = []
+
+
 class GroupHeader(
     msgspec.Struct, frozen=True, tag="group", kw_only=True, forbid_unknown_fields=True
 ):
@@ -64,7 +94,7 @@ class GroupHeader(
     episodes were so by the workflow, ``late`` ones aborted at the group deadline. ``metrics``: name → value for each
     trajectory, null where it has none of that name; they are averaged over the episodes of a batch. ``turns``: one
     episode of the group, for people. ``sparse``: names of the sparse columns that the group has, in the order of their
-    table.
+    table. ``episodes``: the text of each trajectory, of a group that the rollout store keeps; else none.
 
     400: the columns contradict the header: their number and sizes, another ``min_version``; or a metric has another
     number of values than there are trajectories.
@@ -93,6 +123,7 @@ class GroupHeader(
     late: GroupCount = 0
     incarnation: GroupCount = 0
     sparse: Annotated[list[Name], Meta(max_length=MAX_SPARSE)] = []
+    episodes: Annotated[list[EpisodeText], Meta(max_length=MAX_SEQUENCES)] = []
 
 
 class ReceivedGroup:
@@ -148,10 +179,11 @@ def encode_group(
     late: int = 0,
     eval_set: str = "",
     turns: AbstractSequence[Turn] = (),
+    episodes: AbstractSequence[EpisodeText] = (),
 ) -> bytes:
     """The push body of a group; every trajectory must have a reward for each of its policies. ``incarnation``: the
     number that ``raas`` got when it registered; without it the body is not for a push. Metrics of trajectories and
-    ``turns`` beyond the bounds of a message are left out."""
+    ``turns`` beyond the bounds of a message are left out. ``episodes``: the text of each trajectory, or none."""
     headers: list[SequenceHeader] = []
     sequences: list[Sequence] = []
     for index, trajectory in enumerate(group.trajectories):
@@ -174,6 +206,7 @@ def encode_group(
         late=late,
         incarnation=incarnation,
         sparse=list(given),
+        episodes=list(episodes),
     )
 
     def values(column: Column) -> npt.NDArray[np.generic]:

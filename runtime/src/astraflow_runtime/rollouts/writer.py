@@ -1,0 +1,129 @@
+"""Writing a rollout store beside a service, which never waits for it."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from astraflow_core.component import load_attribute
+from astraflow_core.errors import PluginError, UserError
+from astraflow_runtime.rollouts.building import line_of
+from astraflow_runtime.rollouts.records import Record, UpdateRecord
+from astraflow_runtime.rollouts.segments import SegmentWriter, encode
+
+log = logging.getLogger(__name__)
+
+Redact = Callable[[dict[str, Any]], dict[str, Any] | None]
+WAITING = 32
+"""Records that may wait for the disk; what comes then is dropped and counted."""
+CLOSING_S = 5.0
+"""Longest that the end of a process waits for them."""
+
+
+def redaction(target: str) -> Redact | None:
+    """The function that ``[rollouts] redact`` names; ``None`` if that is empty. :class:`UserError` if there is no such
+    function."""
+    if not target:
+        return None
+    try:
+        found = load_attribute(target)
+    except PluginError as error:
+        raise UserError(
+            f"[rollouts] redact = {target!r} cannot be used: {error}; name a function as 'module:function'"
+        ) from error
+    if not callable(found):
+        raise UserError(
+            f"[rollouts] redact = {target!r} is an object of type {type(found).__name__}; expected a function that "
+            "takes a record, a dict, and returns what may be stored of it, or None"
+        )
+    redact: Redact = found
+    return redact
+
+
+class RolloutWriter:
+    """Writes records on a thread of its own, at most ``max_bytes`` of them. ``redact`` gets each as a dict first; what it
+    raises costs that record.
+
+    A record that finds too many waiting, a full disk or a failing ``redact`` is dropped: :attr:`dropped` counts them, and
+    the log says so once.
+    """
+
+    def __init__(
+        self, folder: Path, writer: str, max_bytes: int, redact: Redact | None = None
+    ) -> None:
+        self._folder, self._writer, self._max, self._redact = folder, writer, max_bytes, redact
+        self._waiting: queue.Queue[Callable[[], Record] | None] = queue.Queue(WAITING)
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._dropped = 0
+
+    @property
+    def dropped(self) -> int:
+        """Records that were lost."""
+        return self._dropped
+
+    def put(self, build: Callable[[], Record], *, wait_s: float = 0.0) -> None:
+        """Write what ``build()`` returns, later; it is called on the thread. With ``wait_s`` up to so long is waited for
+        room in the queue."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="rollouts", daemon=True)
+            self._thread.start()
+        try:
+            self._waiting.put(build, block=wait_s > 0, timeout=wait_s or None)
+        except queue.Full:
+            self._drop(f"{WAITING} wait to be written")
+
+    def close(self) -> None:
+        """Write what waits, as far as it takes at most :data:`CLOSING_S` seconds."""
+        if self._thread is None:
+            return
+        try:
+            self._waiting.put(None, timeout=CLOSING_S)
+        except queue.Full:
+            self._drop(f"{WAITING} waited to be written at the end")
+            return
+        self._thread.join(CLOSING_S)
+        if self._thread.is_alive():
+            self._drop("the disk took too long at the end")
+
+    def _run(self) -> None:
+        segments: SegmentWriter | None = None
+        while (build := self._waiting.get()) is not None:
+            try:
+                record = self._redacted(build())
+                if record is None:
+                    continue
+                if segments is None:
+                    segments = SegmentWriter(self._folder, self._writer, self._max)
+                line = msgspec.structs.replace(line_of(record), dropped=self._dropped)
+                if not segments.append(line, encode(record)):
+                    self._drop("it is larger than [rollouts] max_mb allows")
+            except OSError as error:
+                self._drop(f"{self._folder}: {error.strerror or error}")
+            except Exception as error:  # noqa: BLE001
+                # Of a redact, or of a record that it made: a part of the store, and never the run, depends on it.
+                self._drop(f"{type(error).__name__}: {error}")
+        if segments is not None:
+            segments.close()
+
+    def _redacted(self, record: Record) -> Record | None:
+        if self._redact is None or isinstance(record, UpdateRecord):
+            return record
+        given = self._redact(msgspec.to_builtins(record))
+        return None if given is None else msgspec.convert(given, type(record))
+
+    def _drop(self, why: str) -> None:
+        with self._lock:
+            self._dropped += 1
+            first = self._dropped == 1
+        if first:
+            log.warning(
+                "a rollout is not stored: %s; further ones are counted only, `astraflow rollouts` says how many",
+                why,
+            )
