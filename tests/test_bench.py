@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from bench.support.environment_cases import CASES
 from bench.support.slow_link import possible
 
 Quick = Callable[[str], dict[str, Any]]
@@ -116,5 +117,6 @@ def test_every_transport_brings_a_version(quick: Quick) -> None:
 def test_environments_are_played_beside_the_library_alone(quick: Quick) -> None:
     fields = quick("environments")
     assert fields["leaked_processes"] == 0
-    overs = [fields[f"{name}_over_bare"] for name in ("key_door", "binary_search", "sqlite")]
+    overs = [fields[f"{name}_over_bare"] for name in CASES]
+    assert {"key_door", "sqlite", "gymnasium"} < CASES.keys()
     assert fields["worst_over_bare"] == min(overs) > 0

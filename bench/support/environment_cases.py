@@ -124,6 +124,31 @@ def sqlite() -> Case:
     return Case({"use": f"{__name__}:SqlTable"}, episodes, bare)
 
 
+HANDS = 128
+HITS = ("1", "1", "0")
+
+
+def gymnasium() -> Case:
+    """Gymnasium's Blackjack, in workers, whose steps take some ten microseconds; bare is Gymnasium alone."""
+    import gymnasium as library
+
+    episodes = [(Prompt(f"seed-{seed}", {"seed": seed}), HITS) for seed in range(HANDS)]
+    game = library.make("Blackjack-v1")
+
+    async def bare() -> int:
+        steps = 0
+        for seed in range(HANDS):
+            game.reset(seed=seed)
+            for said in HITS:
+                steps += 1
+                _, _, terminated, truncated, _ = game.step(int(said))
+                if terminated or truncated:
+                    break
+        return steps
+
+    return Case({"use": "gymnasium", "id": "Blackjack-v1"}, episodes, bare)
+
+
 CASES: Mapping[str, Callable[[], Case]] = {
-    case.__name__: case for case in (key_door, binary_search, sqlite)
+    case.__name__: case for case in (key_door, binary_search, sqlite, gymnasium)
 }
