@@ -76,6 +76,12 @@ def test_sql_is_written(user: User) -> None:
     assert "executed" in ended.text and ended.summary["tokens_trained"] > 0
 
 
+def test_a_server_of_the_model_context_protocol_is_the_world(user: User) -> None:
+    ended = run(user, "mcp.toml", "walker", overrides=("workflow.most_environments=1",))
+    assert "tool_calls 3.000" in ended.text and "tool_errors 0.000" in ended.text
+    assert user.left_running() == []
+
+
 # A table that knows no question is to play worlds of language through the whole services.
 WORLDS = {
     "search_qa": ("prompts={ use = 'invented_facts', people = 20, size = 8 }", "searches"),

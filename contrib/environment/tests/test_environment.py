@@ -67,6 +67,12 @@ def test_later_turns_count_less_with_a_discount(tmp_path: Path) -> None:
     assert trajectory.metrics["finished"] == 0
 
 
+def test_the_run_can_reward_what_the_environment_played(tmp_path: Path) -> None:
+    trajectory, _ = one(tmp_path, "ab", "won", data={"turns": 9}, rewarded_by="run")
+    assert trajectory.rewards == {}  # so that the RaaS asks the reward component
+    assert list((trajectory.sequences[0].turn_rewards or {}).values()) == [2.0, 3.0]
+
+
 def test_tools_of_an_environment_are_called_in_the_form_of_the_model(tmp_path: Path) -> None:
     calls = [("move", {"direction": "right"}), ("take", {}), ("fly", {}), ("move", "?")]
     said = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -32,6 +32,11 @@ class EnvironmentConfig(PlayKeys):
 
     policy: OrNone[str] = Field(
         None, description="Policy that plays; 'none': the only one of the run."
+    )
+    rewarded_by: Literal["environment", "run"] = Field(
+        "environment",
+        description="Whose reward an episode has: the sum of what the environment gave, or that of the run's [reward] "
+        "component; what turns earned stays theirs.",
     )
 
 

@@ -50,9 +50,10 @@ class EnvironmentWorkflow:
         play = Play(lambda _: Conversation(episode, self._policy), self._config.discount)
         async with self._pool.episode() as environment:
             await play.play(environment, prompt, derive_seed(self._seed, prompt.id))
+        earned = {self._policy: play.rewards.get("", 0.0)}
         return Trajectory(
             tuple(episode.sequences()),
             tuple(episode.completions),
-            {self._policy: play.rewards.get("", 0.0)},
+            earned if self._config.rewarded_by == "environment" else {},
             {**episode.metrics(), **play.metrics},
         )

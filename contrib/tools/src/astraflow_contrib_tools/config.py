@@ -12,11 +12,12 @@ from astraflow_core.config.or_none import OrNone
 from astraflow_sandbox.config import SandboxTable
 
 
-class McpServer(ConfigModel):
-    """``[workflow.mcp.NAME]``: a server of the Model Context Protocol, by ``command`` or by ``url``."""
+class McpConnectionKeys(ConfigModel):
+    """How a server of the Model Context Protocol is reached: by ``command`` or by ``url``."""
 
     command: OrNone[list[str]] = Field(
-        None, description="Program and arguments of a server that speaks on its standard streams."
+        None,
+        description="Program and arguments of a server that speaks on its standard streams; 'python' is the RaaS's own.",
     )
     url: OrNone[str] = Field(
         None, description="Address of a server that speaks streamable HTTP, such as http://…/mcp."
@@ -27,9 +28,6 @@ class McpServer(ConfigModel):
     headers: dict[str, str] = Field(
         {},
         description="Headers of each request to url; '$NAME' is the variable NAME of the RaaS's environment.",
-    )
-    shared: bool = Field(
-        False, description="One connection for all episodes of a RaaS, not one for each episode."
     )
     tools: OrNone[list[str]] = Field(
         None, description="Tools of the server that are offered; 'none': all of them."
@@ -47,6 +45,14 @@ class McpServer(ConfigModel):
         if self.url is not None and not self.url.startswith(("http://", "https://")):
             raise ValueError(f"url is {self.url!r}; expected http:// or https://")
         return self
+
+
+class McpServer(McpConnectionKeys):
+    """``[workflow.mcp.NAME]``: a server whose tools the policy is offered."""
+
+    shared: bool = Field(
+        False, description="One connection for all episodes of a RaaS, not one for each episode."
+    )
 
 
 class PythonTool(SandboxTable):
@@ -118,5 +124,72 @@ class ToolsConfig(ConfigModel):
         if not self.functions and not self.mcp and self.python is None:
             raise ValueError(
                 "there are no tools: give functions, servers in [workflow.mcp.NAME], or [workflow.python]"
+            )
+        return self
+
+
+class McpEnvironmentConfig(ConfigModel):
+    """``[workflow.environment] use = "mcp"``"""
+
+    server: McpConnectionKeys = Field(
+        description="The server, a table of its own: [workflow.environment.server]."
+    )
+    folder: OrNone[Path] = Field(
+        None, description="Where the server is started; 'none': where the RaaS was."
+    )
+    reset: OrNone[str] = Field(
+        None,
+        description="Tool that begins an episode and is not offered; what it gives is shown after the prompt. 'none': none.",
+    )
+    score: OrNone[str] = Field(
+        None,
+        description="Tool that tells what the episode earned and is not offered; 'none': the environment rewards nothing.",
+    )
+    scored: Literal["episode", "turn"] = Field(
+        "episode",
+        description="When the score is asked for: at the end, or after each turn, which earns by how much it rose.",
+    )
+    keeps: bool = Field(
+        False,
+        description="One connection for the episodes that follow each other, which `reset` separates, not a new one for each.",
+    )
+    end_tools: list[str] = Field(
+        [], description="Tools that end the episode when they have given a result."
+    )
+    final_message: Literal["ends", "asks"] = Field(
+        "ends",
+        description="What a reply without a call does: it ends the episode, or is answered by the request to call a tool.",
+    )
+    text_tool: OrNone[str] = Field(
+        None,
+        description="Tool with one argument, which is called with the text of each reply, for models that know no calls; "
+        "'none': the tools are offered, and called.",
+    )
+    turns: PositiveInt = Field(16, description="Replies of an episode.")
+    calls_of_turn: PositiveInt = Field(
+        8,
+        description="Calls of a reply that are run, one after the other; the others are answered by an error.",
+    )
+    tool_deadline_s: Seconds = Field(
+        10.0,
+        description="Longest that a call of a tool may take. A turn takes at most twice as long, and the score once more, all "
+        "of which step_deadline_s has to allow.",
+    )
+    max_result: PositiveInt = Field(
+        10_000,
+        description="Characters of a result that the model is shown; of a longer one its beginning and its end.",
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.keeps and self.reset is None:
+            raise ValueError(
+                "keeps = true plays all episodes in one world: name the tool that resets it in reset"
+            )
+        if self.scored == "turn" and self.score is None:
+            raise ValueError("scored = 'turn' needs score, the tool that tells the score")
+        if hidden := [tool for tool in self.end_tools if tool in (self.reset, self.score)]:
+            raise ValueError(
+                f"the tool {hidden[0]!r} of end_tools is not offered: it resets or scores"
             )
         return self

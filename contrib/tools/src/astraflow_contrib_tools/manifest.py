@@ -19,3 +19,17 @@ def astraflow_workflows() -> list[Component]:
             capabilities=frozenset({"multi_turn", "tools"}),
         )
     ]
+
+
+@hookimpl
+def astraflow_environments() -> list[Component]:
+    """The environment ``mcp``."""
+    return [
+        Component(
+            name="mcp",
+            target="astraflow_contrib_tools.mcp_environment:McpEnvironment",
+            config="astraflow_contrib_tools.config:McpEnvironmentConfig",
+            summary="an MCP server is the world: its tools are offered, and one of them scores",
+            capabilities=frozenset({"tools"}),
+        )
+    ]

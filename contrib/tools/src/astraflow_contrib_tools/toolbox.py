@@ -64,24 +64,32 @@ class Toolbox:
 
     async def answer(self, call: ToolCall) -> ToolAnswer:
         """What the model is shown for ``call``."""
+        return await self.call(call.name, call.arguments or "{}")
+
+    async def call(self, name: str, arguments: str | Mapping[str, Any]) -> ToolAnswer:
+        """What the model is shown for a call; ``arguments`` are an object, or the text that should be one."""
         try:
-            return ToolAnswer(await self._called(call), True)
+            return ToolAnswer(await self._called(name, arguments), True)
         except ToolError as error:
             return ToolAnswer(f"error: {error}", False)
 
-    async def _called(self, call: ToolCall) -> str:
-        tool = self._tools.get(call.name)
+    async def _called(self, name: str, given: str | Mapping[str, Any]) -> str:
+        tool = self._tools.get(name)
         if tool is None:
-            raise ToolError(
-                f"there is no tool {call.name!r:.80}; there are {', '.join(self._tools)}"
-            )
-        try:
-            arguments = json.loads(call.arguments or "{}")
-        except (ValueError, RecursionError) as error:
-            raise ToolError(f"the arguments are not JSON: {error}") from error
-        if not isinstance(arguments, dict):
-            raise ToolError(f"the arguments are {call.arguments!r:.80}; expected a JSON object")
-        return await tool.call(arguments)
+            raise ToolError(f"there is no tool {name!r:.80}; there are {', '.join(self._tools)}")
+        return await tool.call(_object(given))
+
+
+def _object(given: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    if not isinstance(given, str):
+        return given
+    try:
+        arguments = json.loads(given)
+    except (ValueError, RecursionError) as error:
+        raise ToolError(f"the arguments are not JSON: {error}") from error
+    if not isinstance(arguments, dict):
+        raise ToolError(f"the arguments are {given!r:.80}; expected a JSON object")
+    return arguments
 
 
 def _checked(tool: Tool) -> Tool:
