@@ -114,6 +114,8 @@ async def _calling(url: str) -> AsyncIterator[list[float]]:
     )
     seconds: list[float] = []
     try:
+        assert caller.stdout is not None
+        await asyncio.wait_for(caller.stdout.readline(), DEADLINE_S)
         yield seconds
         said, _ = await asyncio.wait_for(caller.communicate(b""), DEADLINE_S)
         seconds += json.loads(said)

@@ -1,4 +1,5 @@
-"""Calls GET /v1/health again and again until its input ends; then writes the seconds of each call as JSON.
+"""Calls GET /v1/health repeatedly until its input ends. It writes a line when the first call is answered, and at the end
+the seconds of each call as JSON.
 
     python -m bench.support.health_calls URL
 
@@ -33,6 +34,8 @@ def main() -> None:
         seconds.append(time.perf_counter() - began)
         if answer.status != 200:
             raise SystemExit(f"health was answered {answer.status}")
+        if len(seconds) == 1:
+            print("calling", flush=True)
     json.dump(seconds, sys.stdout)
 
 

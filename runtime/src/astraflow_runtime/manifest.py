@@ -18,6 +18,7 @@ _COMMANDS = {
     ),
     "inspect a run": (
         ("status", "astraflow_runtime.cli.running.status:add_status", "state, policies, tasks and RaaS of a running run"),
+        ("top", "astraflow_runtime.cli.running.top:add_arguments", "the live view of a running run, in another terminal"),
         ("waits", "astraflow_runtime.cli.running.status:add_waits", "who waits for whom, since when and until when, in a running run"),
         ("balance", "astraflow_runtime.cli.running.balance:add_arguments", "whether a running run has too few RaaS or too many, and where all its tasks and rows are"),
         ("trace", "astraflow_runtime.cli.trace:add_arguments", "show what happened to a prompt or a group of a run"),
