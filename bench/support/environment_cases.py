@@ -149,6 +149,32 @@ def gymnasium() -> Case:
     return Case({"use": "gymnasium", "id": "Blackjack-v1"}, episodes, bare)
 
 
+GUESSES = ("[10]", "[5]", "[15]", "[3]", "[8]", "[13]", "[18]", "[1]", "[20]", "[7]")
+
+
+def textarena() -> Case:
+    """TextArena's GuessTheNumber, in workers, made anew for each episode; bare is TextArena alone, which does so, too, since
+    games may keep what they have drawn."""
+    import textarena as library
+
+    episodes = [(Prompt(f"seed-{seed}", {"seed": seed}), GUESSES) for seed in range(HANDS)]
+
+    async def bare() -> int:
+        steps = 0
+        for seed in range(HANDS):
+            game = library.make("GuessTheNumber-v0-raw")
+            game.reset(num_players=1, seed=seed)
+            for said in GUESSES:
+                steps += 1
+                game.get_observation()
+                done, _ = game.step(action=said)
+                if done:
+                    break
+        return steps
+
+    return Case({"use": "textarena", "game": "GuessTheNumber-v0"}, episodes, bare)
+
+
 CASES: Mapping[str, Callable[[], Case]] = {
-    case.__name__: case for case in (key_door, binary_search, sqlite, gymnasium)
+    case.__name__: case for case in (key_door, binary_search, sqlite, gymnasium, textarena)
 }

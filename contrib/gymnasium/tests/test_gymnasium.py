@@ -11,7 +11,7 @@ import gymnasium
 import pytest
 from worded import Rooms
 
-from astraflow_contrib_gymnasium.config import GymnasiumConfig, SeedsConfig
+from astraflow_contrib_gymnasium.config import GymnasiumConfig, GymnasiumSeedsConfig
 from astraflow_contrib_gymnasium.environment import GymnasiumEnvironment
 from astraflow_contrib_gymnasium.seeds import GymnasiumSeeds
 from astraflow_contrib_gymnasium.texts import plain_of
@@ -233,7 +233,7 @@ def test_a_hostile_environment_fails_its_episode_and_says_how() -> None:
 
 def test_seeds_of_the_splits_are_apart_and_all_are_32_bits() -> None:
     def seeds(**keys: Any) -> list[int]:
-        source = GymnasiumSeeds(SeedsConfig(**keys), context("dataflow", NOWHERE))
+        source = GymnasiumSeeds(GymnasiumSeedsConfig(**keys), context("dataflow", NOWHERE))
         return [source[index].data["seed"] for index in range(len(source))]
 
     train, held_out = seeds(size=300, seed=1), seeds(size=80, seed=1, split="held_out")

@@ -80,7 +80,7 @@ class GymnasiumConfig(ConfigModel):
         return self
 
 
-class SeedsConfig(DrawnTaskKeys):
+class GymnasiumSeedsConfig(DrawnTaskKeys):
     """``use = "gymnasium_seeds"``"""
 
     options: dict[str, Any] = Field({}, description="Options of the reset, data['options'].")

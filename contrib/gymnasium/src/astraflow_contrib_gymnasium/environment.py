@@ -10,11 +10,11 @@ import numpy as np
 from astraflow_contrib_gymnasium.actions import ActionReader
 from astraflow_contrib_gymnasium.config import GymnasiumConfig
 from astraflow_contrib_gymnasium.making import made
-from astraflow_contrib_gymnasium.seeds import SEEDS
 from astraflow_contrib_gymnasium.texts import plain_of, text_of
 from astraflow_core.errors import EnvironmentFailed, PromptError
 from astraflow_core.types import Action, ComponentContext, Observation, Outcome, Prompt
 from astraflow_environments.actions import said
+from astraflow_environments.tasks import seed_of
 
 MALFORMED = "malformed"
 
@@ -35,7 +35,7 @@ class GymnasiumEnvironment:
         """Begin an episode with ``data["seed"]`` of the prompt, or one made of ``seed``; :class:`PromptError` if that is no
         seed."""
         options = {**self._config.options, **_table(task)}
-        given: dict[str, Any] = {"seed": _seed(task, seed)}
+        given: dict[str, Any] = {"seed": seed_of("the environment 'gymnasium'", task, seed)}
         if options:  # an environment without options need not take any
             given["options"] = options
         observed, info = _parts(self._environment.reset(**given), "reset", 2)
@@ -126,15 +126,6 @@ class GymnasiumEnvironment:
             state = f"{self._config.turns - self._taken} {self._reader.legal} {self._seen}"
         messages = said(action, shown)
         return Observation(messages, reward, tools=self._reader.tools(), state=state)
-
-
-def _seed(task: Prompt, seed: int) -> int:
-    given = task.data.get("seed", seed % SEEDS)
-    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-        raise PromptError(
-            f"prompt {task.id!r}: 'seed' is {given!r:.40}; the environment 'gymnasium' needs an integer of at least 0, or none"
-        )
-    return given
 
 
 def _table(task: Prompt) -> dict[str, Any]:

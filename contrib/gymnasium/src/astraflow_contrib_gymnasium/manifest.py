@@ -29,7 +29,7 @@ def astraflow_prompt_sources() -> list[Component]:
         Component(
             name="gymnasium_seeds",
             target="astraflow_contrib_gymnasium.seeds:GymnasiumSeeds",
-            config="astraflow_contrib_gymnasium.config:SeedsConfig",
+            config="astraflow_contrib_gymnasium.config:GymnasiumSeedsConfig",
             summary="seeds of environments as tasks, train and held out apart",
             capabilities=frozenset({"generated"}),
         )

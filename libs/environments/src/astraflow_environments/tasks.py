@@ -18,6 +18,8 @@ from astraflow_core.types import Prompt
 Task = tuple[str, Callable[[], dict[str, Any] | None]]
 """A text that is the task's own, and what makes the data of its prompt, or None if it is no good task."""
 HELD_OUT_FIFTHS = 1
+SEEDS = 2**31
+"""Seeds are below this, since many an environment gives its seed to a generator of 32 bits."""
 _DRAWS_IN_VAIN = 2000
 """Draws without a task that is new, after which there are no more."""
 _MAX_LINE = 64 << 20
@@ -79,6 +81,27 @@ def drawn(
             f"{keys.size}"
         )
     return found
+
+
+def drawn_seeds(source: str, keys: DrawnTaskKeys, data: Mapping[str, Any]) -> list[Prompt]:
+    """``keys.size`` different seeds below 2**31, as ``data["seed"]`` beside ``data``. The seed alone decides the split."""
+
+    def draw(generator: random.Random) -> Task:
+        seed = generator.randrange(SEEDS)
+        return str(seed), lambda: {**data, "seed": seed}
+
+    return drawn(source, keys, draw)
+
+
+def seed_of(who: str, task: Prompt, seed: int) -> int:
+    """``data["seed"]`` of a task, or one below 2**31 made of the ``seed`` of the episode; :class:`PromptError` if what is
+    there is no seed."""
+    given = task.data.get("seed", seed % SEEDS)
+    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+        raise PromptError(
+            f"prompt {task.id!r}: 'seed' is {given!r:.40}; {who} needs an integer of at least 0, or none"
+        )
+    return given
 
 
 def read_tasks(
