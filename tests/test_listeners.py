@@ -108,6 +108,7 @@ SERVED = {
     "libs/weights/src/astraflow_weights/publish/server.py": "attacked below",
     "runtime/src/astraflow_runtime/dataflow/main.py": "attacked below",
     "runtime/src/astraflow_runtime/raas/main.py": "attacked below",
+    "contrib/commands/pages/src/astraflow_contrib_pages/serving.py": "logins, attacked by tests of its own",
     "contrib/commands/raas_check/src/astraflow_contrib_raas_check/scripted.py": "the guard of a dataflow",
 }
 """Every file that has one of our two HTTP servers listen."""

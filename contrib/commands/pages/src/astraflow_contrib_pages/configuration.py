@@ -1,0 +1,51 @@
+"""The configuration of a run, key by key: value, whether that is the default, and what the key means."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+from astraflow_contrib_pages.runs_folder import RunFolder, flatten
+from astraflow_runtime.config.explain import KeyDescription, core_keys
+
+
+@cache
+def _known() -> dict[tuple[str, ...], KeyDescription]:
+    return {tuple(key.path.split(".")): key for key in core_keys()}
+
+
+def described(run: RunFolder) -> list[dict[str, Any]]:
+    """Each value with its origin: the default of a core's key, or else what the run's file or ``--set`` said, or the
+    default of a component."""
+    rows = []
+    for path, value in flatten(run.config).items():
+        key = _key(path)
+        default = None if key is None or key.default is None else json.loads(key.default)
+        rows.append(
+            {
+                "key": path,
+                "value": value,
+                "origin": "default" if key is not None and value == default else "set for this run",
+                "default": default,
+                "meaning": "a key of the component" if key is None else key.description,
+                "type": "" if key is None else key.type,
+            }
+        )
+    return rows
+
+
+def _key(path: str) -> KeyDescription | None:
+    parts = path.split(".")
+    return next(
+        (
+            key
+            for known, key in _known().items()
+            if len(known) == len(parts)
+            and all(
+                part in (have, "NAME") or (part == "N" and have.isdecimal())
+                for part, have in zip(known, parts, strict=True)
+            )
+        ),
+        None,
+    )

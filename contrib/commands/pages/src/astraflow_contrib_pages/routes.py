@@ -1,0 +1,270 @@
+"""The pages and what they ask for, below ``/ui/``."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from functools import partial
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import StreamingResponse
+
+from astraflow_contrib_pages import guard, journal_views
+from astraflow_contrib_pages.configuration import described
+from astraflow_contrib_pages.events import changes
+from astraflow_contrib_pages.running_run import RunningRun
+from astraflow_contrib_pages.runs_folder import RunFolder, RunsFolder, differing, flatten
+from astraflow_contrib_pages.trajectories import StoredRollouts
+from astraflow_core.errors import Refused
+from astraflow_core.installed.provenance import read_plugins
+from astraflow_wire.http.browser_sessions import LOGIN, PREFIX, BrowserSession, BrowserSessions
+
+FIGURES = (
+    "reward", "reward_std", "trained_reward", "pass_rate", "loss", "kl", "approx_kl", "entropy", "entropy_estimate",
+    "clip_fraction", "grad_norm", "staleness_mean", "staleness_max", "completion_length_mean", "truncated_fraction",
+    "equal_groups_fraction", "tokens_per_s", "wait_s", "update_s", "lr",
+)  # fmt: skip
+"""What the page of a run draws unless it is asked for others."""
+MOST_COMPARED = 8
+_BUCKETS = 600
+_MOST_BUCKETS = 4000
+_TYPES = {
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".LICENSE": "text/plain; charset=utf-8",
+}
+Answer = Callable[[], Any]
+
+
+def static_files() -> dict[str, tuple[bytes, str]]:
+    """Path below ``static/`` → content and type, of all that a browser may have: no path is looked up on the disk."""
+    found = {}
+    for folder in ("", "vendor/"):
+        for entry in files("astraflow_contrib_pages").joinpath("static", folder).iterdir():
+            kind = next((kind for end, kind in _TYPES.items() if entry.name.endswith(end)), None)
+            if kind is not None and entry.is_file():
+                found[folder + entry.name] = (entry.read_bytes(), kind)
+    return found
+
+
+class PageRoutes:
+    """Routes about the runs of ``folder`` for the logins of ``sessions``, or for ``token``."""
+
+    def __init__(self, folder: RunsFolder, sessions: BrowserSessions, token: str = "") -> None:
+        self._folder, self._sessions, self._token = folder, sessions, token
+        self._running: dict[str, RunningRun] = {}
+        self._rollouts: dict[str, StoredRollouts] = {}
+        self._static = static_files()
+        self.router = APIRouter()
+        get = partial(self.router.add_api_route, methods=["GET"])
+        get(LOGIN, self._login)
+        get(PREFIX, self._index)
+        get(PREFIX + "static/{path:path}", self._file)
+        for path, view in {
+            "session": self._session,
+            "runs": self._runs,
+            "compare": self._compare,
+            "runs/{name}": self._run,
+            "runs/{name}/curves": self._curves,
+            "runs/{name}/status": self._status,
+            "runs/{name}/pool": self._pool,
+            "runs/{name}/weights": self._weights,
+            "runs/{name}/data": self._data,
+            "runs/{name}/plugins": self._plugins,
+            "runs/{name}/config": self._config,
+            "runs/{name}/life/{subject}": self._life,
+            "runs/{name}/trajectories": self._trajectories,
+            "runs/{name}/trajectories/{group}": self._group,
+        }.items():
+            get(f"{PREFIX}api/{path}", self._answering(view))
+        get(PREFIX + "api/runs/{name}/events", self._events)
+        self.router.add_api_route(
+            PREFIX + "api/runs/{name}/actions/{action}", self._act, methods=["POST"]
+        )
+
+    # -- who may ask ------------------------------------------------------------------------------
+
+    def _check(self, request: Request) -> BrowserSession:
+        guard.own_origin(request)
+        return guard.logged_in(request, self._sessions, self._token)
+
+    def _answering(
+        self, view: Callable[[Request, BrowserSession], Any]
+    ) -> Callable[..., Awaitable[Response]]:
+        """The route of a view: JSON, made in a thread, since files are read for it."""
+
+        async def answer(request: Request) -> Response:
+            session = self._check(request)
+            found = await asyncio.to_thread(view, request, session)
+            body = msgspec.json.encode(found, enc_hook=str)
+            return Response(body, media_type="application/json", headers=guard.HEADERS)
+
+        return answer
+
+    # -- files ------------------------------------------------------------------------------------
+
+    async def _login(self, request: Request, key: str = "") -> Response:
+        return guard.login(request, self._sessions, key)
+
+    async def _index(self, request: Request) -> Response:
+        return await self._file(request, "index.html")
+
+    async def _file(self, request: Request, path: str) -> Response:
+        guard.logged_in(request, self._sessions, self._token)
+        if path not in self._static:
+            raise Refused(404, "there is no such file")
+        content, kind = self._static[path]
+        headers = guard.HEADERS | {"content-type": kind}
+        return Response(content, headers=headers)
+
+    # -- views ------------------------------------------------------------------------------------
+
+    def _found(self, request: Request) -> RunFolder:
+        return self._folder.run(request.path_params["name"])
+
+    def _asked(self, run: RunFolder) -> RunningRun:
+        return self._running.setdefault(run.name, RunningRun(run, self._token))
+
+    def _session(self, request: Request, session: BrowserSession) -> Any:
+        ends = session.ends if math.isfinite(session.ends) else None
+        return {"scope": session.scope, "ends": ends, "only": self._folder.only}
+
+    def _runs(self, request: Request, session: BrowserSession) -> Any:
+        return self._folder.table()
+
+    def _compare(self, request: Request, session: BrowserSession) -> Any:
+        names = list(dict.fromkeys(request.query_params.getlist("run")))
+        if not 0 < len(names) <= MOST_COMPARED:
+            raise Refused(400, f"name 1 to {MOST_COMPARED} runs; {len(names)} are named")
+        runs = [self._folder.run(name) for name in names]
+        flat = {run.name: flatten(run.config) for run in runs}
+        keys = differing(flat)
+        return {
+            "runs": [{**run.row(), **self._drawn(run, request)} for run in runs],
+            "differs": [{"key": key, "values": [flat[n].get(key) for n in names]} for key in keys],
+        }
+
+    def _run(self, request: Request, session: BrowserSession) -> Any:
+        run = self._found(request)
+        return {
+            **run.row(),
+            "seed": run.config.get("run", {}).get("seed"),
+            "max_staleness": run.config.get("run", {}).get("max_staleness"),
+            "summary": run.summary,
+            "figures": (run.columns.update(), run.columns.names())[1],
+            "damaged": run.columns.damaged,
+        }
+
+    def _drawn(self, run: RunFolder, request: Request) -> dict[str, Any]:
+        asked = request.query_params
+        names = asked.getlist("figure") or FIGURES
+        buckets = min(int(_number(asked.get("buckets"), _BUCKETS)), _MOST_BUCKETS)
+        first = _number(asked.get("first"), -math.inf)
+        last = _number(asked.get("last"), math.inf)
+        if buckets < 1:
+            raise Refused(400, "buckets must be at least 1")
+        read = run.columns.update()
+        return {
+            "read": read,
+            "steps": run.columns.steps,
+            "policies": run.columns.curves(names, buckets, first, last),
+            "waiting": run.columns.waiting(buckets, first, last),
+            "evaluations": list(run.columns.evaluations),
+        }
+
+    def _curves(self, request: Request, session: BrowserSession) -> Any:
+        return self._drawn(self._found(request), request)
+
+    def _status(self, request: Request, session: BrowserSession) -> Any:
+        return self._asked(self._found(request)).status()
+
+    def _pool(self, request: Request, session: BrowserSession) -> Any:
+        asked = self._asked(self._found(request))
+        status = asked.status()
+        waits = status.get("waits", [])
+        if status["live"]:
+            waits = asked.ask("waits")
+        return {"status": status, "waits": waits, "audit": asked.audit(), "scope": session.scope}
+
+    def _weights(self, request: Request, session: BrowserSession) -> Any:
+        run = self._found(request)
+        status = self._asked(run).status()
+        serving = [
+            {"name": raas["name"], "state": raas["state"], "serving": raas["serving"]}
+            for raas in status.get("raas", [])
+        ]
+        return {"versions": journal_views.versions(run.path), "serving": serving}
+
+    def _data(self, request: Request, session: BrowserSession) -> Any:
+        run = self._found(request)
+        status = self._asked(run).status()
+        return {**journal_views.funnel(run.path), "status": status}
+
+    def _plugins(self, request: Request, session: BrowserSession) -> Any:
+        return {"plugins": read_plugins(self._found(request).path)}
+
+    def _config(self, request: Request, session: BrowserSession) -> Any:
+        return {"values": described(self._found(request))}
+
+    def _life(self, request: Request, session: BrowserSession) -> Any:
+        run, name = self._found(request), request.query_params.get("id", "")
+        return journal_views.life(run.path, run.config, request.path_params["subject"], name)
+
+    def _stored(self, run: RunFolder) -> StoredRollouts:
+        return self._rollouts.setdefault(run.name, StoredRollouts(run))
+
+    def _trajectories(self, request: Request, session: BrowserSession) -> Any:
+        return self._stored(self._found(request)).listed(request.query_params.get("filter", ""))
+
+    def _group(self, request: Request, session: BrowserSession) -> Any:
+        index = int(_number(request.query_params.get("index"), 0))
+        return self._stored(self._found(request)).group(request.path_params["group"], index)
+
+    # -- what goes on -----------------------------------------------------------------------------
+
+    async def _events(self, request: Request, name: str) -> Response:
+        session = self._check(request)
+        run = self._folder.run(name)
+        asked = self._asked(run)
+
+        def look() -> dict[str, Any]:
+            state = run.state
+            found = {"state": state, "read": run.columns.update(), "steps": run.columns.steps}
+            if state == "running":
+                found["status"] = asked.status()
+            return found
+
+        stream = changes(look, session.ends)
+        return StreamingResponse(stream, media_type="text/event-stream", headers=guard.HEADERS)
+
+    async def _act(self, request: Request, name: str, action: str) -> Response:
+        session = self._check(request)
+        guard.may_act(request, session)
+        body = await guard.body_of(request)
+        try:
+            given = msgspec.json.decode(body, type=dict[str, str])
+        except msgspec.DecodeError as error:
+            raise Refused(400, f"the body is no table of texts: {error}") from error
+        run = self._folder.run(name)
+        done = await asyncio.to_thread(self._asked(run).act, action, given, session.name)
+        return Response(
+            msgspec.json.encode(done), media_type="application/json", headers=guard.HEADERS
+        )
+
+
+def _number(text: str | None, default: float) -> float:
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise Refused(400, f"{text[:50]!r} is no number") from error
+    if math.isnan(value):
+        raise Refused(400, "nan is no number")
+    return value

@@ -1,0 +1,173 @@
+"""What the dataflow of a running run says, and what it can be told."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import tomllib
+import uuid
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from astraflow_contrib_pages.runs_folder import RunFolder
+from astraflow_core.errors import DeadlineExceeded, Refused, WireError
+from astraflow_runtime.cli.running.pool import user
+from astraflow_wire.http.auth import is_token
+from astraflow_wire.http.client import SyncClient
+from astraflow_wire.messages import (
+    Done,
+    DrainRaas,
+    Message,
+    PolicySwapped,
+    PoolChanged,
+    StopRun,
+    SwapPolicy,
+)
+
+ASK_S = 3.0
+ACT_S = 30.0
+FRESH_S = 1.0
+"""How long an answer is given again, however many look at it."""
+AUDIT = "ui-actions.jsonl"
+_MOST_SHOWN = 200
+
+
+class RunningRun:
+    """The dataflow of the run in a folder. ``token``: the run's, else that in the file ``token`` of its folder."""
+
+    def __init__(self, run: RunFolder, token: str = "") -> None:
+        self.run, self._token = run, token
+        self._lock = threading.Lock()
+        self._answers: dict[str, tuple[float, Any]] = {}
+
+    def ask(self, view: str) -> Any:
+        """``GET /v1/VIEW``; ``Refused`` (503) if nobody answers."""
+        with self._lock:
+            asked, answer = self._answers.get(view, (-FRESH_S, None))
+            if time.monotonic() - asked < FRESH_S:
+                return answer
+            with closing(self._client()) as client:
+                try:
+                    answer = client.get_json(f"/v1/{view}", deadline_s=ASK_S)
+                except (DeadlineExceeded, WireError) as error:
+                    raise Refused(
+                        503, f"the dataflow of {self.run.name} does not answer: {error}"
+                    ) from error
+            self._answers[view] = (time.monotonic(), answer)
+            return answer
+
+    def status(self) -> dict[str, Any]:
+        """The status of now, or the last one that an ended run has left; empty if it left none. ``live`` says which."""
+        if self.run.alive:
+            try:
+                return {**self.ask("status"), "live": True}
+            except Refused as error:
+                return {"live": False, "trouble": str(error)}
+        left = self.run.read("status.json")
+        return {**left, "live": False} if isinstance(left, dict) else {"live": False}
+
+    def _client(self) -> SyncClient:
+        place = self.run.read("dataflow.json")
+        url = place.get("url") if isinstance(place, dict) else None
+        if not isinstance(url, str):
+            raise Refused(503, f"{self.run.name} does not say where its dataflow is")
+        token = self._token
+        if not token:
+            file = self.run.path / "token"
+            try:
+                token = file.read_text("utf-8").strip()
+            except OSError as error:
+                raise Refused(
+                    503,
+                    f"the token of {self.run.name} cannot be read ({error.strerror}); only its owner can",
+                ) from error
+            if not is_token(token):
+                raise Refused(503, f"{file} is not one line of ASCII without spaces")
+        return SyncClient(url, token)
+
+    # -- actions ----------------------------------------------------------------------------------
+
+    def act(self, action: str, given: Mapping[str, Any], who: str) -> dict[str, Any]:
+        """Do what somebody asks for, with a line in :data:`AUDIT` before and after; ``Refused`` as the dataflow says."""
+        path, message, expected = _message(action, given)
+        entry = {
+            "id": uuid.uuid4().hex,
+            "who": user(),
+            "login": who,
+            "action": action,
+            "given": dict(given),
+        }
+        self._audit({**entry, "outcome": "asked"})
+        try:
+            with closing(self._client()) as client:
+                client.post(path, message, expected, deadline_s=ACT_S)
+        except (Refused, DeadlineExceeded, WireError) as error:
+            self._audit({**entry, "outcome": f"failed: {error}"})
+            if isinstance(error, Refused):
+                raise
+            raise Refused(503, f"{action} of {self.run.name}: {error}") from error
+        self._answers.clear()
+        self._audit({**entry, "outcome": "done"})
+        return {"done": action}
+
+    def _audit(self, entry: Mapping[str, Any]) -> None:
+        line = json.dumps({"time": time.time(), **entry}) + "\n"
+        with (self.run.path / AUDIT).open("a", encoding="utf-8") as file:
+            file.write(line)
+
+    def audit(self) -> list[dict[str, Any]]:
+        """The newest actions, the last one first."""
+        return audit_lines(self.run.path / AUDIT)
+
+
+def audit_lines(file: Path) -> list[dict[str, Any]]:
+    """The newest lines of an audit file, the last one first; what a killed process left unfinished is passed over."""
+    try:
+        text = file.read_text("utf-8")
+    except FileNotFoundError:
+        return []
+    whole = text[: text.rfind("\n") + 1].splitlines()
+    return [json.loads(line) for line in whole[-_MOST_SHOWN:]][::-1]
+
+
+def _message(action: str, given: Mapping[str, Any]) -> tuple[str, Message, type[Any]]:
+    if action == "drain":
+        drain = DrainRaas(raas=_text(given, "raas"), author=user())
+        return "/v1/raas/drain", drain, PoolChanged
+    if action == "stop":
+        return "/v1/stop", StopRun(reason=f"{user()} asked for it on the pages"), Done
+    if action in ("swap", "rollback"):
+        swap = SwapPolicy(
+            id=uuid.uuid4().hex,
+            place=_text(given, "place"),
+            name=_text(given, "name"),
+            author=user(),
+            at=time.time(),
+            table=_toml(_text(given, "table")) if action == "swap" else {},
+        )
+        return "/v1/data_policies/swap", swap, PolicySwapped
+    raise Refused(
+        404, f"there is no action {action[:100]!r}; there are drain, rollback, stop and swap"
+    )
+
+
+def _text(given: Mapping[str, Any], key: str) -> str:
+    value = given.get(key)
+    if not isinstance(value, str) or not value:
+        raise Refused(400, f"the action needs {key!r}, a text")
+    return value
+
+
+def _toml(text: str) -> dict[str, Any]:
+    try:
+        table = tomllib.loads(f"table = {text}")["table"]
+    except tomllib.TOMLDecodeError as error:
+        raise Refused(
+            400, f'the table is not TOML: {error}; write {{ use = "NAME", key = 1 }}'
+        ) from error
+    if not isinstance(table, dict) or not table:
+        raise Refused(400, 'the table needs use and keys: { use = "NAME", key = 1 }')
+    return table

@@ -1,0 +1,93 @@
+// What the server is asked, and how its answers and refusals reach a page.
+import { useEffect, useRef, useState } from "./vendor/htm-preact.js";
+
+export class Refusal extends Error {
+  constructor(status, reason) {
+    super(reason);
+    this.status = status;
+  }
+}
+
+const UNREACHABLE = "The server does not answer: it was ended, or the connection is lost. Start astraflow ui again, then reload.";
+
+async function asked(path, options) {
+  let answer;
+  try {
+    answer = await fetch(`api/${path}`, { credentials: "same-origin", signal: AbortSignal.timeout(60000), ...options });
+  } catch (error) {
+    throw new Refusal(0, error.name === "TimeoutError" ? "The server took longer than 60 s." : UNREACHABLE);
+  }
+  let body = null;
+  try {
+    body = await answer.json();
+  } catch (error) {
+    throw new Refusal(answer.status, `The server gave no JSON (status ${answer.status}).`);
+  }
+  if (!answer.ok) throw new Refusal(answer.status, body.error ?? `status ${answer.status}`);
+  return body;
+}
+
+export const get = (path) => asked(path, {});
+
+export const act = (run, action, given) =>
+  asked(`runs/${encodeURIComponent(run)}/actions/${action}`, {
+    method: "POST",
+    headers: { "content-type": "application/json", "x-astraflow-action": "1" },
+    body: JSON.stringify(given),
+  });
+
+export const query = (values) => {
+  const given = new URLSearchParams();
+  for (const [key, value] of Object.entries(values)) {
+    for (const one of Array.isArray(value) ? value : [value]) {
+      if (one !== undefined && one !== null && one !== "") given.append(key, one);
+    }
+  }
+  return given.toString();
+};
+
+// The answer to `path`, asked again when it changes or `again` does; what was there stays until the next is.
+export function useAnswer(path, again = 0) {
+  const [state, set] = useState({ value: null, error: null, path: null });
+  useEffect(() => {
+    let wanted = true;
+    if (path === null) return undefined;
+    get(path).then(
+      (value) => wanted && set({ value, error: null, path }),
+      (error) => wanted && set((before) => ({ value: before.path === path ? before.value : null, error, path })),
+    );
+    return () => { wanted = false; };
+  }, [path, again]);
+  return state.path === path || path === null ? state : { value: state.value, error: null, path };
+}
+
+// What changes in a running run; `trouble` while the stream is interrupted.
+export function useChanges(run) {
+  const [state, set] = useState({ change: null, trouble: "" });
+  const closed = useRef(false);
+  useEffect(() => {
+    closed.current = false;
+    const source = new EventSource(`api/runs/${encodeURIComponent(run)}/events`);
+    source.addEventListener("change", (event) => set({ change: JSON.parse(event.data), trouble: "" }));
+    source.addEventListener("end", () => { closed.current = true; source.close(); });
+    source.onerror = () => {
+      if (closed.current) return;
+      set((before) => ({ ...before, trouble: "The live connection is interrupted; the browser tries again." }));
+      if (source.readyState === EventSource.CLOSED) {
+        get("session").catch((error) => set((before) => ({ ...before, trouble: error.message })));
+      }
+    };
+    return () => { closed.current = true; source.close(); };
+  }, [run]);
+  return state;
+}
+
+export function usePeriod(seconds) {
+  const [count, set] = useState(0);
+  useEffect(() => {
+    if (!seconds) return undefined;
+    const timer = setInterval(() => { if (!document.hidden) set((n) => n + 1); }, seconds * 1000);
+    return () => clearInterval(timer);
+  }, [seconds]);
+  return count;
+}

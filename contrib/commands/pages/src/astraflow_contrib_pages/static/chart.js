@@ -1,0 +1,82 @@
+// A chart of curves: uPlot, with our colours and a table of the newest values for those who do not see it.
+import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
+import uPlot from "./vendor/uPlot.js";
+import { number } from "./format.js";
+
+const COLOURS = ["--c1", "--c2", "--c3", "--c4", "--c5", "--c6", "--c7", "--c8"];
+const HEIGHT = 200;
+
+const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+// Curves have steps of their own: joined, with gaps (undefined) that a line spans.
+const joined = (lines) => uPlot.join(lines.map((line) => [line.x, line.y]));
+
+// The range of values with some room; that of a line without height around it.
+function roomy(_, low, high) {
+  if (low === null) return [0, 1];
+  const room = high > low ? 0.06 * (high - low) : Math.abs(low) || 1;
+  return [low - room, high + room];
+}
+
+function options(lines, width, theme, range, onZoom) {
+  const axis = { stroke: style("--quiet"), grid: { stroke: style("--line"), width: 1 }, ticks: { stroke: style("--line"), width: 1 }, font: "11px system-ui, sans-serif" };
+  const scale = { x: range ? { time: false, min: range[0], max: range[1] } : { time: false }, y: { range: roomy } };
+  return {
+    width,
+    height: HEIGHT,
+    scales: scale,
+    legend: { show: false },
+    cursor: { drag: { x: true, y: false }, sync: { key: "steps" } },
+    axes: [{ ...axis, size: 26 }, { ...axis, size: 54, values: (_, splits) => splits.map((v) => number(v)) }],
+    series: [{}, ...lines.map((line) => ({
+      label: line.label,
+      stroke: style(COLOURS[line.colour % COLOURS.length]),
+      width: 1.5,
+      dash: line.dash ? [4, 4] : undefined,
+      spanGaps: true,
+      points: { show: line.x.length < 40, size: 5 },
+    }))],
+    hooks: {
+      setSelect: [(plot) => {
+        const { left, width: wide } = plot.select;
+        if (wide > 4) onZoom([plot.posToVal(left, "x"), plot.posToVal(left + wide, "x")]);
+        plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+      }],
+    },
+  };
+}
+
+export function Chart({ title, unit, lines, theme, zoom, onZoom }) {
+  const place = useRef(null);
+  const plot = useRef(null);
+  const zoomed = useRef(onZoom);
+  const [width, setWidth] = useState(0);
+  const drawn = lines.filter((line) => line.x.length);
+  zoomed.current = onZoom;
+  const shape = drawn.map((line) => `${line.label}/${line.colour}/${line.x.length < 40}`).join("|");
+  const range = zoom ? zoom.join() : "";
+
+  useEffect(() => {
+    const observer = new ResizeObserver((entries) => setWidth(Math.floor(entries[0].contentRect.width)));
+    observer.observe(place.current);
+    return () => observer.disconnect();
+  }, []);
+  useEffect(() => {
+    if (!width || !drawn.length) return undefined;
+    plot.current = new uPlot(options(drawn, width, theme, zoom, (range) => zoomed.current?.(range)), joined(drawn), place.current);
+    return () => { plot.current.destroy(); plot.current = null; };
+  }, [shape, theme, range, width > 0]);
+  useEffect(() => { plot.current?.setSize({ width, height: HEIGHT }); }, [width]);
+  useEffect(() => { if (plot.current) plot.current.setData(joined(drawn), !zoom); }, [lines]);
+
+  const newest = drawn.map((line) => `${line.label} ${number(line.y[line.y.length - 1])} at ${number(line.x[line.x.length - 1])}`);
+  return html`<figure class="chart">
+    <figcaption><b>${title}</b> <span class="quiet">${unit}</span></figcaption>
+    <div class="plot" role="img" aria-label=${`${title}: ${newest.join("; ") || "no value yet"}`} ref=${place} onDblClick=${() => zoomed.current?.(null)}>
+      ${drawn.length ? null : html`<p class="nothing">no value yet</p>`}
+    </div>
+    <ul class="legend">${drawn.map((line) => html`<li key=${line.label}>
+      <span class=${`swatch s${(line.colour % COLOURS.length) + 1}${line.dash ? " dashed" : ""}`}></span>${line.label}
+      <span class="value">${number(line.y[line.y.length - 1])}</span></li>`)}</ul>
+  </figure>`;
+}

@@ -1,0 +1,76 @@
+// Weights, data, configuration and plugins of a run.
+import { html, useMemo, useState } from "./vendor/htm-preact.js";
+import { useAnswer, usePeriod } from "./api.js";
+import { bytes, number, seconds, shown } from "./format.js";
+import { Empty, Loading, Problem, Table } from "./parts.js";
+
+const path = (name, view) => `runs/${encodeURIComponent(name)}/${view}`;
+
+function Answered({ path: asked, every = 0, children }) {
+  const { value, error } = useAnswer(asked, usePeriod(every));
+  if (!value) return error ? html`<${Problem} error=${error} />` : html`<${Loading} />`;
+  return html`<${Problem} error=${error} />${children(value)}`;
+}
+
+export const Weights = ({ name }) => html`<h1>Weights</h1><${Answered} path=${path(name, "weights")} every=${5}>${(value) => {
+  const newest = [...value.versions].reverse().slice(0, 500);
+  const servers = (version) => value.serving.filter((raas) => raas.serving[version.policy] === version.version && raas.state === "alive").map((raas) => raas.name);
+  return html`${newest.length ? null : html`<${Empty}>No version was announced yet.<//>`}
+    ${newest.length < value.versions.length ? html`<p class="quiet">the newest ${newest.length} of ${value.versions.length}</p>` : null}
+    <${Table} label="versions" rows=${newest} rowKey=${(row) => `${row.policy}/${row.version}`} columns=${[
+      ["policy", (row) => row.policy], ["version", (row) => number(row.version), true], ["announced after", (row) => seconds(row.at_s), true],
+      ["size", (row) => bytes(row.bytes), true], ["transport", (row) => row.transport],
+      ["served by", (row) => servers(row).join(", ") || "–"], ["digest", (row) => html`<code class="digest">${row.digest}</code>`]]} />`;
+}}<//>`;
+
+const STAGES = [
+  ["prompts offered", (c) => (c["prompts admitted"] ?? 0) + (c["prompts refused"] ?? 0)],
+  ["prompts admitted", (c) => c["prompts admitted"] ?? 0],
+  ["groups pushed", (c) => c["groups pushed"] ?? 0],
+  ["groups accepted", (c) => c["groups accepted"] ?? 0],
+];
+const ROWS = [
+  ["rows accepted", (c) => c["rows accepted"] ?? 0],
+  ["rows in batches", (c) => c["rows served"] ?? 0],
+  ["rows too stale", (c) => c["rows too stale"] ?? 0],
+  ["rows evicted", (c) => c["rows evicted"] ?? 0],
+];
+
+function Funnel({ title, stages, counts }) {
+  const values = stages.map(([label, of]) => [label, of(counts)]);
+  const most = Math.max(1, ...values.map(([, value]) => value));
+  return html`<section aria-label=${title}><h2>${title}</h2><dl class="funnel">${values.map(([label, value]) => html`<div>
+    <dt>${label}</dt><dd><meter min="0" max=${most} value=${value} aria-label=${label}></meter><b>${number(value)}</b></dd></div>`)}</dl></section>`;
+}
+
+export const Data = ({ name }) => html`<h1>Data</h1><${Answered} path=${path(name, "data")} every=${5}>${(value) => html`
+  <div class="columns"><${Funnel} title="From prompt to group" stages=${STAGES} counts=${value.counts} />
+  <${Funnel} title="From row to batch" stages=${ROWS} counts=${value.counts} /></div>
+  <p class="quiet">${number(value.counts.leases ?? 0)} leases, of which ${number(value.counts["attempts failed"] ?? 0)} ended without a result; ${number(value.counts["groups of evaluations"] ?? 0)} groups of evaluations</p>
+  <h2>Who refused what</h2>
+  ${value.refusals.length ? html`<${Table} label="refusals of data policies" rows=${value.refusals} columns=${[
+    ["stage", (row) => row.stage], ["place", (row) => row.place], ["by", (row) => row.by], ["reason", (row) => row.reason], ["how many", (row) => number(row.count), true]]} />`
+  : html`<${Empty}>Nothing was refused.<//>`}
+  <h2>Newest groups</h2>
+  <p class="names">${value.groups.slice(0, 60).map((group) => html`<a class="chip" href=${`#/run/${encodeURIComponent(name)}/explain?group=${encodeURIComponent(group)}`}>${group}</a>`)}</p>`}<//>`;
+
+function Keys({ values }) {
+  const [text, setText] = useState("");
+  const [all, setAll] = useState(true);
+  const rows = useMemo(() => values.filter((row) => (all || row.origin !== "default")
+    && `${row.key} ${shown(row.value)} ${row.meaning}`.toLowerCase().includes(text.toLowerCase())), [values, text, all]);
+  return html`<div class="bar"><label class="grow"><span class="unseen">filter keys</span><input type="search" placeholder="filter by key, value or meaning" value=${text} onInput=${(event) => setText(event.target.value)} /></label>
+    <label><input type="checkbox" checked=${!all} onChange=${(event) => setAll(!event.target.checked)} /> only what is not the default</label></div>
+    <${Table} label="configuration" rows=${rows} rowKey=${(row) => row.key} columns=${[
+      ["key", (row) => html`<code>${row.key}</code>`], ["value", (row) => html`<code>${shown(row.value)}</code>`],
+      ["from", (row) => html`<span class=${row.origin === "default" ? "quiet" : "strong"}>${row.origin}</span>`],
+      ["meaning", (row) => html`${row.meaning}${row.type ? html` <span class="quiet">(${row.type})</span>` : null}`]]} />`;
+}
+
+export const Config = ({ name }) => html`<h1>Configuration</h1><${Answered} path=${path(name, "config")}>${(value) => (value.values.length ? html`<${Keys} values=${value.values} />` : html`<${Empty}>The run has no config.toml.<//>`)}<//>`;
+
+export const Plugins = ({ name }) => html`<h1>Plugins</h1><${Answered} path=${path(name, "plugins")}>${(value) => (value.plugins.length
+  ? html`<${Table} label="plugins of the run" rows=${value.plugins} columns=${[
+    ["plugin", (row) => row.plugin], ["distribution", (row) => row.distribution || "a module of the run"], ["version", (row) => row.version],
+    ["provides", (row) => html`<span class="chips">${Object.entries(row.components).map(([place, component]) => html`<span class="chip"><code>${place}</code> ${component}</span>`)}</span>`]]} />`
+  : html`<${Empty}>The run has no plugins.json, which its launcher writes.<//>`)}<//>`;

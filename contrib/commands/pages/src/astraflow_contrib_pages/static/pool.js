@@ -1,0 +1,80 @@
+// The services of a run, who waits for whom, and what can be done about it.
+import { html, useState } from "./vendor/htm-preact.js";
+import { act, useAnswer, usePeriod } from "./api.js";
+import { number, percent, seconds, shown, when } from "./format.js";
+import { Confirm, Empty, Loading, Problem, State, Table } from "./parts.js";
+
+const versions = (serving) => Object.entries(serving ?? {}).map(([policy, version]) => `${policy} ${version}`).join(", ") || "–";
+const state = (raas) => (raas.set_aside ? "set aside" : raas.draining ? "draining" : raas.state === "alive" && !raas.ready ? "starting" : raas.state);
+
+function Swap({ places, onAsk }) {
+  const [place, setPlace] = useState(places[0]?.[0] ?? "prompts");
+  const [name, setName] = useState("");
+  const [table, setTable] = useState("");
+  const known = places.find(([given]) => given === place)?.[1] ?? [];
+  const ask = (event) => {
+    event.preventDefault();
+    const action = event.submitter?.value ?? "swap";
+    onAsk({
+      action, given: action === "swap" ? { place, name, table } : { place, name },
+      title: action === "swap" ? `Swap ${name} of ${place}?` : `Undo the last swap of ${name}?`,
+      text: action === "swap" ? `The run goes on with ${table} in its place.` : "The data policy before it takes its place again.",
+      verb: action === "swap" ? "Swap" : "Undo",
+    });
+  };
+  return html`<form class="form" onSubmit=${ask}>
+    <label>place <select value=${place} onChange=${(event) => setPlace(event.target.value)}>${places.map(([given]) => html`<option value=${given}>${given}</option>`)}</select></label>
+    <label>data policy <input required list="data-policies" value=${name} onInput=${(event) => setName(event.target.value)} /></label>
+    <datalist id="data-policies">${known.map((one) => html`<option value=${one}></option>`)}</datalist>
+    <label class="grow">table <input value=${table} placeholder='{ use = "replay", ratio = 0.5 }' onInput=${(event) => setTable(event.target.value)} /></label>
+    <button type="submit" value="swap" disabled=${!table}>swap…</button><button type="submit" value="rollback">undo the last swap…</button>
+  </form>`;
+}
+
+export function Pool({ name, scope }) {
+  const [again, setAgain] = useState(0);
+  const [asked, setAsked] = useState(null);
+  const [said, setSaid] = useState(null);
+  const { value, error } = useAnswer(`runs/${encodeURIComponent(name)}/pool`, usePeriod(2) + 1e6 * again);
+  if (!value) return error ? html`<${Problem} error=${error} />` : html`<${Loading} />`;
+  const { status, waits, audit } = value;
+  const acting = status.live && scope === "full";
+  const now = async () => {
+    const { action, given } = asked;
+    setAsked(null);
+    try {
+      await act(name, action, given);
+      setSaid({ text: `${action}: done` });
+    } catch (problem) {
+      setSaid({ problem });
+    }
+    setAgain(again + 1);
+  };
+  const raas = status.raas ?? [];
+  const policies = Object.entries(status.policies ?? {});
+  const places = [["prompts", Object.keys(status.decisions?.prompts ?? {})], ...policies.map(([policy]) => [policy, Object.keys(status.decisions?.[policy] ?? {})])];
+  return html`<h1>Services</h1>
+    <${Problem} error=${error || status.trouble} />
+    ${said?.problem ? html`<${Problem} error=${said.problem} />` : null}
+    <p role="status" class="quiet">${said?.text ?? (status.live ? "" : "The run does not run: what its services said last.")}</p>
+    ${policies.length || raas.length ? null : html`<${Empty}>The run left no status.<//>`}
+    ${policies.length ? html`<h2>Trainers</h2><${Table} label="trainers" rows=${policies} columns=${[
+      ["policy", ([policy]) => policy], ["trainer", ([, p]) => p.trainer || "–"], ["version", ([, p]) => number(p.version), true], ["updates", ([, p]) => number(p.updates), true],
+      ["waits for data", ([, p]) => percent(p.trainer_wait_fraction), true], ["rows buffered", ([, p]) => number(p.buffered), true], ["under way", ([, p]) => `${number(p.under_way)} of ${number(p.limit)}`, true],
+      ["staleness seen", ([, p]) => number(p.max_staleness_seen), true]]} />` : null}
+    ${raas.length ? html`<h2>RaaS</h2><${Table} label="RaaS" rows=${raas} rowKey=${(one) => one.name} columns=${[
+      ["name", (one) => one.name], ["state", (one) => html`<${State} state=${state(one)} />${one.set_aside ? html` <span class="error-text">${one.set_aside}</span>` : null}`],
+      ["serves", (one) => versions(one.serving)], ["tasks", (one) => number(one.running), true], ["episodes at once", (one) => number(one.capacity), true],
+      ["heard", (one) => `${seconds(one.heard_s)} ago`, true], ["host", (one) => `${one.host || "–"}, pid ${one.pid}`],
+      ["", (one) => (acting && one.state === "alive" && !one.draining ? html`<button type="button" onClick=${() => setAsked({ action: "drain", given: { raas: one.name }, title: `Drain ${one.name}?`, text: "It gets no new task, finishes what it has, and leaves.", verb: "Drain" })}>drain…</button>` : null)]]} />` : null}
+    <h2>Waits</h2>
+    ${waits.length ? html`<${Table} label="waits" rows=${waits} columns=${[
+      ["who", (wait) => wait.who], ["for whom", (wait) => wait.for_whom || "–"], ["for what", (wait) => wait.what], ["since", (wait) => seconds(wait.since_s), true], ["deadline in", (wait) => seconds(wait.until_s), true]]} />` : html`<${Empty}>Nobody waits.<//>`}
+    ${acting ? html`<h2>Data policies</h2><${Swap} places=${places} onAsk=${setAsked} />
+      <h2>End of the run</h2><p><button type="button" class="danger" onClick=${() => setAsked({ action: "stop", given: {}, title: `Stop ${name}?`, text: "Trainers save and everyone leaves. astraflow run --resume continues it.", verb: "Stop the run" })}>stop the run…</button></p>` : null}
+    ${status.live && scope === "read" ? html`<p class="quiet">This login may look only, so that there are no actions.</p>` : null}
+    <h2>Audit</h2>
+    ${audit.length ? html`<${Table} label="actions of these pages" rows=${audit} columns=${[
+      ["time", (line) => when(line.time)], ["who", (line) => line.who], ["action", (line) => line.action], ["given", (line) => html`<code>${shown(line.given)}</code>`], ["outcome", (line) => line.outcome]]} />` : html`<${Empty}>Nobody did anything from these pages.<//>`}
+    ${asked ? html`<${Confirm} title=${asked.title} text=${asked.text} verb=${asked.verb} onYes=${now} onNo=${() => setAsked(null)} />` : null}`;
+}

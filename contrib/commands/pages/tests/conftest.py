@@ -1,0 +1,25 @@
+"""Serves folders of runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+if TYPE_CHECKING:
+    from served_runs import Pages
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Path], Pages]]:
+    """Serves folders until the test ends."""
+    from served_runs import serving
+
+    with ExitStack() as stack:
+        yield lambda root: stack.enter_context(serving(root))

@@ -1,0 +1,297 @@
+"""The pages in a real Chromium: all states of runs, both themes, three widths, keyboard and screen readers."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
+from chromium import ARGUMENTS, chromium
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+from served_runs import Pages, serving, step_line, write_run
+
+from astraflow_testing.runs import TABLE_RUN, User
+
+pytestmark = [pytest.mark.backend, pytest.mark.timeout(300)]
+HOSTILE = "<img src=x onerror=document.title='broken'><script>document.title='broken'</script>"
+EVALUATED = f"""{TABLE_RUN}
+[eval]
+every = 50
+sets.held_out = {{ use = "digits", digits = 2, size = 8, split = "held_out" }}
+"""
+TABS = (
+    "",
+    "/trajectories",
+    "/pool",
+    "/data",
+    "/explain?group=train-1",
+    "/weights",
+    "/config",
+    "/plugins",
+)
+SHOTS = Path(__file__).parent / "shots"
+"""Pictures are left here if the folder is there, for somebody to look at."""
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        program = playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
+        yield program
+        program.close()
+
+
+class Visitor:
+    """Somebody who is logged in, and all that their browser complains of."""
+
+    def __init__(self, pages: Pages, page: Page) -> None:
+        self.pages, self.page, self.complaints = pages, page, list[str]()
+        page.set_default_timeout(20_000)
+        page.on(
+            "console",
+            lambda m: self.complaints.append(m.text) if m.type in ("error", "warning") else None,
+        )
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on(
+            "requestfailed",
+            lambda r: self.complaints.append(r.url) if pages.origin not in r.url else None,
+        )
+        page.goto(pages.login_url())
+
+    def go(self, place: str) -> Page:
+        """Open a page and wait until it has all that it asks for."""
+        self.page.goto(f"{self.pages.origin}/ui/#{place}")
+        expect(self.page.locator("h1").first).to_be_visible()
+        expect(self.page.get_by_text("loading…")).to_have_count(0)
+        return self.page
+
+
+@contextmanager
+def visiting(browser: Browser, root: Path, **options: Any) -> Iterator[Visitor]:
+    with serving(root, **options) as pages:
+        context = browser.new_context(viewport={"width": 1280, "height": 900})
+        try:
+            yield Visitor(pages, context.new_page())
+        finally:
+            context.close()
+
+
+@pytest.fixture(scope="module")
+def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[User, Path]]:
+    """A folder with a run that goes on, one that failed and one that crashed, whose texts are hostile."""
+    user = User(tmp_path_factory.mktemp("lived"))
+    user.start(*user.table_arguments("run.steps=100000", "raas.replicas=2", config=EVALUATED))
+    running = user.wait_for_steps(60, 120)
+    failed = write_run(running.parent, "failed", 40, state="failed", seed=1)
+    summary = json.loads((failed / "summary.json").read_text())
+    (failed / "summary.json").write_text(json.dumps({**summary, "error": HOSTILE}))
+    crashed = write_run(running.parent, "crashed", 30, state="crashed", batch=64)
+    with (crashed / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(step_line(31, **{HOSTILE: 1.0})) + "\n")
+    yield user, running
+    user.close()
+
+
+@pytest.fixture(scope="module")
+def visitor(browser: Browser, lived: tuple[User, Path]) -> Iterator[Visitor]:
+    with visiting(browser, lived[1].parent) as someone:
+        yield someone
+
+
+def serious(page: Page) -> list[str]:
+    """What axe-core finds that keeps people out."""
+    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    return [
+        f"{each['id']}: {each['help']} at {[node['target'] for node in each['nodes']][:3]}"
+        for each in found
+        if each["impact"] in ("serious", "critical")
+    ]
+
+
+def picture(page: Page, name: str) -> None:
+    if SHOTS.is_dir():
+        page.screenshot(path=SHOTS / f"{name}.png")
+
+
+def test_a_run_that_goes_on_is_live(visitor: Visitor, lived: tuple[User, Path]) -> None:
+    page = visitor.go(f"/run/{lived[1].name}")
+    steps = page.locator(".tile", has_text="steps").locator("dd")
+    expect(page.locator(".live")).to_have_text("live")
+
+    def made() -> int:
+        return int(re.sub(r"\D", "", steps.inner_text().partition("/")[0]))
+
+    before = made()
+    expect(page.locator(".chart canvas").first).to_be_visible()
+    page.wait_for_function(
+        "n => parseInt(document.querySelector('.tile dd').innerText.replace(/,/g, '')) > n",
+        arg=before,
+    )
+    assert made() > before
+    for title in ("Reward", "Held-out accuracy", "Loss", "Staleness", "Speed"):
+        expect(
+            page.locator("figure", has_text=title).first.get_by_role("img")
+        ).not_to_have_attribute("aria-label", re.compile("no value yet"))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_page_fits_and_can_be_used_by_all(
+    visitor: Visitor, lived: tuple[User, Path], theme: Any
+) -> None:
+    page = visitor.page
+    page.emulate_media(color_scheme=theme)
+    backs = set()
+    run = lived[1].name
+    places = [
+        "/",
+        f"/compare?run={run}&run=failed&run=crashed",
+        "/run/crashed",
+        *(f"/run/{run}{tab}" for tab in TABS),
+    ]
+    for number, place in enumerate(places):
+        for width in (400, 1280, 3840):
+            page.set_viewport_size({"width": width, "height": 900 if width < 3840 else 2000})
+            visitor.go(place)
+            backs.add(page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= width, f"{place} is {wide} px wide at {width}"
+            picture(page, f"{number}-{theme}-{width}")
+            if width == 1280 or (width == 400 and number < 2):
+                assert serious(page) == [], (place, width)
+    assert len(backs) == 1
+    assert visitor.complaints == []
+
+
+def test_texts_of_others_are_texts(visitor: Visitor) -> None:
+    page = visitor.go("/")
+    expect(page.get_by_text(HOSTILE).first).to_be_visible()
+    page = visitor.go("/run/failed")
+    expect(page.get_by_role("alert").filter(has_text=HOSTILE)).to_be_visible()
+    page = visitor.go("/run/crashed")
+    page.get_by_label("another figure").select_option(HOSTILE)
+    expect(page.locator("figcaption", has_text=HOSTILE)).to_be_visible()
+    assert page.title() != "broken" and page.locator("main img").count() == 0
+    assert visitor.complaints == []
+
+
+def test_tokens_of_a_trajectory_are_shown(visitor: Visitor, lived: tuple[User, Path]) -> None:
+    page = visitor.go(f"/run/{lived[1].name}/trajectories?filter=outcome%3Dtrained")
+    page.locator(".roll-row a").first.click()
+    expect(page.locator(".token-text .t").first).to_be_visible()
+    page.get_by_label("side by side").check()
+    assert page.locator(".episode").count() == 8
+    colour = page.get_by_label("colour by")
+    for look in ("version", "mask", "advantage", "logprob"):
+        colour.select_option(look)
+        expect(page.locator(".token-text .t[class*=' ']").first).to_be_visible()
+    page.locator(".token-text .t").last.click()
+    expect(page.locator(".told")).to_contain_text("log-prob")
+    page.get_by_label("as a table").check()
+    expect(page.locator(".token-row").nth(1)).to_be_visible()
+    assert serious(page) == []
+    visitor.go(f"/run/{lived[1].name}/trajectories?filter=nonsense")
+    expect(page.get_by_role("alert")).to_contain_text("is no term")
+    visitor.complaints.clear()  # the browser tells of every answer 400
+
+
+def test_a_data_policy_a_raas_and_the_run_obey(visitor: Visitor, lived: tuple[User, Path]) -> None:
+    user, run = lived
+    page = visitor.go(f"/run/{run.name}/pool")
+    page.get_by_role("button", name="drain…").last.click()
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_text("Nobody did anything")).to_be_visible()
+    page.get_by_role("button", name="drain…").last.click()
+    page.get_by_role("button", name="Drain", exact=True).click()
+    expect(
+        page.locator("table", has_text="actions of these pages").get_by_text("done").first
+    ).to_be_visible()
+    page.get_by_label("place").select_option("prompts")
+    page.get_by_label("data policy").fill("none")
+    page.get_by_label("table", exact=True).fill('{ use = "accept_all" }')
+    page.get_by_role("button", name="swap…").click()
+    page.get_by_role("button", name="Swap", exact=True).click()
+    expect(page.get_by_role("alert")).to_be_visible()
+    page.get_by_role("button", name="stop the run…").click()
+    page.get_by_role("button", name="Stop the run", exact=True).click()
+    user.wait_for(lambda: (run / "summary.json").exists(), 60)
+    assert json.loads((run / "summary.json").read_text())["state"] == "stopped"
+    visitor.go(f"/run/{run.name}")
+    expect(page.locator(".state-stopped").first).to_be_visible()
+    visitor.complaints.clear()
+
+
+def test_an_empty_folder(browser: Browser, tmp_path: Path) -> None:
+    with visiting(browser, tmp_path) as someone:
+        page = someone.go("/")
+        expect(page.get_by_text("No run is in")).to_be_visible()
+        assert serious(page) == [] and someone.complaints == []
+
+
+def test_two_hundred_runs_by_keyboard(browser: Browser, tmp_path: Path) -> None:
+    for number in range(200):
+        write_run(tmp_path, f"run-{number:03d}", 2, seed=number)
+    with visiting(browser, tmp_path) as someone:
+        page = someone.go("/")
+        expect(page.get_by_text("200 runs in")).to_be_visible()
+        assert page.locator(".run-row").count() < 60
+        page.get_by_role("button", name="run", exact=True).focus()
+        page.keyboard.press("Enter")
+        expect(page.locator(".run-row").nth(1)).to_contain_text("run-199")
+        page.get_by_role("table", name="runs").focus()
+        page.keyboard.press("End")
+        expect(page.locator(".run-row").last).to_contain_text("run-000")
+        page.get_by_role("searchbox").fill("seed=17")
+        expect(page.get_by_text("of 200 runs")).to_be_visible()
+        page.get_by_role("searchbox").fill("")
+        for name in ("run-199", "run-198"):
+            page.get_by_label(f"compare {name}").check()
+        page.get_by_role("link", name="compare 2").click()
+        expect(page.get_by_role("rowheader", name="run.seed")).to_be_visible()
+        assert someone.complaints == []
+
+
+def test_a_hundred_thousand_steps(browser: Browser, tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "long", 0)
+    line = (
+        json.dumps(step_line(77))
+        .replace('"step": 77', '"step": %d')
+        .replace('"reward": ', '"reward": %d')
+    )
+    with (folder / "metrics.jsonl").open("w") as file:
+        file.writelines(line % (step, step % 7) + "\n" for step in range(1, 100_001))
+    with visiting(browser, tmp_path) as someone:
+        page = someone.go("/run/long")
+        began = time.monotonic()
+        someone.go("/")
+        someone.go("/run/long")
+        expect(page.locator(".chart canvas").first).to_be_visible()
+        assert time.monotonic() - began < 10
+        box = page.locator(".chart .u-over").first.bounding_box()
+        assert box is not None
+        y = box["y"] + 50
+        page.mouse.move(box["x"] + 20, y)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 120, y, steps=4)
+        page.mouse.up()
+        page.get_by_role("button", name="show all steps").click()
+        expect(page.get_by_text("drag over a chart")).to_be_visible()
+        assert someone.complaints == []
+
+
+def test_an_expired_login_and_a_server_that_ended(browser: Browser, tmp_path: Path) -> None:
+    write_run(tmp_path, "one", 3)
+    later = [0.0]
+    with visiting(browser, tmp_path, clock=lambda: time.time() + later[0]) as someone:
+        page = someone.go("/")
+        later[0] = 13 * 3600
+        expect(page.get_by_role("alert")).to_contain_text("login has expired")
+        page.goto(someone.pages.login_url())
+        expect(page.get_by_role("link", name="one")).to_be_visible()
+        someone.pages.stop()
+        expect(page.get_by_role("alert")).to_contain_text("does not answer")
