@@ -1,0 +1,1 @@
+"""The command ``astraflow completion``: scripts that make shells complete command lines."""
