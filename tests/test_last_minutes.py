@@ -1,4 +1,4 @@
-"""Whole runs whose dataflow or trainer is killed when all updates are made, or when the run is to stop."""
+"""Whole runs whose dataflow or trainer is killed when all updates are done, or when the run is to stop."""
 
 from __future__ import annotations
 
@@ -121,9 +121,9 @@ def test_the_dataflow_is_killed_while_the_model_is_saved(user: User, journal: bo
     (directory / "may-save").touch()
     ended = user.end(process, 60)
     check(user, ended)
-    how = ", and is restarted (restart 1 of 3)" if journal else "; they do not need it"
+    how = ", and is restarted (restart 1 of 3)" if journal else "; they can continue without it"
     assert (
-        "dataflow was killed by SIGKILL after the run had ended, while trainers save" in ended.text
+        "dataflow was killed by SIGKILL after the end of the run, while trainers save" in ended.text
     )
     assert how in ended.text
 
@@ -161,7 +161,7 @@ def test_ctrl_c_and_then_the_dataflow_is_killed_at_once(user: User, journal: boo
     assert (directory / "models/solver/model.safetensors").exists()
     assert list(directory.glob("checkpoints/solver/update-*"))
     assert user.left_running() == []
-    how = "is restarted" if journal else "is not restarted; trainers save and end"
+    how = "is restarted" if journal else "is not restarted; trainers save and exit"
     assert f"dataflow was killed by SIGKILL and {how}" in ended.text
     if journal:
         resumed = user.start("run", "--resume", directory)

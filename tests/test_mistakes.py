@@ -113,7 +113,13 @@ def test_a_reward_that_raises_is_refused_before_anything_starts(user: User) -> N
     write_component(user, "def reward(view):\n    return view.data['answr']\n")
     ended = user.run_table(config=OWN_REWARD)
     said = f"KeyError: 'answr' ({user.directory / 'mine.py'}:4)"
-    refused(user, ended, "reward 'mine:reward' on prompt", said, "nothing has been started")
+    refused(
+        user,
+        ended,
+        "reward 'mine:reward' on prompt",
+        said,
+        "no process has been started",
+    )
     assert len(ended.text.splitlines()) == 2
     assert not (user.directory / "runs").exists()
 
@@ -132,13 +138,13 @@ def test_a_reward_that_raises_in_the_run_is_told_once_at_its_end(user: User) -> 
     ended = user.run_table(config=OWN_REWARD)
     refused(user, ended, "reward 'mine:reward' raised", exit_code=1)
     told = [line for line in ended.text.splitlines() if "no such unit: furlong" in line]
-    assert told[-1].startswith("astraflow: 8 tasks failed in a row, none succeeded; the last: ")
+    assert told[-1].startswith("astraflow: 8 tasks failed in a row, none succeeded; last error: ")
     # The first of the RaaS and when it gets no more tasks, if somebody looked then, and at the end.
     assert len(told) <= 3, ended.text
     logs = ended.run_directory / "logs"
     assert ended.out.splitlines()[-2:] == [
         "table: failed before its first step",
-        f"  what each process wrote: {logs}",
+        f"  logs of all processes: {logs}",
     ]
     assert (logs / "raas-0.log").read_text().count("no such unit: furlong") > 2
 
@@ -260,7 +266,7 @@ def test_plugins_that_are_broken_incompatible_or_named_as_ours_do_not_matter_unt
     fake_plugin(user.directory, "future", MANIFEST.format(api=(9, 0)))
     ended = user.run_table("run.steps=1")
     assert ended.exit_code == 0, ended.text
-    assert "note: reward: 'exact' is rewards/exact; dup/exact has that name too" in ended.out
+    assert "note: reward: 'exact' is rewards/exact; dup/exact has the same name" in ended.out
     listed = user.astraflow("plugins")
     assert listed.exit_code == 0
     assert "a_module_that_is_absent" in listed.out and "9.0" in listed.out

@@ -188,10 +188,13 @@ def test_a_workflow_of_two_policies_runs_with_one_of_them_frozen(user: User) -> 
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("engines.judge.trainer={ use = 'torch' }", "trainer: a frozen engine is never trained"),
-        ("engines.judge.batch_sequences=4", "batch_sequences: a frozen engine is never trained"),
+        ("engines.judge.trainer={ use = 'torch' }", "trainer: a frozen engine is not trained"),
+        ("engines.judge.batch_sequences=4", "batch_sequences: a frozen engine is not trained"),
         ("engines.judge.slot=4", "did you mean 'slots'"),
-        ("engines.solver={ use = 'torch', model = 'm' }", "solver is a policy and a frozen engine"),
+        (
+            "engines.solver={ use = 'torch', model = 'm' }",
+            "solver names both a policy and a frozen engine",
+        ),
     ],
 )
 def test_what_a_frozen_engine_cannot_have_is_refused(user: User, override: str, said: str) -> None:
@@ -205,7 +208,7 @@ def test_a_policy_whose_engine_cannot_be_trained_is_told_where_it_belongs(user: 
         "policies.solver.engine={ use = 'openai', url = 'http://127.0.0.1:9/v1' }"
     )
     assert ended.exit_code == 2
-    assert "'openai' is frozen and takes no weights" in ended.err
+    assert "'openai' is frozen and loads no weights" in ended.err
     assert "[engines.solver]" in ended.err
 
 

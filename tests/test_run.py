@@ -150,7 +150,7 @@ def test_every_evaluation_is_made_whichever_raas_dies(user: User) -> None:
 
 @pytest.mark.slow
 def test_a_killed_trainer_goes_on_from_its_checkpoint(user: User) -> None:
-    """Every update is made, once more if no checkpoint holds it, and version numbers only grow."""
+    """Every update is made, once more if no checkpoint holds it, and version version numbers must increase."""
     process = user.start(
         *user.table_arguments(
             "run.steps=40", "checkpoint.every=5", "policies.solver.trainer.step_s=0.1",

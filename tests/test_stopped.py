@@ -126,7 +126,7 @@ def test_a_stopped_process_is_waited_for(user: User, name: str) -> None:
     goes_on = [line for line in ended.text.splitlines() if "continues after" in line]
     assert len(goes_on) == 1 and name in goes_on[0]
     assert ended.text.count("no progress for") == 1
-    told = diagnosis(ended).partition("who is waited for:\n")[2]
+    told = diagnosis(ended).partition("waiting for:\n")[2]
     assert told.splitlines()[0].strip().startswith(name), diagnosis(ended)
 
 
@@ -137,9 +137,9 @@ def test_a_stopped_dataflow_is_waited_for(user: User) -> None:
     hold(pid, directory, STOPPED_S, watch=False)
     ended = user.end(process, 60)
     check(ended)
-    assert f"dataflow was stopped (SIGSTOP) and is waited for; `kill -CONT {pid}`" in ended.text
-    assert "the dataflow has not answered for" in ended.text
-    assert "the dataflow answers again after" in ended.text
+    assert f"dataflow is stopped (SIGSTOP); the run waits for it; `kill -CONT {pid}`" in ended.text
+    assert "the dataflow has not responded for" in ended.text
+    assert "the dataflow responds again after" in ended.text
     assert f"dataflow (pid {pid}) has been stopped for" in diagnosis(ended)
     assert "no progress for" not in ended.text
 
@@ -154,7 +154,7 @@ def test_the_other_raas_goes_on_while_one_is_stopped(user: User) -> None:
     assert after >= before + 20
     ended = user.end(process, 60)
     check(ended, steps=250)
-    assert "raas-1 was stopped (SIGSTOP)" in ended.text
+    assert "raas-1 is stopped (SIGSTOP)" in ended.text
     assert "no progress for" not in ended.text
 
 
@@ -178,9 +178,9 @@ def test_a_process_that_stays_stopped_fails_the_run_in_the_end(user: User, name:
     ended = user.end(process, 60)
     assert ended.exit_code == 1, ended.text
     said = {
-        "raas-0": "no RaaS was heard from for",
+        "raas-0": "no RaaS has reported for",
         "trainer-solver": "the trainer of 'solver' was silent for",
-        "dataflow": "the dataflow has not answered for",
+        "dataflow": "the dataflow has not responded for",
     }
     assert said[name] in ended.err
     assert f"{name} (pid " in diagnosis(ended) and "has been stopped for" in diagnosis(ended)

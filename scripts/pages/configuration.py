@@ -32,9 +32,9 @@ keys of that component, which are listed with it below. Unknown keys are errors.
 of yours (lower-case letters, digits and underscores, a letter first), `N` for a place in a list.
 
 - `use` is a component's name, `plugin/name`, or `module:attr` for code of yours that is in no package. If several
-  installed plugins provide a name, the name alone means the component that the run began with; in a new run that of this
-  project; if none of them is, the run must say `plugin/name`. So installing a plugin changes no run. `transport = { use = "auto" }` leaves the choice to a plugin
-  ([astraflow_choose_transport](hooks.md)).
+  installed plugins provide a name, the short name means the component that the run began with; in a new run that of
+  this project; if none of them is, the run must say `plugin/name`. So installing a plugin changes no run. `transport =
+  { use = "auto" }` leaves the choice to a plugin ([astraflow_choose_transport](hooks.md)).
 - `extends = "base.toml"` at the top of a file starts from another file, found from the folder of the one
   that names it. Tables are merged key by key; a table that names another component replaces the one
   before, one that names the same component keeps its other keys, and the head of the run says which.

@@ -368,7 +368,7 @@ class NeedsItsThread(Blocking):
 
     def act(self, action: Action) -> Any:
         if not any(thread.name == "module" for thread in threading.enumerate()):
-            raise RuntimeError("the thread of the module is gone")
+            raise RuntimeError("the thread of the module is lost")
         return super().act(action)
 
 

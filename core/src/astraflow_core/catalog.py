@@ -107,8 +107,8 @@ class Selected:
                 f"{who} of {self.distribution} {self.version} cannot be imported: {said}"
             )
         return PluginError(
-            f"{who} cannot be imported: {said}; install its package, or put it beside the file that "
-            "names it or on PYTHONPATH"
+            f"{who} cannot be imported: {said}; install its package, or put its file next to "
+            "the config or on PYTHONPATH"
         )
 
 
@@ -189,14 +189,14 @@ class Catalog:
         if len(found) > 1:
             choices = " or ".join(repr(entry.qualified) for entry in found)
             raise PluginError(
-                f"{kind} {use!r} is provided by {len(found)} plugins; say which: {choices}"
+                f"{kind} {use!r} is provided by {len(found)} plugins; name one of: {choices}"
             )
         if not found:
             raise self._missing(kind, use)
         return found[0]
 
     def meaning(self, kind: Kind, name: str) -> str:
-        """The component, qualified, that a name alone means; empty if a run must say which of several."""
+        """The component, qualified, that a name alone means; empty if a run must use the full name of several."""
         found = [entry for entry in self.components(kind) if entry.component.name == name]
         meant = found[0] if len(found) == 1 else self._settled(found) if found else None
         return meant.qualified if meant is not None else ""
@@ -266,7 +266,7 @@ class Catalog:
         if broken:
             listed = ", ".join(f"{plugin.name!r} ({plugin.problem})" for plugin in broken)
             text += f"; plugins with problems that may provide it: {listed}"
-            text += f"; `astraflow plugins why {broken[0].name}` says what helps"
+            text += f"; run `astraflow plugins why {broken[0].name}` for the remedy"
         return PluginError(text)
 
     def _remedy(self, kind: Kind, use: str, names: list[str]) -> Iterator[str]:

@@ -72,7 +72,7 @@ def test_a_second_of_the_name_fails_only_the_unqualified(
     site: Any, museum: Path, manifest: str
 ) -> None:
     site.add("usurper", manifest + LOSS.format(name="toy_loss"))
-    with pytest.raises(ConfigError, match="say which: 'toy/toy_loss' or 'usurper/toy_loss'"):
+    with pytest.raises(ConfigError, match="name one of: 'toy/toy_loss' or 'usurper/toy_loss'"):
         load_config(museum)
     loaded = load_config(museum, named("toy/toy_loss"))
     assert loaded.components["policies.solver.algorithm"][0].plugin == "toy"
@@ -93,7 +93,7 @@ def test_a_second_of_a_name_of_ours_changes_no_run(
     loaded = load_config(museum)
     assert loaded.components["policies.solver.algorithm"][0].plugin == "toy"
     note = (
-        "policies.solver.algorithm: 'toy_loss' is toy/toy_loss; usurper/toy_loss has that name too"
+        "policies.solver.algorithm: 'toy_loss' is toy/toy_loss; usurper/toy_loss has the same name"
     )
     assert note in loaded.notes
     assert load_config(museum, named("usurper/toy_loss")).notes == ()

@@ -34,7 +34,7 @@ def test_ambiguous_names_ask_which(site: Any, manifest: str) -> None:
     with pytest.raises(PluginError) as caught:
         catalog.select("algorithm", "grpo_like")
     assert str(caught.value) == (
-        "algorithm 'grpo_like' is provided by 2 plugins; say which: 'dup/grpo_like' or 'grpo_like/grpo_like'"
+        "algorithm 'grpo_like' is provided by 2 plugins; name one of: 'dup/grpo_like' or 'grpo_like/grpo_like'"
     )
     assert catalog.select("algorithm", "dup/grpo_like").component.target == "dup_parts:Loss"
 

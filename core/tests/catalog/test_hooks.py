@@ -135,7 +135,7 @@ def test_a_plugin_of_the_run_chooses_the_transport(
     assert loaded.config.policies["solver"].transport.use == "toy_full"
     assert loaded.components["policies.solver.transport"][0].plugin == "toy"
     assert loaded.notes == (
-        "policies.solver.transport: 'auto' chose 'toy_full', because a plugin of the run named it",
+        "policies.solver.transport: 'auto' chose 'toy_full', because a plugin of the run chose it",
     )
 
 

@@ -49,7 +49,7 @@ def test_it_is_built_with_its_keys_and_the_context_of_the_whole(context: Compone
 
 def test_a_name_means_what_it_meant_when_the_run_began(context: ComponentContext) -> None:
     table = {"use": "toy_list", "size": 4}
-    with pytest.raises(PluginError, match="say which: 'one/toy_list' or 'two/toy_list'"):
+    with pytest.raises(PluginError, match="name one of: 'one/toy_list' or 'two/toy_list'"):
         build_component("prompt_source", table, context)
     entry = {"plugin": "two", "distribution": "fake-two", "version": "1.0", "packaged": True}
     write_plugins(context.run.directory, [{**entry, "provides": ["prompt_source/toy_list"]}])

@@ -37,7 +37,7 @@ def test_a_process_has_the_versions_that_the_run_began_with(tmp_path: Path) -> N
     began_with(other, "9.9.9")
     with pytest.raises(
         VersionSkew,
-        match=rf"began with astraflow-runtime 9\.9\.9, and .* has {__version__}; pip install",
+        match=rf"started with astraflow-runtime 9\.9\.9, and .* has {__version__}; pip install",
     ):
         built(other)
     assert issubclass(VersionSkew, PluginError)
@@ -46,7 +46,7 @@ def test_a_process_has_the_versions_that_the_run_began_with(tmp_path: Path) -> N
 @pytest.mark.parametrize("left", [b"", bytes(300), b'["\xff"]'])
 def test_a_file_that_power_loss_left_is_the_users_to_remove(tmp_path: Path, left: bytes) -> None:
     (tmp_path / FILE).write_bytes(left)
-    with pytest.raises(UserError, match=r"plugins\.json is damaged .*: remove it"):
+    with pytest.raises(UserError, match=r"plugins\.json is damaged .*; remove it"):
         built(tmp_path)
     (tmp_path / FILE).unlink()
     assert isinstance(built(tmp_path), LocalLauncher)

@@ -30,12 +30,12 @@ def test_a_follower_is_a_frozen_engine_with_a_distance(site: Any, run_file: Path
         (
             {"follows": "verifier"},
             "run.seed=1",
-            "engines.past.follows: 'verifier' is not a policy of this run; there are solver",
+            "engines.past.follows: 'verifier' is not a policy of this run; its policies are solver",
         ),
         (
             {"model": "another"},
             "run.seed=1",
-            "engines.past.model: must be that of policies.solver, whose versions it serves",
+            "engines.past.model: must be the model of policies.solver, because it serves the versions of that policy",
         ),
         (
             {},
@@ -59,7 +59,7 @@ def test_a_follower_that_cannot_follow_is_refused(
 
 def test_keys_of_training_are_no_keys_of_a_frozen_engine(site: Any, run_file: Path) -> None:
     with pytest.raises(
-        ConfigError, match="batch_sequences, trainer: a frozen engine is never trained"
+        ConfigError, match="batch_sequences, trainer: a frozen engine is not trained"
     ):
         load_config(
             run_file,

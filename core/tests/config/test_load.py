@@ -141,7 +141,7 @@ def test_a_policy_that_only_set_names_is_taken_for_a_mistyped_one(
     site: Any, run_file: Path
 ) -> None:
     assert problems(run_file, site, "policies.solverr.trainer.lr=1") == [
-        "policies.solverr: only --set names it; did you mean 'solver'?"
+        "policies.solverr: it is set only by --set; did you mean 'solver'?"
     ]
     lacking = problems(run_file, site, "policies.xyzzy.batch_sequences=1")
     assert "policies.xyzzy.model: this key is required" in lacking[0]
@@ -164,7 +164,7 @@ def test_a_group_deadline_that_cannot_act_is_refused(site: Any, run_file: Path) 
     (problem,) = problems(run_file, site, "run.refill_groups=true")
     assert problem.startswith("run: refill_groups has no effect without group_deadline_s")
     (problem,) = problems(run_file, site, "run.group_deadline_s=120")
-    assert problem.startswith("run: group_deadline_s = 120 never acts")
+    assert problem.startswith("run: group_deadline_s = 120 has no effect")
     assert problems(run_file, site, "run.group_deadline_s=0")
     run = load_config(run_file, ["run.group_deadline_s=9"], site.catalog()).config.run
     assert (run.group_deadline_s, run.refill_groups) == (9, False)
@@ -275,15 +275,15 @@ def test_components_that_do_not_fit(
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        (["raas.autoscale=true"], "raas.autoscale: needs balance.max_replicas"),
+        (["raas.autoscale=true"], "raas.autoscale: requires balance.max_replicas"),
         (
             ["raas.autoscale=true", "balance.max_replicas=2", "raas.replicas=3"],
-            "raas.replicas: 3, with which the run begins, must lie between balance.min_replicas = 1 and",
+            "raas.replicas: 3, the number at start, must lie between balance.min_replicas = 1 and",
         ),
-        (["balance.use=toy_filter"], "balance.use: 'toy_filter' does not say how many"),
+        (["balance.use=toy_filter"], "balance.use: 'toy_filter' does not decide how many"),
         (
             ['policies.solver.data=[{ use = "three_zones" }]'],
-            "policies.solver.data.0.use: 'three_zones' says how many RaaS there should be and does nothing",
+            "policies.solver.data.0.use: 'three_zones' decides how many RaaS to run and has no effect",
         ),
         (["balance.shrink_below=0.5"], "balance: shrink_below = 0.5 must not be above"),
     ],

@@ -159,7 +159,7 @@ def test_overrides_reach_tables_lists_and_new_keys() -> None:
         ("run.steps.x=1", "run.steps is 1, not a table"),
         ("=1", "expected KEY=VALUE"),
         ("run..x=1", "expected KEY=VALUE"),
-        ("extends=a.toml", "only be named in a file"),
+        ("extends=a.toml", "only allowed in a file"),
     ],
 )
 def test_wrong_overrides(override: str, words: str) -> None:

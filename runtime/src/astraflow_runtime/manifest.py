@@ -11,23 +11,23 @@ ASTRAFLOW_INDEX = "astraflow_runtime.published.index:INDEX"
 
 _COMMANDS = {
     "start a run": (
-        ("run", "astraflow_runtime.cli.run:add_arguments", "start every process of a run and watch it"),
+        ("run", "astraflow_runtime.cli.run:add_arguments", "start and supervise the processes of a run"),
         ("config", "astraflow_runtime.cli.config:add_arguments", "show and explain the keys of a run's TOML file"),
         ("plugins", "astraflow_runtime.cli.installation.plugins:add_arguments", "list plugins, their components and commands"),
-        ("env", "astraflow_runtime.cli.installation.environments:add_arguments", "create interpreters for backends that need their own"),
+        ("env", "astraflow_runtime.cli.installation.environments:add_arguments", "create separate environments for backends"),
     ),
     "inspect a run": (
-        ("status", "astraflow_runtime.cli.running.status:add_status", "state, policies, tasks and RaaS of a running run"),
-        ("top", "astraflow_runtime.cli.running.top:add_arguments", "the live view of a running run, in another terminal"),
-        ("waits", "astraflow_runtime.cli.running.status:add_waits", "who waits for whom, since when and until when, in a running run"),
-        ("balance", "astraflow_runtime.cli.running.balance:add_arguments", "whether a running run has too few RaaS or too many, and where all its tasks and rows are"),
+        ("status", "astraflow_runtime.cli.running.status:add_status", "show the state, policies, tasks and RaaS of a running run"),
+        ("top", "astraflow_runtime.cli.running.top:add_arguments", "show the live view of a running run, in another terminal"),
+        ("waits", "astraflow_runtime.cli.running.status:add_waits", "show who waits for whom in a running run, since when and until when"),
+        ("balance", "astraflow_runtime.cli.running.balance:add_arguments", "show if a running run has too few or too many RaaS, and count tasks and rows"),
         ("trace", "astraflow_runtime.cli.trace:add_arguments", "show what happened to a prompt or a group of a run"),
         ("report", "astraflow_runtime.cli.report:add_arguments", "summarise a finished run"),
     ),
     "change a running run": (
         ("data-policy", "astraflow_runtime.cli.running.data_policy:add_arguments", "change a data policy of a running run"),
-        ("raas add", "astraflow_runtime.cli.running.pool:add_more", "ask the launcher of a running run for more RaaS"),
-        ("raas drain", "astraflow_runtime.cli.running.pool:add_drain", "let RaaS of a running run finish what they have, and leave"),
+        ("raas add", "astraflow_runtime.cli.running.pool:add_more", "request more RaaS from the launcher of a running run"),
+        ("raas drain", "astraflow_runtime.cli.running.pool:add_drain", "let RaaS of a running run finish their tasks and leave"),
     ),
     "one process of a run": (
         ("dataflow", "astraflow_runtime.cli.roles:add_dataflow", "serve prompts, trajectories and batches (one process)"),

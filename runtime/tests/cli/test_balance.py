@@ -75,7 +75,7 @@ def test_the_report_comes_before_the_accounting(
 ) -> None:
     assert main(["balance", "--run", str(run_directory)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "report 4: grow, 2 → 3 RaaS; 25% of the places on offer were idle"
+    assert lines[0] == "report 4: grow, 2 → 3 RaaS; 25% of the episode slots were idle"
     assert lines[2].split() == [
         "solver",
         "10",
@@ -108,7 +108,7 @@ def test_before_the_first_report(
 ) -> None:
     monkeypatch.setitem(BALANCE, "report", None)
     assert main(["balance", "--run", str(run_directory)]) == 0
-    assert capsys.readouterr().out.startswith("no report yet; 2 RaaS are there\n")
+    assert capsys.readouterr().out.startswith("no report yet; 2 RaaS are registered\n")
 
 
 def test_reports_are_followed(run_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,7 +127,7 @@ def test_more_raas_need_a_launcher(run_directory: Path, capsys: pytest.CaptureFi
     assert "no launcher is running" in capsys.readouterr().err
     (run_directory / "launcher.lock").touch()  # of one that is gone
     assert main(["raas", "add", "--run", str(run_directory)]) == 2
-    assert "start one yourself with `astraflow raas FILE" in capsys.readouterr().err
+    assert "start one with `astraflow raas FILE" in capsys.readouterr().err
     (run_directory / "dataflow.json").rename(run_directory / "config.toml")
     assert main(["raas", "drain", "raas-0", "--run", str(run_directory)]) == 2
     assert "is not running" in capsys.readouterr().err

@@ -125,7 +125,7 @@ def test_config_problems_exit_with_2(
         ),
         (
             ["weights", "ls", "runs/a"],
-            "unrecognized arguments: runs/a; a run is named by --run runs/a",
+            "unrecognized arguments: runs/a; select a run with --run runs/a",
         ),
         (["config", "show", "run.toml", "more"], "unrecognized arguments: more\n"),
     ],

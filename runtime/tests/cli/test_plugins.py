@@ -82,7 +82,7 @@ def test_ambiguous_components_are_told(
         site.add(name, manifest + loss)
     assert main(["plugins"]) == 0
     told = capsys.readouterr().out.partition("\nprovided by several plugins\n")[2].splitlines()
-    assert "algorithm twice  here/twice or there/twice  nothing: say which" in told
+    assert "algorithm twice  here/twice or there/twice  nothing: ambiguous" in told
 
 
 def test_schema_of_a_component(site: Any, capsys: pytest.CaptureFixture[str]) -> None:

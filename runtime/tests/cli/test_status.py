@@ -95,7 +95,7 @@ def test_where_episodes_are_taken(run_directory: Path, capsys: pytest.CaptureFix
     assert json.loads(capsys.readouterr().out)["online"] == [{"raas": "raas-0", **said}]
     (online / "raas-0.json").write_text("{")
     assert main(["status", "--run", str(run_directory)]) == 2
-    assert "raas-0.json does not say where episodes are taken" in capsys.readouterr().err
+    assert "raas-0.json does not contain the address for episodes" in capsys.readouterr().err
 
 
 def test_a_run_that_was_started_process_by_process_has_its_token_in_the_environment(
@@ -117,7 +117,7 @@ def test_by_address_and_environment(
     assert capsys.readouterr().out == "tasks:\n  admitted: 5\n" * 2
     monkeypatch.setenv("ASTRAFLOW_TOKEN", "wrong")
     assert main(["balance"]) == 2
-    assert "refused: wrong token (401)" in capsys.readouterr().err
+    assert "refused the request: wrong token (401)" in capsys.readouterr().err
 
 
 def test_what_is_missing_is_named(
@@ -129,7 +129,7 @@ def test_what_is_missing_is_named(
     (tmp_path / "runs" / "a").mkdir(parents=True)
     (tmp_path / "runs" / "a" / "dataflow.json").write_text("{}")
     assert main(["status", "--run", "runs/a"]) == 2
-    assert "does not say where the dataflow is" in capsys.readouterr().err
+    assert "does not contain the address of the dataflow" in capsys.readouterr().err
     (tmp_path / "runs" / "a" / "summary.json").write_text("{}")
     (tmp_path / "runs" / "a" / "dataflow.json").write_text('{"url": "http://127.0.0.1:1"}')
     assert main(["status", "--run", "a"]) == 2
@@ -138,8 +138,8 @@ def test_what_is_missing_is_named(
     assert "no token" in capsys.readouterr().err
     for content, told in (
         (b"", "is empty"),
-        (b"\xe9", "not one line of ASCII"),
-        (b"a\nb", "not one"),
+        (b"\xe9", "not a single line of ASCII"),
+        (b"a\nb", "not a single"),
     ):
         (tmp_path / "token").write_bytes(content)
         at = ["--dataflow", "http://127.0.0.1:1", "--token-file", str(tmp_path / "token")]

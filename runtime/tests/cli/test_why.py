@@ -123,7 +123,7 @@ def test_disabled_by_the_environment_or_by_the_run(
         told = why("shy", str(run_file))["plugin shy"]
         assert (told["state"], told["verdict"]) == ("disabled", f"not imported: {by}")
         assert fix in told["fix"]
-        assert told["chosen_by"] == [f"nothing: {run_file} does not name it"]
+        assert told["chosen_by"] == [f"nothing: not named in {run_file}"]
     monkeypatch.setenv(DISABLE_VARIABLE, "shy")
     told = why("shy")["plugin shy"]
     assert told["verdict"] == f"not imported: disabled by {DISABLE_VARIABLE}"
@@ -187,7 +187,7 @@ def test_a_runtime_that_is_installed(site: Any, manifest: str, why: Any) -> None
     told = why("fake-light")["plugin light"]
     assert told["runtime"].startswith("pluggy 1.")
     site.toy()
-    assert why("toy")["plugin toy"]["runtime"] == "needs nothing more"
+    assert why("toy")["plugin toy"]["runtime"] == "no missing packages"
 
 
 def test_pins_that_clash_name_who_holds_the_other_version(
@@ -226,7 +226,7 @@ def test_a_target_that_the_package_lacks_is_mended_by_its_authors(
     site.add("torn", manifest + LOSS.format(module="torn_parts"))
     told = why("algorithm/loss")["algorithm torn/loss"]
     assert "cannot be imported: No module named 'torn_parts'" in told["verdict"]
-    assert "report it to its authors; if it is yours, fix what is named" in told["fix"]
+    assert "report it to its authors; if it is your own, fix the problem" in told["fix"]
     site.add(
         "worn",
         manifest + LOSS.format(module="worn_parts"),
@@ -278,7 +278,7 @@ def test_the_module_of_a_packaged_component(site: Any, why: Any) -> None:
     site.toy()
     told = why("toy_parts:Part")["toy_parts:Part"]
     assert "algorithm toy/toy_loss" in told["also_provided_as"]
-    assert "without the keys and flags" in told["verdict"]
+    assert "without the keys and capabilities" in told["verdict"]
 
 
 def test_what_a_run_chooses(site: Any, run_file: Path, manifest: str, why: Any) -> None:
@@ -298,7 +298,7 @@ def test_what_a_run_chooses(site: Any, run_file: Path, manifest: str, why: Any) 
         assert chosen.startswith(f"{path}, which fails: ") and chosen.endswith(both)
     told = why("toy_loss", run, "--set", f"{path}.use=toy/toy_loss")
     assert told[ours]["chosen_by"] == [f"{path} = 'toy/toy_loss'"]
-    assert told[theirs]["chosen_by"] == [f"nothing: {run} does not name it"]
+    assert told[theirs]["chosen_by"] == [f"nothing: not named in {run}"]
     told = why("dup", run, "--set", 'plugins.enable=["dup"]')["plugin dup"]
     assert told["chosen_by"] == ["[plugins] enable"]
     assert why("local", run)["launcher runtime/local"]["chosen_by"] == ["launcher = 'local'"]
@@ -310,9 +310,9 @@ def test_names_that_mean_nothing(
     site.add("bad", "import nothing_of_this_name")
     text = refused(capsys, "toy_fliter")
     assert "did you mean 'toy_filter'" in text
-    assert "not known: 'bad' (broken)" in text
+    assert "components are unknown: 'bad' (broken)" in text
     assert "did you mean 'algorithm/toy_loss'" in refused(capsys, "engine/toy_loss")
-    assert "did you mean 'toy'? what these plugins provide" in refused(capsys, "toyy")
+    assert "did you mean 'toy'? these plugins could not be read" in refused(capsys, "toyy")
     assert "did you mean 'run.toml'" in refused(capsys, "toy", str(run_file.with_name("rum.toml")))
 
 
@@ -329,6 +329,6 @@ def test_the_name_of_a_kind_is_told_as_one(
 ) -> None:
     site.add("quick", manifest + ENGINE.format(module="quick_engine"))
     told = refused(capsys, "engine")
-    assert "'engine' is installed; it is a kind; of that kind are installed: " in told
+    assert "'engine' is installed; it is a kind; installed components of that kind: " in told
     assert "quick" in told and "`astraflow plugins why engine/NAME`" in told
     assert "did you mean" not in told

@@ -51,7 +51,7 @@ def test_an_algorithm_that_would_learn_nothing_is_refused(
 ) -> None:
     overrides = (COMPARES + compares, f"workflow.use={workflow}")
     lone = load(site, run_file, ONE, *overrides)
-    remedy = "; set run.group_size to 2 or more, or name an algorithm that does without (toy_loss)"
+    remedy = "; set run.group_size to 2 or more, or use an algorithm that does not need groups (toy_loss)"
     assert (lone_group_problems(lone), lone_group_notes(lone)) == ([SAID + remedy], [])
     assert is_content(load(site, run_file, "run.group_size=2", *overrides))
 
@@ -66,5 +66,5 @@ def test_a_workflow_that_may_give_several_sequences_is_told_of(
     site: Any, run_file: Path, workflow: str
 ) -> None:
     lone = load(site, run_file, ONE, COMPARES + "sequences", f"workflow.use={workflow}")
-    more = ", unless the workflow gives several sequences of the policy in one trajectory"
+    more = ", unless the workflow returns several sequences of the policy per trajectory"
     assert (lone_group_problems(lone), lone_group_notes(lone)) == ([], [SAID + more])

@@ -132,12 +132,14 @@ def test_nobody_is_asked_before_there_are_rows_enough(run):
 def test_rows_that_were_not_offered_once_each_fail_the_run(run):
     b = run(Wrong)
     fill(b, 2)
-    with pytest.raises(RunFailed, match="'Wrong' arranged 4 rows and gave back 2, 1 different"):
+    with pytest.raises(
+        RunFailed, match="'Wrong' arranged 4 rows and returned 2, 1 of them distinct"
+    ):
         b.next_batch(0)
 
 
 def test_two_that_draw_are_refused_with_the_reason():
-    with pytest.raises(PluginError, match="'a' and 'b': each says how many of them are fresh"):
+    with pytest.raises(PluginError, match="'a' and 'b': it decides how many of them are fresh"):
         PolicyPipeline([NamedPolicy("a", HalfKept()), NamedPolicy("b", HalfKept())])
     PolicyPipeline([NamedPolicy("a", HalfKept()), NamedPolicy("b", HalfKept(), shadow=True)])
 

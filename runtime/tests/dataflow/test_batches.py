@@ -20,7 +20,7 @@ def test_an_unacknowledged_batch_is_served_again_verbatim(bench):
     again = b.next_batch(0)
     assert first.id == again.id
     assert first.tokens.tolist() == again.tokens.tolist()
-    with pytest.raises(Refused, match="not acknowledged"):
+    with pytest.raises(Refused, match="not yet acknowledged"):
         b.announce(1)
         b.next_batch(1)
     assert b.acknowledge(first.id, 1).stop is False
@@ -98,7 +98,7 @@ def test_a_trainer_whose_batches_are_gone_is_refused(bench, config):
     b = bench().begin()
     trained(b, 1)
     with pytest.raises(
-        Refused, match=r"came back with 0 updates, and 1 are made.*checkpoint.* every"
+        Refused, match=r"restarted with 0 updates, but 1 were made.*checkpoint.* every"
     ):
         come_back(b, 0)
     b = bench(config(checkpoint__every=1)).begin()
@@ -106,14 +106,14 @@ def test_a_trainer_whose_batches_are_gone_is_refused(bench, config):
     b.flow.training.release(ReleaseBatches(policy="solver", updates=2))
     with pytest.raises(Refused, match="batches are kept from update 2 on"):
         come_back(b, 1)
-    with pytest.raises(Refused, match="came back with 3 updates"):
+    with pytest.raises(Refused, match="restarted with 3 updates"):
         come_back(b, 3)
     b.check()
 
 
 def test_a_request_names_the_newest_version(bench):
     b = bench().begin()
-    with pytest.raises(Refused, match="the newest announced is 0"):
+    with pytest.raises(Refused, match="the newest announced version is 0"):
         b.next_batch(1)
     with pytest.raises(Refused, match="no policy 'judge'"):
         b.next_batch(0, policy="judge")
@@ -123,7 +123,7 @@ def test_version_numbers_only_grow(bench):
     b = bench().begin()
     b.announce(2)
     b.announce(2)  # a repeated announcement
-    with pytest.raises(Refused, match="only grow"):
+    with pytest.raises(Refused, match="must increase"):
         b.announce(1)
 
 
@@ -182,7 +182,7 @@ def test_a_policy_that_is_done_takes_no_more_rows(bench, config):
     b.acknowledge(batch.id, 1, "a")
     answer = b.push(tasks[2])
     assert answer.status == "accepted"
-    assert answer.reasons == {"a": "the policy has made all its updates"}
+    assert answer.reasons == {"a": "the policy has completed all its updates"}
     b.check()
 
 
@@ -276,7 +276,7 @@ def test_a_run_without_raas_or_trainer_fails_at_the_deadline(bench):
     b.register_trainers()
     b.announce(0)
     b.pass_time(301)
-    assert b.state.progress.reason.startswith("no RaaS was heard from for 301 s")
+    assert b.state.progress.reason.startswith("no RaaS has reported for 301 s")
 
     b = bench().begin()
     b.lease()
@@ -285,7 +285,7 @@ def test_a_run_without_raas_or_trainer_fails_at_the_deadline(bench):
     (wait,) = [wait for wait in b.flow.waits() if wait.for_whom == "r0"]
     assert (wait.since_s, wait.until_s) == (599, 1)
     b.pass_time(1)
-    assert b.state.progress.reason == "no RaaS was heard from for 600 s; known: 'r0' (gone)"
+    assert b.state.progress.reason == "no RaaS has reported for 600 s; known: 'r0' (gone)"
 
 
 @pytest.mark.parametrize("with_batch", [True, False])

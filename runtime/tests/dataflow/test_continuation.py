@@ -185,7 +185,7 @@ class Against(RuleBasedStateMachine):
         raas, task, version = self.held[name]
         other = "r1" if raas == "r0" else "r0"
         content = self.group(name, task, other, version=version)
-        with pytest.raises(Refused, match="works on it now"):
+        with pytest.raises(Refused, match="now works on it"):
             self.service.push(content)
 
     @precondition(lambda self: self.held)

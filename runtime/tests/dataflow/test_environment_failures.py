@@ -58,9 +58,10 @@ def test_too_many_end_the_run_with_a_diagnosis(bench, config):
     play(b, ["crashed"])
     assert b.state.progress.state == "failed"
     assert re.fullmatch(
-        rf"environments failed {half + 1} of the last {WINDOW} attempts of tasks, which is about 31% of the episodes and "
+        rf"{half + 1} of the last {WINDOW} attempts of tasks failed in their environments, which is about 31% of the "
+        r"episodes and "
         rf"more than \[run\] max_environment_failures = 0.3 allows: timeout {half}, crashed 1, on r0 {half + 1}; an attempt "
-        r"fails with the first of its 2 episodes; the last: environment 'maze' failed: crashed \(prompt p\d+\)",
+        r"fails when the first of its 2 episodes fails; last error: environment 'maze' failed: crashed \(prompt p\d+\)",
         b.state.progress.reason,
     )
     assert b.lease()[1].stop

@@ -9,7 +9,7 @@ def test_too_many_failures_in_a_row_end_the_run(bench, config):
         b.fail(b.lease(free=2)[0][0], "reward 'x' raised ValueError: no number")
     assert b.state.progress.state == "failed"
     assert b.state.progress.reason == (
-        "3 tasks failed in a row, none succeeded; the last: "
+        "3 tasks failed in a row, none succeeded; last error: "
         "reward 'x' raised ValueError: no number (prompt p0)"
     )
     assert b.lease()[1].stop
@@ -28,7 +28,7 @@ def test_a_raas_that_fails_is_set_aside_and_the_others_go_on(bench, config):
     assert b.state.progress.state == "running"
     assert b.lease(free=2, raas="r1")[0] == []
     (shown,) = [each for each in b.flow.status().raas if each.name == "r1"]
-    reason = "3 tasks failed in a row, none succeeded; the last: the reward's server is not there (prompt p0)"
+    reason = "3 tasks failed in a row, none succeeded; last error: the reward's server is not there (prompt p0)"
     assert shown.set_aside == reason
     assert b.state.fleet.pool() == [b.state.fleet.get("r0")]
     task = b.lease(free=2)[0][0]
@@ -74,9 +74,9 @@ def test_the_run_ends_when_every_raas_is_set_aside(bench, config):
         b.fail(b.lease(free=2, raas="r1")[0][0], "no such module", raas="r1")
     assert b.state.progress.state == "failed"
     assert b.state.progress.reason == (
-        "every RaaS fails its tasks: "
-        "'r0': 2 tasks failed in a row, none succeeded; the last: no such module (prompt p0); "
-        "'r1': 2 tasks failed in a row, none succeeded; the last: no such module (prompt p0)"
+        "all tasks fail on every RaaS: "
+        "'r0': 2 tasks failed in a row, none succeeded; last error: no such module (prompt p0); "
+        "'r1': 2 tasks failed in a row, none succeeded; last error: no such module (prompt p0)"
     )
 
 

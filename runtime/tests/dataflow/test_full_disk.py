@@ -157,7 +157,7 @@ def test_a_run_whose_disk_is_full_is_not_given_up(bench, config, tmp_path, monke
     assert b.state.progress.state == "running"
     b.pass_time(20)
     assert b.state.progress.state == "failed"
-    assert "no RaaS was heard from" in b.state.progress.reason
+    assert "no RaaS has reported" in b.state.progress.reason
 
 
 def test_a_run_whose_disk_is_full_for_a_day_is_given_up(bench, config, tmp_path, monkeypatch):

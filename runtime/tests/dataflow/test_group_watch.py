@@ -46,14 +46,14 @@ def test_equal_rewards_are_told_once_and_when_they_differ_again(bench, roomy, ca
     assert groups(b) == MANY_GROUPS + 39
     (warning,) = told(caplog)
     assert warning.startswith(
-        "the last 64 groups of policy 'solver' had equal rewards (all 0): an algorithm that compares rewards has "
-        "nothing to learn from them."
+        "the last 64 groups of policy 'solver' had equal rewards (all 0): an algorithm that compares rewards "
+        "learns nothing from them."
     )
     assert "docs/does-not-learn.md" in warning
     push(b, 1, 0.0, 1.0)
     assert groups(b) == 0
     assert told(caplog)[1:] == [
-        "rewards within a group of policy 'solver' differ again, after 103 groups without a difference"
+        "rewards within a group of policy 'solver' differ again, after 103 groups with equal rewards"
     ]
     push(b, MANY_GROUPS, 0.0, 0.0)
     push(b, 1, 0.0, 1.0)
@@ -109,8 +109,8 @@ def test_a_policy_that_no_workflow_samples_is_told_that_its_batch_does_not_fill(
     push(b, MANY_GROUPS, 0.0, 1.0, policies=("solver",))
     (warning,) = told(caplog)
     assert warning == (
-        "the last 64 groups left policy 'verifier' no row to train on, and its batch does not fill: "
-        '"no sequence of this policy" (64); what to do: docs/does-not-learn.md'
+        "the last 64 groups left policy 'verifier' no row to train on, so its batch cannot fill: "
+        '"no sequence of this policy" (64); see docs/does-not-learn.md'
     )
     assert groups(b, "fruitless_groups", "verifier") == MANY_GROUPS
     push(b, 1, 0.0, 1.0)

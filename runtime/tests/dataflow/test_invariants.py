@@ -356,7 +356,7 @@ class Play(RuleBasedStateMachine):
             assert held == leased
         for name, story in stories.items():
             live = "leased" if name in leased else "queued"
-            # That leases end when all updates are made follows from the acknowledgement before.
+            # That leases end when all updates are done follows from the acknowledgement before.
             if not state.progress.ending or story.state not in ("leased", "queued"):
                 assert story.state == (state.train.outcome(name) or live)
         for policy, stream in state.streams.items():

@@ -31,7 +31,7 @@ def test_a_data_policy_that_holds_prompts_back_is_named(bench, config):
     task, _ = b.lease(64)[0]
     assert waiting(b) == (
         "data policy 'AtMost'",
-        "it wants no new prompt before some that are under way have ended",
+        "it admits no new prompt until some running ones end",
     )
     assert not b.flow.leasing.work_available()
     b.fail(task)  # a task that waits in the queue was admitted before
@@ -45,11 +45,13 @@ def test_places_that_the_next_task_needs_and_those_that_are_free_are_said(bench,
     for free in (2, 3):
         assert waiting(b, free=free) == (
             "tasks of r0",
-            f"too few places: the next task needs 4, and {free} of its 6 are free",
+            f"too few free slots: the next task needs 4, and {free} of 6 are free",
         )
     assert b.flow.leasing.work_available()  # for another RaaS
     b.register_raas("small", capacity=2)
-    assert waiting(b, free=1, raas="small")[1].startswith("too few places: the next task needs 2,")
+    assert waiting(b, free=1, raas="small")[1].startswith(
+        "too few free slots: the next task needs 2,"
+    )
     assert b.lease(2, "small")[0]
 
 
@@ -57,7 +59,7 @@ def test_what_is_left_of_a_group_needs_only_its_own_places(bench, config):
     b = bench(config(run__group_size=4, run__group_deadline_s=5.0, run__refill_groups=True)).begin()
     (task,) = b.lease(4)[0]
     b.push(task, rewards=(0.0, 1.0, 0.0), late=1)
-    assert waiting(b, free=0)[1].startswith("too few places: the next task needs 1,")
+    assert waiting(b, free=0)[1].startswith("too few free slots: the next task needs 1,")
     assert b.lease(1)[0][0].group_size == 1
 
 
@@ -66,7 +68,7 @@ def test_at_the_bound_each_trainer_is_named_with_its_count(bench, config):
     b.lease(4)
     assert waiting(b) == (
         "trainer a, trainer b",
-        "as many sequences are under way as the staleness bound allows: 4 of 4 for a, 4 of 4 for b",
+        "the staleness bound allows no more running sequences: 4 of 4 for a, 4 of 4 for b",
     )
     assert not b.flow.leasing.work_available()
 
@@ -78,8 +80,8 @@ def test_a_raas_that_is_behind_hears_that_its_bound_is_lower(bench, config):
     whom, what = waiting(b, raas="r1")
     assert whom == "trainer solver"
     assert what == (
-        "as many sequences are under way as the staleness bound allows: 4 of 4 for solver "
-        "(a batch less for each version that it is behind: solver by 1)"
+        "the staleness bound allows no more running sequences: 4 of 4 for solver "
+        "(one batch less for each version that it is behind: solver by 1)"
     )
     assert b.flow.leasing.work_available()  # for one that serves version 1
     assert b.lease(4, "r1", serving=1)[0]
@@ -96,7 +98,7 @@ def test_versions_that_are_too_old_or_not_there_yet_are_told_apart(bench, config
     b.register_raas("late")
     assert waiting(b, raas="late", serving=2) == (
         "weights",
-        "it has yet to serve what was the newest when it registered: version 3 of solver",
+        "it does not yet serve the version that was newest when it registered: version 3 of solver",
     )
 
 
@@ -106,7 +108,7 @@ def test_a_raas_that_leaves_or_was_set_aside_gets_nothing(bench, config):
     b.drain("r1")
     assert waiting(b, raas="r1") == (
         "run",
-        "it gets no new tasks and leaves when its tasks have ended",
+        "it is draining: it gets no new tasks and leaves after its running ones",
     )
     for _ in range(2):
         b.fail(b.lease(2)[0][0], "no such file", fatal=True)
@@ -122,13 +124,13 @@ def test_what_holds_everybody_back_is_said_first(bench, config):
     for update in range(4):
         b.update(update)
     whom, what = waiting(b, free=0, serving=4)
-    assert whom == "room for new tasks" and "saved no checkpoint for 4 updates" in what
+    assert whom == "disk space for new tasks" and "saved no checkpoint for 4 updates" in what
 
 
 def test_without_a_trainer_nobody_gets_a_task(bench, config):
     b = bench(config()).begin()
     b.pass_time(b.state.config.run.deadline_s + 1, sweep=False)
-    assert waiting(b) == ("trainers", "no trainer takes batches")
+    assert waiting(b) == ("trainers", "no trainer is taking batches")
     assert not b.flow.leasing.work_available()
 
 

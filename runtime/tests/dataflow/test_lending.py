@@ -177,7 +177,7 @@ def test_a_wholly_shared_stream_has_rows_of_the_other_only(pair):
     b.announce(1, "a")
     stream, owner = b.state.streams["b"], b.state.streams["a"]
     assert stream.shares == "a"
-    assert dict(stream.reasons) == {"the policy trains on rows of 'a' only": 2}
+    assert dict(stream.reasons) == {"the policy trains only on rows of 'a'": 2}
     batch = update(b, "b", publish=False)
     assert (batch.policy, batch.source, batch.version) == ("b", "a", 0)
     assert batch.counted_from.tolist() == [1] * 4 and (batch.group < 0).all()
@@ -195,7 +195,9 @@ def test_less_than_a_whole_batch_waits(pair):
     b = pair(Whole)
     roll_out(b, 1)
     assert b.next_batch(0, "b") is None
-    assert b.flow.training.lacking("b") == ("2 of 4 sequences of 'a' are there; 0 tasks run")
+    assert b.flow.training.lacking("b") == (
+        "2 of 4 sequences of 'a' are available; 0 tasks are running"
+    )
     roll_out(b, 1, policies=("a",))
     assert len(b.next_batch(0, "b")) == 4
 
@@ -312,7 +314,7 @@ def test_the_log_of_a_shared_stream_tells_how_old_its_rows_are(pair):
 
 @pytest.mark.parametrize("idle", [DropEqual, OldestFirst, HalfReplayed])
 def test_a_policy_that_would_decide_nothing_is_refused(bench, config, idle):
-    with pytest.raises(PluginError, match=f"data policy '{idle.__name__}' of 'b' would decide"):
+    with pytest.raises(PluginError, match=f"data policy '{idle.__name__}' of 'b' would have"):
         bench(config(policies=("a", "b")), data={"b": (idle, Whole)})
 
 
@@ -321,7 +323,7 @@ def test_rows_are_taken_of_another_policy_of_the_run_only(bench, config, unknown
     class Astray(Half):
         source = unknown
 
-    told = f"'Astray' of policy 'b' borrows rows of '{unknown}', .* another policy .* there are 'a'"
+    told = f"'Astray' of policy 'b' borrows rows of '{unknown}', .* another policy .* the others are 'a'"
     with pytest.raises(PluginError, match=told):
         bench(config(policies=("a", "b")), data={"b": (Astray,)})
 
@@ -330,7 +332,7 @@ def test_nobody_borrows_from_one_that_has_no_rows(bench, config):
     class OfB(Half):
         source = "b"
 
-    with pytest.raises(PluginError, match="name 'a' as the source"):
+    with pytest.raises(PluginError, match="set source to 'a'"):
         bench(config(policies=("a", "b", "c")), data={"b": (Whole,), "c": (OfB,)})
 
 
@@ -350,7 +352,7 @@ def test_a_stream_is_shared_from_a_swap_on(bench, config, tmp_path):
         )
 
     roll_out(b, 2)
-    with pytest.raises(Refused, match="'Half' of 'b' would decide nothing"):
+    with pytest.raises(Refused, match="'Half' of 'b' would have no effect"):
         swap("Keyed")
     assert not b.state.streams["b"].row_source.exclusive
     swap("Whole")

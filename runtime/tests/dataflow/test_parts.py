@@ -85,7 +85,7 @@ def test_a_record_cut_short_ends_the_journal(tmp_path):
 def test_two_processes_do_not_write_one_journal(tmp_path, monkeypatch):
     monkeypatch.setattr("astraflow_runtime.dataflow.journal.journal.OTHERS_END_S", 0.1)
     journal = Journal(tmp_path, lambda: 0.0)
-    with pytest.raises(UserError, match="another dataflow writes this journal"):
+    with pytest.raises(UserError, match="another dataflow is writing this journal"):
         Journal(tmp_path, lambda: 0.0)
     journal.close()
     Journal(tmp_path, lambda: 0.0).close()

@@ -164,7 +164,9 @@ def test_what_was_flushed_and_is_damaged_is_named(copies):
             list(Journal(short, lambda: 0.0).entries())
     cut = copies.flushed.bodies - 1
     short = copies.damaged(BODIES, lambda content: content.__delitem__(slice(cut, None)))
-    with pytest.raises(RunFailed, match=rf"{BODIES} ends at byte {cut}, and {cut + 1} bytes were"):
+    with pytest.raises(
+        RunFailed, match=rf"{BODIES} ends at byte {cut}, and {cut + 1} bytes had been flushed"
+    ):
         Journal(short, lambda: 0.0)
 
 

@@ -111,7 +111,7 @@ def test_sigterm_ends_it_cleanly(dataflow, tmp_path):
     process.send_signal(signal.SIGTERM)
     assert end_of(process)[0] == 0
     status = json.loads((tmp_path / "run" / "status.json").read_text())
-    assert (status["state"], status["reason"]) == ("stopped", "the dataflow got SIGTERM")
+    assert (status["state"], status["reason"]) == ("stopped", "the dataflow received SIGTERM")
 
 
 def test_one_that_stays_answers_who_comes_after_the_end(dataflow, tmp_path):

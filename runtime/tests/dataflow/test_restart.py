@@ -109,7 +109,7 @@ def test_the_oldest_state_that_fits_is_taken(bench, config, tmp_path):
     b.flow.training.release(ReleaseBatches(policy="solver", updates=2))
     hello = RegisterTrainer(policy="solver", pid=5, host="h", updates=(0, 2, 4))
     assert b.flow.training.register(hello).updates == 2  # 4 is of a time that the journal lost
-    with pytest.raises(Refused, match="came back with 0 or 4 updates, and 2 are made"):
+    with pytest.raises(Refused, match="restarted with 0 or 4 updates, but 2 were made"):
         b.flow.training.register(RegisterTrainer(policy="solver", pid=5, host="h", updates=(0, 4)))
 
 
@@ -156,7 +156,7 @@ def test_a_policy_that_cannot_be_restored_is_named(bench, tmp_path):
     b.push(b.lease(2)[0][0])
     with pytest.raises(
         RunFailed,
-        match=r"Pushed.*decided differently at accept \(the group of task train-0 was accepted then; "
+        match=r"Pushed.*decided differently at accept \(the group of task train-0 was accepted before; "
         r"'solver' kept it, and now 'solver': Moody said 'mood'",
     ):
         b.restart()
@@ -181,8 +181,8 @@ def test_a_policy_that_refuses_other_prompts_now_is_named(bench, tmp_path):
     assert [task.prompt_id for task in b.lease(4)[0]] == ["p0", "p2"]
     with pytest.raises(
         RunFailed,
-        match=r"PromptsConsumed.*at admit \('p1' was refused by 'Whimsical' then, 'p2' is refused by "
-        r"'Whimsical' now\)",
+        match=r"PromptsConsumed.*at admit \('p1' was refused by 'Whimsical' before, 'p2' is now refused by "
+        r"'Whimsical'\)",
     ):
         b.restart()
 
@@ -195,15 +195,15 @@ def test_a_full_disk_holds_tasks_back_and_loses_nothing(bench, tmp_path, caplog)
             assert b.push(task).status == "accepted"
         assert b.lease(4)[0] == []
         b.pass_time(1)
-        assert "no new task is handed out: there is no disk space" in caplog.text
+        assert "no new tasks are leased: there is no disk space" in caplog.text
         assert "File too large" in b.flow.status().held_back
         batch = b.next_batch(0)
         b.announce(1)
         b.acknowledge(batch.id, 1)
         b.pass_time(1)
-        assert caplog.text.count("no new task is handed out") == 1
+        assert caplog.text.count("no new tasks are leased") == 1
     b.pass_time(1)
-    assert "tasks are handed out again" in caplog.text
+    assert "tasks are leased again" in caplog.text
     assert b.flow.status().held_back == ""
     b.restart()
     assert b.state.streams["solver"].updates == 1

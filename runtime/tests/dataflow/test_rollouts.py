@@ -155,7 +155,7 @@ def test_an_expired_lease_returns_and_its_push_is_too_late(bench):
     assert (b.state.train.running, b.state.train.queued) == (0, 1)
     again = b.lease(free=2, raas="r1")[0][0]
     assert again.id == task.id
-    with pytest.raises(Refused, match="'r1' works on it now"):
+    with pytest.raises(Refused, match="'r1' now works on it"):
         b.push(task, raas="r0")
     assert b.push(again, raas="r1").status == "accepted"
     assert b.state.train.late == 1
@@ -219,10 +219,10 @@ def test_a_raas_that_leaves_or_vanishes_gives_its_tasks_back(bench):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 7}, "version 7; the newest announced is 0"),
-        ({"policies": ("judge",)}, "names the policy 'judge'"),
+        ({"version": 7}, "version 7; the newest announced version is 0"),
+        ({"policies": ("judge",)}, "names policy 'judge'"),
         ({"rewards": (1.0,) * 3}, "3 trajectories, 0 rejected and 0 late for a task of 2"),
-        ({"eval_set": "held_out"}, "of eval set ''"),
+        ({"eval_set": "held_out"}, "belongs to eval set ''"),
         ({"rewards": (0.0, 1e30)}, "RaaS 'r0', sequence 1 of policy 'solver': reward is 1e[+]30"),
         (
             {"rewards": (0.0, 1.0), "length": 7},

@@ -185,7 +185,7 @@ def test_a_request_for_a_batch_ends_with_the_reason_when_none_comes(running):
             await service.register()
             answer = await service.batch(0, 0.05)
             assert answer.ended is False
-            assert answer.reason.startswith("0 of 4 sequences are there")
+            assert answer.reason.startswith("0 of 4 sequences are available")
 
     asyncio.run(play())
 

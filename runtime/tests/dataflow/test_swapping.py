@@ -157,7 +157,7 @@ def test_what_cannot_be_is_refused_and_changes_nothing(run):
     for arguments, match in [
         (
             ("Limit", {"use": "Limit"}, "critic"),
-            "no data policies of 'critic'; places are prompts, solver",
+            "no place 'critic' for data policies; the places are prompts, solver",
         ),
         (("Lim", {"use": "Limit"}), "'prompts' has no data policy 'Lim'; it has 'Limit'"),
         (("Limit", {"most": 3}), "prompts.Limit.use: this key is required"),

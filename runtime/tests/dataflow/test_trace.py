@@ -114,7 +114,7 @@ def test_leases_that_brought_nothing_are_told_with_their_reasons(run, capsys, tm
     (group,) = as_json["groups"]
     assert group["state"] == "set_aside" == run.state.train.outcome(first.id)
     assert [a["raas"] for a in group["attempts"]] == ["r0", "r1", "r2"]
-    assert "came back without a result: the tool broke" in text
+    assert "ended without a result: the tool broke" in text
     assert "RaaS 'r1' left: test" in text
     assert "set aside" in text
 
@@ -130,7 +130,7 @@ def test_rows_that_became_too_stale_are_told(run, capsys, tmp_path):
     as_json, text = told(capsys, tmp_path, "group", late.id)
     (share,) = as_json["groups"][0]["shares"]
     assert (share["stale"], [row["state"] for row in share["rows"]]) == (1, ["buffered"])
-    assert "1 sequences were too stale already" in text
+    assert "1 sequences were already too stale" in text
 
 
 def test_an_admission_against_the_policies_is_told(bench, config, capsys, tmp_path):
@@ -140,7 +140,7 @@ def test_an_admission_against_the_policies_is_told(bench, config, capsys, tmp_pa
     as_json, text = told(capsys, tmp_path, "prompt", "p0")
     assert [offer["admitted"] for offer in as_json["offers"]] == [False, True]
     assert as_json["offers"][0]["reason"] == "refused"
-    assert "forced: the data policies had refused a whole epoch" in text
+    assert "forced, because the data policies refused a whole epoch" in text
 
 
 def test_an_evaluation_is_told_too(bench, config, capsys, tmp_path):
@@ -158,8 +158,8 @@ def test_an_evaluation_is_told_too(bench, config, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("words", "match"),
     [
-        (("prompt", "p77"), "no prompt 'p77' came up in .*; it knows 1, such as p0"),
-        (("group", "train-9"), "no group 'train-9' came up in .*; it knows 1, such as train-0"),
+        (("prompt", "p77"), "no prompt 'p77' was found in .*; it knows 1, such as p0"),
+        (("group", "train-9"), "no group 'train-9' was found in .*; it knows 1, such as train-0"),
     ],
 )
 def test_what_is_not_there_is_named(run, capsys, tmp_path, words, match):
@@ -185,4 +185,4 @@ def test_the_newest_run_is_meant(run, capsys, tmp_path, monkeypatch):
     (tmp_path / "runs" / "mine").symlink_to(tmp_path)
     monkeypatch.chdir(tmp_path)
     assert main(["trace", "prompt", "p0"]) == 0
-    assert "r0 has it; no result yet" in capsys.readouterr().out
+    assert "running on r0; no result yet" in capsys.readouterr().out

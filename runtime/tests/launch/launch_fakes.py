@@ -60,7 +60,7 @@ class Plain(Part):
 
 class BrokenReward(Plain):
     def __init__(self, config: object, context: object) -> None:
-        raise ValueError("the unit tests file is gone")
+        raise ValueError("the unit tests file is lost")
 
 
 class Prompts:

@@ -90,7 +90,7 @@ def scene(tmp_path: Path) -> Scene:
 
 def named(text: str) -> list[str]:
     """Who is said to be waited for."""
-    _, _, rest = text.partition("who is waited for:\n")
+    _, _, rest = text.partition("waiting for:\n")
     return [line.split()[0] for line in rest.splitlines() if line[:3] not in ("   ", "")]
 
 
@@ -147,7 +147,7 @@ def test_a_stopped_process_is_named_once_and_again_when_it_goes_on(scene: Scene)
     for _ in range(3):
         scene.look("raas-1", stopped=True)
     (said,) = scene.said
-    assert said.startswith("raas-1 was stopped (SIGSTOP)") and "`kill -CONT 104`" in said
+    assert said.startswith("raas-1 is stopped (SIGSTOP)") and "`kill -CONT 104`" in said
     assert scene.dog.any_stopped
     text = scene.explain(("raas-0", "trainer solver"))
     assert named(text) == ["raas-1", "trainer-solver"] and "has been stopped for" in text
@@ -181,12 +181,14 @@ def test_a_stopped_dataflow_is_named_and_waited_for(table: Table, command: Start
     os.kill(pid, signal.SIGCONT)
     code, out, err = started.end()
     assert (code, err) == (0, "")
-    assert out.count(f"dataflow was stopped (SIGSTOP) and is waited for; `kill -CONT {pid}`") == 1
-    assert out.count("the dataflow has not answered for") == 1
+    assert (
+        out.count(f"dataflow is stopped (SIGSTOP); the run waits for it; `kill -CONT {pid}`") == 1
+    )
+    assert out.count("the dataflow has not responded for") == 1
     assert "launcher waits" in out and "for dataflow: an answer, 5 s at most: /v1/status" in out
     assert f"dataflow (pid {pid}) has been stopped for" in out
-    assert "dataflow continues after" in out and "the dataflow answers again after" in out
-    assert (directory / FILE).read_text().count("has not answered") == 1
+    assert "dataflow continues after" in out and "the dataflow responds again after" in out
+    assert (directory / FILE).read_text().count("has not responded") == 1
     assert "no progress" not in out
 
 
@@ -201,6 +203,6 @@ def test_a_dataflow_that_stays_stopped_fails_the_run_in_the_end(
     os.kill(int((directory / "dataflow.pid").read_text()), signal.SIGSTOP)
     code, _, err = started.end()
     assert code == 1
-    assert "astraflow: the dataflow has not answered for" in err and "has been stopped for" in err
+    assert "astraflow: the dataflow has not responded for" in err and "has been stopped for" in err
     assert running(directory) == []
-    assert (directory / FILE).read_text().count("has not answered") == 2
+    assert (directory / FILE).read_text().count("has not responded") == 2

@@ -36,7 +36,7 @@ def test_the_reward_gets_a_prompt_of_the_run_and_a_completion(table: Table) -> N
 
 @pytest.mark.usefixtures("either_way")
 def test_a_process_that_ends_is_named(table: Table) -> None:
-    said = "reward 'dry_parts:Crashes' ended its process, .* exit code 7 after it said 'no licence found'"
+    said = "reward 'dry_parts:Crashes' ended its process, .* exit code 7 after printing 'no licence found'"
     with pytest.raises(UserError, match=said):
         prepare(asking(table, reward="Crashes"))
     assert not Path(table["run"]["directory"]).exists()
@@ -47,7 +47,7 @@ def test_a_process_that_ends_is_named(table: Table) -> None:
     [
         ("Ask", "wants_a_key", r"reward 'dry_parts:wants_a_key' on prompt '0': KeyError: 'answr' \(.*dry_parts.py:\d+\); the prompt's data has .*'answer'"),
         ("Ask", "is_text", "reward 'dry_parts:is_text' on prompt '0': returned str; expected a number"),
-        ("Ask", "leaves", r"'dry_parts:leaves' wanted to end its process: SystemExit: enough"),
+        ("Ask", "leaves", r"'dry_parts:leaves' tried to exit its process: SystemExit: enough"),
         ("Ask", "dies", "reward 'dry_parts:dies' ended its process, which was killed by SIGSEGV"),
         ("Ask", "async_raises", "reward 'dry_parts:async_raises' raised .*no such unit: furlong"),
         ("Misspelt", "good", r"workflow 'dry_parts:Misspelt' raised on prompt '0': KeyError: 'qestion'"),
@@ -58,7 +58,7 @@ def test_what_they_do_wrong_is_told_before_anything_starts(
 ) -> None:
     with pytest.raises(UserError, match=said) as told:
         prepare(asking(table, workflow, reward))
-    assert "nothing has been started. Fix it; set ASTRAFLOW_DRY_CALL_S=none" in str(told.value)
+    assert "o process has been started. Fix it; set ASTRAFLOW_DRY_CALL_S=none" in str(told.value)
     assert not Path(table["run"]["directory"]).exists()
     monkeypatch.setenv(VARIABLE, "none")
     assert prepare(table).notes == ()
@@ -80,7 +80,7 @@ def test_to_leave_it_out_is_no_advice_where_the_run_would_fail_too(
     with pytest.raises(UserError) as told:
         prepare(asking(table, workflow, reward))
     assert said in str(told.value)
-    assert str(told.value).endswith("\n  Nothing has been started")
+    assert str(told.value).endswith("\n  No process has been started")
 
 
 def test_a_reward_that_may_block_is_called_in_the_main_thread(table: Table) -> None:
@@ -123,7 +123,7 @@ def test_what_follows_from_a_made_up_verdict_is_a_note(table: Table) -> None:
     table["engines"] = {"judge": {"model": model, "use": "launch_fakes:Engine"}}
     (note,) = prepare(asking(table, "AskJudge")).notes
     assert "ValueError: no verdict in" in note
-    assert "with an answer of a frozen engine that was made up" in note
+    assert "with a made-up answer of a frozen engine" in note
 
 
 def test_data_that_no_raas_can_get_is_named(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,12 +27,12 @@ def test_what_is_not_held_out_is_said(table: Table, tmp_path: Path) -> None:
     config = parsed(table)
     origins = held_out.shared_origins(config)
     assert origins == dict.fromkeys(("linked", "same"), ANY)
-    assert origins["linked"] == f"it reads {link}, which is trained on"
+    assert origins["linked"] == f"it reads {link}, which is used for training"
     met = {"linked": SetOverlap(prompts=3), "other": SetOverlap(prompts=9, trained_on=2)}
     described = held_out.described(config, met)
     assert held_out.verdict(described) == (
-        f"0 of 3 prompts of 'linked' were rolled out for training, too (it reads {link}, which is trained on); "
-        "2 of 9 prompts of 'other' were rolled out for training, too"
+        f"0 of 3 prompts of 'linked' were also rolled out for training (it reads {link}, which is used for training); "
+        "2 of 9 prompts of 'other' were also rolled out for training"
     )
     assert held_out.verdict({"other": {**described["other"], "trained_on": 0}}) == ""
     table["prompts"] = table["eval"]["sets"]["same"] = {"use": "digits", "size": 4}

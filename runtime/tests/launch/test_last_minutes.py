@@ -21,14 +21,14 @@ def test_a_dataflow_that_is_killed_before_it_listens_is_started_again(table: Tab
     ended, output = run_here(behaving(table, dataflow="die_early"))
     assert ended.exit_code == 0
     assert (
-        "dataflow was killed by SIGKILL before it listened and is restarted (restart 1 of 3)"
+        "dataflow was killed by SIGKILL before it started listening and is restarted (restart 1 of 3)"
     ) in output
 
 
 def test_a_dataflow_that_is_killed_before_it_listens_again_and_again(table: Table) -> None:
     ended, _ = run_here(behaving(table, restarts=0, dataflow="die_early"))
     assert ended.exit_code == 1
-    assert "dataflow was killed by SIGKILL before it listened" in str(ended.error)
+    assert "dataflow was killed by SIGKILL before it started listening" in str(ended.error)
 
 
 def test_a_dataflow_that_dies_while_trainers_save_is_started_anew(table: Table) -> None:
@@ -38,7 +38,7 @@ def test_a_dataflow_that_dies_while_trainers_save_is_started_anew(table: Table) 
     assert ended.exit_code == 0
     assert ended.summary["state"] == "finished"
     assert (
-        "dataflow was killed by SIGKILL after the run had ended, while trainers save, and is restarted"
+        "dataflow was killed by SIGKILL after the end of the run, while trainers save, and is restarted"
     ) in output
 
 
@@ -50,7 +50,7 @@ def test_trainers_save_without_a_dataflow_that_cannot_go_on(table: Table) -> Non
     assert ended.exit_code == 0
     assert ended.summary["state"] == "finished"
     assert (ended.directory / "checkpoint").read_text() == "saved"
-    said = "dataflow was killed by SIGKILL after the run had ended, while trainers save; they do not need it"
+    said = "dataflow was killed by SIGKILL after the end of the run, while trainers save; they can continue without it"
     assert output.count(said) == 1
 
 
@@ -69,7 +69,7 @@ def test_what_a_trainer_that_is_killed_while_it_saves_has_lost_is_named(table: T
     assert ended.exit_code == 1
     message = str(ended.error)
     assert "trainer-solver was killed by SIGKILL before its model was saved" in message
-    assert "Its updates since the start are lost. Set [checkpoint] every" in message
+    assert "All its updates are lost. Set [checkpoint] every" in message
 
 
 def interrupted(started: Command) -> tuple[Path, tuple[int, str, str]]:
@@ -94,7 +94,7 @@ def test_trainers_save_at_ctrl_c_though_the_dataflow_is_gone(table: Table, comma
     started = command(behaving(table, rate=1, dataflow="die_at_stop"))
     directory, (code, out, err) = interrupted(started)
     assert (code, err) == (130, "")
-    assert "dataflow was killed by SIGKILL and is not restarted; trainers save and end" in out
+    assert "dataflow was killed by SIGKILL and is not restarted; trainers save and exit" in out
     assert (directory / "checkpoint").read_text() == "saved"
 
 
@@ -103,8 +103,8 @@ def test_trainers_save_at_ctrl_c_though_the_dataflow_hangs(table: Table, command
     started = command(behaving(table, rate=1, dataflow="hang_at_stop"))
     directory, (code, out, err) = interrupted(started)
     assert (code, err) == (130, "")
-    assert out.count("the dataflow could not be told to stop") == 1
-    assert "trainers save and end without it" in out
+    assert out.count("the stop request to the dataflow failed") == 1
+    assert "trainers save and exit without it" in out
     assert (directory / "checkpoint").read_text() == "saved"
     assert running(directory) == []
 
@@ -121,7 +121,7 @@ def test_what_was_half_done_is_removed(tmp_path: Path) -> None:
     ]
     for folder in [*half, *whole]:
         folder.mkdir(parents=True)
-        (folder / "lock").write_text("of a process that is gone")
+        (folder / "lock").write_text("of a process that is lost")
     held = PrivateFolder(half[-1].parent, "received-")
     clear_leftovers(tmp_path)
     assert [folder for folder in half if folder.exists()] == []

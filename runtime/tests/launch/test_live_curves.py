@@ -63,6 +63,6 @@ def test_curves_are_drawn_while_a_run_goes_on_and_not_often(
     monkeypatch.setattr("astraflow_runtime.launch.results.curves.draw_curves", broken)
     time[0] = 1000.0
     assert look(3) == ""
-    assert look(3) == "curves.png is no longer drawn during the run: ValueError('no font')"
+    assert look(3) == "curves.png is no longer updated during the run: ValueError('no font')"
     assert look(4) == ""
     drawn.close()

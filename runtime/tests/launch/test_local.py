@@ -243,7 +243,9 @@ def test_a_cause_is_told_once_however_many_tasks_it_fails(tmp_path: Path) -> Non
     assert first.endswith("; more messages of this kind are in the logs")
     assert others == ["raas-0: slow", "raas-1: slow"]
     assert list(watch_of(logs).news([ends])) == ["raas-0: slow", "raas-1: slow"]
-    logs[0].write_text(f"{begin} RaaS 'raas-0' gets no more tasks: {ends}. The others continue\n")
+    logs[0].write_text(
+        f"{begin} RaaS 'raas-0' gets no more tasks: {ends}. The other RaaS continue\n"
+    )
     assert list(watch_of(logs[:1]).news([ends])) == []
 
 
@@ -307,9 +309,7 @@ def test_a_rank_that_was_killed_names_its_signal_and_the_remedy(tmp_path: Path) 
     said = "trainer-solver ended because rank 1 was killed by SIGKILL (out of memory?)"
     assert describe_end(state) == said
     error = str(error_of(state, "while the run continued", remedy=KEEP_STATE))
-    assert error.startswith(
-        f"{said} while the run continued. Its updates since the start are lost."
-    )
+    assert error.startswith(f"{said} while the run continued. All its updates are lost.")
     assert "Set [checkpoint] every" in error
     failed = ProcessState("trainer-solver", 1, 1, 0, ("KeyError: 'layer 7'",), 0.0)
     assert "[checkpoint]" not in str(error_of(failed, "", remedy=KEEP_STATE))

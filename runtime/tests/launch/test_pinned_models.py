@@ -57,7 +57,7 @@ def test_a_run_goes_on_with_the_commit_that_it_began_with(
     assert hub.asked == ["made:m@c0ffee"]
     hub.folder = tmp_path / "another-cache"
     with pytest.raises(
-        PreflightError, match=r"the run began with 'made:m@c0ffee' in .*another-cache"
+        PreflightError, match=r"the run started with 'made:m@c0ffee' in .*another-cache"
     ):
         bring_back(config, directory, hub)  # type: ignore[arg-type]
 

@@ -68,7 +68,7 @@ def test_a_run_whose_journal_is_missing_is_refused(stopped: Path, left: str, emp
     else:
         shutil.rmtree(stopped / "checkpoints")
     with pytest.raises(
-        UserError, match=r"journal .* is missing.* Restore the folder .*journal' back"
+        UserError, match=r"journal .* is missing.* Restore the folder .*journal', or start"
     ):
         resume(stopped)
 
@@ -115,7 +115,7 @@ def test_a_damaged_line_of_the_metrics_ends_no_run(stopped: Path) -> None:
     ("state", "steps", "offer"),
     [
         ("failed", 0, ""),
-        ("failed", 3, "once the cause is fixed, resume with: astraflow run --resume "),
+        ("failed", 3, "after fixing the cause, resume with: astraflow run --resume "),
         ("stopped", 3, "to continue: astraflow run --resume "),
         ("killed", 3, "to continue: astraflow run --resume "),
     ],
@@ -133,7 +133,7 @@ def test_going_on_is_offered_where_it_can_succeed(
     )
     assert len(lines) <= 4
     if state == "failed":
-        assert f"  what each process wrote: {tmp_path}/logs" in lines
+        assert f"  logs of all processes: {tmp_path}/logs" in lines
 
 
 @pytest.mark.parametrize("left", [b"", bytes(40), b"\xe9"])
@@ -144,7 +144,7 @@ def test_a_token_that_power_loss_left_is_made_anew(stopped: Path, left: bytes) -
     place.write_bytes(left)
     prepared = resume(stopped)
     assert is_token(prepared.token) and prepared.token != before
-    assert f"{place} was damaged, and has a new token" in prepared.notes
+    assert f"{place} was damaged and has been replaced with a new token" in prepared.notes
     assert place.read_bytes() == left, "nothing is written before all is checked"
     begin_again(prepared)
     assert place.read_text() == prepared.token

@@ -114,7 +114,7 @@ def test_the_wait_ends_at_the_first_room(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_last_status_of_an_earlier_dataflow_is_not_believed(tmp_path: Path) -> None:
     """It ended after the run was restarted, and left its file where the new one would leave its own."""
     supervisor: Any = SimpleNamespace(directory=tmp_path, status=Status())
-    status = {"pid": 11, "state": "failed", "reason": "the launcher is gone"}
+    status = {"pid": 11, "state": "failed", "reason": "the launcher is lost"}
     (tmp_path / "status.json").write_text(json.dumps(status))
     Supervisor._read_last_status(supervisor)
     (tmp_path / "dataflow.json").write_text(json.dumps({"url": "http://h:1", "pid": 12}))

@@ -224,11 +224,11 @@ def test_what_a_process_leaves_behind_is_ended(table: Table) -> None:
             {"eval": {"sets": {"held": {"use": "launch_fakes:Prompts", "count": 0}}}},
             r"eval\.sets\.held: .*no prompts",
         ),
-        ({"reward": {"use": "launch_fakes:BrokenReward"}}, "the unit tests file is gone"),
+        ({"reward": {"use": "launch_fakes:BrokenReward"}}, "the unit tests file is lost"),
         ({"workflow": {"use": "no_such_workflow"}}, "no_such_workflow"),
         (
             {"reward": {"use": "builtins:print"}},
-            r"'builtins:print' must make .* score\(view\).* NoneType",
+            r"'builtins:print' must return .* score\(view\).* NoneType",
         ),
         (
             {"prompts": {"use": "builtins:print"}},

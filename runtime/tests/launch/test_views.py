@@ -59,7 +59,7 @@ def test_the_live_view_shows_what_matters(table: Table, monkeypatch: pytest.Monk
         "1.0 max 2",
         "stale ≤2",
         "40%",
-        "7 buffered + 16 under way",
+        "7 buffered + 16 in flight",
         "trainer solver waits 2 s for rollouts: 5 more",
         "asked: what is three?",
         "says: three is [4] → reward 0.50",
@@ -79,14 +79,14 @@ def test_plain_lines_are_few(table: Table) -> None:
     assert isinstance(view, PlainView)
     for updates in range(1, 20):
         view.show(status_of(updates), [])
-    view.show(status_of(20, state="finished", reason="all updates are made"), [])
+    view.show(status_of(20, state="finished", reason="all updates are done"), [])
     lines = stream.getvalue().splitlines()
     assert [line.split(" | ")[0] for line in lines if line.startswith("step")] == [
         "step 1/20",
         "step 20/20",
     ]
     assert lines.count("held-out accuracy of version solver 0: held 0.500") == 1
-    assert "run is finished: all updates are made" in lines
+    assert "run is finished: all updates are done" in lines
     assert (
         f"sampled {SAMPLED}; calls 1.500 (6 of 8), m0 0.000, m1 1.000, m2 2.000, … |" in lines[-1]
     )
@@ -335,7 +335,7 @@ def test_a_report(table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[st
         "0.300 → 0.800",
         "1 min 10 s, the first 5 s to start; 90 CPU seconds",
         "curves.png",
-        "held-out accuracy  0.500 → 0.500, on prompts that were never trained on",
+        "held-out accuracy  0.500 → 0.500, on prompts that were not used for training",
         "in the last step 12 tokens (most 40), 12% cut off",
         "calls 1.500 (6 of 8), m0 0.000",
     ):
@@ -359,7 +359,9 @@ def test_a_run_whose_rewards_were_equal_is_told_what_to_look_at(
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     assert report_command(tmp_path) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert ("rewards of each group were equal" in out and "docs/does-not-learn.md" in out) == told
+    assert (
+        "rewards within each group were equal" in out and "docs/does-not-learn.md" in out
+    ) == told
 
 
 def test_a_report_of_nothing(tmp_path: Path) -> None:

@@ -70,17 +70,20 @@ def indexed(places: Any) -> Callable[[Path], object]:
         ),
         (config_with(text_config=[]), r"text_config is \[\], expected an object"),
         (config_with(text_config={"vocab_size": "a"}), "vocab_size is 'a'"),
-        (remove("tokenizer.json"), r"has no tokenizer\.json, which its RaaS reads"),
+        (remove("tokenizer.json"), r"has no tokenizer\.json, which the RaaS needs"),
         (
             cut("tokenizer.json", 200),
             r"tokenizer\.json: line \d+, column \d+: it is not valid JSON",
         ),
         (put("tokenizer_config.json", b"{"), r"tokenizer_config\.json: line 1, column 2"),
         (put("generation_config.json", b"7"), r"generation_config\.json: holds int"),
-        (remove(WEIGHTS), r"has no \*\.safetensors, so no weights to start from; fetch the model"),
+        (
+            remove(WEIGHTS),
+            r"has no \*\.safetensors, so there are no weights to start from; download the model",
+        ),
         (
             cut(WEIGHTS, 0),
-            r"model\.safetensors is not a complete safetensors file: it is empty; fetch",
+            r"model\.safetensors is not a complete safetensors file: it is empty; download",
         ),
         (cut(WEIGHTS, 5), r"model\.safetensors is not a complete safetensors file"),
         (cut(WEIGHTS, 100), r"safetensors header of \d+ bytes in a file of 100"),
@@ -109,7 +112,7 @@ def test_each_fault_is_one_line_with_its_file(
 
 def test_pickles_are_told_apart_from_nothing(folder: Path) -> None:
     (folder / WEIGHTS).rename(folder / "pytorch_model.bin")
-    with pytest.raises(PreflightError, match=r"weights in \*\.bin, which are pickles"):
+    with pytest.raises(PreflightError, match=r"weights only in \*\.bin, which are pickles"):
         check_files(folder, "m", weights=True)
 
 

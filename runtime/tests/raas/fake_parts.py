@@ -65,7 +65,7 @@ class FakeEngine:
         if request.id == "poison":
             os._exit(3)
         if request.id == "lost":
-            raise EngineLost("its backend is gone")
+            raise EngineLost("its backend is lost")
         if request.id == "hang":
             time.sleep(60)
         count = request.sampling.max_tokens

@@ -83,7 +83,7 @@ class LocalEngine:
 
     def running(self):
         if self.host is None:
-            raise HostGone("the engine host is gone")
+            raise HostGone("the engine host is lost")
         return self.host
 
     async def generate(self, request):

@@ -77,7 +77,7 @@ def test_engines_sleep_while_a_trainer_works_and_wake_after_it(tmp_path):
                 trainer.wants()
                 await until(lambda: shared.yielding)
                 await asyncio.sleep(0.1)
-                assert not trainer.has.is_set(), "work is under way"
+                assert not trainer.has.is_set(), "work is in flight"
             await until(trainer.has.is_set)
             assert [replica.state() for replica in shared.replicas] == ["asleep"] * 2
             assert not any(replica.can_take(None) for replica in shared.replicas)

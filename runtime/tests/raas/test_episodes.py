@@ -142,7 +142,7 @@ async def nan_reward(view):
     [
         (raises, fixed, {}, r"^workflow 'my_workflow' raised on prompt 'p0': KeyError: 'missing' \(.*test_episodes.py:\d+\); the prompt's data has "),
         (hangs, fixed, {"deadline_s": 0.1}, r"workflow 'my_workflow': 4 of 4 episodes of prompt 'p0' missed the deadline of 0.1 s"),
-        (once, slow_reward, {"deadline_s": 0.1}, r"4 of 4 episodes .*; 4 of them waited for reward 'my_reward'"),
+        (once, slow_reward, {"deadline_s": 0.1}, r"4 of 4 episodes .*; 4 of them were waiting for reward 'my_reward'"),
         (once, bad_reward, {}, r"^reward 'my_reward' raised on prompt 'p0': OSError: disk full \(.*test_episodes.py:\d+\)$"),
         (once, nan_reward, {}, r"reward 'my_reward' returned nan for policy 'solver' on prompt 'p0'"),
         (once, None, {}, r"returned no reward for prompt 'p0', and the run has no .reward. table; add one, or "),
@@ -212,10 +212,10 @@ def test_what_a_task_group_raises_is_told_as_if_it_stood_alone(handle):
 
 def test_a_lost_host_fails_the_task_for_another_attempt(handle):
     async def gone(request):
-        raise HostGone("the engine host is gone")
+        raise HostGone("the engine host is lost")
 
     handle.replicas.members[0].engine.generate = gone
-    with pytest.raises(TaskFailed, match="engine host is gone") as caught:
+    with pytest.raises(TaskFailed, match="engine host is lost") as caught:
         rolled_out(handle, once, fixed)
     assert not caught.value.fatal
 

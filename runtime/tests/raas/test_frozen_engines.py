@@ -66,5 +66,5 @@ def test_a_trajectory_of_frozen_sequences_only_has_nothing_to_train(handle, mode
         trajectory = await both(engines, prompt)
         return Trajectory(trajectory.sequences[1:], trajectory.completions[1:])
 
-    with pytest.raises(TaskFailed, match="frozen engines only"):
+    with pytest.raises(TaskFailed, match="only sequences of frozen engines"):
         rolled_out_with_judge(with_judge(handle, model), judged_only, fixed)

@@ -160,17 +160,17 @@ def test_a_host_ends_with_its_engine_and_what_was_under_way_can_be_retried(make_
             with pytest.raises(HostGone, match="exit code 1"):
                 await asyncio.wait_for(lost, 10)
         ended = await asyncio.wait_for(life, 10)
-        assert ended.startswith("ended with exit code 1 after it said ")
-        assert "the engine is lost: its backend is gone" in ended
+        assert ended.startswith("ended with exit code 1 after printing ")
+        assert "the engine is lost: its backend is lost" in ended
 
     hosted(make_config(engine={"token_s": 0.05}), tmp_path, scenario)
 
 
 def test_a_host_that_hangs_is_killed_and_named(make_config, tmp_path, caplog):
     async def scenario(host, life):
-        with pytest.raises(HostGone, match="did not answer for 1 s"):
+        with pytest.raises(HostGone, match="did not respond for 1 s"):
             await host.client.generate(request("hang"))
-        assert await life == "did not answer for 1 s"
+        assert await life == "did not respond for 1 s"
 
     hosted(make_config(run={"deadline_s": 1.0}), tmp_path, scenario)
     assert "it is idle: 0.0 s of CPU" in caplog.text
@@ -203,7 +203,7 @@ def test_a_host_that_is_stopped_is_named_and_waited_for(make_config, tmp_path, c
 
     hosted(make_config(run={"deadline_s": 1.0}), tmp_path, scenario)
     said = [r.getMessage() for r in caplog.records if "engine host" in r.getMessage()]
-    assert len(said) == 2 and "has not answered" in said[0] and "continues after" in said[1]
+    assert len(said) == 2 and "has not responded" in said[0] and "continues after" in said[1]
 
 
 @pytest.mark.slow
@@ -212,7 +212,7 @@ def test_a_host_that_stays_stopped_is_given_up_in_the_end(make_config, tmp_path)
     async def scenario(host, life):
         os.kill(host.pid, signal.SIGSTOP)
         began = time.monotonic()
-        with pytest.raises(HostGone, match="did not answer for"):
+        with pytest.raises(HostGone, match="did not respond for"):
             await host.client.generate(request("r"))
         assert 2 <= time.monotonic() - began < 6
 
@@ -292,7 +292,7 @@ def test_an_interpreter_that_cannot_run_a_host_is_quoted(make_config, tmp_path, 
     with pytest.raises(RunFailed) as gave_up:
         asyncio.run(scenario())
     assert str(gave_up.value).endswith(
-        "at last it ended with exit code 3 after it said 'ModuleNotFoundError: astraflow_core', "
+        "last it ended with exit code 3 after printing 'ModuleNotFoundError: astraflow_core', "
         "before its engine was ready"
     )
     assert capfd.readouterr().err.count("oh dear") == 3  # and all of it is in the log

@@ -155,5 +155,5 @@ def test_an_episode_that_wants_to_end_its_process_fails_alone(handle):
         raise SystemExit(7)
 
     said, _ = watched(handle, once, leaves, group_size=2)
-    assert said.startswith("reward 'scored' wanted to end its process: SystemExit: 7 (")
+    assert said.startswith("reward 'scored' tried to exit its process: SystemExit: 7 (")
     assert f"{__file__}:" in said and "raise an error instead" in said

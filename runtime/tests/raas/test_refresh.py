@@ -133,7 +133,7 @@ def test_a_host_that_is_gone_during_a_swap_is_left_to_its_supervisor(tmp_path, c
             await until(lambda: len(tried) == 2)
 
     asyncio.run(scenario())
-    assert [r.getMessage() for r in caplog.records if "went away" in r.getMessage()] == []
+    assert [r.getMessage() for r in caplog.records if "exited during" in r.getMessage()] == []
 
 
 def test_a_refused_load_resumes_the_engine_with_what_it_had(tmp_path):
@@ -244,7 +244,7 @@ def test_a_host_that_is_gone_before_its_supervisor_knows_blocks_nobody(tmp_path,
             async def gone(mode, drain_s):
                 nonlocal calls
                 calls += 1
-                raise HostGone("the host is gone")
+                raise HostGone("the host is lost")
 
             monkeypatch.setattr(engine.host.client, "pause", gone)
             refresh.hear(announce(0))

@@ -51,7 +51,7 @@ def test_a_hanging_call_is_killed_at_its_deadline_while_others_go_on(make_config
         hanging = asyncio.create_task(pool.score(view(do="hang")))
         others = [await pool.score(view()) for _ in range(5)]
         assert not hanging.done(), "they waited for it"
-        with pytest.raises(WorkflowError, match=r"no answer within 2 s .*killed"):
+        with pytest.raises(WorkflowError, match=r"no result within 2 s .*killed"):
             await hanging
         assert others == [1.5] * 5
         # The place of the killed worker is filled again.
@@ -67,7 +67,7 @@ def test_a_worker_that_dies_or_raises_is_reported_and_others_are_recycled(
     monkeypatch.setattr(reward_pool, "RECYCLE_AFTER", 3)
 
     async def scenario(pool):
-        with pytest.raises(WorkflowError, match=r"ended its worker process.*exit code 7"):
+        with pytest.raises(WorkflowError, match=r"exited its worker process.*exit code 7"):
             await pool.score(view(do="exit"))
         with pytest.raises(
             WorkflowError, match=r"KeyError: 'no answer here' \(.*fake_parts.py:\d+\)"
@@ -140,7 +140,7 @@ def test_async_rewards_stay_on_the_loop():
         (float("nan"), "reward 'r' returned nan for policy 'a' on prompt 'p7'"),
         (None, "returned NoneType for policy 'a'"),
         ("1", "returned str for policy 'a'"),
-        ({"b": 1.0}, "gave none for policy 'a'"),
+        ({"b": 1.0}, "returned no reward for policy 'a'"),
         ({"a": float("inf")}, "returned inf"),
     ],
 )
@@ -173,7 +173,7 @@ def test_a_reward_that_asks_engines_must_be_async(make_config, tmp_path):
     def judged(view, engines):
         return 1.0
 
-    with pytest.raises(UserError, match=r"'judged' asks for the engines.*make its score async"):
+    with pytest.raises(UserError, match=r"'judged' uses the engines.*make its score async"):
         pooled(make_config(), tmp_path, None, UserObjects(reward=judged))
 
 

@@ -190,7 +190,7 @@ def test_a_dataflow_that_stays_away_ends_the_raas_with_a_clear_message(make_conf
 
     code, log = asyncio.run(scenario())
     assert code == 1
-    assert "raas-0 ends: raas-0 lost the dataflow: gave up after" in log
+    assert "raas-0 ends: raas-0 lost its connection to the dataflow: gave up after" in log
     assert "Traceback" not in log
 
 

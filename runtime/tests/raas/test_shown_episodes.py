@@ -30,7 +30,7 @@ def test_odd_metrics_are_left_out_and_told_once_and_the_rest_comes_through(handl
     told = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert len(told) == 3
     assert told[0].startswith(
-        "workflow 'my_workflow': metric 'odd' = nan of an episode on prompt 'p0' is left out: a value is finite and"
+        "workflow 'my_workflow': metric 'odd' = nan of an episode on prompt 'p0' is dropped: a value is finite and"
     )
 
 
@@ -101,5 +101,5 @@ def test_many_and_long_turns_are_cut_in_the_middle(handle):
     parts = [(str(n % 10), bool(n % 2)) for n in range(100)]
     turns = turned(handle, sequence_of(handle, *parts))
     assert len(turns) == 64
-    assert turns[32] == ("omitted", "37 turns are left out")
+    assert turns[32] == ("omitted", "37 turns omitted")
     assert [text for _, text in turns[33:]] == [str(n % 10) for n in range(69, 100)]

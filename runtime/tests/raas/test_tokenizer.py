@@ -108,7 +108,7 @@ def test_a_named_default_among_several_templates_is_used(folder):
 
 def test_a_template_that_refuses_or_is_missing_says_so(folder):
     (folder / "chat_template.jinja").write_text("{{ raise_exception('roles must alternate') }}")
-    with pytest.raises(UserError, match="refused the messages: roles must alternate"):
+    with pytest.raises(UserError, match="rejected the messages: roles must alternate"):
         FolderTokenizer(folder).render(CHATS[0])
     (folder / "chat_template.jinja").unlink()
     edit(folder, "tokenizer_config.json", chat_template=None)

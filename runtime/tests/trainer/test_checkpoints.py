@@ -175,9 +175,9 @@ def test_one_of_another_trainer_policy_or_number_of_ranks_is_refused(tmp_path: P
     save(make(tmp_path, ranks=2), operations(), 1)
     with pytest.raises(UserError, match=r"saved by 2 ranks, .*set trainer.ranks = 2"):
         make(tmp_path).sound()
-    with pytest.raises(UserError, match="is of trainer 't', not 'other'"):
+    with pytest.raises(UserError, match="belongs to trainer 't', not 'other'"):
         make(tmp_path, trainer="other").sound()
-    with pytest.raises(UserError, match="is of policy 'p', not 'q'"):
+    with pytest.raises(UserError, match="belongs to policy 'p', not 'q'"):
         Checkpoints(tmp_path, "q", keep=1, trainer="t").sound()
     assert list(make(tmp_path, reshards=True).sound()) == [1]
 
@@ -244,7 +244,7 @@ def test_without_room_it_is_tried_at_every_opportunity(
     one.after_update(2, 2)
     one.look(2, 2)
     one.after_update(3, 3)
-    assert caplog.text.count("no checkpoint is saved until there is disk space") == 1
+    assert caplog.text.count("saving the checkpoint waits for disk space") == 1
     with pytest.raises(NoRoom):
         one.finish(3, 3)
     done_by.fail = None

@@ -81,7 +81,7 @@ def service(tmp_path: Path, dataflow: Told) -> TrainerService:
 
 
 def test_state_and_model_are_written_before_the_dataflow_hears_of_it(tmp_path: Path) -> None:
-    dataflow = Told(tmp_path, NoBatch(ended=True, reason="all updates are made"))
+    dataflow = Told(tmp_path, NoBatch(ended=True, reason="all updates are done"))
     service(tmp_path, dataflow).run()
     assert dataflow.calls == [("next_batch", False, False), ("last", True, True)]
 
@@ -124,7 +124,7 @@ def test_a_trainer_whose_dataflow_is_gone_notices_a_signal(monkeypatch: pytest.M
 
 def test_a_trainer_registers_once_all_ranks_are_there(tmp_path: Path) -> None:
     """A rank that fails before it knows the number says so without one: nobody may have registered by then."""
-    dataflow = Told(tmp_path, NoBatch(ended=True, reason="all updates are made"))
+    dataflow = Told(tmp_path, NoBatch(ended=True, reason="all updates are done"))
     order: list[str] = []
     dataflow.register = lambda *_: order.append("register") or Told.register(dataflow, *_)  # type: ignore[method-assign,func-returns-value]
     one = service(tmp_path, dataflow)

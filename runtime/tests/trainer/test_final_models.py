@@ -60,9 +60,7 @@ def test_room_is_waited_for(
 
     retry_until(write, give_up_after_s=60)
     assert len(tried) == 4
-    assert (
-        caplog.text.count("models/solver: full; it is retried for 60 s; free some disk space") == 1
-    )
+    assert caplog.text.count("models/solver: full; retrying for 60 s; free some disk space") == 1
     assert "there is disk space again" in caplog.text
     del tried[:]
     with pytest.raises(NoRoom, match="full"):

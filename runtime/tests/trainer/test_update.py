@@ -176,6 +176,6 @@ def test_advantages_that_are_not_finite_stop_the_update_with_the_batch_id() -> N
 def test_needs_that_a_trainer_lacks_are_refused_by_name() -> None:
     with pytest.raises(PreflightError, match="'loss' as configured needs reference; trainer 't'"):
         check_needs(Algorithm("reference"), "loss", "t", frozenset({"proximal"}))  # type: ignore[arg-type]
-    with pytest.raises(PreflightError, match="needs magic, which no trainer knows"):
+    with pytest.raises(PreflightError, match="needs magic, which are unknown"):
         check_needs(Algorithm("magic"), "loss", "t", frozenset())  # type: ignore[arg-type]
     check_needs(Algorithm("current"), "loss", "t", frozenset({"proximal"}))  # type: ignore[arg-type]

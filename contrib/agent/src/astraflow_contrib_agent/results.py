@@ -15,8 +15,8 @@ _SHOWN = 200
 
 
 class ResultReader:
-    """Reads the results of agent ``who``. What is no JSON object is no result, since an agent may print what it likes and
-    leave its reward to the run's component; the first such is warned of."""
+    """Reads the results of agent ``who``. What is not a JSON object is no result, since an agent may print what it
+    likes and leave its reward to the run's component; the first such is warned of."""
 
     def __init__(self, who: str) -> None:
         self._who = who

@@ -68,8 +68,8 @@ def test_a_hook_with_a_wrong_name_leads_to_what_helps(
     site.add("torn", manifest + "@hookimpl\ndef astraflow_reward():\n    return []\n")
     found = findings(capsys, 2, sound, "--set", "reward.use=torn_reward")
     assert "did you mean 'astraflow_rewards'?" in found[sound]["text"]
-    assert "`astraflow plugins why torn` says what helps" in found[sound]["text"]
-    assert "report it to its authors; if it is yours, fix" in found["plugin torn"]["fix"]
+    assert "`astraflow plugins why torn` for the remedy" in found[sound]["text"]
+    assert "report it to its authors; if it is your own, fix" in found["plugin torn"]["fix"]
 
 
 def test_data_and_targets_that_are_not_there_are_found_before_a_process_starts(

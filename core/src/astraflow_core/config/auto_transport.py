@@ -62,7 +62,7 @@ def choose_transports(
         )
         chosen = hooks.choose_transport(run, policy.engine.use, policy.trainer.use, ends)
         if isinstance(chosen, str):
-            chosen = TransportChoice(chosen, "a plugin of the run named it")
+            chosen = TransportChoice(chosen, "a plugin of the run chose it")
         if not isinstance(chosen, TransportChoice):
             names = ", ".join(entry.qualified for entry in catalog.components("transport"))
             published = sorted(index().hooks.get(_HOOK, {}).values())

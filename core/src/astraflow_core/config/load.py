@@ -105,7 +105,7 @@ def _of_several(config: RunConfig, catalog: Catalog) -> Iterator[str]:
         use = place.table.use
         if use != AUTO and (rivals := catalog.rivals(place.kind, use)):
             chosen, others = catalog.select(place.kind, use).qualified, " and ".join(rivals)
-            yield f"{place.path}: {use!r} is {chosen}; {others} has that name too"
+            yield f"{place.path}: {use!r} is {chosen}; {others} has the same name"
 
 
 def _without_mistyped(layers: Layers, problems: list[str]) -> list[str]:
@@ -119,7 +119,7 @@ def _without_mistyped(layers: Layers, problems: list[str]) -> list[str]:
             match = nearest(name, [other for other in names if other not in only_set])
             lacking = [line for line in problems if line.startswith(f"{root}.{name}.")]
             if match is not None and lacking:
-                line = f"{root}.{name}: only --set names it; did you mean {match!r}?"
+                line = f"{root}.{name}: it is set only by --set; did you mean {match!r}?"
                 problems = [line, *(each for each in problems if each not in lacking)]
     return problems
 
@@ -203,8 +203,8 @@ def _check_component(
     if place.path.endswith(".transport") and use == AUTO:
         if options:
             problems.append(
-                f"{place.path}: keys of a transport that is chosen automatically are not known: "
-                f"{', '.join(options)}; name the transport, or leave them out"
+                f"{place.path}: a transport that is chosen automatically takes no keys: "
+                f"{', '.join(options)}; name a transport, or remove the keys"
             )
         return
     try:

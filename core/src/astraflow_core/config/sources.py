@@ -202,7 +202,7 @@ def apply_overrides(layers: Layers, overrides: Sequence[str]) -> list[str]:
         if not (equals and path and all(path.split("."))):
             problems.append(f"--set {text!r}: expected KEY=VALUE, such as run.steps=10")
         elif path.split(".")[0] == "extends":
-            problems.append(f"--set {text!r}: a base file can only be named in a file")
+            problems.append(f"--set {text!r}: extends is only allowed in a file")
         elif problem := layers.put(path, parse_value(value.strip()), origin):
             problems.append(f"--set {text!r}: {problem}")
     return problems

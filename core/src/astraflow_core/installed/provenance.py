@@ -25,7 +25,7 @@ def read_plugins(directory: Path) -> list[dict[str, Any]]:
         entries: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(
-            f"{file} is damaged ({error}); without it a run takes what is installed now: remove it"
+            f"{file} is damaged ({error}); remove it, and the run uses the packages that are installed now"
         ) from error
     return entries
 
@@ -52,7 +52,7 @@ def check_version(distribution: str, version: str, directory: Path) -> None:
     began_with = _versions(directory).get(distribution, version)
     if distribution and began_with != version:
         raise VersionSkew(
-            f"the run began with {distribution} {began_with}, and this interpreter has {version}; "
+            f"the run started with {distribution} {began_with}, and this interpreter has {version}; "
             f"pip install '{distribution}=={began_with}' there, or `astraflow env create` it again"
         )
 

@@ -20,7 +20,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """A call of a tool, as a model wrote it. ``arguments`` is an object, or the text that is no JSON object."""
+    """A call of a tool, as a model wrote it. ``arguments`` is an object, or the text that is not a JSON object."""
 
     id: str
     name: str

@@ -153,7 +153,7 @@ class RunningForkServer:
                 await asyncio.wait_for(asyncio.shield(future), _STATUS_S)
             )
         except TimeoutError:
-            return "is gone"
+            return "has exited"
         if code < 0:
             return f"was killed by {signal.Signals(-code).name}"
         return f"ended with exit code {code}"

@@ -174,7 +174,8 @@ def _refuse_pickles(folder: Path) -> None:
     """To read a pickle is to run what is in it."""
     if not any(folder.glob("*.safetensors")) and any(folder.glob("*.bin")):
         raise UserError(
-            f"{folder} has its weights in *.bin, which are pickles and not read; if you trust them, convert them to safetensors "
+            f"{folder} has weights only in *.bin, which are pickles and are not loaded; if you trust them, convert "
+            "them to safetensors "
             "as safetensors: AutoModelForCausalLM.from_pretrained(…).save_pretrained(…) of transformers"
         )
 

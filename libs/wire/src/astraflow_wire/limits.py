@@ -55,7 +55,7 @@ MAX_RAAS = 1024
 MAX_ADDED = 256
 """RaaS that one message asks for: each becomes a process."""
 MAX_UPDATES = 1 << 16
-"""Checkpoints that a trainer may offer to continue from."""
+"""Checkpoints that a trainer may offer to resume from."""
 MAX_PROBE_BYTES = 16 << 20
 """One column of a probe, which goes to every RaaS; that of a trainer has a few thousand tokens."""
 MAX_PROBE_ROWS = 4096

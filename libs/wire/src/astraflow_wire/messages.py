@@ -84,7 +84,7 @@ class AnnouncementMessage(Message, frozen=True):
 
     400: the run has no such policy; the reason lists those that it has.
     409: the trainer is not registered, or another process has registered for its policy since.
-    409: the number is not above the newest; numbers only grow.
+    409: the number is not above the newest; version numbers must increase.
     409: the number was announced with another digest.
     """
 
@@ -304,7 +304,7 @@ class DrainRaas(Message, frozen=True):
 
 class RegisterTrainer(Message, frozen=True):
     """``POST /v1/trainers/register``: the trainer of a policy arrives, or comes back. ``updates``: those after
-    which it has a state to continue from, its checkpoints or (0) the start.
+    which it has a state to resume from: its checkpoints, or 0, the start.
 
     400: the run has no such policy; the reason lists those that it has.
     409: none of ``updates`` fits: they are more than were made, or later batches are no longer kept.
@@ -317,8 +317,8 @@ class RegisterTrainer(Message, frozen=True):
 
 
 class TrainerRegistered(Message, frozen=True):
-    """Reply: ``highest_version`` announced so far (-1: none), and the ``updates`` to continue from; those made
-    since are made again, from the same batches in the same order. ``incarnation``: the number of this registration
+    """Reply: ``highest_version`` announced so far (-1: none), and the ``updates`` to resume from; those
+    made since are made again, from the same batches in the same order. ``incarnation``: the number of this registration
     for this policy, which every further call carries. A process that has registered later supersedes this one."""
 
     run: Name

@@ -77,7 +77,7 @@ class PolicyStatus(msgspec.Struct, frozen=True, kw_only=True):
     under_way: float = 0.0
     """sequences running, buffered or being trained"""
     limit: int = 0
-    """the most sequences that may be under way"""
+    """the most sequences that may be in flight"""
     rows: RowStatus = RowStatus()
     """accepted rows by state"""
     accepted: int = 0

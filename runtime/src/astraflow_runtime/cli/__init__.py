@@ -38,13 +38,13 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
 
         top = commands.overview(commands.all_of(Catalog.discover().plugins), _EPILOG)
         top.parse_args(argv)
-        top.error("a command comes first")
+        top.error("expected a command first")
     command, words = commands.find(argv)
     own = commands.parser_of(command)
     arguments, rest = own.parse_known_args(words)
     if rest:
         loose = "run" in arguments and not rest[0].startswith("-")
-        hint = f"; a run is named by --run {rest[0]}" if loose else ""
+        hint = f"; select a run with --run {rest[0]}" if loose else ""
         own.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
     if "command" not in arguments:
         raise command.without_function()

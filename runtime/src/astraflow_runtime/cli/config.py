@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "config explain run.max_staleness",
     )
     inner = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    show = inner.add_parser("show", help="every value of a run and where it comes from")
+    show = inner.add_parser("show", help="show every value of a run and its origin")
     show.add_argument("file", metavar="FILE", help="the run's TOML file")
     add_overrides(show)
     show.add_argument("--json", action="store_true", help="print JSON")
@@ -36,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     explain = inner.add_parser(
         "explain",
         help="what a key means",
-        description="Explains keys of the configuration. What happened to a prompt or a group is shown by "
-        "`astraflow trace`.",
+        description="Explains keys of the configuration. `astraflow trace` shows what happened to a prompt or "
+        "a group.",
     )
     explain.add_argument(
         "key",
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file",
         metavar="FILE",
         nargs="?",
-        help="the run whose values are shown and whose components' keys are meant",
+        help="TOML file of the run whose values are shown",
     )
     explain.add_argument("--json", action="store_true", help="print JSON")
     explain.set_defaults(command=run_explain)

@@ -53,8 +53,8 @@ class ProvidedCommand:
     def without_function(self) -> PluginError:
         """The error about arguments that name no function to call."""
         return PluginError(
-            f"{self._who()} cannot be used: after {self.command.target!r} no function is set; "
-            "it must call parser.set_defaults(command=…)"
+            f"{self._who()} cannot be used: {self.command.target!r} set no function; it "
+            "must call parser.set_defaults(command=…)"
         )
 
     def _who(self) -> str:
@@ -92,7 +92,7 @@ def select_command(plugins: Iterable[Plugin], use: str) -> ProvidedCommand:
     if rivals:
         choices = " or ".join(f"`astraflow {name}`" for name in rivals)
         raise PluginError(
-            f"command {use!r} is provided by {len(rivals)} plugins; say which: {choices}"
+            f"command {use!r} is provided by {len(rivals)} plugins; name one of: {choices}"
         )
     raise _missing(plugins, named, use)
 

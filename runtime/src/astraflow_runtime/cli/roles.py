@@ -27,7 +27,7 @@ def add_dataflow(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stay",
         action="store_true",
-        help="stay after the end of the run until SIGTERM, for processes that start slowly",
+        help="keep serving after the end of the run until SIGTERM, for processes that start slowly",
     )
     parser.set_defaults(command=run_dataflow)
     teach(parser, _PAGE, "dataflow run.toml --directory /shared/run --token-file token")

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RUN",
         nargs="?",
         const="",
-        help="continue with a run that ended before it was finished, the newest in runs/ if RUN is left out",
+        help="resume a run that ended early; default: the newest in runs/",
     )
     add_overrides(parser)
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     from astraflow_runtime.launch.run import run_file
 
     if arguments.resume is not None and arguments.overrides:
-        raise UserError("--set: a run continues with the configuration that it began with")
+        raise UserError("--set: a resumed run keeps its original configuration")
     resumed = arguments.resume is not None
     return run_file(
         find_run(arguments.resume or None, named_by="--resume") if resumed else arguments.file,

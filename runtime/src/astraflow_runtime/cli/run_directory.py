@@ -90,11 +90,12 @@ def read_config(run: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UserError(
-            f"the run in {run} has no config.toml, which `astraflow run` writes; name a run that it has made"
+            f"the run in {run} has no config.toml, which `astraflow run` writes; name a run that `astraflow run` "
+            "created"
         ) from error
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise UserError(
-            f"{file} is not valid TOML: {error}; `astraflow run` wrote it whole"
+            f"{file} is not valid TOML: {error}; it was complete when `astraflow run` wrote it; restore it"
         ) from error

@@ -40,8 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     teach(parser, "overview.md", *_EXAMPLES.values())
     subjects = parser.add_subparsers(title="subjects", metavar="SUBJECT", required=True)
     for subject, text in (
-        ("prompt", "each time that a prompt was offered: who refused it and why, or its group"),
-        ("group", "the path of a group: where it ran, the verdicts on it, its batches"),
+        (
+            "prompt",
+            "show each offer of a prompt: which data policy refused it and why, or its group",
+        ),
+        ("group", "show the path of a group: where it ran, its verdicts and its batches"),
     ):
         each = subjects.add_parser(subject, help=text)
         what = "of the prompt" if subject == "prompt" else "of the group's task, such as train-12"
@@ -63,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     trace, reader = Trace(attempts, **{subject: name}), JournalReader.of_run(directory)
     reader.tell(trace)
     if not (trace.offers or trace.groups):
-        raise UserError(f"no {subject} {name!r} came up in {directory}{_like(reader, arguments)}")
+        raise UserError(f"no {subject} {name!r} was found in {directory}{_like(reader, arguments)}")
     if arguments.json:
         print_json(
             {
@@ -149,7 +152,7 @@ def _offer(offer: Offered) -> Iterator[str]:
     if not offer.admitted:
         yield _line(offer.at_s, f"offered; refused by {offer.by!r}: {offer.reason}")
     else:
-        how = " (forced: the data policies had refused a whole epoch)" if offer.forced else ""
+        how = " (forced, because the data policies refused a whole epoch)" if offer.forced else ""
         yield _line(offer.at_s, f"offered; admitted as group {offer.group}{how}")
     for doubt in offer.shadow_rejections:
         yield f"{'':>12}shadow {doubt.shadow!r} would have refused: {doubt.reason}"
@@ -158,13 +161,13 @@ def _offer(offer: Offered) -> Iterator[str]:
 def _group(story: GroupLineage) -> Iterator[str]:
     for attempt in story.attempts:
         if attempt.until_s is None:
-            yield _line(attempt.since_s, f"{attempt.raas} has it; no result yet")
+            yield _line(attempt.since_s, f"running on {attempt.raas}; no result yet")
         elif attempt.ended == "pushed":
             took = attempt.until_s - attempt.since_s
             yield _line(attempt.since_s, f"{attempt.raas} rolls it out, {took:.2f} s")
         else:
             yield _line(attempt.since_s, f"{attempt.raas} has it")
-            yield _line(attempt.until_s, f"came back without a result: {attempt.ended}")
+            yield _line(attempt.until_s, f"ended without a result: {attempt.ended}")
     if story.pushed_s is not None:
         yield _line(story.pushed_s, _result(story))
     elif story.state != "leased":
@@ -198,9 +201,9 @@ def _share(share: PolicyOutcome) -> Iterator[str]:
     for doubt in share.shadow_rejections:
         yield f"{'':>14}shadow {doubt.shadow!r} would have rejected it: {doubt.reason}"
     if share.stale:
-        yield f"{'':>14}{share.stale} sequences were too stale already"
+        yield f"{'':>14}{share.stale} sequences were already too stale"
     if share.untrained:
-        yield f"{'':>14}{share.untrained} sequences have nothing to train"
+        yield f"{'':>14}{share.untrained} sequences have no tokens to train"
     for row in share.rows:
         yield f"{'':>14}{_row(row)}"
 

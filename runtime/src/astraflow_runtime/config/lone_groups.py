@@ -22,14 +22,14 @@ def lone_group_problems(loaded: LoadedConfig) -> list[str]:
     lines = list(_of(loaded.config, loaded.components, sure=True))
     if lines:
         others = ", ".join(_content_with_one(loaded.catalog))
-        remedy = f", or name an algorithm that does without ({others})" if others else ""
+        remedy = f", or use an algorithm that does not need groups ({others})" if others else ""
         lines = [f"{line}; set run.group_size to 2 or more{remedy}" for line in lines]
     return lines
 
 
 def lone_group_notes(loaded: LoadedConfig) -> list[str]:
     """Each algorithm that learns only if the workflow gives several sequences of a policy in one trajectory."""
-    unless = "unless the workflow gives several sequences of the policy in one trajectory"
+    unless = "unless the workflow returns several sequences of the policy per trajectory"
     return [f"{line}, {unless}" for line in _of(loaded.config, loaded.components, sure=False)]
 
 

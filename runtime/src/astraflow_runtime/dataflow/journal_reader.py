@@ -52,7 +52,7 @@ class JournalReader:
         reader = JournalReader(directory / FOLDER)
         if not reader.log.exists():
             raise UserError(
-                f"the run in {directory} has no journal ({reader.log} is missing): it has not begun, or it has "
+                f"the run in {directory} has no journal ({reader.log} is missing): it has not started, or it has "
                 "[journal] enabled = false"
             )
         return reader

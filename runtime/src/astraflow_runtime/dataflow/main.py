@@ -116,7 +116,7 @@ def build_state(
 
     prompts = build(Kind.PROMPT_SOURCE, config.prompts, "", "prompts")
     if len(prompts) < 1:
-        raise PromptError("[prompts] has no prompts; at least one is needed")
+        raise PromptError("[prompts] has no prompts; expected at least one")
     eval_sets = {
         name: build_evaluation_set(config, directory, token, catalog, name)
         for name in config.eval.sets
@@ -125,7 +125,7 @@ def build_state(
     metrics = directory / "metrics.jsonl"
     if not isinstance(rule, Scale):
         raise PluginError(
-            f"[balance] use = {config.balance.use!r} does not say how many RaaS there should be; name a data "
+            f"[balance] use = {config.balance.use!r} does not decide how many RaaS to run; name a data "
             "policy with capability scale"
         )
     return FlowState(
@@ -187,7 +187,7 @@ async def _serve(
         signalled.set()
         dismissed.set()
         wakeups.changed.set()
-        state.stop(f"the dataflow got {name}")
+        state.stop(f"the dataflow received {name}")
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class RunState(StrEnum):
-    """``finishing``: all updates are made, the last evaluation runs; back to ``running`` if a trainer must
+    """``finishing``: all updates are done, the last evaluation runs; back to ``running`` if a trainer must
     repeat some. ``stopping``: somebody asked for the
     end, trainers finish their step."""
 

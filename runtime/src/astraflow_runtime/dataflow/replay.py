@@ -102,14 +102,14 @@ class JournalReplay:
         table = self._state.table_of(entry.task)
         first = table.first()
         if first is None or first.id != entry.task:
-            raise RunFailed(f"task {entry.task} was not the next of its queue")
+            raise RunFailed(f"task {entry.task} was not the next in its queue")
         self._state.lease(table, entry.raas, entry.capacity)
 
     @_apply.register
     def _(self, entry: Overdue) -> None:
         table = self._state.table_of(entry.task)
         task = table.get(entry.task)
-        assert task is not None, f"task {entry.task} had ended"
+        assert task is not None, f"task {entry.task} had already ended"
         self._state.give_back(table, task, entry.reason, blame=True)
 
     @_apply.register
@@ -121,7 +121,7 @@ class JournalReplay:
         header, intake = entry.header, self._flow.intake
         table = self._state.table_of(header.task)
         task = table.get(header.task)
-        assert task is not None, f"task {header.task} had ended"
+        assert task is not None, f"task {header.task} had already ended"
         if table is self._state.eval:
             intake.score(header, task)
             return
@@ -141,7 +141,7 @@ class JournalReplay:
             then = "accepted" if entry.accepted else "rejected"
             raise _other_decision(
                 "accept",
-                f"the group of task {header.task} was {then} then; {_rulings(entry.judged)}, and now "
+                f"the group of task {header.task} was {then} before; {_rulings(entry.judged)}, and now "
                 f"{_rulings(judged)}",
             )
         intake.persist(rows, place)
@@ -230,9 +230,9 @@ def _refusals(then: list[PromptsRejected], now: list[PromptsRejected]) -> str:
         {(prompt, each.by) for each in refusals if not each.shadow for prompt in each.prompts}
         for refusals in (then, now)
     )
-    told = [f"{prompt!r} was refused by {by!r} then" for prompt, by in sorted(before - after)]
-    told += [f"{prompt!r} is refused by {by!r} now" for prompt, by in sorted(after - before)]
-    return ", ".join(told) or "another number of prompts was offered"
+    told = [f"{prompt!r} was refused by {by!r} before" for prompt, by in sorted(before - after)]
+    told += [f"{prompt!r} is now refused by {by!r}" for prompt, by in sorted(after - before)]
+    return ", ".join(told) or "a different number of prompts was offered"
 
 
 def _rulings(judged: list[Judged]) -> str:
@@ -242,11 +242,11 @@ def _rulings(judged: list[Judged]) -> str:
         else f"{each.policy!r} kept it"
         for each in judged
     ]
-    return ", ".join(said) or "no policy had a share of it"
+    return ", ".join(said) or "no policy had sequences in it"
 
 
 def _other_decision(point: str, what: str) -> RunFailed:
     return RunFailed(
-        f"a data policy decided differently at {point} ({what}). Its decisions must follow from its calls "
-        "and the seed of its context alone"
+        f"a data policy decided differently at {point} ({what}). Its decisions must depend only on its "
+        "calls and the seed of its context"
     )

@@ -73,7 +73,7 @@ class RowSource:
             most: int = taking.component.most(self._count)
         if not 0 <= most <= self._count:
             raise RunFailed(
-                f"data policy {taking.name!r} borrows {most} of {self._count} rows; 0 to {self._count} can be"
+                f"data policy {taking.name!r} wants to borrow {most} of {self._count} rows; expected 0 to {self._count}"
             )
         return most
 
@@ -106,8 +106,8 @@ class RowSource:
         if len({*arrivals}) != len(arrivals) or len(arrivals) > most or not there >= {*arrivals}:
             raise RunFailed(
                 f"data policy {taking.name!r} borrowed {len(arrivals)} rows, "
-                f"{len(there.intersection(arrivals))} different ones of the {len(offered)} lent; at most {most} of "
-                "these can be, each once"
+                f"{len(there.intersection(arrivals))} distinct ones of the {len(offered)} offered; expected at most "
+                f"{most} of these, each once"
             )
         self.underfilled = len(arrivals) < most
         self._chain.count(taking, "borrow", "too few lent" if self.underfilled else "borrowed")
@@ -150,18 +150,18 @@ class RowSource:
             there = ", ".join(repr(other) for other in others if other != policy) or "none"
             raise PluginError(
                 f"data policy {taking.name!r} of policy {policy!r} borrows rows of {self.policy!r}, which is not another "
-                f"policy of this run; there are {there}"
+                f"policy of this run; the others are {there}"
             )
         if source is not None and source.exclusive:
             raise PluginError(
-                f"policy {policy!r} borrows rows of {self.policy!r}, which trains on rows of {source.policy!r} only "
-                f"and has none of its own; name {source.policy!r} as the source"
+                f"policy {policy!r} borrows rows of {self.policy!r}, which has no rows of its own "
+                f"because it trains only on rows of {source.policy!r}; set source to {source.policy!r}"
             )
         if self.exclusive and (idle := self._chain.decides_on_own_rows):
             raise PluginError(
-                f"all rows of the batches of {policy!r} are borrowed of {self.policy!r}, so data policy "
-                f"{', '.join(map(repr, idle))} of {policy!r} would decide nothing; put it into the list of "
-                f"{self.policy!r}, which then holds for both, or borrow fewer rows"
+                f"all rows in the batches of {policy!r} are borrowed from {self.policy!r}, so data policy "
+                f"{', '.join(map(repr, idle))} of {policy!r} would have no effect; add it to the list "
+                f"of {self.policy!r}, which then applies to both, or borrow fewer rows"
             )
 
     def _drop_stale(self, oldest: int) -> None:

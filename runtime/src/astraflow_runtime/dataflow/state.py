@@ -174,7 +174,7 @@ class FlowState:
             if not stream.done and since > CHECKPOINTS_OVERDUE * every:
                 return (
                     f"the trainer of {stream.policy!r} has saved no checkpoint for {since} updates; "
-                    f"one was due every {every}"
+                    f"one is due every {every}"
                 )
         return ""
 
@@ -227,8 +227,8 @@ class FlowState:
         for name in self.overlap.note(prompt):
             if not self.replaying:
                 log.warning(
-                    "evaluation set %r is not held out: its prompt %r is rolled out for training, too. The summary "
-                    "says how many are",
+                    "evaluation set %r is not held out: its prompt %r is also rolled out for training. The "
+                    "summary has their number",
                     name,
                     prompt.id,
                 )
@@ -293,7 +293,7 @@ class FlowState:
             self.signals.every_raas()
             self.signals.work()
         if self.progress.state is RunState.FINISHING and self.evaluations.idle:
-            self._move(RunState.FINISHED, "all updates are made")
+            self._move(RunState.FINISHED, "all updates are done")
 
     def _advance_evaluation(self) -> bool:
         evaluations, now = self.evaluations, self.clock()
@@ -306,7 +306,9 @@ class FlowState:
             return False
         reachable = self.versions.available(evaluations.active.versions)
         if not reachable and evaluations.is_hopeless(self.fleet):
-            self.give_up_evaluation("its weights were lost with the trainer that published them")
+            self.give_up_evaluation(
+                "the trainer that published them exited, and its weights were lost"
+            )
             return True
         return evaluations.host(self.fleet, lambda raas: len(self.train.held_by(raas)))
 
@@ -357,9 +359,9 @@ class FlowState:
         all_there = self.versions.available(self.versions.newest)
         running = self.progress.state is RunState.RUNNING
         if running and all_there and all(s.done for s in self.streams.values()):
-            self._move(RunState.FINISHING, "all updates are made; evaluating the last versions")
+            self._move(RunState.FINISHING, "all updates are done; evaluating the last versions")
             for task in self.train.leased():
-                self.give_back(self.train, task, "all updates are made", blame=False)
+                self.give_back(self.train, task, "all updates are done", blame=False)
             self.evaluations.require(self.versions.newest, self.clock())
             self.advance_evaluations()
 

@@ -43,9 +43,9 @@ class Watch:
         reason = state.held_back
         if bool(reason) != self._told_held_back:
             if reason:
-                log.warning("no new task is handed out: %s", reason)
+                log.warning("no new tasks are leased: %s", reason)
             else:
-                log.warning("tasks are handed out again: there is room")
+                log.warning("tasks are leased again: there is disk space")
                 state.signals.work()
             self._told_held_back = bool(reason)
 
@@ -99,7 +99,7 @@ class Watch:
             names = ", ".join(
                 f"{record.name!r} ({record.set_aside or record.health})" for record in known
             )
-            return f"no RaaS was heard from for {now - heard:.0f} s; known: {names or 'none'}"
+            return f"no RaaS has reported for {now - heard:.0f} s; known: {names or 'none'}"
         for policy, trainer in state.trainers.items():
             stream = state.streams[policy]
             limit = run.give_up_after_s
@@ -107,8 +107,8 @@ class Watch:
                 limit = max(limit, run.start_deadline_s)
             if trainer.owes_a_sign and not stream.done and now - trainer.last_heard >= limit:
                 return (
-                    f"the trainer of {policy!r} was silent for {now - trainer.last_heard:.0f} s; if it "
-                    "needs that long for a step, raise [run] deadline_s, of which it gets five times as much"
+                    f"the trainer of {policy!r} was silent for {now - trainer.last_heard:.0f} s; if a "
+                    "step takes that long, raise [run] deadline_s; the limit is five times that value"
                 )
         busy = (
             state.train.running
@@ -121,12 +121,12 @@ class Watch:
         )
         if not busy and idle >= limit:
             reasons = "; ".join(self._why_idle(record) for record in state.fleet.present())
-            return f"nothing has happened for {idle:.0f} s: no task could be leased. {reasons}"
+            return f"no progress for {idle:.0f} s: no task could be leased. {reasons}"
         return ""
 
     def _why_idle(self, record: RaasRecord) -> str:
         refusal = lease_refusal(self._state, record, record.capacity)
-        why = refusal().what if refusal else "it asked for none"
+        why = refusal().what if refusal else "it requested none"
         return f"{record.name!r} serves {record.serving}: {why}"
 
     def _lacks_room(self) -> bool:

@@ -40,9 +40,9 @@ def _write_failure(summary: Mapping[str, Any], directory: Path, stream: TextIO) 
         f"after {steps} of {summary['steps_planned']} steps" if steps else "before its first step"
     )
     stream.write(f"{summary['name']}: failed {when}\n")
-    stream.write(f"  what each process wrote: {directory / 'logs'}\n")
+    stream.write(f"  logs of all processes: {directory / 'logs'}\n")
     if steps:
-        stream.write(f"  its figures so far: astraflow report --run {directory}\n")
+        stream.write(f"  its metrics so far: astraflow report --run {directory}\n")
 
 
 def _offer(summary: Mapping[str, Any], directory: Path, config: RunConfig) -> str:
@@ -52,4 +52,4 @@ def _offer(summary: Mapping[str, Any], directory: Path, config: RunConfig) -> st
         return ""
     if summary["state"] != "failed":
         return "to continue"
-    return "once the cause is fixed, resume with" if summary["steps"] else ""
+    return "after fixing the cause, resume with" if summary["steps"] else ""

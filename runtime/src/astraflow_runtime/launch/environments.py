@@ -105,11 +105,11 @@ def create(
             return there
         if there is not None and set(there.plugins) != set(plugins):
             raise UserError(
-                f"environment {name!r} is for {' and '.join(there.plugins)}: choose another name, or "
+                f"environment {name!r} belongs to {' and '.join(there.plugins)}: choose another name, or run "
                 f"`astraflow env remove {name}` first"
             )
         if there is not None:
-            say(f"environment {name!r} was made from other sources or versions: recreating it")
+            say(f"environment {name!r} was created from other sources or versions: recreating it")
         began = time.monotonic()
         (folder / RECORD).unlink(missing_ok=True)
         _make(folder, recipe, say)
@@ -145,7 +145,7 @@ def remove(name: str) -> int:
         names = [made.name for made in environments()]
         raise UserError(
             f"there is no environment {name!r}{did_you_mean(name, names)} "
-            f"(there are: {', '.join(names) or 'none'})"
+            f"(existing environments: {', '.join(names) or 'none'})"
         )
     with _locked(folder):
         size = _size(folder)
@@ -166,7 +166,7 @@ def _recipe(plugins: Sequence[Plugin], extra: str | None, python: str | None) ->
     chosen: list[tuple[metadata.Distribution, str]] = []
     for plugin in plugins:
         if not plugin.healthy or plugin.metadata is None:
-            reason = plugin.problem or "it belongs to no distribution"
+            reason = plugin.problem or "it does not belong to a distribution"
             raise PluginError(f"no environment for plugin {plugin.name!r}: {reason}")
         factory = getattr(plugin.module, ATTRIBUTE, None)
         part = PythonEnvironment() if factory is None else load_attribute(factory)(extra)
@@ -208,7 +208,9 @@ def _ours_needed_by(distributions: Sequence[metadata.Distribution]) -> list[meta
 
 def _make(folder: Path, recipe: _Recipe, say: Callable[[str], None]) -> None:
     if shutil.which(recipe.python) is None:
-        raise UserError(f"there is no interpreter {recipe.python!r}: name another by --python")
+        raise UserError(
+            f"there is no interpreter {recipe.python!r}; select another one with --python"
+        )
     own = str(interpreter_in(folder))
     say(f"creating {folder}")
     folder.mkdir(parents=True, exist_ok=True)
@@ -226,7 +228,7 @@ def _make(folder: Path, recipe: _Recipe, say: Callable[[str], None]) -> None:
         _step(log, "pip", *pip, "uninstall", "--yes", *surplus)
     for part in recipe.parts:
         if part.finish:
-            say(f"running {part.finish} there")
+            say(f"running {part.finish} in it")
             _step(log, f"python -m {part.finish}", own, "-m", part.finish)
     log.replace(folder / LOG)
 
@@ -257,8 +259,8 @@ def _step(log: Path, what: str, *command: str | Path) -> None:
             f"{what} failed:\n  "
             + "\n  ".join(told[-_LAST_LINES:])
             + f"\nThe whole output: {log}. If a "
-            "download failed, check the network and the index that `pip config list` shows; then call "
-            "this again"
+            "download failed, check the network and the index that `pip config list` shows; then run "
+            "the command again"
         )
 
 
@@ -274,7 +276,7 @@ def _locked(folder: Path) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > give_up:
-                    whom = f"another process that makes the environment {folder.name!r}"
+                    whom = f"another process that is creating the environment {folder.name!r}"
                     raise DeadlineExceeded(whom, "its end", DEADLINE_S) from None
                 time.sleep(0.2)
         yield

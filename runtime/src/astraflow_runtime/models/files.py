@@ -14,7 +14,7 @@ _POSITIVE = ("vocab_size", "hidden_size", "num_hidden_layers")
 _INTEGERS = (*_POSITIVE, "max_position_embeddings")
 _INDEX = "model.safetensors.index.json"
 _LFS = b"version https://git-lfs"
-_AGAIN = "fetch the model again"
+_AGAIN = "download the model again"
 _SHOWN = 3
 
 
@@ -50,7 +50,7 @@ def check_files(folder: Path, who: str, *, weights: bool) -> None:
 def _check_tokenizer(folder: Path, who: str) -> None:
     if not (folder / "tokenizer.json").is_file():
         raise PreflightError(
-            f"{who}: {folder} has no tokenizer.json, which its RaaS reads; put the tokenizer of the model there "
+            f"{who}: {folder} has no tokenizer.json, which the RaaS needs; save the tokenizer of the model there "
             "(AutoTokenizer.from_pretrained(…).save_pretrained(…) of transformers writes one)"
         )
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
@@ -92,16 +92,17 @@ def _of_index(
         )
     for tensor, name in places.items():
         if name in tensors and tensor not in tensors[name]:
-            yield f"{index} says that {tensor!r} is in {name}, which does not have it; {_AGAIN}"
+            yield f"{index} says that {tensor!r} is in {name}, which does not contain it; {_AGAIN}"
 
 
 def _without_weights(folder: Path) -> str:
     if any(folder.glob("*.bin")):
         return (
-            f"{folder} has its weights in *.bin, which are pickles and not read; if you trust them, convert them to safetensors "
+            f"{folder} has weights only in *.bin, which are pickles and are not loaded; if you trust them, convert "
+            "them to safetensors "
             "as safetensors: AutoModelForCausalLM.from_pretrained(…).save_pretrained(…) of transformers"
         )
-    return f"{folder} has no *.safetensors, so no weights to start from; {_AGAIN}"
+    return f"{folder} has no *.safetensors, so there are no weights to start from; {_AGAIN}"
 
 
 def _tensors(file: Path) -> set[str]:

@@ -68,15 +68,17 @@ def bring_back(config: RunConfig, directory: Path, resolver: ModelResolver) -> N
         pinned = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     except ValueError as error:
         raise PreflightError(
-            f"{file} is damaged ({error}); it is needed only to fetch models again: remove it if they are still there"
+            f"{file} is damaged ({error}); it is needed only to download models again: remove it if the models still "
+            "exist"
         ) from error
     for folder in {served.model for served in config.served.values()}:
         if folder in pinned and not Path(folder).exists():
             again = resolver.resolve_model(pinned[folder], config.run.seed, cache_folder())
             if str(again) != folder:
                 raise PreflightError(
-                    f"the run began with {pinned[folder]!r} in {folder!r}, which has gone; it is in {str(again)!r} now: set the "
-                    "cache that the run began with (HF_HOME, ASTRAFLOW_CACHE), or link the one to the other"
+                    f"the run started with {pinned[folder]!r} in {folder!r}, which no longer exists; it is now in "
+                    f"{str(again)!r} : set the "
+                    "cache that the run started with (HF_HOME, ASTRAFLOW_CACHE), or link one folder to the other"
                 )
 
 

@@ -47,7 +47,7 @@ class ModelResolver:
         except OSError as error:
             raise PreflightError(
                 f"model {reference!r}: the cache of models {str(cache)!r} cannot be made: {error.strerror}; "
-                "set ASTRAFLOW_CACHE to a folder that can be written"
+                "set ASTRAFLOW_CACHE to a writable folder"
             ) from error
         manager = plugin_manager()
         for plugin in self._resolvers:
@@ -84,7 +84,7 @@ class ModelResolver:
                 f"model {reference!r}: no installed plugin resolves models, so none handles the scheme "
                 f"'{scheme[1]}:'"
             )
-        return f"{reference!r} is resolved when the run starts, by one of the plugins {names}"
+        return f"{reference!r} is resolved when the run starts by one of the plugins {names}"
 
 
 def _checked(folder: Path, who: str) -> Path:

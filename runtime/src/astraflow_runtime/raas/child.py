@@ -63,7 +63,9 @@ class Child:
         await asyncio.wait({self._listening}, timeout=_LAST_WORDS_S)
         lines = self._said.decode(errors="replace").split("\n")
         last = next((line for line in reversed(lines) if line.strip()), "") if code else ""
-        return f"ended with exit code {code}" + (f" after it said {last.strip()!r}" if last else "")
+        return f"ended with exit code {code}" + (
+            f" after printing {last.strip()!r}" if last else ""
+        )
 
     async def _listen(self) -> None:
         assert self._process.stderr is not None

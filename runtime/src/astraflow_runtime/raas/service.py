@@ -120,7 +120,7 @@ class RaasService:
 
     def _lost_contact(self, error: DeadlineExceeded) -> RunFailed:
         self._in_contact = False
-        return RunFailed(f"{self.name} lost the dataflow: {error}")
+        return RunFailed(f"{self.name} lost its connection to the dataflow: {error}")
 
     async def _work_until_one_fails(self) -> None:
         try:
@@ -145,7 +145,7 @@ class RaasService:
             await self._renew(LEAVE_S)
             await self._dataflow.leave(reason, LEAVE_S)
         except (DeadlineExceeded, Refused) as error:
-            log.info("%s could not tell the dataflow that it left: %s", self.name, error)
+            log.info("%s could not notify the dataflow that it left: %s", self.name, error)
 
     # -- leasing ---------------------------------------------------------------------------------
 
@@ -351,7 +351,7 @@ class RaasService:
         )
         if self.admission.limit != limit:
             log.info(
-                "%s takes %d episodes at once; %s",
+                "%s runs %d episodes at once; %s",
                 self.name,
                 self.admission.limit,
                 self.admission.reason or "nothing waits",

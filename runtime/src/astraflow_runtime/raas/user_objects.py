@@ -38,7 +38,7 @@ def load_user_objects(directory: Path) -> UserObjects:
     except (ImportError, AttributeError) as error:
         raise UserError(
             f"the workflow or reward object given to run() cannot be loaded in another process: {error}; "
-            "define it in the notebook itself or in an importable module"
+            "define it in the notebook or in an importable module"
         ) from error
     return UserObjects(found.get("workflow"), found.get("reward"))
 
@@ -49,8 +49,10 @@ def read_own(file: Path) -> bytes:
         facts = os.fstat(opened.fileno())
         if facts.st_uid != os.geteuid() or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise UserError(
-                f"{file} holds code and is not loaded: it belongs to user {facts.st_uid} with mode {stat.S_IMODE(facts.st_mode):o}, and "
-                f"expected is user {os.geteuid()}, who alone may write it; start the run as one user, or `chmod 600` the file "
+                f"{file} holds code and is not loaded: it belongs to user {facts.st_uid} with mode "
+                f"{stat.S_IMODE(facts.st_mode):o}, but "
+                f"user {os.geteuid()} must own it and be the only one who can write it; start all processes as the "
+                "same user, or `chmod 600` the file "
                 "if you trust it"
             )
         return opened.read()
@@ -102,7 +104,8 @@ def checked_reward(name: str, reward: Any) -> Any:
     if callable(getattr(reward, "score", reward)):
         return reward
     raise UserError(
-        f"the reward {name!r} must make an object with a method score(view), or a function of a view; what it makes, of "
+        f"the reward {name!r} must return an object with a method score(view), or a function of a view; it returned "
+        "an object of "
         f"type {type(reward).__name__}, is neither"
     )
 

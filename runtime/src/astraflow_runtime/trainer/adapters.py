@@ -63,7 +63,9 @@ def merge(model: Path, adapter: Path, target: Path) -> None:
 def _weights_of(model: Path) -> list[Path]:
     files = sorted(model.glob("*.safetensors"))
     if not files:
-        raise UserError(f"{model} has no *.safetensors; an adapter needs a base in that format")
+        raise UserError(
+            f"{model} has no *.safetensors; an adapter needs a base model in that format"
+        )
     return files
 
 

@@ -42,7 +42,7 @@ def write_model(spec: ChildSpec, updates: int, folder: Path) -> None:
     )
     saved = checkpoints.chosen(updates)
     if saved is None:
-        raise UserError(f"policy {policy!r} has no checkpoint of update {updates} any longer")
+        raise UserError(f"policy {policy!r} no longer has the checkpoint of update {updates}")
     token = os.environ.get(TOKEN_VARIABLE, "")
     context = component_context(config, directory, "trainer", policy, name, token)
     context = replace(context, ranks=ranks)

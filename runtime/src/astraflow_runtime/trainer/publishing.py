@@ -20,9 +20,9 @@ log = logging.getLogger(__name__)
 
 
 class Versions:
-    """The published versions of a policy; numbers only grow and are never used twice. ``model`` is the folder
-    that its adapters are for, ``no_adapters()`` why they cannot be sent, if they cannot; ``publisher`` stands for the
-    transport's if several ranks publish together."""
+    """The published versions of a policy; version numbers must increase and are never used twice. ``model`` is the
+    folder that its adapters are for, ``no_adapters()`` why they cannot be sent, if they cannot; ``publisher`` stands
+    for the transport's if several ranks publish together."""
 
     def __init__(
         self,
@@ -44,7 +44,9 @@ class Versions:
         """Publish the trainer's weights as ``version`` and announce it, with a probe of them if there is one;
         returns the seconds it took."""
         if version <= self.newest:
-            raise WeightsError(f"version {version} of {self._dataflow.policy} was published before")
+            raise WeightsError(
+                f"version {version} of {self._dataflow.policy} was already published"
+            )
         started = time.monotonic()
         derives_from = self.newest if self.newest >= 0 else None
         base = self._base_of(trainer)
@@ -90,7 +92,7 @@ class Versions:
         if version not in self._announced:
             raise WeightsError(
                 f"version {version} of {self._dataflow.policy} is not retained; "
-                f"there are {sorted(self._announced)}"
+                f"retained versions: {sorted(self._announced)}"
             )
         receiver = self._transport.receiver()
         try:

@@ -109,7 +109,7 @@ class TrainerService:
         try:
             retry_until(self._save_last, allowed if alone else longest)
         except NoRoom as error:
-            log.warning("%s; the model is left first", error)
+            log.warning("%s; writing the model first", error)
             full = True
         # Once rank 0 has given up, others wait in a collective: they are all started again.
         retry_until(self._leave_models, longest if alone else 0.0)
@@ -233,7 +233,7 @@ class TrainerService:
         problem = NonFiniteLoss(f"{error} in batch {batch.id}; {kept}")
         if self._config.run.on_nonfinite == "stop" or self._skipped > MOST_SKIPPED:
             raise problem from error
-        log.warning("%s; it is left out", problem)
+        log.warning("%s; it is skipped", problem)
         return {"skipped": 1.0}
 
     def _model_folder(self, suffix: str = "") -> Path:

@@ -60,8 +60,8 @@ class DataflowClient:
         """Number of this trainer's registration, which every call carries; 0 before."""
 
     def register(self, updates: Sequence[int], start_deadline_s: float) -> TrainerRegistered:
-        """Say hello, with the updates after which there is a state to continue from; waits for a dataflow that
-        is still starting."""
+        """Say hello, with the updates after which there is a state to resume from; waits for a dataflow
+        that is still starting."""
         hello = RegisterTrainer(
             policy=self.policy, pid=os.getpid(), host=socket.gethostname(), updates=tuple(updates)
         )
@@ -139,7 +139,7 @@ class DataflowClient:
         try:
             self._client.post("/v1/trainers/failed", message, Done, deadline_s=FAREWELL_S)
         except AstraFlowError as unheard:
-            log.warning("the dataflow could not be told about the failure: %s", unheard)
+            log.warning("reporting the failure to the dataflow failed: %s", unheard)
 
     def _post(self, path: str, message: Message, expected: type[T], deadline_s: float) -> T:
         return self._tried(

@@ -16,7 +16,7 @@ def astraflow_data_policies() -> list[Component]:
             name="mixed_streams",
             target="astraflow_plugin_mixed_streams.policy:MixedStreams",
             config="astraflow_plugin_mixed_streams.config:MixedStreamsConfig",
-            summary="mixes rows that another policy sampled into batches, or shares its stream",
+            summary="mixes rows sampled by another policy into batches, or shares its stream",
             capabilities=frozenset({"borrow"}),
         ),
     ]

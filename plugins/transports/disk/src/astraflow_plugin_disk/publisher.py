@@ -63,7 +63,7 @@ class DiskPublisher:
         except StoreError as error:
             raise WeightsError(
                 f"version {version} of policy {self._policy!r} cannot be published: {error}; what was "
-                "published before stays"
+                "already published stays"
             ) from error
         return snapshot.manifest
 

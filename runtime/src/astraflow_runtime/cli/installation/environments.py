@@ -21,14 +21,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create = inner.add_parser(
         "create",
         help="create an environment, or update it",
-        description="A role uses it by python = 'env:NAME' in its table.",
+        description="A role selects it with python = 'env:NAME' in its table.",
     )
-    create.add_argument("name", metavar="NAME", help="name by which a role refers to it")
+    create.add_argument("name", metavar="NAME", help="name of the environment")
     create.add_argument(
         "--plugin", required=True, action="append", metavar="PLUGIN", help="may be repeated"
     )
-    create.add_argument("--extra", help="extra of the plugin; default: what suits this machine")
-    create.add_argument("--python", help="interpreter to base it on; default: this one")
+    create.add_argument(
+        "--extra", help="extra of the plugin; default: the one that fits this machine"
+    )
+    create.add_argument("--python", help="base interpreter; default: this one")
     create.add_argument("--json", action="store_true", help="print JSON")
     create.set_defaults(command=run_create)
     teach(
@@ -62,7 +64,7 @@ def run_create(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(_record(made))
     else:
-        say(f"use it by python = 'env:{made.name}'")
+        say(f"select it with python = 'env:{made.name}'")
     return 0
 
 

@@ -29,7 +29,7 @@ def in_run(name: str, file: str, overrides: Sequence[str]) -> list[ComponentRepo
     catalog = catalog_of(raw)
     told = []
     for standing in component_reports(catalog, name):
-        chosen = list(_places(standing, raw, catalog)) or [f"nothing: {file} does not name it"]
+        chosen = list(_places(standing, raw, catalog)) or [f"nothing: not named in {file}"]
         told.append(replace(standing, facts={"chosen_by": chosen} | standing.facts))
     return told
 

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from astraflow_core.catalog import Catalog, Selected
     from astraflow_core.installed.discovery import Plugin
 
-AUTHORS = "update {who} (pip install --upgrade {who}), or report it to its authors; if it is yours, fix what is named"
+AUTHORS = "update {who} (pip install --upgrade {who}), or report it to its authors; if it is your own, fix the problem"
 _MOST_MODULES = 8
 _SLOW_IMPORT_S = 0.2
 _FRAMES = 3
 _ROLES = (Kind.ENGINE, Kind.TRAINER)
 _NAMED_AS = {
     Kind.WORKFLOW: '[workflow] use = "{}"',
-    Kind.ENVIRONMENT: '[workflow.environment] use = "{}", below a workflow that plays one',
+    Kind.ENVIRONMENT: '[workflow.environment] use = "{}", in a workflow that plays one',
     Kind.REWARD: '[reward] use = "{}"',
     Kind.PROMPT_SOURCE: '[prompts] use = "{}"',
     Kind.LAUNCHER: '[launcher] use = "{}"',
@@ -99,7 +99,7 @@ def of_plugin(plugin: Plugin) -> ComponentReport:
                 fix = f"if you want it, add {plugin.name!r} to [plugins] only"
         case State.CONFLICTING:
             verdict = f"not imported: {plugin.problem}"
-            fix = f"pip uninstall {who}, or the other one"
+            fix = f"pip uninstall {who}, or uninstall the other distribution"
         case State.INCOMPATIBLE:
             verdict = f"cannot be used: {plugin.problem}"
             ours = "astraflow-core" if (plugin.api or API_VERSION) > API_VERSION else who
@@ -108,12 +108,12 @@ def of_plugin(plugin: Plugin) -> ComponentReport:
             verdict = f"cannot be used: {plugin.problem}"
             fix = remedy(plugin)
         case _ if missing:
-            verdict = f"listed, but cannot run here: needs {', '.join(missing)}"
+            verdict = f"listed, but missing packages: {', '.join(missing)}"
             fix = _install(plugin)
         case _ if plugin.commands and not plugin.components:
             verdict = f"`astraflow {plugin.commands[0].name}` can be called"
         case _:
-            verdict = "can be used by any run that names it"
+            verdict = "available to any run that names it"
     return ComponentReport(
         f"plugin {plugin.name}",
         "incomplete" if plugin.healthy and missing else str(plugin.state),
@@ -155,12 +155,12 @@ def _component(catalog: Catalog, entry: Selected, asked: str) -> ComponentReport
     use = component.name if meant == entry.qualified else entry.qualified
     state, fix = "healthy", ""
     chain: tuple[str, ...] = ()
-    verdict = f"can be used by any run that names it: {named_as(kind, use)}"
+    verdict = f"available to any run that names it: {named_as(kind, use)}"
     problem, keys = _examined(catalog, entry)
     missing = missing_runtime(entry.metadata)
     if missing:
         state, fix = "incomplete", _install(plugin)
-        verdict = f"listed, but cannot run here: needs {', '.join(missing)}"
+        verdict = f"listed, but missing packages: {', '.join(missing)}"
     elif problem is not None:
         state, chain = "broken", traceback_summary(problem.__cause__)
         verdict = f"cannot be used: {problem}"
@@ -172,7 +172,7 @@ def _component(catalog: Catalog, entry: Selected, asked: str) -> ComponentReport
         state, fix = "ambiguous", named_as(kind, use)
         verdict = (
             f"ambiguous: {kind} {component.name!r} is also {' and '.join(map(repr, rivals))}; "
-            + (f"the name alone means {meant!r}" if meant else "a run must say which")
+            + (f"the short name means {meant!r}" if meant else "a run must use the full name")
         )
     conflicts = clashes(entry.metadata)
     if conflicts and kind in _ROLES:  # pip would take from others what it gives to this one
@@ -222,10 +222,10 @@ def _unpackaged(catalog: Catalog, kind: Kind | None, use: str) -> ComponentRepor
     if packaged:
         first = packaged[0]
         facts["also_provided_as"] = [f"{e.kind} {e.qualified}" for e in packaged]
-        verdict = "can be used unpackaged, but without the keys and flags that its plugin's manifest names"
+        verdict = "available without a package, but without the keys and capabilities of its plugin's manifest"
         fix = named_as(first.kind, first.qualified)
         return ComponentReport(subject, "unpackaged", verdict, fix, (), facts)
-    verdict = "can be used by a run that names it, marked as unpackaged in the run's header"
+    verdict = "available to a run that names it; the run's header marks it as unpackaged"
     return ComponentReport(subject, "unpackaged", verdict, "", (), facts)
 
 
@@ -307,7 +307,7 @@ def _runtime(plugin: Plugin) -> str:
         return f"lacks {', '.join(missing)}; {_install(plugin)}"
     wanted = runtime_requirements(plugin.metadata) if plugin.metadata else []
     has = [f"{each.name} {metadata.version(each.name)}" for each in wanted]
-    return ", ".join(has) or "needs nothing more"
+    return ", ".join(has) or "no missing packages"
 
 
 def _provided(plugin: Plugin) -> dict[str, Any]:
@@ -353,13 +353,13 @@ def _unknown(catalog: Catalog, name: str, kind: Kind | None, use: str) -> Plugin
     parts = [f"no {what} is installed"]
     if kind is None and use in list(Kind):
         there = ", ".join(e.component.name for e in catalog.components(Kind(use))) or "none"
-        parts.append(f"it is a kind; of that kind are installed: {there}")
+        parts.append(f"it is a kind; installed components of that kind: {there}")
         parts.append(f"`astraflow plugins why {use}/NAME` explains one")
     elif likely:
         parts.append(f"did you mean {' or '.join(map(repr, likely))}?")
     unread = [p for p in catalog.plugins if not p.healthy]
     if unread:
         listed = ", ".join(f"{p.name!r} ({p.state})" for p in unread)
-        parts.append(f"what these plugins provide is not known: {listed}")
+        parts.append(f"these plugins could not be read, so their components are unknown: {listed}")
     parts.append("`astraflow plugins` lists what is installed")
     return PluginError("; ".join(parts).replace("?; ", "? "))

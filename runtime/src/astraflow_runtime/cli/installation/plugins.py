@@ -55,13 +55,13 @@ def run(arguments: argparse.Namespace) -> int:
     for entry in catalog.components():
         shared.setdefault((entry.kind, entry.component.name), []).append(entry.qualified)
     several = [
-        (f"{kind} {name}", " or ".join(each), catalog.meaning(kind, name) or "nothing: say which")
+        (f"{kind} {name}", " or ".join(each), catalog.meaning(kind, name) or "nothing: ambiguous")
         for (kind, name), each in shared.items()
         if len(each) > 1
     ]
     if several:
         print("\nprovided by several plugins")
-        print_table(("COMPONENT", "QUALIFIED NAMES", "THE NAME ALONE MEANS"), several)
+        print_table(("COMPONENT", "QUALIFIED NAMES", "THE SHORT NAME MEANS"), several)
     if commands := _commands(catalog):
         print("\ncommands")
         print_table(("COMMAND", "PLUGIN", "DISTRIBUTION", "SUMMARY"), commands)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command, below ``plugins``."""
     parser = commands.add_parser(
-        "why", help="say why a plugin or component is chosen, or cannot be used"
+        "why", help="explain why a plugin or component is selected or cannot be used"
     )
     parser.add_argument(
         "name",

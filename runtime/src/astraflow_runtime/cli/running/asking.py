@@ -28,10 +28,12 @@ def asking(
     try:
         yield client
     except Refused as error:
-        raise UserError(f"the dataflow at {url} refused: {error} ({error.status})") from error
+        raise UserError(
+            f"the dataflow at {url} refused the request: {error} ({error.status})"
+        ) from error
     except DeadlineExceeded as error:
         raise UserError(
-            f"no dataflow answers at {url}; is the run still running? ({error})"
+            f"no dataflow answers at {url}; check that the run is still running ({error})"
         ) from error
     finally:
         client.close()

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         _print_report(report)
         print_line()
     elif pool is not None:
-        print_line(f"no report yet; {pool['size']} RaaS are there\n")
+        print_line(f"no report yet; {pool['size']} RaaS are registered\n")
     print_tree(answer)
     return 0
 
@@ -82,11 +82,11 @@ def _print_report(report: dict[str, Any]) -> None:
 
 
 def _verdict(pool: dict[str, Any], policies: dict[str, Any]) -> str:
-    empty = f"{pool['held_back']:.0%} of the places on offer were idle"
+    empty = f"{pool['held_back']:.0%} of the episode slots were idle"
     text = f"{pool['branch']}, {pool['size']} → {pool['target']} RaaS; {empty}"
     waited = max((policy["waiting_fraction"] for policy in policies.values()), default=0.0)
     if pool["branch"] == "hold" and waited >= _LONG and pool["held_back"] >= waited:
-        text += ": max_staleness holds tasks back, so that more RaaS would be idle too"
+        text += ": max_staleness holds tasks back, so more RaaS would also be idle"
     return text
 
 
@@ -115,7 +115,9 @@ def _events(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
             response = connection.getresponse()
             if response.status != 200:
                 said = response.read(2000).decode(errors="replace")
-                raise UserError(f"the dataflow at {url} refused: {said} ({response.status})")
+                raise UserError(
+                    f"the dataflow at {url} refused the request: {said} ({response.status})"
+                )
             for line in response:
                 if line.startswith(b"data: "):
                     yield json.loads(line[6:])

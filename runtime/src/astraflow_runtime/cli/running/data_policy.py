@@ -40,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
         action.add_argument("name", metavar="NAME", help="the data policy's name, or component")
         teach(action, "configuration.md", _EXAMPLES[action.prog.split()[-1]])
-        action.add_argument("--author", default="", help="who makes the change; default: the user")
+        action.add_argument(
+            "--author", default="", help="author of the change; default: the current user"
+        )
     swap.add_argument("table", metavar="TABLE", help="""as in the config: '{ use = "NAME" }'""")
     rollback.set_defaults(table="")
     parser.set_defaults(command=run)

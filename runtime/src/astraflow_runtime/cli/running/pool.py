@@ -20,7 +20,7 @@ _DEADLINE_S = 30.0
 def add_more(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``raas add``."""
     add_run(parser)
-    parser.add_argument("--count", type=int, default=1, help="how many; default 1")
+    parser.add_argument("--count", type=int, default=1, help="number of RaaS; default: 1")
     parser.set_defaults(command=run_add)
     teach(parser, "overview.md", "raas add --count 2")
 
@@ -44,7 +44,7 @@ def run_add(arguments: argparse.Namespace) -> int:
     message = AddRaas(id=uuid.uuid4().hex, count=arguments.count, author=user())
     with asking(str(run)) as client:
         answer = client.post("/v1/raas/add", message, PoolChanged, deadline_s=_DEADLINE_S)
-    print_line(f"{arguments.count} more RaaS asked for; {answer.size} are there now")
+    print_line(f"{arguments.count} more RaaS requested; {answer.size} are running now")
     return 0
 
 
@@ -81,6 +81,6 @@ def _check_launcher(run: Path) -> None:
         finally:
             os.close(handle)
     raise UserError(
-        f"no launcher is running for the run in {run}, so no RaaS would be started; start one yourself "
+        f"no launcher is running for the run in {run}, so it cannot start a RaaS; start one "
         f"with `astraflow raas FILE --directory DIR --name NAME --dataflow URL`"
     )

@@ -19,14 +19,14 @@ def read_token(file: Path | None) -> str:
     if file is None:
         token = os.environ.get(TOKEN, "").strip()
         if not token:
-            raise UserError(f"no token: give --token-file FILE, or set {TOKEN}")
+            raise UserError(f"no token; pass --token-file FILE, or set {TOKEN}")
         return token
     try:
         token = file.read_bytes().decode(errors="replace").strip()
     except OSError as error:
         raise UserError(f"the token file {file} cannot be read: {error.strerror}") from error
     if not is_token(token):
-        what = "is not one line of ASCII without spaces" if token else "is empty"
+        what = "is not a single line of ASCII without spaces" if token else "is empty"
         raise UserError(f"the token file {file} {what}")
     return token
 
@@ -55,7 +55,9 @@ def running_dataflow(
             f"the run in {run} is not running: {place} cannot be read ({error.strerror})"
         ) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{place} does not say where the dataflow is: {error!r}") from error
+        raise UserError(
+            f"{place} does not contain the address of the dataflow: {error!r}"
+        ) from error
     if (run / "summary.json").exists():  # the launcher wrote it last
         raise UserError(
             f"the run in {run} has ended; `astraflow report --run {run}` shows its results"

@@ -40,7 +40,9 @@ def add_where(parser: argparse.ArgumentParser) -> None:
     which = place.add_mutually_exclusive_group()
     add_run(which)
     which.add_argument(
-        "--dataflow", metavar="URL", help=f"of a run elsewhere; default: environment {DATAFLOW}"
+        "--dataflow",
+        metavar="URL",
+        help=f"address of the dataflow of a remote run; default: environment {DATAFLOW}",
     )
     place.add_argument(
         "--token-file",
@@ -80,7 +82,7 @@ def online_places(run: Path) -> list[dict[str, str]]:
             found.append({"raas": file.stem, "url": str(said["url"]), "token": str(said["token"])})
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(
-                f"{file} does not say where episodes are taken ({error!r}); the RaaS writes it anew when it starts again"
+                f"{file} does not contain the address for episodes ({error!r}); the RaaS rewrites it when it restarts"
             ) from error
     return found
 

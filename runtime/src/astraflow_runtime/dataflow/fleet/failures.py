@@ -17,7 +17,7 @@ WINDOW = 50
 
 
 class FailureCounter:
-    """Sets a RaaS aside after ``limit`` failed tasks with no success between. ``expected``: how many RaaS the
+    """Sets a RaaS aside after ``limit`` failed tasks without a success in between. ``expected``: how many RaaS the
     launcher starts; while fewer have registered, the run waits for the others. ``most_environment``: the share of
     episodes that environments may fail, estimated from the last :data:`WINDOW` attempts, each of ``group_size`` episodes;
     ``environments`` counts attempts by kind."""
@@ -39,7 +39,7 @@ class FailureCounter:
         record.failures = 0
         if record.set_aside:
             record.set_aside = ""
-            log.warning("RaaS %r has succeeded and gets tasks again", name)
+            log.warning("RaaS %r succeeded and gets tasks again", name)
         record.any_success = True
 
     def failed(self, name: str, error: str, environment: str = "") -> str:
@@ -59,7 +59,7 @@ class FailureCounter:
             return ""
         record.set_aside = _reason(record, error)
         log.warning(
-            "RaaS %r gets no more tasks: %s. The others continue; restart it to let it take tasks again",
+            "RaaS %r gets no more tasks: %s. The other RaaS continue; restart this one to give it tasks again",
             name, record.set_aside,
         )  # fmt: skip
         return self._nobody_left()
@@ -73,9 +73,10 @@ class FailureCounter:
         kinds = _counted(Counter(kind for _, kind in failed))
         where = _counted(Counter(name for name, _ in failed))
         return (
-            f"environments failed {len(failed)} of the last {WINDOW} attempts of tasks, which is about {share:.0%} of the "
+            f"{len(failed)} of the last {WINDOW} attempts of tasks failed in their environments, which is about "
+            f"{share:.0%} of the "
             f"episodes and more than [run] max_environment_failures = {self._most_environment:g} allows: {kinds}, on {where}; "
-            f"an attempt fails with the first of its {self._group_size} episodes; the last: {error}"
+            f"an attempt fails when the first of its {self._group_size} episodes fails; last error: {error}"
         )
 
     def _nobody_left(self) -> str:
@@ -88,12 +89,12 @@ class FailureCounter:
         if len(remaining) == 1:
             return remaining[0].set_aside
         each = "; ".join(f"{record.name!r}: {record.set_aside}" for record in remaining)
-        return f"every RaaS fails its tasks: {each}"
+        return f"all tasks fail on every RaaS: {each}"
 
 
 def _reason(record: RaasRecord, error: str) -> str:
-    since = "with no success between" if record.any_success else "none succeeded"
-    return f"{record.failures} tasks failed in a row, {since}; the last: {error}"
+    since = "without a success in between" if record.any_success else "none succeeded"
+    return f"{record.failures} tasks failed in a row, {since}; last error: {error}"
 
 
 def _counted(counts: Counter[str]) -> str:

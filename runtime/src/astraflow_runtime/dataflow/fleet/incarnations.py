@@ -62,7 +62,8 @@ def _check(state: FlowState, who: str, given: int, holder: _Holder, unknown: int
         return
     if given < 1:
         raise Refused(
-            400, f"`incarnation` is missing: the number that {who} got in the reply to register"
+            400,
+            f"`incarnation` is missing; send the number that {who} received in the reply to register",
         )
     if given > holder.incarnation:
         raise Refused(unknown, f"{who} is not registered as incarnation {given}; it must register")

@@ -24,7 +24,7 @@ def name_holder(state: FlowState, message: RegisterRaas, came: float) -> RaasRec
             raise Refused(
                 409,
                 f"start {message.start} of RaaS {message.raas!r} was declared dead by its launcher, which has started {_who(holder)} "
-                "in its place; this process must end",
+                "in its place; this process must exit",
             )
         return None
     if holder.last_heard > came:
@@ -40,6 +40,7 @@ def _taken(state: FlowState, holder: RaasRecord) -> str:
     now = state.clock()
     return (
         f"the name {holder.name!r} is taken: {_who(holder)} registered under it {now - holder.registered_at:.1f} s ago and was "
-        f"heard from {now - holder.last_heard:.1f} s ago. Start this RaaS under another name (--name), or stop that one: "
-        f"its name is free when it has left, or has been silent for {state.fleet.suspect_s:g} s"
+        f"heard from {now - holder.last_heard:.1f} s ago. Start this RaaS under another name (--name), or stop the "
+        "other "
+        f"one: the name becomes free when it leaves or has been silent for {state.fleet.suspect_s:g} s"
     )

@@ -36,13 +36,14 @@ class Pool:
         wanted = self.added - self.drained + message.count
         if wanted > MAX_RAAS:
             raise Refused(
-                409, f"{wanted} more RaaS than the config names were asked for; {MAX_RAAS} may be"
+                409,
+                f"{wanted} more RaaS than in the config were requested; at most {MAX_RAAS} are allowed",
             )
         state.records.append(RaasAsked(message=message))
         self._done.add(message.id)
         self.added += message.count
         state.fleet.changed_at = state.clock()
-        log.info("%s asks for %d more RaaS", message.author, message.count)
+        log.info("%s requests %d more RaaS", message.author, message.count)
         return self._changed()
 
     def drain(self, message: DrainRaas) -> PoolChanged:
@@ -52,16 +53,17 @@ class Pool:
         present = [known.name for known in state.fleet.present()]
         if record is None or record.name not in present:
             raise Refused(
-                404, f"there is no RaaS {message.raas!r}; there are {', '.join(present) or 'none'}"
+                404,
+                f"there is no RaaS {message.raas!r}; the registered ones are {', '.join(present) or 'none'}",
             )
         if record.draining:
             return self._changed()
         if record.stays and len(state.fleet.pool()) < 2:
-            raise Refused(409, f"{message.raas!r} is the last RaaS; add another first")
+            raise Refused(409, f"{message.raas!r} is the last RaaS; add another one first")
         state.records.append(RaasDrained(message=message))
         state.fleet.drain(message.raas, state.clock())
         self.drained += 1
-        log.info("%s asks RaaS %r to leave", message.author, message.raas)
+        log.info("%s drains RaaS %r", message.author, message.raas)
         state.signals.raas(message.raas)
         state.signals.work()
         return self._changed()

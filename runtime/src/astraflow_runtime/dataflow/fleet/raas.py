@@ -144,11 +144,13 @@ class Fleet:
         """Refuse a RaaS that cannot be taken in."""
         if message.capacity < 1:
             raise Refused(
-                400, f"RaaS {message.raas!r} offers no capacity; at least one episode is needed"
+                400, f"RaaS {message.raas!r} has no capacity; expected at least one episode"
             )
         if message.raas not in self._records and len(self.present()) >= MAX_RAAS:
             raise Refused(
-                409, f"no room for RaaS {message.raas!r}: {MAX_RAAS} are there; let one leave first"
+                409,
+                f"cannot register RaaS {message.raas!r}: the run already has the maximum of {MAX_RAAS}; drain "
+                "one first",
             )
 
     def register(
@@ -188,7 +190,7 @@ class Fleet:
         """A sign of life; 404 if the RaaS must register (again)."""
         record = self._records.get(name)
         if record is None or record.health in ("gone", "left"):
-            was = "is not registered" if record is None else f"was given up as {record.health}"
+            was = "is not registered" if record is None else f"was declared {record.health}"
             raise Refused(404, f"RaaS {name!r} {was}; it must register")
         record.last_heard, record.health, record.unheard = now, "alive", False
         record.serving, record.seen = dict(serving), dict(seen)
@@ -306,7 +308,7 @@ class Fleet:
             elif not record.doubted:
                 record.doubted = True
                 log.warning(
-                    "RaaS %r says that it has generated %.0f tokens in %.1f s; this value is ignored",
+                    "RaaS %r reports %.0f generated tokens in %.1f s; the value is ignored",
                     record.name, grown, now - record.counted_at,
                 )  # fmt: skip
         if before is not None:

@@ -39,14 +39,14 @@ class VersionTable:
             if before.digest != message.digest:
                 raise Refused(
                     409,
-                    f"version {message.version} of {message.policy!r} exists with another digest",
+                    f"version {message.version} of {message.policy!r} already exists with another digest",
                 )
             known[message.version] = message
             return False
         if message.version <= newest:
             raise Refused(
                 409,
-                f"version {message.version} of {message.policy!r} is not above {newest}; numbers only grow",
+                f"version {message.version} of {message.policy!r} is not above {newest}; version numbers must increase",
             )
         known[message.version] = message
         self._newest[message.policy] = message.version

@@ -40,7 +40,7 @@ class _StatusCollector(Collector):
             reasons.add_metric([reason], count)
         yield reasons
         failures = CounterMetricFamily(
-            "astraflow_environment_failures", "Attempts that environments failed", labels=["kind"]
+            "astraflow_environment_failures", "Attempts failed by environments", labels=["kind"]
         )
         for kind, count in status.environment_failures.items():
             failures.add_metric([kind], count)
@@ -62,16 +62,16 @@ class _StatusCollector(Collector):
                 rows.add_metric([policy, name], count)
         yield rows
         borrowed = GaugeMetricFamily(
-            "astraflow_borrowed_rows", "Rows lent to a policy by state", labels=["policy", "state"]
+            "astraflow_borrowed_rows",
+            "Rows shared with a policy by state",
+            labels=["policy", "state"],
         )
         for policy, facts in status.policies.items():
             for name, count in asdict(facts.borrowed).items():
                 if name != "source":
                     borrowed.add_metric([policy, name], count)
         yield borrowed
-        pool = GaugeMetricFamily(
-            "astraflow_pool", "RaaS, asked for and told to leave", labels=["what"]
-        )
+        pool = GaugeMetricFamily("astraflow_pool", "RaaS, requested and draining", labels=["what"])
         for name, count in asdict(status.pool).items():
             pool.add_metric([name], count)
         yield pool
@@ -82,7 +82,7 @@ class _StatusCollector(Collector):
         )
         yield GaugeMetricFamily(
             "astraflow_invariants_ok",
-            "1 if everything adds up",
+            "1 if the accounting is consistent",
             value=float(status.invariants_ok),
         )
 
@@ -107,7 +107,7 @@ class _StatusCollector(Collector):
                     trainer.add_metric([policy, name], value)
         yield trainer
         rates = GaugeMetricFamily(
-            "astraflow_source_pass_rate", "Of the last step", labels=["policy", "source"]
+            "astraflow_source_pass_rate", "Metric of the last step", labels=["policy", "source"]
         )
         episodes = GaugeMetricFamily(
             "astraflow_episodes", "Means of the last batch", labels=["policy", "metric"]

@@ -50,7 +50,7 @@ class Journal:
         self._entries = AppendFile(directory / ENTRIES)
         if not self._entries.lock(OTHERS_END_S):
             self._entries.close()
-            raise UserError(f"{directory}: another dataflow writes this journal; end it first")
+            raise UserError(f"{directory}: another dataflow is writing this journal; stop it first")
         self._segment = max(self.segments(), default=0)
         try:
             self._check_bodies()
@@ -78,7 +78,7 @@ class Journal:
             yield record.at_s, record.entry
         if lost := self._entries.size - end:
             log.warning(
-                "%s: %d bytes from byte %d on are incomplete; they were never acknowledged and are cut off",
+                "%s: %d bytes from byte %d on are incomplete; they were never acknowledged and are truncated",
                 self._entries.path,
                 lost,
                 end,
@@ -101,8 +101,9 @@ class Journal:
         size = newest.stat().st_size if newest.exists() else 0
         if flushed.segment > self._segment or size < flushed.bodies:
             raise RunFailed(
-                f"{self._path(flushed.segment)} ends at byte {size}, and {flushed.bodies} bytes were on the disk for "
-                "good. Restore the file, or begin a new run from a checkpoint"
+                f"{self._path(flushed.segment)} ends at byte {size}, and {flushed.bodies} bytes had been flushed to "
+                "the "
+                "disk. Restore the file, or begin a new run from a checkpoint"
             )
 
     # -- writing ---------------------------------------------------------------------------------

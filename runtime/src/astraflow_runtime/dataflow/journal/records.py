@@ -80,4 +80,4 @@ class Records:
             if file is not None:
                 file.close()
                 if file.trouble:
-                    log.error("the end of it could not be written: %s", file.trouble)
+                    log.error("its end could not be written: %s", file.trouble)

@@ -80,8 +80,8 @@ class PolicyPipeline:
         if len(draws) > 1:
             names = " and ".join(repr(policy.name) for policy in draws)
             raise PluginError(
-                f"only one data policy of a list can draw the rows of a batch, not {names}: each says how many "
-                "of them are fresh. Others may order the buffer, or arrange its rows for each batch"
+                f"only one data policy of a list can draw the rows of a batch, not {names}: it decides how many of "
+                "them are fresh. Other data policies may order the buffer, or arrange its rows for each batch"
             )
         borrowing = [policy for policy in policies if isinstance(policy.component, Borrow)]
         if len(borrowing) > 1 or any(policy.shadow for policy in borrowing):
@@ -229,8 +229,9 @@ class PolicyPipeline:
         arrivals, offered = [row.arrival for row in rows], {row.arrival for row in fresh}
         if len({*arrivals}) != len(arrivals) or not offered.issuperset(arrivals):
             raise RunFailed(
-                f"data policy {policy.name!r} arranged {len(fresh)} rows and gave back {len(rows)}, "
-                f"{len(offered.intersection(arrivals))} different ones of them; each row may come once"
+                f"data policy {policy.name!r} arranged {len(fresh)} rows and returned {len(rows)}, "
+                f"{len(offered.intersection(arrivals))} "
+                f"of them distinct; it must return each row at most once"
             )
         return rows
 
@@ -280,8 +281,8 @@ class PolicyPipeline:
         ):
             raise RunFailed(
                 f"data policy {policy.name!r} drew {len(arrivals)} rows "
-                f"({len(offered.intersection(arrivals))} different ones of those offered); "
-                f"exactly {count} were asked for"
+                f"({len(offered.intersection(arrivals))} distinct ones of those "
+                f"offered); expected exactly {count}"
             )
         return arrivals
 

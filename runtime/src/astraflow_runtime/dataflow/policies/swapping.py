@@ -50,7 +50,9 @@ class Swapping:
         if message.id in self._done:
             return self._done[message.id]
         if len(self._done) >= MAX_SWAPS:
-            raise Refused(409, f"this run has had {MAX_SWAPS} swaps of data policies; restart it")
+            raise Refused(
+                409, f"this run reached the limit of {MAX_SWAPS} data policy swaps; restart it"
+            )
         chain = self._chain(message.place)
         history = self._tables.get((message.place, message.name))
         if history is None:
@@ -74,7 +76,7 @@ class Swapping:
         except ValidationError as error:
             raise Refused(400, "; ".join(render(error, DataPolicyTable, where))) from error
         if table.name not in (None, message.name):
-            raise Refused(400, f"{where} keeps its name; leave name = {table.name!r} out")
+            raise Refused(400, f"{where} keeps its name; remove name = {table.name!r}")
         return table
 
     def _check_named(self, table: DataPolicyTable) -> None:
@@ -83,8 +85,8 @@ class Swapping:
         if ":" in table.use and table.use not in self._named:
             raise Refused(
                 403,
-                f"use = {table.use!r} is a path in Python that the config of this run does not name for a "
-                "data policy; name an installed component, or start the run with it",
+                f"use = {table.use!r} is a Python path that is not a data policy in the config of this "
+                "run; name an installed component, or start the run with it",
             )
 
     def _put(
@@ -104,7 +106,7 @@ class Swapping:
             # Code of a plugin over keys of the sender; nothing is changed yet.
             raise Refused(
                 400,
-                f"{where}: with these keys it cannot be created, or cannot take over the state: "
+                f"{where}: it cannot be created with these keys, or cannot restore the state: "
                 f"{type(error).__name__}: {error}",
             ) from error
         try:
@@ -144,7 +146,7 @@ class Swapping:
         )
         if not state.replaying:
             log.warning(
-                "data policy %r of %s is %s now, said %s (swap %d)",
+                "data policy %r of %s is now %s, set by %s (swap %d)",
                 message.name, message.place, answer.table, message.author, answer.number,
             )  # fmt: skip
         state.signals.work()
@@ -156,5 +158,7 @@ class Swapping:
         chains = self._state.chains_by_place()
         if place not in chains:
             known = ", ".join(chains)
-            raise Refused(400, f"there are no data policies of {place!r}; places are {known}")
+            raise Refused(
+                400, f"there is no place {place!r} for data policies; the places are {known}"
+            )
         return chains[place]

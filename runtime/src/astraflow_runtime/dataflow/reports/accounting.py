@@ -52,6 +52,6 @@ def imbalances(tasks: TaskTable, streams: dict[str, PolicyStream]) -> list[str]:
         lent = stream.source_counts
         if lent["lost"]:
             found.append(
-                f"{lent['lost']} of {lent['lent']} rows lent to {policy!r} are unaccounted for: {lent}"
+                f"{lent['lost']} of {lent['lent']} rows shared with {policy!r} are unaccounted for: {lent}"
             )
     return found

@@ -63,13 +63,13 @@ def waits(state: FlowState, training: Training) -> list[WaitStatus]:
         silent = now - record.last_heard
         if record.health in ("suspect", "gone") and silent < run.give_up_after_s:
             gone = record.health == "gone"
-            what = "a heartbeat" + ("; its tasks are back in the queue" if gone else "")
+            what = "a heartbeat" + ("; its tasks returned to the queue" if gone else "")
             found.append(_wait("dataflow", record.name, what, silent, run.give_up_after_s - silent))
     for record in state.fleet.present():
         if record.draining:
             held = len(state.train.held_by(record.name)) + len(state.eval.held_by(record.name))
             since = now - (record.draining_since or now)
-            what = f"its last {held} tasks, after which it leaves"
+            what = f"its last {held} tasks before it leaves"
             found.append(_wait("run", record.name, what, since, run.episode_deadline_s))
         if record.waiting_since is not None:
             since = now - record.waiting_since
@@ -93,4 +93,4 @@ def _soon(state: FlowState) -> Words:
     if state.admission.refused_in_a_row and not state.train.queued:
         refused = f"the data policies refused the last {state.admission.refused_in_a_row}"
         return Words("a prompt", refused)
-    return Words("dataflow", "its next task, which is there for it")
+    return Words("dataflow", "its next task, which is available")

@@ -46,7 +46,8 @@ class EpisodeMeans:
             return True
         if not self.complaint:
             self.complaint = (
-                f"episodes of policy {self._policy!r} have metrics of more than {MAX_EPISODE_METRICS} names; {name!r} "
-                f"of RaaS {raas!r}, and whatever is new, is left out. Give a metric the same name in all episodes"
+                f"episodes of policy {self._policy!r} report more than {MAX_EPISODE_METRICS} different metrics; "
+                f"{name!r} "
+                f"of RaaS {raas!r}, and any further new name, is dropped. Use the same metric names in all episodes"
             )
         return False

@@ -51,8 +51,8 @@ class GroupWatch:
             self._told_fruitless = True
             reasons = ", ".join(f'"{name}" ({n})' for name, n in self._reasons.most_common(3))
             yield (
-                f"the last {self.fruitless} groups left policy {self.policy!r} no row to train on, and its batch does "
-                f"not fill: {reasons}; what to do: docs/does-not-learn.md"
+                f"the last {self.fruitless} groups left policy {self.policy!r} no row to train on, so its "
+                f"batch cannot fill: {reasons}; see docs/does-not-learn.md"
             )
 
     def _compare(self, statistics: GroupStatistics) -> Iterator[str]:
@@ -61,8 +61,8 @@ class GroupWatch:
             if self._told_equal and not self._told_different:
                 self._told_different = True
                 yield (
-                    f"rewards within a group of policy {self.policy!r} differ again, after {self.equal} groups without "
-                    "a difference"
+                    f"rewards within a group of policy {self.policy!r} differ again, after {self.equal} groups with "
+                    "equal rewards"
                 )
             self.equal = 0
             return
@@ -79,6 +79,6 @@ class GroupWatch:
             )
             yield (
                 f"the last {self.equal} groups of policy {self.policy!r} had equal rewards ({rewards}): an algorithm "
-                "that compares rewards has nothing to learn from them. Look at the reward, the length of the answers "
-                "and how hard the prompts are; what to do: docs/does-not-learn.md"
+                "that compares rewards learns nothing from them. Check the reward, the length of the answers and "
+                "the difficulty of the prompts; see docs/does-not-learn.md"
             )

@@ -131,11 +131,11 @@ class GroupIntake:
         header = received.header
         if header.prompt_id != task.prompt.id:
             raise WireError(
-                f"task {task.id} is about prompt {task.prompt.id!r}, the group about {header.prompt_id!r}"
+                f"task {task.id} is for prompt {task.prompt.id!r}, but the group is for {header.prompt_id!r}"
             )
         if header.eval_set != task.eval_set:
             raise WireError(
-                f"task {task.id} is of eval set {task.eval_set!r}, not {header.eval_set!r}"
+                f"task {task.id} belongs to eval set {task.eval_set!r}, not {header.eval_set!r}"
             )
         episodes = header.trajectories + header.rejected + header.late
         if episodes > task.missing:
@@ -147,7 +147,7 @@ class GroupIntake:
         for policy in {sequence.policy for sequence in header.sequences}:
             if policy not in newest:
                 raise WireError(
-                    f"a sequence names the policy {policy!r}; there are {', '.join(newest)}"
+                    f"a sequence names policy {policy!r}; the policies are {', '.join(newest)}"
                 )
         check_limits(received, self._state.limits)
         if not header.sequences:
@@ -156,8 +156,8 @@ class GroupIntake:
         for sequence, highest in zip(header.sequences, each.tolist(), strict=True):
             if highest > newest[sequence.policy]:
                 raise WireError(
-                    f"a token of {sequence.policy!r} has version {highest}; "
-                    f"the newest announced is {newest[sequence.policy]}"
+                    f"a token of {sequence.policy!r} has version {highest}; the "
+                    f"newest announced version is {newest[sequence.policy]}"
                 )
             pinned = task.pinned.get(sequence.policy, highest)
             if (

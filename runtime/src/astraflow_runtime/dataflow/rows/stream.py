@@ -114,7 +114,7 @@ class PolicyStream:
 
     @property
     def done(self) -> bool:
-        """Whether the policy has made all its updates."""
+        """Whether the policy has completed all its updates."""
         return self.updates >= self.settings.steps
 
     @property
@@ -254,9 +254,9 @@ class PolicyStream:
 
     def _judge(self, share: PolicyShare, newest: int, wanted: bool) -> Decision:
         if self.done and not wanted:
-            return Decision(PromptRefusal("", "the policy has made all its updates"))
+            return Decision(PromptRefusal("", "the policy has completed all its updates"))
         if self.row_source.exclusive:
-            only = f"the policy trains on rows of {self.row_source.policy!r} only"
+            only = f"the policy trains only on rows of {self.row_source.policy!r}"
             return Decision(PromptRefusal("", only))
         trained = share.summary.min_versions[share.summary.trained > 0]
         if trained.size == 0:
@@ -276,7 +276,7 @@ class PolicyStream:
             if batch.asked != version and not self.trainer_is_new:
                 raise Refused(
                     409,
-                    f"batch {batch.id!r}, which updates version {batch.asked}, is not acknowledged",
+                    f"batch {batch.id!r}, which updates version {batch.asked}, is not yet acknowledged",
                 )
             self.trainer_is_new = False
             self.outstanding = replace(batch, asked=version)
@@ -387,14 +387,14 @@ class PolicyStream:
         if not fitting:
             has = " or ".join(str(updates) for updates in saved) or "no"
             hint = (
-                "Restore a valid checkpoint of one of these updates, or begin a new run; with [checkpoint] "
-                "keep of 2 or more the one before a damaged one is enough"
+                "Restore a valid checkpoint of one of these updates, or start a new run; with [checkpoint] "
+                "keep = 2 or more, the checkpoint before a damaged one is enough"
                 if self.settings.keeps_batches
-                else "A trainer that dies continues from its last checkpoint if [checkpoint] every is set"
+                else "With [checkpoint] every set, a trainer that dies continues from its last checkpoint"
             )
             raise Refused(
                 409,
-                f"a trainer of {self.policy!r} came back with {has} updates, and {self.updates} are made; "
+                f"a trainer of {self.policy!r} restarted with {has} updates, but {self.updates} were made; "
                 f"batches are kept from update {first} on. {hint}",
             )
         return max(fitting)

@@ -108,8 +108,8 @@ class Training:
         if message.version != newest and (batch is None or batch.asked != message.version):
             raise Refused(
                 409,
-                f"a batch for version {message.version} of {message.policy!r} was asked for; "
-                f"the newest announced is {newest}",
+                f"a batch for version {message.version} of {message.policy!r} was requested; the "
+                f"newest announced version is {newest}",
             )
         batch = self.serve(message)
         return stream.encode(batch) if batch is not None else None
@@ -157,17 +157,17 @@ class Training:
         """Why there is no batch for a policy now."""
         state, stream = self._state, self._state.streams[policy]
         if stream.done:
-            return "all its updates are made; others train, or the last evaluation runs"
+            return "it has completed all its updates; other trainers or the last evaluation are still running"
         count = stream.settings.batch_sequences
         source = stream.row_source
         have, need = len(stream.buffer), count - source.available
         if source.exclusive:
-            there = f"{source.available} of {count} sequences of {source.policy!r} are there"
-            return f"{there}; {state.train.running} tasks run"
+            there = f"{source.available} of {count} sequences of {source.policy!r} are available"
+            return f"{there}; {state.train.running} tasks are running"
         if have >= need and stream.chain.chooses:
             who = f"data policy {stream.chain.draws!r}" if stream.chain.draws else "a data policy"
             return f"{who} waits for more than {have} rows"
-        text = f"{have} of {need} sequences are there; {state.train.running} tasks run"
+        text = f"{have} of {need} sequences are available; {state.train.running} tasks are running"
         return f"{text}, {sum(stream.reasons.values())} groups were rejected"
 
     def acknowledge(self, message: AcknowledgeBatch) -> BatchAcknowledged:
@@ -179,8 +179,8 @@ class Training:
         if message.version > newest:
             raise Refused(
                 409,
-                f"batch {message.batch!r} is said to be published as version {message.version}; "
-                f"the newest announced of {message.policy!r} is {newest}",
+                f"batch {message.batch!r} was acknowledged with version {message.version}; "
+                f"the newest announced version of {message.policy!r} is {newest}",
             )
         told = stream.episode_means.complaint
         batch = stream.acknowledge(message.batch)
@@ -243,7 +243,8 @@ class Training:
         state, stream = self._state, self._state.stream(message.policy)
         if message.updates > stream.updates:
             raise Refused(
-                409, f"{message.updates} updates are released; {stream.updates} are acknowledged"
+                409,
+                f"{message.updates} updates are released, but only {stream.updates} are acknowledged",
             )
         stream.release(message.updates)
         trainer = state.trainers[message.policy]

@@ -55,7 +55,7 @@ class PromptAdmission:
             by += f"{' or ' if by else ''}because environments failed on them ({count} are quarantined)"
         return (
             f"a whole epoch of {self.cursor.size} prompts was refused {by}; "
-            f"{prompt.id!r} is rolled out anyway. Check their keys: they leave nothing to train on"
+            f"{prompt.id!r} is rolled out anyway. Check the keys of the data policies: they leave no prompt to train on"
         )
 
     def take(self) -> Offer:

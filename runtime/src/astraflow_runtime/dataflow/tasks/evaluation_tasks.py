@@ -23,7 +23,7 @@ def build_evaluation_set(
     context = component_context(config, directory, ROLE, "", f"eval-{name}", token)
     source: PromptSource = catalog.build(Kind.PROMPT_SOURCE, config.eval.sets[name], context)
     if len(source) < 1:
-        raise PromptError(f"[eval.sets.{name}] has no prompts; at least one is needed")
+        raise PromptError(f"[eval.sets.{name}] has no prompts; expected at least one")
     return source
 
 

@@ -86,16 +86,18 @@ def _not_running(state: Rollouts) -> Words:
 
 
 def _held_back(state: Rollouts) -> Words:
-    return Words("room for new tasks", state.held_back)
+    return Words("disk space for new tasks", state.held_back)
 
 
 def _no_trainer() -> Words:
-    return Words("trainers", "no trainer takes batches")
+    return Words("trainers", "no trainer is taking batches")
 
 
 def _no_more(record: RaasRecord) -> Words:
     if record.draining:
-        return Words("run", "it gets no new tasks and leaves when its tasks have ended")
+        return Words(
+            "run", "it is draining: it gets no new tasks and leaves after its running ones"
+        )
     return Words(f"a restart of {record.name}", f"it was set aside: {record.set_aside}")
 
 
@@ -108,26 +110,28 @@ def _outdated(state: Rollouts, record: RaasRecord) -> Words:
         allowed = f"{state.max_staleness} are allowed"
         return Words("weights", f"it is behind the newest versions ({behind}); {allowed}")
     first = ", ".join(f"version {version} of {policy}" for policy, version in record.floor.items())
-    return Words("weights", f"it has yet to serve what was the newest when it registered: {first}")
+    return Words(
+        "weights", f"it does not yet serve the version that was newest when it registered: {first}"
+    )
 
 
 def _too_few_places(record: RaasRecord, needed: int, free: int) -> Words:
     return Words(
         f"tasks of {record.name}",
-        f"too few places: the next task needs {needed}, and {free} of its {record.capacity} are free",
+        f"too few free slots: the next task needs {needed}, and {free} of {record.capacity} are free",
     )
 
 
 def _bound_reached(state: Rollouts, behind: Mapping[str, int] | None) -> Words:
     there = list(full(state.live_streams(), state.train, state.expected, behind))
     counts = ", ".join(f"{each.under_way:.0f} of {each.limit} for {each.policy}" for each in there)
-    what = f"as many sequences are under way as the staleness bound allows: {counts}"
+    what = f"the staleness bound allows no more running sequences: {counts}"
     if behind and any(behind.values()):
         lags = ", ".join(f"{policy} by {lag}" for policy, lag in behind.items() if lag > 0)
-        what += f" (a batch less for each version that it is behind: {lags})"
+        what += f" (one batch less for each version that it is behind: {lags})"
     return Words(", ".join(f"trainer {each.policy}" for each in there), what)
 
 
 def _prompts_held(holder: str) -> Words:
-    what = "it wants no new prompt before some that are under way have ended"
+    what = "it admits no new prompt until some running ones end"
     return Words(f"data policy {holder!r}", what)

@@ -198,9 +198,9 @@ class TaskTable:
         if outcome := self.outcome(name):
             return f"the task has ended: {outcome.replace('_', ' ')}"
         task = self._live[name]
-        reason = self._why_revoked.get(name, "its lease ended")
+        reason = self._why_revoked.get(name, "its lease expired")
         if task.lease is not None:
-            return f"{reason}; {task.lease.raas!r} works on it now"
+            return f"{reason}; {task.lease.raas!r} now works on it"
         return f"{reason}; it waits in the queue"
 
     def end(self, task: TaskRecord, outcome: Outcome) -> None:
@@ -267,7 +267,7 @@ class TaskTable:
                 found.append((task, f"{task.lease.raas!r} did not renew its lease"))
             elif now >= task.lease.limit:
                 held = now - task.lease.since
-                found.append((task, f"{task.lease.raas!r} had no result after {held:.0f} s"))
+                found.append((task, f"{task.lease.raas!r} returned no result after {held:.0f} s"))
         return found
 
     def _unlease(self, task: TaskRecord) -> None:

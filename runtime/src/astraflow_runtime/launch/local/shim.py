@@ -18,7 +18,7 @@ def main() -> None:
     parent, command = int(sys.argv[1]), sys.argv[2:]
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
-        sys.exit("the launcher ended while it started this process")
+        sys.exit("the launcher exited while it started this process")
     try:
         os.execvp(command[0], command)  # noqa: S606 (what this program is for)
     except OSError as error:

@@ -19,7 +19,7 @@ def header(prepared: Prepared) -> str:
     def shown(path: str, use: str) -> str:
         return f"{use} ({versions.get(path, UNPACKAGED)})"
 
-    again = ", resumes where it ended" if prepared.resumed else ""
+    again = ", resumed" if prepared.resumed else ""
     lines = [f"run {config.run.name}: {config.run.steps} steps, seed {config.run.seed}{again}"]
     rows = [("prompts", shown("prompts", config.prompts.use))]
     for kind, table in (("workflow", config.workflow), ("reward", config.reward)):

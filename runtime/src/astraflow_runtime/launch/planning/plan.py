@@ -82,12 +82,12 @@ def check_interpreters(config: RunConfig) -> None:
         if python is not None and shutil.which(python) is None:
             environment = environment_of(python)
             remedy = (
-                "make that environment"
+                "create that environment"
                 if environment is None
-                else f"make it with `astraflow env create {environment} --plugin PLUGIN`, PLUGIN being "
-                f"the one that provides {place.kind} {place.table.use!r}"
+                else f"create it with `astraflow env create {environment} --plugin PLUGIN`, "
+                f"where PLUGIN provides {place.kind} {place.table.use!r}"
             )
             raise PreflightError(
-                f"{place.path}.python: no interpreter at {python!r}; {remedy}, or leave the key out to use "
-                "this one"
+                f"{place.path}.python: no interpreter at {python!r}; {remedy}, or remove the key to use "
+                "this interpreter"
             )

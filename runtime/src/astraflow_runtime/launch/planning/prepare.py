@@ -150,8 +150,9 @@ def _check_loans(loaded: LoadedConfig, config: RunConfig) -> None:
         if all(file.exists() for file in files) and files[0].read_bytes() != files[1].read_bytes():
             raise PreflightError(
                 f"{path}: {names[0]!r} cannot be trained on sequences of {names[1]!r}: their tokenizers differ "
-                f"({files[0]}, {files[1]}), so the same ids mean different texts; policies that share rows need models "
-                "with one tokenizer"
+                f"({files[0]}, {files[1]}), so the same ids stand for different texts; policies that share rows need "
+                "models with "
+                "the same tokenizer"
             )
 
 
@@ -223,7 +224,7 @@ def _read_first(source: Any, where: str, use: str) -> Prompt:
             f"{where}: the first prompt of {use!r} cannot be read: {type(error).__name__}: {error}"
         ) from error
     if first is None:
-        raise PromptError(f"{where}: {use!r} has no prompts; give it data with at least one")
+        raise PromptError(f"{where}: {use!r} has no prompts; give it data with at least one prompt")
     return first
 
 

@@ -39,13 +39,13 @@ LEFT_BEHIND = ("dataflow.json", "status.json", "summary.json")
 
 
 def resume(directory: str | Path) -> Prepared:
-    """Load and check the run of a directory; a :class:`UserError` says why it cannot continue. Nothing has
-    been started or written then."""
+    """Load and check the run of a directory; a :class:`UserError` says why it cannot continue. No process
+    has been started or written then."""
     folder = Path(directory).expanduser().absolute()
     if not (folder / "config.toml").is_file() or not (folder / "token").is_file():
         raise UserError(
-            f"{str(folder)!r} is not a run directory: it has no config.toml with its token; name one that "
-            "`astraflow run` has made"
+            f"{str(folder)!r} is not a run directory: it has no config.toml with its token; name a directory "
+            "that `astraflow run` created"
         )
     objects_given = (folder / FILE).exists()
     loaded = load_config(folder / "config.toml", workflow_given=objects_given)
@@ -64,7 +64,11 @@ def resume(directory: str | Path) -> Prepared:
     prompt = first_prompt(loaded.catalog, config)
     note = check_code(loaded.catalog, config, prompt, objects, environment)
     token = (folder / "token").read_bytes().decode(errors="replace").strip()
-    damaged = "" if is_token(token) else f"{folder / 'token'} was damaged, and has a new token"
+    damaged = (
+        ""
+        if is_token(token)
+        else f"{folder / 'token'} was damaged and has been replaced with a new token"
+    )
     return Prepared(
         config,
         loaded.catalog,
@@ -86,16 +90,16 @@ def can_resume(config: RunConfig, directory: Path) -> bool:
 def _check_state(folder: Path, config: RunConfig) -> None:
     if not config.journal.enabled:
         raise UserError(
-            f"the run in {str(folder)!r} kept no journal ([journal] enabled = false), so there is nothing to "
-            "resume from: begin a new run"
+            f"the run in {str(folder)!r} kept no journal ([journal] enabled = false), so it cannot be "
+            "resumed: start a new run"
         )
     if (summary_of(folder) or {}).get("state") == "finished":
-        raise UserError(f"the run in {str(folder)!r} has finished: nothing is left to do")
+        raise UserError(f"the run in {str(folder)!r} has already finished")
     _check_journal(folder)
     for policy, updates in _without_checkpoint(folder, config).items():
         raise UserError(
-            f"the trainer of {policy!r} had made {updates} updates and has left no checkpoint; a run that is to "
-            "be resumed needs [checkpoint] every, or to be stopped with one Ctrl-C"
+            f"the trainer of {policy!r} made {updates} updates but saved no checkpoint; to resume a run, "
+            "set [checkpoint] every, or stop it with a single Ctrl-C"
         )
 
 
@@ -120,8 +124,8 @@ def _check_journal(folder: Path) -> None:
     ]
     if made:
         raise UserError(
-            f"the journal of the run in {str(folder)!r} is missing: there is no {entries}, or nothing in it, but "
-            f"{made[-1]} records steps that were made. Restore the folder {str(entries.parent)!r} back, or begin a new "
+            f"the journal of the run in {str(folder)!r} is missing: {entries} is missing or empty, but "
+            f"{made[-1]} contains completed steps. Restore the folder {str(entries.parent)!r}, or start a new "
             "run with `astraflow run`"
         )
 
@@ -148,7 +152,7 @@ def _changes(
     """What was installed in another version when the run began."""
     versions = {entry["distribution"]: entry["version"] for entry in before}
     return tuple(
-        f"{name}: the run began with {versions[name]}, {entry['version']} is installed now"
+        f"{name}: the run started with {versions[name]}, but {entry['version']} is installed now"
         for entry in now
         if (name := entry["distribution"])
         and versions.get(name, entry["version"]) != entry["version"]
@@ -178,6 +182,6 @@ def claim(directory: Path) -> int:
         os.close(handle)
         raise UserError(
             f"a launcher is already running for the run in {str(directory)!r} ; inspect the run with "
-            f"`astraflow status --run {directory}`, or stop that launcher first (Ctrl-C where it runs)"
+            f"`astraflow status --run {directory}`, or stop that launcher first (Ctrl-C in its terminal)"
         )
     return handle

@@ -36,8 +36,8 @@ def pickled(objects: Mapping[str, Any]) -> bytes:
     except (TypeError, AttributeError, ValueError, OSError) as error:
         names = " and ".join(objects)
         raise UserError(
-            f"the {names} cannot be sent to other processes: {error}; make what it holds (files, locks, "
-            "connections) inside the function, at first use"
+            f"the {names} cannot be sent to other processes: {error}; create its files, locks and connections "
+            "inside the function, at first use"
         ) from error
     return data
 

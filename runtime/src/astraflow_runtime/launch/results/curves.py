@@ -44,11 +44,11 @@ _LENGTHS = _Panel(
     ),
 )
 _SHARES = _Panel(
-    "Truncated sequences, and groups without spread",
+    "Truncated sequences and groups with equal rewards",
     "share",
     (
-        _Line(("truncated_fraction",), "cut off by the limit"),
-        _Line(("equal_groups_fraction",), "groups of equal rewards", "--"),
+        _Line(("truncated_fraction",), "truncated at max_tokens"),
+        _Line(("equal_groups_fraction",), "groups with equal rewards", "--"),
     ),
     top=1.03,
 )
@@ -66,7 +66,7 @@ _GRADIENT = _Panel("Gradient", "norm", (_Line(("grad_norm",), "norm"),))
 _SECONDS = _Panel(
     "Seconds of each step",
     "s",
-    (_Line(("wait_s",), "waits for data"), _Line(("update_s",), "trains", "--")),
+    (_Line(("wait_s",), "waiting for data"), _Line(("update_s",), "trains", "--")),
 )
 
 

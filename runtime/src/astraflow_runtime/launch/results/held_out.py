@@ -22,7 +22,7 @@ def shared_origins(config: RunConfig) -> dict[str, str]:
         if _other_split(config.prompts, table):
             continue
         if files:
-            found[name] = f"it reads {files[0]}, which is trained on"
+            found[name] = f"it reads {files[0]}, which is used for training"
         elif (table.use, table.options) == (config.prompts.use, config.prompts.options):
             found[name] = f"it is the prompt source {table.use!r} with the keys of [prompts]"
     return found
@@ -62,8 +62,8 @@ def verdict(overlap: Mapping[str, Mapping[str, Any]]) -> str:
         if entry["trained_on"] or entry["shared_origin"]:
             origin = f" ({entry['shared_origin']})" if entry["shared_origin"] else ""
             parts.append(
-                f"{entry['trained_on']} of {entry['prompts']} prompts of {name!r} were rolled out for training, "
-                f"too{origin}"
+                f"{entry['trained_on']} of {entry['prompts']} prompts of {name!r} were also rolled out for "
+                f"training{origin}"
             )
     return "; ".join(parts)
 

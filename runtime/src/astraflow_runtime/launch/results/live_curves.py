@@ -45,7 +45,7 @@ class LiveCurves:
             error = drawn.exception()
             if error is not None and not is_full(error, self._directory):
                 self._due = math.inf
-                return f"{curves.FILE} is no longer drawn during the run: {error!r}"
+                return f"{curves.FILE} is no longer updated during the run: {error!r}"
             cpu_s = 0.0 if error is not None else drawn.result()
             self._due = self._clock() + max(EVERY_S, cpu_s / SHARE)
         updates = [policy.updates for policy in status.policies.values()]

@@ -89,7 +89,7 @@ def _read(text: bytes) -> tuple[dict[str, Any], MetricsStep | EvaluationRecord |
     """A line, and what it tells."""
     line = json.loads(text.decode())
     if not isinstance(line, dict):
-        raise ValueError("no JSON object")
+        raise ValueError("not a JSON object")
     if "policy" in line and "step" in line:
         return line, _step(line)
     if "eval" in line:

@@ -28,14 +28,14 @@ from astraflow_wire.policy_status import PolicyStatus
 
 _METRICS = 16
 _FILES = {
-    "summary.json": "all figures of the run",
+    "summary.json": "all metrics of the run",
     METRICS: "one line per step and per evaluation",
     curves.FILE: "the curves",
     "models": "the trained models, one Hugging Face folder each",
-    "checkpoints": "to continue from",
+    "checkpoints": "checkpoints to resume from",
     "config.toml": "the resolved configuration",
-    "plugins.json": "what provided its components",
-    "logs": "what each process wrote",
+    "plugins.json": "the packages that provided its components",
+    "logs": "logs of all processes",
 }
 
 
@@ -82,7 +82,7 @@ def draw_report(directory: Path, stream: TextIO) -> None:
             raise
         picture.unlink(missing_ok=True)
         stream.write(
-            f"no room for {picture}; `astraflow report --run {directory}` draws it later\n"
+            f"no disk space for {picture}; run `astraflow report --run {directory}` later to draw it\n"
         )
 
 
@@ -161,7 +161,7 @@ def _rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 _EQUAL = (
-    "in the last step the rewards of each group were equal, which tells nothing of what is better: look at episodes "
+    "in the last step the rewards within each group were equal, so there is nothing to learn from: look at episodes "
     "with `astraflow trace`, and see docs/does-not-learn.md"
 )
 
@@ -170,7 +170,7 @@ def _held_out(overlap: Mapping[str, Any]) -> tuple[str, str]:
     """What to call the accuracy, and what to say of the prompts."""
     if why_not := verdict(overlap):
         return "accuracy", f"; not held out: {why_not}"
-    return "held-out accuracy", ", on prompts that were never trained on" if overlap else ""
+    return "held-out accuracy", ", on prompts that were not used for training" if overlap else ""
 
 
 def _sampled(policy: Mapping[str, Any]) -> str:
@@ -183,7 +183,7 @@ def _episodes(policy: Mapping[str, Any]) -> str:
 
 def _environments(failures: Mapping[str, int], quarantined: int) -> str:
     kinds = ", ".join(f"{kind} {n}" for kind, n in sorted(failures.items(), key=lambda e: -e[1]))
-    return f"failed {sum(failures.values())} attempts of tasks ({kinds}); {quarantined} prompts quarantined"
+    return f"failed {sum(failures.values())} task attempts ({kinds}); {quarantined} prompts quarantined"
 
 
 def _prompts(summary: Mapping[str, Any]) -> str:

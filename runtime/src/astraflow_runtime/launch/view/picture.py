@@ -170,7 +170,7 @@ class Picture:
         several = len(status.policies) > 1
         for name, policy in status.policies.items():
             whose = f"{name} " if several else "sequences: "
-            yield f"{whose}{policy.buffered} buffered + {policy.in_flight:.0f} under way"
+            yield f"{whose}{policy.buffered} buffered + {policy.in_flight:.0f} in flight"
         yield f"prompts: {tasks.accepted} used, {tasks.rejected} rejected"
         if bad := tasks.failed + tasks.set_aside:
             yield f"{bad} failed"

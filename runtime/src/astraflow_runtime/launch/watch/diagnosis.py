@@ -27,7 +27,7 @@ _HOST = re.compile(r"the engine host of policy '(\w+)' in ([\w.-]+)")
 
 @dataclass(frozen=True)
 class Suspect:
-    """Somebody who is waited for: a process of the run, or the engine host of ``policy`` within it."""
+    """Somebody waiting for: a process of the run, or the engine host of ``policy`` within it."""
 
     process: str
     policy: str = ""
@@ -61,7 +61,7 @@ class Watchdog:
             if state.stopped and since is None:
                 self._stopped[state.name] = now
                 self._view.say(
-                    f"{state.name} was stopped (SIGSTOP) and is waited for; `kill -CONT {state.pid}` "
+                    f"{state.name} is stopped (SIGSTOP); the run waits for it; `kill -CONT {state.pid}` "
                     "resumes it"
                 )
             elif since is not None and not state.stopped:
@@ -81,9 +81,9 @@ class Watchdog:
 
     def explain(self, what: str, waits: Sequence[WaitStatus]) -> str:
         """``what`` is the matter, as a diagnosis for people; also added to the file."""
-        lines = [f"{what}; who waits for what:", *(f"  {wait}" for wait in waits)]
+        lines = [f"{what}; waits:", *(f"  {wait}" for wait in waits)]
         if suspects := self._suspects(waits):
-            lines.append("who is waited for:")
+            lines.append("waiting for:")
             for suspect in suspects[:_MOST_SUSPECTS]:
                 lines += self._describe(suspect)
         text = "\n".join(lines)
@@ -122,7 +122,9 @@ class Watchdog:
             return [f"  {suspect.process}: not a process that this launcher started"]
         if not suspect.policy:
             lines = self._launcher.logs(suspect.process, _LAST_LINES)
-            head = f"  {suspect.process} {self._does(self._states[suspect.process])}; it said last:"
+            head = (
+                f"  {suspect.process} {self._does(self._states[suspect.process])}; its last lines:"
+            )
         else:
             marks = (
                 f"engine-{suspect.policy} ",

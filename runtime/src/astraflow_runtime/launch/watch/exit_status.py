@@ -15,8 +15,9 @@ _ROOT_CAUSE = re.compile(
     r"Root Cause.*?^\s*rank\s*: (\d+).*?^\s*exitcode\s*: -(\d+)", re.DOTALL | re.MULTILINE
 )
 KEEP_STATE = (
-    "Its updates since the start are lost. Set [checkpoint] every, and a trainer that is killed, or whose rank is, "
-    "is restarted from its last checkpoint"
+    "All its updates are lost. Set [checkpoint] every so that a trainer is restarted from its last checkpoint when it "
+    "or "
+    "one of its ranks is killed"
 )
 _MARK = "astraflow: "
 """What the command line puts before an error."""

@@ -39,8 +39,8 @@ class RoomWatch:
         if reason and self._since is None:
             self._since = now
             self._view.say(
-                f"the disk is full: {reason}. Nothing is lost: the processes wait, one that dies is restarted, and "
-                "all continues as soon as there is disk space"
+                f"the disk is full: {reason}. Nothing is lost: all processes wait and continue as soon as there "
+                "is disk space; a process that dies is restarted"
             )
         elif reason:
             self._room_since = None

@@ -60,7 +60,7 @@ BLAME_S = 3.0
 
 class Supervisor:
     """The life of a run's processes. ``status`` is the newest that the dataflow gave. A process of a role in
-    ``resuming`` that was killed is restarted, to continue from what it has left on the disk."""
+    ``resuming`` that was killed is restarted and resumes from its files on disk."""
 
     def __init__(
         self,
@@ -129,13 +129,13 @@ class Supervisor:
                 if state.exit_code is None:
                     continue
                 if state.exit_code > 0 or not self._restarts.left(state):
-                    raise error_of(state, "before it listened")
-                self._restarts.start(state, self._dataflow, "before it listened")  # nothing is lost
+                    raise error_of(state, "before it started listening")
+                self._restarts.start(state, self._dataflow, "before it started listening")
             if self.interrupts.number is not None:
                 return None
             if time.monotonic() > until and not self._room.lacks():
                 raise DeadlineExceeded(
-                    "dataflow", "it did not begin to listen", self.run.start_deadline_s
+                    "dataflow", "it did not start listening", self.run.start_deadline_s
                 )
             self.interrupts.sleep(0.02)
         return str(json.loads(file.read_text())["url"])
@@ -162,13 +162,13 @@ class Supervisor:
             self._check_progress()
             if self.interrupts.number is not None:
                 if stop_by is None:
-                    self.view.say("stopping: finishing and saving the step; repeat to end at once")
+                    self.view.say("stopping: saving after this step; repeat to stop immediately")
                     stop_by = time.monotonic() + self._finish_s
                 if self.status.state != "stopping":  # a dataflow that was restarted may not know it
                     self._ask_to_stop()
             if stop_by is not None and time.monotonic() > stop_by:
                 self.view.say(
-                    f"not finished after {duration(self._finish_s)}; ending the processes, trainers after "
+                    f"not finished after {duration(self._finish_s)}; stopping the processes, trainers after "
                     f"they have saved or {duration(self._finish_s)} more"
                 )
                 return
@@ -199,7 +199,7 @@ class Supervisor:
             return
         now = active_time()
         if self._told_silence:
-            self.view.say(f"the dataflow answers again after {duration(now - self._answered)}")
+            self.view.say(f"the dataflow responds again after {duration(now - self._answered)}")
             self._progressed = now
         self._answered, self._told_silence = now, False
         before, self.status = self.status, parse_status(answer)
@@ -228,7 +228,7 @@ class Supervisor:
         if not given_up and (self._told_silence or silent < min(SILENT_S, self.run.deadline_s)):
             return
         self._told_silence = True
-        what = f"the dataflow has not answered for {duration(silent)}"
+        what = f"the dataflow has not responded for {duration(silent)}"
         wait = WaitStatus(
             who="launcher",
             for_whom="dataflow",
@@ -241,7 +241,7 @@ class Supervisor:
             raise RunFailed(diagnosis) from error
         self.view.say(diagnosis)
         if given_up:
-            self.view.say("trainers save and end without it")
+            self.view.say("trainers save and exit without it")
             self._lost_dataflow = True
 
     def _look_after(self, processes: Sequence[ProcessState]) -> None:
@@ -256,7 +256,7 @@ class Supervisor:
             elif role != "raas" and self._restarts.may_resume(state, role):
                 self._start_anew(state)
             elif role == "dataflow" and self.interrupts.number is not None:
-                self.view.say(describe_end(state, "and is not restarted; trainers save and end"))
+                self.view.say(describe_end(state, "and is not restarted; trainers save and exit"))
                 self._gone.add(state.name)
                 self._lost_dataflow = True
             else:
@@ -277,7 +277,7 @@ class Supervisor:
             if self.status.ended or self.status.state == "stopping" or self._answered < asked:
                 return
             last = next(state for state in reversed(processes) if state.name in raas)
-            said = last_error(last.last_lines) or "it printed nothing; see its log"
+            said = last_error(last.last_lines) or "it printed no output; see its log"
             raise RunFailed(f"no RaaS is left; {describe_end(last, 'as the last')}: {said}")
 
     def _raas(self) -> set[str]:
@@ -314,13 +314,13 @@ class Supervisor:
         for spec in self._pool.asked_for(self.status):
             self.specs[spec.name] = spec
             self._heed(spec)
-            self.view.say(f"{spec.name} is started: more RaaS were requested")
+            self.view.say(f"{spec.name} is starting: more RaaS were requested")
             self.launcher.start(reaching(spec, self._client.base_url))
         known = {raas.name: raas for raas in self.status.raas}
         alive = {s.name for s in processes if s.exit_code is None} & self._raas()
         for name in alive:
             if name in known and known[name].draining and known[name].state == "gone":
-                self.view.say(f"{name} was drained and is silent; it is ended")
+                self.view.say(f"{name} was drained and does not respond; terminating it")
                 self._stop([name])
         settled = all(name in known and known[name].ready for name in alive)
         leaving = any(
@@ -368,7 +368,7 @@ class Supervisor:
         if any(wait.until_s > 0 for wait in self.status.waits) or self._room.lacks():
             self._hopeful = active_time()
         elif active_time() - self._hopeful >= min(HOPELESS_S, self.run.deadline_s):
-            what += ", and nothing that is waited for can still arrive"
+            what += ", and nothing that the run waits for can still arrive"
             raise RunFailed(self._watchdog.explain(what, self.status.waits))
         if not self._warned:
             self._warned = True
@@ -376,17 +376,17 @@ class Supervisor:
 
     def _ask_to_stop(self) -> None:
         assert self._client is not None
-        message = StopRun(reason="the launcher was asked to stop")
+        message = StopRun(reason="the launcher received a stop signal")
         try:
             self._client.post("/v1/stop", message, Done, deadline_s=STATUS_DEADLINE_S)
         except (DeadlineExceeded, Refused) as error:
             if not self._told_deaf:
-                self.view.say(f"the dataflow could not be told to stop: {error}; it is asked again")
+                self.view.say(f"the stop request to the dataflow failed: {error}; retrying")
             self._told_deaf = True
 
     def _failure(self) -> AstraFlowError:
         """Why the dataflow says the run failed; the user's fault if it says so, or a process by its exit code."""
-        reason = cut_lines(self.status.reason) or "the dataflow gives no reason"
+        reason = cut_lines(self.status.reason) or "the dataflow reported no reason"
         if self.status.users_mistake:
             return UserError(reason)
         until = time.monotonic() + BLAME_S

@@ -24,9 +24,9 @@ _POLL_S = 0.1
 
 class WindDown:
     """Waits until trainers have saved and RaaS have left. A trainer that is killed meanwhile is restarted if it has
-    a state to continue from; so is the dataflow, while a trainer is there that may speak with it. ``look()``: the newest
-    status. ``finish_s``: longest that a trainer may save without progress; while there is no ``room`` on the disk, nobody's
-    time is over."""
+    a state to resume from; so is the dataflow, while a trainer is there that may speak with it. ``look()``:
+    the newest status. ``finish_s``: longest that a trainer may save without progress; while there is no ``room`` on the
+    disk, nobody's time is over."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class WindDown:
                 if saving:
                     who = ", ".join(saving)
                     self._view.say(
-                        f"{who} did not save its model in {duration(waited)}: it is ended"
+                        f"{who} did not save its model in {duration(waited)}: terminating it"
                     )
                 return
             self._interrupts.sleep(_POLL_S)
@@ -112,10 +112,10 @@ class WindDown:
         return made in Checkpoints(self._directory / "checkpoints" / policy, policy, keep=1).saved()
 
     def _replace_dataflow(self, state: ProcessState, new: bool) -> bool:
-        when = "after the run had ended, while trainers save"
+        when = "after the end of the run, while trainers save"
         if self._restarts.may_resume(state, "dataflow"):
             self._restarts.start(state, self._specs[state.name], f"{when},")
             return True
         if new:
-            self._view.say(f"{describe_end(state, when)}; they do not need it")
+            self._view.say(f"{describe_end(state, when)}; they can continue without it")
         return False

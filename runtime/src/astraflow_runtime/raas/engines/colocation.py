@@ -139,7 +139,7 @@ class SharedDevices:
         except UserError:
             raise
         except HostGone:
-            log.info("the host of %s went away at its turn", replica.engine.label)
+            log.info("the host of %s exited during its turn on the devices", replica.engine.label)
         except (AstraFlowError, ValueError) as error:
-            log.warning("%s does not sleep or wake: %s", replica.engine.label, error)
+            log.warning("%s did not sleep or wake: %s", replica.engine.label, error)
             host.kill("did not sleep or wake at its turn")

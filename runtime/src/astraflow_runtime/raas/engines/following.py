@@ -71,7 +71,7 @@ class FollowingRefresh(WeightRefresh):
                     await taken.enter_async_context(self._cache.borrowed(found.version))
                 except (AstraFlowError, ValueError, OSError) as error:
                     # It may have been overtaken; what is newest after a moment will do as well.
-                    log.info("%s sets version %d aside: %s", self.policy, found.version, error)
+                    log.info("%s skips version %d: %s", self.policy, found.version, error)
                     await asyncio.sleep(RETRY_S)
                     self._heard.set()
                     continue

@@ -155,8 +155,8 @@ class EngineHostProcess:
             )
         except OSError as error:
             raise PreflightError(
-                f"cannot start the interpreter {python!r} that the engine of {policy!r} names as python: "
-                f"{error.strerror}; name a Python that has astraflow-core and the engine's plugin"
+                f"cannot start the interpreter {python!r} that the engine of {policy!r} sets as python: "
+                f"{error.strerror}; set it to a Python interpreter that has astraflow-core and the engine's plugin"
             ) from error
 
     @staticmethod
@@ -183,7 +183,7 @@ class EngineHostProcess:
             message = protocol.decode_from_host(header)
         except WireError as malformed:
             raise RunFailed(
-                f"{settings.name} said something else than that it is ready: {malformed}; give the interpreter "
+                f"{settings.name} sent an invalid ready message: {malformed}; give the interpreter "
                 f"{settings.engine.python!r} the same astraflow-core as the run's"
             ) from malformed
         if isinstance(message, protocol.StartFailed):
@@ -233,7 +233,7 @@ class EngineHostProcess:
             try:
                 self.cpu_s = await self._ping()
             except DeadlineExceeded as error:
-                return f"did not answer for {error.seconds:.0f} s"
+                return f"did not respond for {error.seconds:.0f} s"
             await asyncio.sleep(pause)
 
     async def _ping(self) -> float:
@@ -245,7 +245,7 @@ class EngineHostProcess:
                 notable = silence.is_notable(self._silent_s) and not self._closing
                 if notable and self.silence is None:
                     self.silence = silence
-                    log.warning("%s has not answered for %s", self._settings.name, silence)
+                    log.warning("%s has not responded for %s", self._settings.name, silence)
                     self.silence_changed()
                 if silence.seconds >= self._give_up_after_s:
                     raise DeadlineExceeded(self._settings.name, "ping", silence.seconds)

@@ -89,7 +89,7 @@ class Probes:
             if replica.serving() != version:
                 continue  # swapped meanwhile: part of it is of another version
             log.info(
-                "version %d of policy %r: engine and trainer are apart by %s",
+                "version %d of policy %r: log-probs of engine and trainer differ by %s",
                 version,
                 policy,
                 found,

@@ -85,7 +85,7 @@ class ReplicaRefresh:
         whom, what, since, stopped_before_s = self._activity
         waited = time.monotonic() - since
         stopped_s = self.engine.stopped_s - stopped_before_s
-        text = f"{what}; last trouble: {self.trouble}" if self.trouble else what
+        text = f"{what}; last error: {self.trouble}" if self.trouble else what
         return Wait(
             who=f"weight refresh of policy {part_name(self.engine.policy, self.engine.number)}",
             for_whom=whom,
@@ -136,7 +136,7 @@ class ReplicaRefresh:
         elif self.serving is None:
             self._doing("the dataflow", "the announcement of a first version")
         elif pinned is not None and pinned != self.serving:
-            self._doing("the dataflow", f"an announcement of pinned version {pinned}")
+            self._doing("the dataflow", f"the announcement of pinned version {pinned}")
         else:
             self._activity = None
 
@@ -204,7 +204,7 @@ class ReplicaRefresh:
                     await client.pause(self._mode, self._drain_s)
                 async with self._cache.deliver(target, member, host.workers) as delivery:
                     if not self._may_load(target):
-                        raise WeightsError("it is no longer wanted")
+                        raise WeightsError("it is superseded")
                     if delivery.rendezvous is not None:
                         await client.join(delivery.rendezvous, self._deadline_s)
                     await self._swap(host, target, client.receive(delivery, self._deadline_s))
@@ -254,7 +254,7 @@ class ReplicaRefresh:
             await client.resume(self._deadline_s)
         except HostGone:
             # Whoever supervises the host says so, unless its RaaS ends.
-            log.debug("the host of %s went away during a swap", self.engine.label)
+            log.debug("the host of %s exited during a weight swap", self.engine.label)
 
 
 def _failure_level(overtaken: bool, quiet: bool) -> int:

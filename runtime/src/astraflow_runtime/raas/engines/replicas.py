@@ -57,7 +57,7 @@ class Replicas:
                 if deaths == MAX_DEATHS:
                     raise
                 log.info("request %s is retried: %s", request.id, gone)
-        raise AssertionError("the last death is raised")
+        raise AssertionError("the last failure is raised")
 
     async def _route(self, request: GenerateRequest) -> Replica:
         if request.pinned_version is None:
@@ -103,7 +103,7 @@ class Replicas:
             served = ", ".join(str(m.serving()) for m in self.members)
             raise WrongVersion(
                 f"request {request.id} is pinned to version {pinned} of policy {self.policy!r}, which no "
-                f"replica came to within {self._pin_wait_s:g} s (they serve {served})"
+                f"replica loaded within {self._pin_wait_s:g} s (they serve {served})"
             ) from None
 
     # -- control plane ---------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class Replicas:
                 replica.gauges = await host.client.health(2 * within_s)
         except (AstraFlowError, ValueError, TimeoutError) as error:
             label = replica.engine.label
-            log.info("no figures of %s: %s", label, str(error) or "no answer in time")
+            log.info("no metrics from %s: %s", label, str(error) or "no reply in time")
 
     # -- together --------------------------------------------------------------------------------
 

@@ -55,12 +55,12 @@ class SupervisedEngine:
             if self._closing.is_set():
                 return
             deaths = 1 if finished else deaths + 1
-            self._last_reason = f"{reason}; it is being started again"
+            self._last_reason = f"{reason}; restarting it"
             log.error("the engine host of %s %s (%d in a row)", self.label, reason, deaths)
             if deaths >= MAX_DEATHS and self._needed():
                 raise RunFailed(
-                    f"the engine host of {self.label} died {deaths} times in a row without finishing a "
-                    f"request; at last it {reason}"
+                    f"the engine host of {self.label} died {deaths} times in a row without finishing "
+                    f"a request; last it {reason}"
                 )
             self.restarts += 1
             await asyncio.sleep(min(_PAUSE_S * (deaths - 1), _LONGEST_PAUSE_S))

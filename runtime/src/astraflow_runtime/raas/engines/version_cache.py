@@ -104,7 +104,9 @@ class VersionCache:
 
     async def _fetch(self, version: int) -> WeightSource:
         if version not in self._announced:
-            raise WeightsError(f"version {version} was superseded while another one was fetched")
+            raise WeightsError(
+                f"version {version} was superseded while another version was being fetched"
+            )
         began = time.monotonic()
         source = await in_thread(
             f"fetch-{self.policy}",

@@ -122,7 +122,7 @@ class ChatTemplate:
         if self._template is None:
             raise UserError(
                 f"the model in {self._folder} has no chat template, so it cannot render messages; "
-                "give the prompt as a string, or add a chat_template.jinja to the folder"
+                "pass the prompt as a string, or add a chat_template.jinja to the folder"
             )
         try:
             return self._template.render(
@@ -135,5 +135,5 @@ class ChatTemplate:
         except Exception as error:  # a template is a program, which may raise anything
             what = str(error) if isinstance(error, jinja2.TemplateError) else repr(error)
             raise UserError(
-                f"the chat template of {self._folder} refused the messages: {what}"
+                f"the chat template of {self._folder} rejected the messages: {what}"
             ) from error

@@ -36,7 +36,7 @@ from astraflow_wire.messages import SamplingMessage, Task, encode
 
 VARIABLE = "ASTRAFLOW_DRY_CALL_S"
 LONGEST_S = 10.0
-LEFT_OUT = f"set {VARIABLE}=none to leave it out"
+LEFT_OUT = f"set {VARIABLE}=none to skip it"
 ASYNC = "async"
 """What a reward is called whose calls are awaited on the event loop."""
 BLOCKS = "so it blocks the event loop of its RaaS"
@@ -84,9 +84,9 @@ def check_evaluated(config: RunConfig, catalog: Catalog) -> None:
     """Refuse ``[eval.sets]`` of a workflow that waits for requests from outside: nobody would play their prompts."""
     if config.workflow is not None and config.eval.sets and is_live(config, catalog):
         raise PreflightError(
-            f"eval.sets: workflow {config.workflow.use!r} waits for requests from outside, so that it never plays the "
-            "prompts of an evaluation; leave [eval.sets] out, and evaluate with `astraflow eval RUN --config FILE`, FILE "
-            "being one of a workflow that plays prompts itself"
+            f"eval.sets: workflow {config.workflow.use!r} waits for requests from outside, so it cannot play the "
+            "prompts of an evaluation; remove [eval.sets], and evaluate with `astraflow eval RUN --config FILE`, where "
+            "FILE has a workflow that plays prompts itself"
         )
 
 
@@ -144,8 +144,8 @@ def _task(config: RunConfig, prompt: Prompt) -> bytes:
         )
     except (TypeError, ValueError) as error:
         raise PreflightError(
-            f"prompts: the data of prompt {prompt.id!r} cannot be sent to a RaaS: {error}; a prompt's data is made "
-            "of texts, numbers, lists and tables"
+            f"prompts: the data of prompt {prompt.id!r} cannot be sent to a RaaS: {error}; a prompt's data may contain "
+            "texts, numbers, lists and tables"
         ) from error
 
 
@@ -154,16 +154,14 @@ def _judged(word: _Word, ended: int, log: Path, deadline_s: float) -> str:
         case "passed":
             return ""
         case "refused":  # the run would fail too, with or without a dry call
-            raise PreflightError(f"{word.text}\n  Nothing has been started")
+            raise PreflightError(f"{word.text}\n  No process has been started")
         case "failed":
             raise PreflightError(
-                f"{word.text}\n  This was a dry call with a completion that was made up; nothing has been "
+                f"{word.text}\n  This was a dry call with a made-up completion; no process has been "
                 f"started. Fix it; {LEFT_OUT}"
             )
         case "unsure":
-            return (
-                f"{word.text} (in a dry call, with an answer of a frozen engine that was made up)"
-            )
+            return f"{word.text} (in a dry call, with a made-up answer of a frozen engine)"
         case "late":
             return _late(word.who, deadline_s, word.text)
     if (
@@ -171,25 +169,26 @@ def _judged(word: _Word, ended: int, log: Path, deadline_s: float) -> str:
     ):  # ours, or nobody knows whose
         return _late(word.who, deadline_s, "")
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    after = f" after it said {lines[-1].strip()!r}" if lines else ""
+    after = f" after printing {lines[-1].strip()!r}" if lines else ""
     how = (
         f"was killed by {signal.Signals(os.WTERMSIG(ended)).name}"
         if os.WIFSIGNALED(ended)
         else f"ended with exit code {os.WEXITSTATUS(ended)}"
     )
     raise PreflightError(
-        f"{word.who} ended its process, which {how}{after}\n  This was a dry call in a process of its own; nothing "
+        f"{word.who} ended its process, which {how}{after}\n  This was a dry call in a separate process; no "
+        "process "
         f"has been started. Fix it; {LEFT_OUT}"
     )
 
 
 def _late(who: str, deadline_s: float, place: str) -> str:
-    where = f", when it was at {place}" if place else ""
+    where = f", at {place}" if place else ""
     if place and who.startswith((ASYNC, "workflow")):
         where += f", {BLOCKS}"
     return (
-        f"the dry call of {who} did not end within {deadline_s:g} s ({VARIABLE}){where}; whether it works "
-        "will show in the run"
+        f"the dry call of {who} did not end within {deadline_s:g} s ({VARIABLE}){where}; it is only "
+        "tested in the run"
     )
 
 
@@ -308,7 +307,7 @@ def _work(
     except SystemExit as error:
         said = (
             "failed",
-            f"{at.who} wanted to end its process: {describe(error)}; raise an error instead",
+            f"{at.who} tried to exit its process: {describe(error)}; raise an error instead",
         )
     except AstraFlowError as error:
         said = ("refused", str(error))

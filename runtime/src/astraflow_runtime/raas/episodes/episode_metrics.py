@@ -33,7 +33,7 @@ class EpisodeMetrics:
                 raise TypeError(f"metric {name!r:.80} = {each!r:.80}; expected a number")
             reason = unsendable(name, value)
             if not reason and len(kept) == MAX_EPISODE_METRICS:
-                reason = f"there are at most {MAX_EPISODE_METRICS} of them"
+                reason = f"at most {MAX_EPISODE_METRICS} metrics are allowed"
             if reason:
                 self._tell(reason, f"{name!r:.80} = {value!r}", prompt_id)
             else:
@@ -44,8 +44,8 @@ class EpisodeMetrics:
         if reason not in self._told:
             self._told.add(reason)
             log.warning(
-                "%s: metric %s of an episode on prompt %.80r is left out: %s; further ones are ignored "
-                "silently",
+                "%s: metric %s of an episode on prompt %.80r is dropped: %s; further ones are dropped without a "
+                "warning",
                 self._giver,
                 metric,
                 prompt_id,

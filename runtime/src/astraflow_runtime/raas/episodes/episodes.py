@@ -162,7 +162,7 @@ class TaskRunner:
             f"{task.prompt_id!r} missed the deadline of {deadline_s:g} s ([run] {key})"
         )
         if scoring and self.scorer is not None:
-            text += f"; {scoring} of them waited for reward {self.scorer.name!r}"
+            text += f"; {scoring} of them were waiting for reward {self.scorer.name!r}"
         return TaskFailed(text)
 
     def _engine(self, handle: PolicyHandle, task: Task) -> PolicyEngine:
@@ -263,7 +263,7 @@ class TaskRunner:
         trained = tuple(s for s in trajectory.sequences if not self._is_frozen(s))
         if not trained:
             raise TaskFailed(
-                f"{who} returned sequences of frozen engines only, of which nothing is trained; return None to "
+                f"{who} returned only sequences of frozen engines, which are not trained; return None to "
                 "reject"
             )
         try:
@@ -283,17 +283,15 @@ class TaskRunner:
         sizes = {column.name: len(getattr(sequence, column.name)) for column in TOKEN_COLUMNS}
         if len(sequence.tokens) < 1 or len(set(sizes.values())) > 1:
             names, numbers = ", ".join(sizes), ", ".join(map(str, sizes.values()))
-            return f"with {names} of {numbers} elements; expected one length"
+            return f"with {names} of {numbers} elements; expected equal lengths"
         if sequence.loss_mask[0]:
-            return "whose first token is trained; there is nothing before it to predict it from"
+            return "whose first token is trained; it has no preceding token to predict it from"
         if not np.isfinite(sequence.logprobs).all():
             return "with log-probs that are not finite"
         if sequence.versions[0] != NOT_SAMPLED:
-            return (
-                f"whose first token has a version; no policy samples it, which {NOT_SAMPLED} says"
-            )
+            return f"whose first token has a version; expected {NOT_SAMPLED}, because no policy samples it"
         if ((sequence.logprobs != 0) & (sequence.versions == NOT_SAMPLED)).any():
-            return "with a log-prob but no version; that is 0 where no policy sampled"
+            return "with a log-prob but no version; expected 0 where no policy sampled"
         return next(sparse.problems(sequence), "")
 
     async def _rewarded(
@@ -375,5 +373,5 @@ def _ending(error: BaseException) -> str:
     if isinstance(error, LoopBlocked):
         return error.block.what
     if isinstance(error, SystemExit):
-        return f"wanted to end its process: {describe(error)}; raise an error instead"
+        return f"tried to exit its process: {describe(error)}; raise an error instead"
     return f"raised {describe(error)}"

@@ -26,7 +26,8 @@ WARN_S = 5.0
 """How long the loop is blocked before that is logged. Interruptions come no earlier, unless episodes have less time."""
 
 REMEDY = (
-    "async code must not block: await what takes time, or move it into a reward with a plain `def score`, which runs in "
+    "async code must not block: await slow operations, or move them into a reward with a plain `def score`, which "
+    "runs in "
     "worker processes"
 )
 SIGNAL = signal.SIGURG

@@ -148,12 +148,12 @@ class TaskPolicyEngine:
     def _check_length(self, prompt: int, max_tokens: int) -> None:
         context = self._handle.replicas.context_length
         if prompt < 1:
-            raise FatalTaskError(f"policy {self.policy!r} was given an empty prompt")
+            raise FatalTaskError(f"policy {self.policy!r} received an empty prompt")
         if prompt + max_tokens > context:
             raise FatalTaskError(
-                f"a prompt of {prompt} tokens + max_tokens {max_tokens} = {prompt + max_tokens} is over the "
-                f"context of policy {self.policy!r}, {context} tokens; lower [sampling] max_tokens or leave "
-                "out long prompts"
+                f"a prompt of {prompt} tokens + max_tokens {max_tokens} = {prompt + max_tokens} exceeds the context "
+                f"of policy {self.policy!r}, {context} tokens; lower [sampling] max_tokens or "
+                "remove long prompts"
             )
 
     def sequence(

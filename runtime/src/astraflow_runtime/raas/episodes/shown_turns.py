@@ -35,7 +35,7 @@ def shown_turns(sequences: Iterable[Sequence], decode: Callable[[str], Decode]) 
         Turn(role, policy, _text(tokens, decode(policy), most)) for role, policy, tokens in spans
     ]
     if omitted:
-        turns.insert(half, Turn("omitted", "", f"{omitted} turns are left out"))
+        turns.insert(half, Turn("omitted", "", f"{omitted} turns omitted"))
     return turns
 
 

@@ -40,9 +40,7 @@ class FolderTokenizer:
     def __init__(self, folder: Path) -> None:
         self._file = file = folder / "tokenizer.json"
         if not file.is_file():
-            raise UserError(
-                f"{folder} has no tokenizer.json; a model folder needs one for its RaaS"
-            )
+            raise UserError(f"{folder} has no tokenizer.json; the RaaS needs it")
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
         except Exception as error:  # tokenizers raises Exception itself

@@ -49,7 +49,7 @@ def build_workflow(
         return NamedWorkflow(name_of(given.workflow), as_workflow(given.workflow))
     if config.workflow is None:
         raise PreflightError(
-            "the run has no workflow: add a [workflow] table, or give an object to astraflow_runtime.run()"
+            "the run has no workflow: add a [workflow] table, or pass an object to astraflow_runtime.run()"
         )
     context = component_context(config, directory, role="raas", policy="", name=raas, token=token)
     context = replace(context, directory=context.directory / "workflow")
@@ -81,7 +81,7 @@ def check_engines_asked(name: str, reward: Any) -> None:
     """Refuse engines to a reward that runs in worker processes."""
     if asks_engines(reward):
         raise UserError(
-            f"the reward {name!r} asks for the engines, which are reached from the event loop only: make its "
+            f"the reward {name!r} uses the engines, which are only available on the event loop: make its "
             "score async"
         )
 

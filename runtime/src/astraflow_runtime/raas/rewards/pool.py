@@ -60,7 +60,7 @@ class _Worker:
 
     async def verdict(self, answer: Awaitable[bytes]) -> WorkerVerdict:
         try:
-            return from_msgpack(await answer, WorkerVerdict, "sent a malformed verdict")
+            return from_msgpack(await answer, WorkerVerdict, "sent a malformed result")
         except WorkerEnded:
             raise WorkerGone(await self.child.ended()) from None
         except WireError as error:
@@ -120,12 +120,12 @@ class RewardPool:
             await self._drop(worker)
             worker = None
             raise WorkflowError(
-                f"gave no answer within {self._deadline_s:g} s ([raas] reward_deadline_s); its worker was killed"
+                f"returned no result within {self._deadline_s:g} s ([raas] reward_deadline_s); its worker was killed"
             ) from None
         except WorkerGone as error:
             await self._drop(worker)
             worker = None
-            raise WorkflowError(f"ended its worker process, which {error}") from None
+            raise WorkflowError(f"exited its worker process, which {error}") from None
         except asyncio.CancelledError:
             await self._drop(worker)
             worker = None

@@ -89,7 +89,7 @@ def validated(name: str, value: Any, policies: Iterable[str], prompt_id: str) ->
         missing = sorted(set(policies) - value.keys())
         if missing:
             raise WorkflowError(
-                f"reward {name!r} gave none for policy {', '.join(map(repr, missing))} on prompt {prompt_id!r}"
+                f"reward {name!r} returned no reward for policy {', '.join(map(repr, missing))} on prompt {prompt_id!r}"
             )
         rewards = {policy: value[policy] for policy in policies}
     else:

@@ -46,12 +46,10 @@ def retry_until(write: Callable[[], None], give_up_after_s: float) -> None:
             if time.monotonic() > until:
                 raise
             if not told:
-                log.warning(
-                    "%s; it is retried for %.0f s; free some disk space", error, give_up_after_s
-                )
+                log.warning("%s; retrying for %.0f s; free some disk space", error, give_up_after_s)
             told = True
         else:
             if told:
-                log.warning("there is disk space again: it is written")
+                log.warning("there is disk space again: the model is written")
             return
         time.sleep(LOOK_S)

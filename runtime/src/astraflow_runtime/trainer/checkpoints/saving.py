@@ -101,7 +101,7 @@ class Saving:
             yield
         except NoRoom as error:
             if not self._no_room:
-                log.warning("no checkpoint is saved until there is disk space for it: %s", error)
+                log.warning("saving the checkpoint waits for disk space: %s", error)
             self._no_room, self._begun = True, self._whole
 
     def _save(self, updates: int, version: int) -> None:
@@ -128,6 +128,6 @@ class Saving:
         try:
             self._dataflow.release(updates, last)
         except DeadlineExceeded as error:
-            log.warning("the checkpoint is saved, but the dataflow could not be told: %s", error)
+            log.warning("the checkpoint is saved, but notifying the dataflow failed: %s", error)
         else:
             self._checkpoints.delete_old()

@@ -110,7 +110,7 @@ class Checkpoints:
             try:
                 self._check(found[updates])
             except DamagedCheckpoint as error:
-                log.error("%s; the previous one is tried", error)
+                log.error("%s; trying the previous one", error)
                 del found[updates]
             else:
                 self._verified = updates
@@ -118,7 +118,7 @@ class Checkpoints:
         return found
 
     def chosen(self, updates: int) -> Path | None:
-        """The folder of the checkpoint to continue from, verified; ``None`` for the start, which has none."""
+        """The folder of the checkpoint to resume from, verified; ``None`` for the start, which has none."""
         folder = self.saved().get(updates)
         if folder is not None and updates != self._verified:
             self._check(folder)
@@ -136,7 +136,7 @@ class Checkpoints:
             ("trainer", facts.trainer, self._trainer),
         ):
             if there != here:
-                raise UserError(f"checkpoint {folder} is of {what} {there!r}, not {here!r}")
+                raise UserError(f"checkpoint {folder} belongs to {what} {there!r}, not {here!r}")
         if facts.ranks != self._ranks and not self._reshards:
             raise UserError(
                 f"checkpoint {folder} was saved by {facts.ranks} ranks, and trainer {self._trainer!r} cannot "
@@ -219,7 +219,7 @@ class Checkpoints:
 
     def delete_old(self) -> None:
         """Delete all but the newest ``keep``, meanwhile. Until the journal of the dataflow survives power loss up to the
-        newest, the run may have to continue from the one before."""
+        newest, the run may have to resume from the one before."""
         self._sealer.submit(self._delete_old)
 
     def _delete_old(self) -> None:

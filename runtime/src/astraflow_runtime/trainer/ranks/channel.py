@@ -85,7 +85,7 @@ class RankZeroChannel:
             if time.monotonic() > until:
                 raise DeadlineExceeded(
                     f"{_named(missing)} of {self._meeting.who}",
-                    f"rank 0 has seen the other ranks of {self._meeting.ranks.size}; see their output above",
+                    f"the other ranks have connected to rank 0 of {self._meeting.ranks.size}; see their output above",
                     self._deadline_s,
                 )
             for rank, said in self._heard():
@@ -117,7 +117,7 @@ class RankZeroChannel:
             if time.monotonic() > until:
                 raise DeadlineExceeded(
                     f"{_named(silent)} of {self._meeting.who}",
-                    "rank 0 has heard the others",
+                    "the other ranks have replied",
                     self._deadline_s,
                 )
             heard = self._heard()
@@ -183,7 +183,7 @@ class RankZeroChannel:
             return []
         identity, *parts = self._socket.recv_multipart()
         if not identity.isdigit() or len(parts) != 1:
-            raise WireError(f"{self._meeting.who}: a message of {len(parts)} parts from no rank")
+            raise WireError(f"{self._meeting.who}: a message of {len(parts)} parts without a rank")
         said = _decoded(parts[0], FromRank, f"rank {int(identity)} of {self._meeting.who}")
         return [(int(identity), said)]
 
@@ -198,7 +198,7 @@ class RankZeroChannel:
 
     def _loss(self, ranks: set[int]) -> RankLost:
         return RankLost(
-            f"{_named(ranks)} of {self._meeting.who} is gone: its process ended or its host is silent"
+            f"{_named(ranks)} of {self._meeting.who} is lost: its process exited or its host does not respond"
         )
 
     def close(self) -> None:
@@ -302,7 +302,7 @@ class RankChannel:
             if isinstance(message, Result):
                 return body
             if not isinstance(message, RankPing):
-                raise Abandoned("rank 0 gave the operation up")
+                raise Abandoned("rank 0 aborted the operation")
 
     def _receive(self) -> tuple[ToRank, bytes]:
         while not self._socket.poll(LOOK_EVERY_MS):
@@ -316,7 +316,7 @@ class RankChannel:
         return bool(self._socket.poll(0, zmq.POLLOUT))
 
     def _loss(self) -> RankLost:
-        return RankLost(f"rank 0 of {self._meeting.who} is gone")
+        return RankLost(f"rank 0 of {self._meeting.who} is lost")
 
     def close(self) -> None:
         """Send what is still to be sent, and close."""

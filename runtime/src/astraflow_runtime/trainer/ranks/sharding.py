@@ -36,7 +36,7 @@ def sharded(
     if getattr(trainer, "weights_kind", "full") != "full":
         problem = "an adapter is published whole"
     elif "sharded" not in can_send:
-        problem = f"transport {table.transport.use!r} takes whole tensors from one process"
+        problem = f"transport {table.transport.use!r} accepts only whole tensors from one process"
     else:
         problem = ready.no_shards(one_host=not meeting.host)
     if not problem:
@@ -44,8 +44,8 @@ def sharded(
         return ready
     if wanted == "sharded":
         raise UserError(
-            f"{meeting.who} has publish = 'sharded', and {problem}; take a transport that declares 'sharded' "
-            "(`astraflow plugins`) with fitting keys, or publish = 'gathered'"
+            f"{meeting.who} has publish = 'sharded', and {problem}; use a transport with capability 'sharded' "
+            "(`astraflow plugins`) and matching keys, or set publish = 'gathered'"
         )
     log.info("rank 0 publishes the weights of all ranks: %s", problem)
     return None

@@ -42,8 +42,8 @@ def check_batch(batch: Batch) -> None:
             here, there = order[apart[0]], order[apart[0] + 1]
             raise RunFailed(
                 f"batch {batch.id!r} of policy {batch.policy!r}: rows {here} and {there} of group "
-                f"{batch.group[here]} carry another {name} ({values[apart[0]]} and "
-                f"{values[apart[0] + 1]}); a group's statistics are per policy, so it seems to span two"
+                f"{batch.group[here]} have different {name} ({values[apart[0]]} and "
+                f"{values[apart[0] + 1]}); a group's statistics are per policy, so the group seems to span two policies"
             )
 
 

@@ -33,7 +33,7 @@ def without_misfits(batch: Batch, limits: ModelLimits) -> Batch:
             else f"{batch.lengths[row]} tokens, and its model a context of {limits.positions}"
         )
         log.warning(
-            "batch %s: row %d of group %d is left out: it has %s",
+            "batch %s: row %d of group %d is skipped: it has %s",
             batch.id,
             row,
             batch.group[row],

@@ -23,15 +23,15 @@ def check_needs(
     """Refuse an algorithm whose needs the trainer does not meet, before anything is loaded."""
     if unknown := algorithm.needs - NEEDS:
         raise PreflightError(
-            f"algorithm {algorithm_name!r} needs {', '.join(sorted(unknown))}, which no trainer knows; "
-            f"the needs are {', '.join(sorted(NEEDS))}"
+            f"algorithm {algorithm_name!r} needs {', '.join(sorted(unknown))}, which are unknown; the "
+            f"known needs are {', '.join(sorted(NEEDS))}"
         )
     # Current log-probs come from the same pass as proximal ones.
     wanted = {"proximal" if need == "current" else need for need in algorithm.needs}
     if missing := wanted - has:
         raise PreflightError(
             f"algorithm {algorithm_name!r} as configured needs {', '.join(sorted(missing))}; "
-            f"trainer {trainer_name!r} does not offer it"
+            f"trainer {trainer_name!r} does not provide it"
         )
 
 
