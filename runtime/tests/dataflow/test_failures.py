@@ -9,8 +9,7 @@ def test_too_many_failures_in_a_row_end_the_run(bench, config):
         b.fail(b.lease(free=2)[0][0], "reward 'x' raised ValueError: no number")
     assert b.state.progress.state == "failed"
     assert b.state.progress.reason == (
-        "3 tasks failed in a row, none succeeded; last error: "
-        "reward 'x' raised ValueError: no number (prompt p0)"
+        "3 tasks failed in a row, none succeeded; last error: reward 'x' raised ValueError: no number (prompt p0)"
     )
     assert b.lease()[1].stop
     assert b.next_batch(0).ended
@@ -74,9 +73,8 @@ def test_the_run_ends_when_every_raas_is_set_aside(bench, config):
         b.fail(b.lease(free=2, raas="r1")[0][0], "no such module", raas="r1")
     assert b.state.progress.state == "failed"
     assert b.state.progress.reason == (
-        "all tasks fail on every RaaS: "
-        "'r0': 2 tasks failed in a row, none succeeded; last error: no such module (prompt p0); "
-        "'r1': 2 tasks failed in a row, none succeeded; last error: no such module (prompt p0)"
+        "all tasks fail on every RaaS: 'r0': 2 tasks failed in a row, none succeeded; last error: no such module "
+        "(prompt p0); 'r1': 2 tasks failed in a row, none succeeded; last error: no such module (prompt p0)"
     )
 
 

@@ -108,10 +108,9 @@ def test_a_second_one_is_refused_as_soon_as_the_first_is_heard_of(placed):
                 answer = await asked
             assert answer.status_code == 409
             assert answer.json()["error"] == (
-                "the name 'r0' is taken: pid 71 on node-a registered under it 4.0 s ago and was heard from 0.0 s ago. "
-                "Start this RaaS under another name (--name), or stop the other one: the name becomes free when it "
-                "leaves "
-                "or has been silent for 20 s"
+                "the name 'r0' is taken: pid 71 on node-a registered under it 4.0 s ago and was heard from 0.0 s "
+                "ago. Start this RaaS under another name (--name), or stop the other one: the name becomes free "
+                "when it leaves or has been silent for 20 s"
             )
             assert place.holder.pid == 71 and b.state.train.held_by("r0") == {task.id}
             assert b.push(task).status == "accepted"

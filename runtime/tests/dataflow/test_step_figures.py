@@ -179,8 +179,8 @@ def test_ever_new_names_are_left_out_and_told_once(bench, config, caplog):
         assert len(shown) == (0 if step else MAX_EPISODE_METRICS)
     (told,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert told.startswith(
-        "episodes of policy 'solver' report more than 64 different metrics; 'm0-1-0' of RaaS 'r0', and any further new "
-        "name, is dropped."
+        "episodes of policy 'solver' report more than 64 different metrics; 'm0-1-0' of RaaS 'r0', and any "
+        "further new name, is dropped."
     )
 
 
@@ -201,5 +201,7 @@ def test_prompts_of_an_evaluation_set_that_are_trained_on_are_counted(bench, cap
         assert tasks
     assert b.flow.status().eval.overlap == {"held": SetOverlap(trained_on=2, prompts=2)}
     (told,) = [r.getMessage() for r in caplog.records if "held out" in r.getMessage()]
-    assert told.startswith("evaluation set 'held' is not held out: its prompt 'p0' is also rolled out")
+    assert told.startswith(
+        "evaluation set 'held' is not held out: its prompt 'p0' is also rolled out"
+    )
     b.restart()

@@ -120,7 +120,7 @@ def test_a_template_cannot_reach_into_python(folder):
     (folder / "chat_template.jinja").write_text(
         "{{ messages.__class__.__mro__ }}{{ messages.append(1) }}"
     )
-    with pytest.raises(UserError, match="refused"):
+    with pytest.raises(UserError, match="rejected"):
         FolderTokenizer(folder).render(CHATS[0])
 
 

@@ -56,8 +56,7 @@ class EngineTable(ComponentTable):
     )
     devices: tuple[str, ...] = Field(
         default=(),
-        description='CUDA_VISIBLE_DEVICES of each replica, as ["0,1", "2,3"]; default: all devices visible to the '
-        "RaaS.",
+        description='CUDA_VISIBLE_DEVICES of each replica, as ["0,1", "2,3"]; default: those that the RaaS sees.',
     )
 
     @model_validator(mode="after")
@@ -82,7 +81,7 @@ class FrozenEngineTable(EngineTable):
     )
     behind: PositiveInt = Field(
         default=1,
-        description="Number of versions behind that policy: between this number and twice this number.",
+        description="Versions behind that policy, from this number to twice as many.",
     )
 
     @classmethod
@@ -137,14 +136,13 @@ class RunTable(ConfigModel):
     seed: Annotated[int, Field(ge=0)] = Field(default=0, description="Seed of all random choices.")
     steps: PositiveInt = Field(description="Number of updates of each trainer.")
     max_staleness: Annotated[int, Field(ge=0)] = Field(
-        description="Maximum number of versions between the version that sampled a token and the version that trains "
-        "on it; 0 is "
+        description="Maximum versions that a trained token may lag behind the version being updated; 0 is "
         "synchronous."
     )
     colocated: bool = Field(
         default=False,
-        description="Trainers and engines share the devices of one host and take turns: engines sleep "
-        "while a trainer works.",
+        description="Trainers and engines share the devices of one host and take turns: engines sleep while a "
+        "trainer works.",
     )
     probe_every: Annotated[int, Field(ge=0)] = Field(
         default=0,
@@ -176,13 +174,13 @@ class RunTable(ConfigModel):
     )
     max_consecutive_failures: PositiveInt = Field(
         default=8,
-        description="Consecutive failed tasks after which a RaaS gets no more tasks; the run ends "
-        "when no RaaS is left.",
+        description="Consecutive failed tasks after which a RaaS gets no more tasks; the run ends when no RaaS is "
+        "left.",
     )
     max_environment_failures: Annotated[float, Field(ge=0, le=1)] = Field(
         default=0.3,
-        description="Maximum share of episodes that may fail in environments, over the last 50 attempts; above it the "
-        "run ends.",
+        description="Share of episodes failed by environments, over the last 50 attempts, above which the run "
+        "ends.",
     )
     deadline_s: Seconds = Field(
         default=120.0,
@@ -259,9 +257,7 @@ class PromptsTable(ComponentTable):
 class SamplingTable(ConfigModel):
     """``[sampling]``"""
 
-    max_tokens: PositiveInt = Field(
-        default=256, description="Maximum number of tokens sampled per request."
-    )
+    max_tokens: PositiveInt = Field(default=256, description="Maximum tokens sampled per request.")
     temperature: Annotated[float, Field(ge=0)] = Field(default=1.0, description="0 is greedy.")
     top_p: Annotated[float, Field(gt=0, le=1)] = Field(
         default=1.0, description="Nucleus sampling; 1 keeps all tokens."
@@ -271,7 +267,7 @@ class SamplingTable(ConfigModel):
     )
     min_p: Annotated[float, Field(ge=0, lt=1)] = Field(
         default=0.0,
-        description="Minimum probability relative to the most likely token; 0 keeps all.",
+        description="Minimum probability, relative to the top token; 0 keeps all.",
     )
     stop: tuple[str, ...] = Field(
         default=(), description="Texts that end a sequence, tokenized with the policy's tokenizer."
@@ -331,7 +327,7 @@ class EvalTable(ConfigModel):
     )
     every: PositiveInt = Field(
         default=10,
-        description="Versions between evaluations; the first and last are always evaluated.",
+        description="Versions between evaluations, plus the first and the last.",
     )
     samples: PositiveInt = Field(
         default=1, description="Samples per prompt (k of avg@k and pass@k)."
@@ -425,9 +421,7 @@ class RunConfig(ConfigModel):
         shared = sorted(self.policies.keys() & self.engines.keys())
         if shared:
             raise ValueError(
-                f"{', '.join(shared)} names both a policy and a frozen engine; workflows address both by name, so "
-                "rename "
-                "one of them"
+                f"{', '.join(shared)} names both a policy and a frozen engine; rename one of them"
             )
         return self
 

@@ -65,8 +65,7 @@ def _of_balance(config: RunConfig, components: Components) -> list[str]:
     selected, keys = components["balance"]
     if selected.packaged and "scale" not in selected.component.capabilities:
         lines.append(
-            f"balance.use: {use!r} does not decide how many RaaS to run; name a data policy with capability "
-            "scale"
+            f"balance.use: {use!r} does not decide how many RaaS to run; name a data policy with capability scale"
         )
     fewest, most = getattr(keys, "min_replicas", 1), getattr(keys, "max_replicas", None)
     if raas.autoscale and most is None:

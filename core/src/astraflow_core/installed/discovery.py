@@ -258,8 +258,7 @@ def read_api(module: ModuleType) -> tuple[int, int]:
     api = getattr(module, "ASTRAFLOW_API", None)
     if not (isinstance(api, tuple) and len(api) == 2 and all(type(part) is int for part in api)):
         raise BadManifest(
-            f"{module.__name__} does not declare its plugin API: "
-            f"add ASTRAFLOW_API = {API_VERSION} (found {api!r})"
+            f"{module.__name__} does not declare its plugin API: add ASTRAFLOW_API = {API_VERSION} (found {api!r})"
         )
     major, minor = api
     if major != API_VERSION[0] or minor > API_VERSION[1]:

@@ -175,8 +175,8 @@ def _refuse_pickles(folder: Path) -> None:
     if not any(folder.glob("*.safetensors")) and any(folder.glob("*.bin")):
         raise UserError(
             f"{folder} has weights only in *.bin, which are pickles and are not loaded; if you trust them, convert "
-            "them to safetensors "
-            "as safetensors: AutoModelForCausalLM.from_pretrained(…).save_pretrained(…) of transformers"
+            "them to safetensors as safetensors: AutoModelForCausalLM.from_pretrained(…).save_pretrained(…) of "
+            "transformers"
         )
 
 

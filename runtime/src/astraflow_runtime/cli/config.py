@@ -36,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     explain = inner.add_parser(
         "explain",
         help="what a key means",
-        description="Explains keys of the configuration. `astraflow trace` shows what happened to a prompt or "
-        "a group.",
+        description="Explains keys of the configuration. `astraflow trace` shows what happened to a prompt or a "
+        "group.",
     )
     explain.add_argument(
         "key",

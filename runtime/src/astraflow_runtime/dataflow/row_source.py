@@ -105,9 +105,8 @@ class RowSource:
         arrivals, there = [row.arrival for row in chosen], {row.arrival for row in offered}
         if len({*arrivals}) != len(arrivals) or len(arrivals) > most or not there >= {*arrivals}:
             raise RunFailed(
-                f"data policy {taking.name!r} borrowed {len(arrivals)} rows, "
-                f"{len(there.intersection(arrivals))} distinct ones of the {len(offered)} offered; expected at most "
-                f"{most} of these, each once"
+                f"data policy {taking.name!r} borrowed {len(arrivals)} rows, {len(there.intersection(arrivals))} "
+                f"distinct ones of the {len(offered)} offered; expected at most {most} of these, each once"
             )
         self.underfilled = len(arrivals) < most
         self._chain.count(taking, "borrow", "too few lent" if self.underfilled else "borrowed")

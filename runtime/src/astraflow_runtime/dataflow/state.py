@@ -173,8 +173,8 @@ class FlowState:
             since = stream.updates - stream.released
             if not stream.done and since > CHECKPOINTS_OVERDUE * every:
                 return (
-                    f"the trainer of {stream.policy!r} has saved no checkpoint for {since} updates; "
-                    f"one is due every {every}"
+                    f"the trainer of {stream.policy!r} has saved no checkpoint for {since} updates; one is due "
+                    f"every {every}"
                 )
         return ""
 

@@ -258,9 +258,8 @@ def _step(log: Path, what: str, *command: str | Path) -> None:
         raise UserError(
             f"{what} failed:\n  "
             + "\n  ".join(told[-_LAST_LINES:])
-            + f"\nThe whole output: {log}. If a "
-            "download failed, check the network and the index that `pip config list` shows; then run "
-            "the command again"
+            + f"\nThe whole output: {log}. If a download failed, check the network and the index that `pip config "
+            "list` shows; then run the command again"
         )
 
 

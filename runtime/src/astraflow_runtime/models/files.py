@@ -99,8 +99,8 @@ def _without_weights(folder: Path) -> str:
     if any(folder.glob("*.bin")):
         return (
             f"{folder} has weights only in *.bin, which are pickles and are not loaded; if you trust them, convert "
-            "them to safetensors "
-            "as safetensors: AutoModelForCausalLM.from_pretrained(…).save_pretrained(…) of transformers"
+            "them to safetensors as safetensors: AutoModelForCausalLM.from_pretrained(…).save_pretrained(…) of "
+            "transformers"
         )
     return f"{folder} has no *.safetensors, so there are no weights to start from; {_AGAIN}"
 

@@ -68,8 +68,8 @@ def bring_back(config: RunConfig, directory: Path, resolver: ModelResolver) -> N
         pinned = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     except ValueError as error:
         raise PreflightError(
-            f"{file} is damaged ({error}); it is needed only to download models again: remove it if the models still "
-            "exist"
+            f"{file} is damaged ({error}); it is needed only to download models again: remove it if the models "
+            "still exist"
         ) from error
     for folder in {served.model for served in config.served.values()}:
         if folder in pinned and not Path(folder).exists():

@@ -50,10 +50,8 @@ def read_own(file: Path) -> bytes:
         if facts.st_uid != os.geteuid() or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise UserError(
                 f"{file} holds code and is not loaded: it belongs to user {facts.st_uid} with mode "
-                f"{stat.S_IMODE(facts.st_mode):o}, but "
-                f"user {os.geteuid()} must own it and be the only one who can write it; start all processes as the "
-                "same user, or `chmod 600` the file "
-                "if you trust it"
+                f"{stat.S_IMODE(facts.st_mode):o}, but user {os.geteuid()} must own it and be the only one who can "
+                "write it; start all processes as the same user, or `chmod 600` the file if you trust it"
             )
         return opened.read()
 
@@ -104,9 +102,8 @@ def checked_reward(name: str, reward: Any) -> Any:
     if callable(getattr(reward, "score", reward)):
         return reward
     raise UserError(
-        f"the reward {name!r} must return an object with a method score(view), or a function of a view; it returned "
-        "an object of "
-        f"type {type(reward).__name__}, is neither"
+        f"the reward {name!r} must return an object with a method score(view), or a function of a view; it "
+        f"returned an object of type {type(reward).__name__}, is neither"
     )
 
 

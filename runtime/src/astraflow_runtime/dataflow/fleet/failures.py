@@ -74,9 +74,9 @@ class FailureCounter:
         where = _counted(Counter(name for name, _ in failed))
         return (
             f"{len(failed)} of the last {WINDOW} attempts of tasks failed in their environments, which is about "
-            f"{share:.0%} of the "
-            f"episodes and more than [run] max_environment_failures = {self._most_environment:g} allows: {kinds}, on {where}; "
-            f"an attempt fails when the first of its {self._group_size} episodes fails; last error: {error}"
+            f"{share:.0%} of the episodes and more than [run] max_environment_failures = "
+            f"{self._most_environment:g} allows: {kinds}, on {where}; an attempt fails when the first of its "
+            f"{self._group_size} episodes fails; last error: {error}"
         )
 
     def _nobody_left(self) -> str:

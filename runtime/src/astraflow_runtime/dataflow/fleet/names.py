@@ -39,8 +39,8 @@ def _who(holder: RaasRecord) -> str:
 def _taken(state: FlowState, holder: RaasRecord) -> str:
     now = state.clock()
     return (
-        f"the name {holder.name!r} is taken: {_who(holder)} registered under it {now - holder.registered_at:.1f} s ago and was "
-        f"heard from {now - holder.last_heard:.1f} s ago. Start this RaaS under another name (--name), or stop the "
-        "other "
-        f"one: the name becomes free when it leaves or has been silent for {state.fleet.suspect_s:g} s"
+        f"the name {holder.name!r} is taken: {_who(holder)} registered under it {now - holder.registered_at:.1f} s "
+        f"ago and was heard from {now - holder.last_heard:.1f} s ago. Start this RaaS under another name (--name), "
+        "or stop the other one: the name becomes free when it leaves or has been silent for "
+        f"{state.fleet.suspect_s:g} s"
     )

@@ -149,8 +149,8 @@ class Fleet:
         if message.raas not in self._records and len(self.present()) >= MAX_RAAS:
             raise Refused(
                 409,
-                f"cannot register RaaS {message.raas!r}: the run already has the maximum of {MAX_RAAS}; drain "
-                "one first",
+                f"cannot register RaaS {message.raas!r}: the run already has the maximum of {MAX_RAAS}; drain one "
+                "first",
             )
 
     def register(

@@ -101,9 +101,8 @@ class Journal:
         size = newest.stat().st_size if newest.exists() else 0
         if flushed.segment > self._segment or size < flushed.bodies:
             raise RunFailed(
-                f"{self._path(flushed.segment)} ends at byte {size}, and {flushed.bodies} bytes had been flushed to "
-                "the "
-                "disk. Restore the file, or begin a new run from a checkpoint"
+                f"{self._path(flushed.segment)} ends at byte {size}, and {flushed.bodies} bytes had been flushed "
+                "to the disk. Restore the file, or begin a new run from a checkpoint"
             )
 
     # -- writing ---------------------------------------------------------------------------------

@@ -230,8 +230,7 @@ class PolicyPipeline:
         if len({*arrivals}) != len(arrivals) or not offered.issuperset(arrivals):
             raise RunFailed(
                 f"data policy {policy.name!r} arranged {len(fresh)} rows and returned {len(rows)}, "
-                f"{len(offered.intersection(arrivals))} "
-                f"of them distinct; it must return each row at most once"
+                f"{len(offered.intersection(arrivals))} of them distinct; it must return each row at most once"
             )
         return rows
 
@@ -280,9 +279,8 @@ class PolicyPipeline:
             or not offered.issuperset(arrivals)
         ):
             raise RunFailed(
-                f"data policy {policy.name!r} drew {len(arrivals)} rows "
-                f"({len(offered.intersection(arrivals))} distinct ones of those "
-                f"offered); expected exactly {count}"
+                f"data policy {policy.name!r} drew {len(arrivals)} rows ({len(offered.intersection(arrivals))} "
+                f"distinct ones of those offered); expected exactly {count}"
             )
         return arrivals
 

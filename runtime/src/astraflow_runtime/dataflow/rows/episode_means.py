@@ -47,7 +47,7 @@ class EpisodeMeans:
         if not self.complaint:
             self.complaint = (
                 f"episodes of policy {self._policy!r} report more than {MAX_EPISODE_METRICS} different metrics; "
-                f"{name!r} "
-                f"of RaaS {raas!r}, and any further new name, is dropped. Use the same metric names in all episodes"
+                f"{name!r} of RaaS {raas!r}, and any further new name, is dropped. Use the same metric names in "
+                "all episodes"
             )
         return False

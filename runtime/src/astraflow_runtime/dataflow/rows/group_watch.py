@@ -61,8 +61,8 @@ class GroupWatch:
             if self._told_equal and not self._told_different:
                 self._told_different = True
                 yield (
-                    f"rewards within a group of policy {self.policy!r} differ again, after {self.equal} groups with "
-                    "equal rewards"
+                    f"rewards within a group of policy {self.policy!r} differ again, after {self.equal} groups "
+                    "with equal rewards"
                 )
             self.equal = 0
             return

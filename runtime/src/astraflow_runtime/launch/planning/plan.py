@@ -88,6 +88,6 @@ def check_interpreters(config: RunConfig) -> None:
                 f"where PLUGIN provides {place.kind} {place.table.use!r}"
             )
             raise PreflightError(
-                f"{place.path}.python: no interpreter at {python!r}; {remedy}, or remove the key to use "
-                "this interpreter"
+                f"{place.path}.python: no interpreter at {python!r}; {remedy}, or remove the key to use this "
+                "interpreter"
             )

@@ -150,9 +150,8 @@ def _check_loans(loaded: LoadedConfig, config: RunConfig) -> None:
         if all(file.exists() for file in files) and files[0].read_bytes() != files[1].read_bytes():
             raise PreflightError(
                 f"{path}: {names[0]!r} cannot be trained on sequences of {names[1]!r}: their tokenizers differ "
-                f"({files[0]}, {files[1]}), so the same ids stand for different texts; policies that share rows need "
-                "models with "
-                "the same tokenizer"
+                f"({files[0]}, {files[1]}), so the same ids stand for different texts; policies that share rows "
+                "need models with the same tokenizer"
             )
 
 

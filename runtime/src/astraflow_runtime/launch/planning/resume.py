@@ -90,8 +90,8 @@ def can_resume(config: RunConfig, directory: Path) -> bool:
 def _check_state(folder: Path, config: RunConfig) -> None:
     if not config.journal.enabled:
         raise UserError(
-            f"the run in {str(folder)!r} kept no journal ([journal] enabled = false), so it cannot be "
-            "resumed: start a new run"
+            f"the run in {str(folder)!r} kept no journal ([journal] enabled = false), so it cannot be resumed: "
+            "start a new run"
         )
     if (summary_of(folder) or {}).get("state") == "finished":
         raise UserError(f"the run in {str(folder)!r} has already finished")
@@ -124,9 +124,9 @@ def _check_journal(folder: Path) -> None:
     ]
     if made:
         raise UserError(
-            f"the journal of the run in {str(folder)!r} is missing: {entries} is missing or empty, but "
-            f"{made[-1]} contains completed steps. Restore the folder {str(entries.parent)!r}, or start a new "
-            "run with `astraflow run`"
+            f"the journal of the run in {str(folder)!r} is missing: {entries} is missing or empty, but {made[-1]} "
+            f"contains completed steps. Restore the folder {str(entries.parent)!r}, or start a new run with "
+            "`astraflow run`"
         )
 
 

@@ -61,8 +61,7 @@ class Watchdog:
             if state.stopped and since is None:
                 self._stopped[state.name] = now
                 self._view.say(
-                    f"{state.name} is stopped (SIGSTOP); the run waits for it; `kill -CONT {state.pid}` "
-                    "resumes it"
+                    f"{state.name} is stopped (SIGSTOP); the run waits for it; `kill -CONT {state.pid}` resumes it"
                 )
             elif since is not None and not state.stopped:
                 del self._stopped[state.name]

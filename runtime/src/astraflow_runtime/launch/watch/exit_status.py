@@ -15,9 +15,8 @@ _ROOT_CAUSE = re.compile(
     r"Root Cause.*?^\s*rank\s*: (\d+).*?^\s*exitcode\s*: -(\d+)", re.DOTALL | re.MULTILINE
 )
 KEEP_STATE = (
-    "All its updates are lost. Set [checkpoint] every so that a trainer is restarted from its last checkpoint when it "
-    "or "
-    "one of its ranks is killed"
+    "All its updates are lost. Set [checkpoint] every so that a trainer is restarted from its last checkpoint "
+    "when it or one of its ranks is killed"
 )
 _MARK = "astraflow: "
 """What the command line puts before an error."""

@@ -177,8 +177,7 @@ def _judged(word: _Word, ended: int, log: Path, deadline_s: float) -> str:
     )
     raise PreflightError(
         f"{word.who} ended its process, which {how}{after}\n  This was a dry call in a separate process; no "
-        "process "
-        f"has been started. Fix it; {LEFT_OUT}"
+        f"process has been started. Fix it; {LEFT_OUT}"
     )
 
 
@@ -187,8 +186,8 @@ def _late(who: str, deadline_s: float, place: str) -> str:
     if place and who.startswith((ASYNC, "workflow")):
         where += f", {BLOCKS}"
     return (
-        f"the dry call of {who} did not end within {deadline_s:g} s ({VARIABLE}){where}; it is only "
-        "tested in the run"
+        f"the dry call of {who} did not end within {deadline_s:g} s ({VARIABLE}){where}; it is only tested in the "
+        "run"
     )
 
 

@@ -263,8 +263,7 @@ class TaskRunner:
         trained = tuple(s for s in trajectory.sequences if not self._is_frozen(s))
         if not trained:
             raise TaskFailed(
-                f"{who} returned only sequences of frozen engines, which are not trained; return None to "
-                "reject"
+                f"{who} returned only sequences of frozen engines, which are not trained; return None to reject"
             )
         try:
             metrics = self.metrics.checked(trajectory.metrics, prompt.id)

@@ -27,8 +27,7 @@ WARN_S = 5.0
 
 REMEDY = (
     "async code must not block: await slow operations, or move them into a reward with a plain `def score`, which "
-    "runs in "
-    "worker processes"
+    "runs in worker processes"
 )
 SIGNAL = signal.SIGURG
 """Ignored by default, so that one that comes too late does no harm."""

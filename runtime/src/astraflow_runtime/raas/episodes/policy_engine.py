@@ -151,9 +151,9 @@ class TaskPolicyEngine:
             raise FatalTaskError(f"policy {self.policy!r} received an empty prompt")
         if prompt + max_tokens > context:
             raise FatalTaskError(
-                f"a prompt of {prompt} tokens + max_tokens {max_tokens} = {prompt + max_tokens} exceeds the context "
-                f"of policy {self.policy!r}, {context} tokens; lower [sampling] max_tokens or "
-                "remove long prompts"
+                f"a prompt of {prompt} tokens + max_tokens {max_tokens} = {prompt + max_tokens} exceeds the "
+                f"context of policy {self.policy!r}, {context} tokens; lower [sampling] max_tokens or remove long "
+                "prompts"
             )
 
     def sequence(

@@ -81,8 +81,8 @@ def check_engines_asked(name: str, reward: Any) -> None:
     """Refuse engines to a reward that runs in worker processes."""
     if asks_engines(reward):
         raise UserError(
-            f"the reward {name!r} uses the engines, which are only available on the event loop: make its "
-            "score async"
+            f"the reward {name!r} uses the engines, which are only available on the event loop: make its score "
+            "async"
         )
 
 
