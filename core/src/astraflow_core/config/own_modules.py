@@ -1,5 +1,5 @@
-"""Where the modules of ``use = "module:attr"`` lie: in the folder of the file that names them, unless Python has
-them elsewhere."""
+"""Where the modules of ``use = "module:attr"`` and ``[rollouts] redact`` lie: in the folder of the file that names them,
+unless Python has them elsewhere."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ def make_importable(layers: Layers, run_directory: Path | None) -> None:
     """Put the folders of a run's own modules behind all others on ``sys.path``, where they hide nothing.
     ``run_directory``: of a run that has begun, which knows where it found them."""
     folders = module_folders(read_plugins(run_directory)) if run_directory is not None else []
-    for place in component_tables(layers.raw):
-        table = place.table
-        if isinstance(table, Mapping) and ":" in str(table.get("use", "")):
-            origin = layers.origin(f"{place.path}.use")
-            if origin is not None:
-                folders.append(str(origin.folder.resolve()))
+    tables = [(place.path, place.table) for place in component_tables(layers.raw)]
+    own = [p for p, t in tables if isinstance(t, Mapping) and ":" in str(t.get("use", ""))]
+    keys = ["rollouts.redact", *(f"{path}.use" for path in own)]
+    origins = [origin for key in keys if (origin := layers.origin(key)) is not None]
+    folders += [str(origin.folder.resolve()) for origin in origins]
     new = [folder for folder in dict.fromkeys(folders) if folder not in sys.path]
     sys.path += new
     if new:

@@ -34,6 +34,7 @@ from astraflow_runtime.dataflow.policies.pipeline import NamedPolicy, PolicyPipe
 from astraflow_runtime.dataflow.policies.swapping import PolicyBuilder
 from astraflow_runtime.dataflow.progress import RunState
 from astraflow_runtime.dataflow.replay import JournalReplay
+from astraflow_runtime.dataflow.rollout_log import RolloutLog
 from astraflow_runtime.dataflow.state import PROMPTS, FlowState
 from astraflow_runtime.dataflow.tasks.cursor import PromptCursor
 from astraflow_runtime.dataflow.tasks.evaluation_tasks import ROLE, build_evaluation_set
@@ -139,6 +140,7 @@ def build_state(
         signals=wakeups,
         steps=when_room(lambda: StepLog(metrics), metrics),
         limits={name: ModelLimits.of(Path(table.model)) for name, table in config.policies.items()},
+        rollouts=RolloutLog.of_run(config, directory),
     )
 
 

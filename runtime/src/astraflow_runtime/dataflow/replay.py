@@ -136,6 +136,7 @@ class JournalReplay:
             rest = intake.refill(group, task, place)
             assert rest.id == entry.refill, f"the rest of {header.task} was {entry.refill}"
             return
+        first = intake.next_trajectory
         answer, rows, judged = intake.judge(group, np.array(entry.trained, dtype=np.int64), task)
         if (answer.status == "accepted") != entry.accepted or bool(rows) != (place is not None):
             then = "accepted" if entry.accepted else "rejected"
@@ -145,6 +146,10 @@ class JournalReplay:
                 f"{_rulings(judged)}",
             )
         intake.persist(rows, place)
+        rollouts = self._state.rollouts
+        if place is not None and rollouts.lacks(task.id) and self._reader.has_body(place):
+            newest = self._state.versions.newest
+            rollouts.caught_up(self._reader.body(place), task, judged, newest, first)
 
     @_apply.register
     def _(self, entry: BatchRequested) -> None:

@@ -32,6 +32,7 @@ from astraflow_runtime.dataflow.journal.records import Records
 from astraflow_runtime.dataflow.journal.steplog import StepLog
 from astraflow_runtime.dataflow.policies.pipeline import PolicyPipeline
 from astraflow_runtime.dataflow.progress import Progress, RunState
+from astraflow_runtime.dataflow.rollout_log import NO_ROLLOUTS, RolloutLog
 from astraflow_runtime.dataflow.row_source import check_row_sources
 from astraflow_runtime.dataflow.rows.stream import PolicyStream, StreamSettings
 from astraflow_runtime.dataflow.signals import NoSignals, Signals
@@ -76,8 +77,10 @@ class FlowState:
         signals: Signals | None = None,
         steps: StepLog | None = None,
         limits: Mapping[str, ModelLimits] = MappingProxyType({}),
+        rollouts: RolloutLog = NO_ROLLOUTS,
     ) -> None:
         run = config.run
+        self.rollouts = rollouts
         self.config, self.clock = config, clock
         self.group_size, self.max_staleness = run.group_size, run.max_staleness
         self.limits = dict.fromkeys(config.policies, ModelLimits()) | dict(limits)
@@ -403,9 +406,15 @@ class FlowState:
         told = all(t.told_end or t.failed or not t.registered for t in self.trainers.values())
         return trainers and told and not self.fleet.present()
 
+    @property
+    def updates(self) -> int:
+        """Those that all policies have made."""
+        return sum(stream.updates for stream in self.streams.values())
+
     def close(self) -> None:
         """Close the records of the run."""
         self.records.close()
+        self.rollouts.close()
 
     def _end_leases(self, reason: str) -> None:
         for table in (self.train, self.eval):

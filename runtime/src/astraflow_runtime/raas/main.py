@@ -36,6 +36,7 @@ from astraflow_runtime.raas.monitor import monitor_app, write_address
 from astraflow_runtime.raas.rewards.pool import RewardPool
 from astraflow_runtime.raas.service import RaasService
 from astraflow_runtime.raas.user_objects import load_user_objects
+from astraflow_runtime.rollouts.sampling import GroupSampling
 from astraflow_runtime.telemetry.logs import configure_logging
 from astraflow_wire.host import active_clock
 from astraflow_wire.host.disk import room_for, when_room
@@ -119,7 +120,9 @@ class _Raas:
         given = load_user_objects(directory)
         self.scorer = build_scorer(config, catalog, directory, name, token, given)
         workflow = build_workflow(config, catalog, directory, name, token, given)
-        self.runner = TaskRunner(name, workflow, self.scorer, self.handles)
+        self.runner = TaskRunner(
+            name, workflow, self.scorer, self.handles, GroupSampling.of_run(config).wants_text
+        )
         self.service = RaasService(
             name,
             config,

@@ -7,13 +7,15 @@ from functools import lru_cache
 import xxhash
 
 from astraflow_core.config.models import RunConfig
+from astraflow_wire.messages import Task
 
 
 class GroupSampling:
-    """Of each ``every`` groups in the order of their numbers one, which a hash chooses; with 0 none."""
+    """Of each ``every`` groups in the order of their numbers one, which a hash chooses; with 0 none. ``refills``: what a group deadline
+    cuts off is rolled out again."""
 
-    def __init__(self, every: int, seed: int) -> None:
-        self.every, self._seed = every, seed
+    def __init__(self, every: int, seed: int, *, refills: bool = False) -> None:
+        self.every, self._seed, self._refills = every, seed, refills
         self._choice = lru_cache(maxsize=256)(self._chosen_of)
 
     @classmethod
@@ -22,9 +24,10 @@ class GroupSampling:
         wanted = config.rollouts.groups_per_step
         if wanted == 0:
             return cls(0, config.run.seed)
+        refills = config.run.refill_groups
         rows = min(table.batch_sequences for table in config.policies.values())
         groups = max(1, rows // config.run.group_size)
-        return cls(max(1, groups // wanted), config.run.seed)
+        return cls(max(1, groups // wanted), config.run.seed, refills=refills)
 
     def stores(self, number: int) -> bool:
         """Whether the group of this number is stored."""
@@ -34,9 +37,16 @@ class GroupSampling:
         return self._choice(block) == place
 
     def stores_task(self, task: str) -> bool:
-        """The same by the name of its task; evaluation tasks are not stored."""
+        """The same by the name of its task; those of evaluations are not stored."""
         number = number_of(task)
         return number is not None and self.stores(number)
+
+    def wants_text(self, task: Task) -> bool:
+        """Whether the text of a task's group is stored. The parts of a group that is refilled belong to several tasks,
+        of which the last decides: they all bring theirs."""
+        if task.eval_set or not self.every:
+            return False
+        return self._refills or self.stores_task(task.id)
 
     def _chosen_of(self, block: int) -> int:
         return xxhash.xxh3_64_intdigest(f"{self._seed}/{block}".encode()) % self.every

@@ -7,7 +7,6 @@ another: whatever a killed one has left half written stays behind the last whole
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import re
 import zlib
@@ -193,11 +192,3 @@ def read(folder: Path, segment: Segment, line: IndexLine) -> Record:
     if record.format > FORMAT:
         raise UserError(f"{path} has format {record.format}; this version reads up to {FORMAT}")
     return record
-
-
-def delete_all(folder: Path) -> None:
-    """Delete a store, for a run that begins anew in its directory."""
-    for segment in segments(folder):
-        with contextlib.suppress(FileNotFoundError):
-            segment.index(folder).unlink()
-            segment.data(folder).unlink()

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from astraflow_core.component import load_attribute
+from astraflow_core.config.models import RunConfig
 from astraflow_core.errors import PluginError, UserError
 from astraflow_runtime.rollouts.building import line_of
 from astraflow_runtime.rollouts.records import Record, UpdateRecord
@@ -44,6 +45,16 @@ def redaction(target: str) -> Redact | None:
         )
     redact: Redact = found
     return redact
+
+
+def dataflow_bytes(config: RunConfig) -> int:
+    """The share of the dataflow in ``[rollouts] max_mb``, in bytes: texts and tokens take most."""
+    return config.rollouts.max_mb * 1_000_000 * 3 // 4
+
+
+def trainer_bytes(config: RunConfig) -> int:
+    """The share of each trainer."""
+    return config.rollouts.max_mb * 1_000_000 // 4 // len(config.policies)
 
 
 class RolloutWriter:

@@ -23,6 +23,7 @@ from astraflow_runtime.trainer.ranks.leader import Leader
 from astraflow_runtime.trainer.ranks.rendezvous import RankRendezvous, ranks_of
 from astraflow_runtime.trainer.ranks.sharding import RankZeroPublisher
 from astraflow_runtime.trainer.service import TrainerService
+from astraflow_runtime.trainer.updates.stored_rows import StoredRows
 from astraflow_runtime.trainer.upstream import DataflowClient
 from astraflow_wire.host.parent import end_with_parent
 from astraflow_wire.host.process import freeze_gc_after_startup, retain_freed_memory
@@ -75,6 +76,8 @@ def _lead(
             built.adapter_problem,
             publisher,
         )
+    stored = StoredRows(config, built.run.directory, policy)
+    operations.prepared = stored.prepared
     built.hooks.run_started(built.run)
     service = TrainerService(
         config,
@@ -103,6 +106,7 @@ def _lead(
     finally:
         versions.close()
         operations.close()
+        stored.close()
         built.hooks.run_ended(built.run, error)
     return 0
 

@@ -28,6 +28,9 @@ class Operations:
     trainer has the capability ``async_save``. ``shards``: where this rank publishes its own blocks, if it does.
     ``sleeps``: the trainer has the capability ``sleep``."""
 
+    prepared: Callable[[Batch, int], None] = staticmethod(lambda batch, step: None)
+    """Told each batch once it has its advantages, and how many updates precede its own."""
+
     def __init__(
         self,
         config: RunConfig,
@@ -75,6 +78,7 @@ class Operations:
             parts=self._table.mini_batches,
             seed=self._run.seed,
             step=step,
+            prepared=self.prepared,
         )
 
     def probe(self, batch: Batch) -> Probe:

@@ -18,7 +18,7 @@ from astraflow_runtime.dataflow.rows.rows import PolicyShare, Row, shares_of, tr
 from astraflow_runtime.dataflow.rows.stream import PolicyStream
 from astraflow_runtime.dataflow.state import FlowState
 from astraflow_runtime.dataflow.tasks.partial_groups import PartialGroup, merge
-from astraflow_runtime.dataflow.tasks.queue import TaskRecord, TaskTable
+from astraflow_runtime.dataflow.tasks.queue import TaskRecord, TaskTable, number_in
 from astraflow_wire.columns import check_limits
 from astraflow_wire.groups import GroupHeader, ReceivedGroup
 from astraflow_wire.limits import cut
@@ -36,8 +36,8 @@ class GroupIntake:
 
     def __init__(self, state: FlowState) -> None:
         self._state = state
-        self._groups = 0
-        self._trajectories = 0
+        self.next_trajectory = 0
+        """Number in the run of the next trajectory that is accepted."""
 
     def accept(self, body: bytes) -> GroupPushed:
         """Take a group in. :class:`WireError` if it is malformed, 409 if its sender does not hold the
@@ -61,7 +61,7 @@ class GroupIntake:
             record.last_heard = state.clock()
         state.last_progress = state.clock()
         self._show(header)
-        told = msgspec.structs.replace(header, turns=[])
+        told = msgspec.structs.replace(header, turns=[], episodes=[])
         if table is state.eval:
             told = msgspec.structs.replace(told, metrics={})
             state.records.append(Pushed(header=told, trained=[], accepted=True))
@@ -71,9 +71,17 @@ class GroupIntake:
         if task.parts:
             body = merge([*(part.group for part in task.parts), received])
             received = ReceivedGroup(body)
-            told = received.header
+            told = msgspec.structs.replace(received.header, episodes=[])
         trained = trained_tokens(received)
+        first = self.next_trajectory
         answer, rows, judged = self.judge(received, trained, task)
+        state.rollouts.pushed(
+            received,
+            task,
+            judged,
+            state.versions.newest,
+            first if answer.status == "accepted" else -1,
+        )
         place = state.records.keep_body(body) if rows else None
         self.persist(rows, place)
         state.records.append(
@@ -194,6 +202,8 @@ class GroupIntake:
         state.note_work(task)
         newest = state.versions.newest
         shares = shares_of(received, trained, task.prompt, newest)
+        # That of its task, so that a trainer knows which groups the rollout store keeps.
+        group = number_in(task.id)
         for policy, stream in state.streams.items():
             share = shares.get(policy)
             stream.observe(len(share.indexes) if share else 0, header.trajectories)
@@ -204,7 +214,7 @@ class GroupIntake:
             state.admission.chain.observe(share.summary)
             takers = [other for other in state.streams.values() if other.takes_from(policy)]
             ruling, rows = stream.offer(
-                received, share, self._groups, self._trajectories, newest[policy], bool(takers)
+                received, share, group, self.next_trajectory, newest[policy], bool(takers)
             )
             refused = ruling.refusal.reason if ruling.refusal else "stale"
             self._watch(stream, share, "" if rows else refused)
@@ -228,8 +238,7 @@ class GroupIntake:
                 stream.reasons[EMPTY] += 1
         if accepted:
             state.train.end(task, "accepted")
-            self._groups += 1
-            self._trajectories += header.trajectories
+            self.next_trajectory += header.trajectories
             return GroupPushed(status="accepted", reasons=reasons), buffered, judged
         state.rejected["; ".join(dict.fromkeys(reasons.values()))] += 1
         state.train.end(task, "rejected")

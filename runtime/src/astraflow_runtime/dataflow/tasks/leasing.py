@@ -161,6 +161,8 @@ class Leasing:
         if table is state.eval and table.outcome(task.id) is not None:
             state.evaluations.fail(task, message.error)
         if table is state.train:
+            if not state.replaying:
+                state.rollouts.failed(task, message, state.updates)
             error = _with_prompt(message.error, task.prompt.id)
             if message.environment and table.outcome(task.id) == "set_aside":
                 state.admission.quarantine(task.prompt, message.environment)

@@ -33,6 +33,7 @@ def merge(parts: Sequence[ReceivedGroup]) -> bytes:
         ]
         trajectories += part.header.trajectories
     last = parts[-1].header
+    told = all(len(p.header.episodes) == p.header.trajectories for p in parts)
     given = sparse.joined((part.sparse, len(part.tokens)) for part in parts)
     header = GroupHeader(
         raas=last.raas,
@@ -45,6 +46,7 @@ def merge(parts: Sequence[ReceivedGroup]) -> bytes:
         late=last.late,
         incarnation=last.incarnation,
         sparse=list(given),
+        episodes=[text for part in parts for text in part.header.episodes] if told else [],
     )
     columns = zip(*(part.columns for part in parts), strict=True)
     return encode_frame(header, [*columns, *sparse.buffers(given)])

@@ -52,6 +52,11 @@ class TaskRecord:
         return self.group_size - sum(part.group.header.trajectories for part in self.parts)
 
 
+def number_in(name: str) -> int:
+    """The number in the name of a task, unique among those of its table."""
+    return int(name.rpartition("-")[2])
+
+
 class TaskTable:
     """All tasks of one kind (``prefix``: ``"train"`` or ``"eval"``) with their queue and leases.
     ``on_ended``: told the prompt and the outcome of each that ended."""

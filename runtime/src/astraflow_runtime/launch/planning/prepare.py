@@ -54,6 +54,7 @@ from astraflow_runtime.raas.episodes.dry_process import (
     longest_s,
 )
 from astraflow_runtime.raas.user_objects import FILE, checked_reward, checked_workflow
+from astraflow_runtime.rollouts.writer import redaction
 from astraflow_wire.host.disk import replace_file
 from astraflow_wire.http.auth import new_token
 
@@ -91,6 +92,7 @@ def prepare(
     if problems := problems + lone_group_problems(loaded):
         raise ConfigError(problems, source if isinstance(source, str) else "")
     notes = (*loaded.notes, *lone_group_notes(loaded))
+    redaction(config.rollouts.redact)
     check_evaluated(config, loaded.catalog)
     check_interpreters(config)
     hooks = Hooks.for_run(loaded.catalog, config)
@@ -247,6 +249,15 @@ def described_plugins(loaded: LoadedConfig) -> list[dict[str, Any]]:
         entry["provides"] = sorted({*entry.get("provides", ()), provides})
         if not selected.packaged and (folder := _folder_of_module(selected.component.target)):
             entry["folder"] = folder
+    if folder := _folder_of_module(redact := loaded.config.rollouts.redact):
+        found[redact] = {
+            "plugin": redact,
+            "distribution": "",
+            "version": "",
+            "packaged": False,
+            "components": {},
+            "folder": folder,
+        }
     for name in loaded.config.plugins.enable:
         plugin = loaded.catalog.plugin(name)
         found.setdefault(

@@ -34,7 +34,8 @@ from astraflow_runtime.raas.episodes.policy_engine import (
     PolicyHandle,
     TaskPolicyEngine,
 )
-from astraflow_runtime.raas.episodes.shown_turns import shown_turns
+from astraflow_runtime.raas.episodes.shown_turns import Decode, shown_turns
+from astraflow_runtime.raas.episodes.stored_text import episode_text
 from astraflow_runtime.raas.episodes.turns import Turns
 from astraflow_runtime.raas.episodes.workflows import NamedWorkflow
 from astraflow_runtime.raas.rewards.scoring import LoopScorer, Scorer, validated
@@ -83,12 +84,14 @@ class EpisodeCounters:
 
 @dataclass
 class TaskRunner:
-    """Rolls out tasks with the run's workflow and reward over ``policies``."""
+    """Rolls out tasks with the run's workflow and reward over ``policies``. ``stores(task)``: whether the rollout store
+    keeps its group, whose text is pushed then."""
 
     raas: str
     workflow: NamedWorkflow
     scorer: Scorer | None
     policies: Mapping[str, PolicyHandle]
+    stores: Callable[[Task], bool] = lambda _: False
     counters: EpisodeCounters = field(default_factory=EpisodeCounters)
     turns: Turns = field(default_factory=Turns)
     metrics: EpisodeMetrics = field(init=False)
@@ -187,6 +190,7 @@ class TaskRunner:
         self.counters.episodes += len(played.outcomes)
         self.counters.rejected += rejected
         shown = [sequence for trajectory in kept[:1] for sequence in trajectory.sequences]
+        told = kept if self.stores(task) else ()
         return encode_group(
             Group(task.id, task.prompt_id, kept),
             self.raas,
@@ -194,8 +198,12 @@ class TaskRunner:
             rejected=rejected,
             late=played.late,
             eval_set=task.eval_set,
-            turns=shown_turns(shown, lambda policy: self.policies[policy].tokenizer.decode),
+            turns=shown_turns(shown, self._decode),
+            episodes=[episode_text(trajectory, self._decode) for trajectory in told],
         )
+
+    def _decode(self, policy: str) -> Decode:
+        return self.policies[policy].tokenizer.decode
 
     async def _episode(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -25,7 +26,9 @@ def shown_turns(sequences: Iterable[Sequence], decode: Callable[[str], Decode]) 
     """All turns of an episode in the order of its ``sequences``, read from the tokens themselves: what the model saw and
     what it sampled. A sequence that begins with all of the one before it, of the same policy, continues with that one.
     ``decode``: policy → how its tokens become text."""
-    spans = list(_spans(sequences))
+    spans = [
+        (span.role, span.policy, span.tokens[span.start : span.end]) for span in spans_of(sequences)
+    ]
     half = MAX_TURNS // 2
     omitted = len(spans) - (MAX_TURNS - 1) if len(spans) > MAX_TURNS else 0
     if omitted:
@@ -39,10 +42,23 @@ def shown_turns(sequences: Iterable[Sequence], decode: Callable[[str], Decode]) 
     return turns
 
 
-def _spans(sequences: Iterable[Sequence]) -> Iterator[tuple[str, str, Tokens]]:
-    """Role, policy and tokens of each turn."""
+@dataclass(frozen=True, slots=True)
+class TurnSpan:
+    """A turn: the ``tokens`` from ``start`` to before ``end`` of number ``sequence`` of an episode's sequences."""
+
+    role: str
+    policy: str
+    sequence: int
+    tokens: Tokens
+    start: int
+    end: int
+
+
+def spans_of(sequences: Iterable[Sequence]) -> Iterator[TurnSpan]:
+    """The turns of an episode in order. A sequence that begins with all of the one before it, of the same policy,
+    continues with that one."""
     before: dict[str, Tokens] = {}
-    for sequence in sequences:
+    for index, sequence in enumerate(sequences):
         known = before.get(sequence.policy)
         tokens = before[sequence.policy] = sequence.tokens
         goes_on = known is not None and np.array_equal(tokens[: len(known)], known)
@@ -53,7 +69,7 @@ def _spans(sequences: Iterable[Sequence]) -> Iterator[tuple[str, str, Tokens]]:
             if begin == end:
                 continue
             role = "assistant" if sampled[begin] else "environment" if start + begin else "prompt"
-            yield role, sequence.policy, tokens[start + begin : start + end]
+            yield TurnSpan(role, sequence.policy, index, tokens, start + begin, start + end)
 
 
 def _text(tokens: Tokens, decode: Decode, most: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, Protocol
 
@@ -137,17 +137,25 @@ def effective_sizes(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def update(
-    batch: Batch, trainer: Computing, algorithm: Algorithm, *, parts: int, seed: int, step: int
+    batch: Batch,
+    trainer: Computing,
+    algorithm: Algorithm,
+    *,
+    parts: int,
+    seed: int,
+    step: int,
+    prepared: Callable[[Batch, int], None] = lambda batch, step: None,
 ) -> dict[str, float]:
     """Train on one batch; the metrics are means over its mini-batches, seconds and tokens their sums, peaks the
-    highest."""
+    highest. ``prepared`` is told the batch once it has its advantages, and ``step``."""
     started = time.monotonic()
     spares = spares_proximal(trainer, algorithm)
     batch = prepare(batch, trainer, algorithm, proximal=not spares)
+    prepared(batch, step)
     cuts = mini_batch_rows(batch, parts, seed)
     if spares:
         batch = spared_proximal(batch, trainer, algorithm, cuts)
-    prepared = time.monotonic()
+    ready = time.monotonic()
     collected: dict[str, list[float]] = {}
     for index, part in enumerate(mini_batches(batch, cuts)):
         if spares and index == 0:
@@ -164,7 +172,7 @@ def update(
         for name, value in effective_sizes(trainer.step(part, algorithm, step)).items():
             collected.setdefault(name, []).append(value)
     metrics = {name: _of_all(name, values) for name, values in collected.items()}
-    metrics["prepare_s"] = prepared - started
+    metrics["prepare_s"] = ready - started
     metrics["update_s"] = time.monotonic() - started
     return metrics
 

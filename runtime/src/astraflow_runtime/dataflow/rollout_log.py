@@ -1,0 +1,162 @@
+"""What the dataflow puts into the rollout store: groups as they come in, and attempts that failed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from astraflow_core.config.models import RunConfig
+from astraflow_runtime.dataflow.journal.entries import Judged
+from astraflow_runtime.dataflow.tasks.queue import TaskRecord
+from astraflow_runtime.rollouts.building import trajectories
+from astraflow_runtime.rollouts.records import (
+    FailureRecord,
+    GroupLine,
+    GroupRecord,
+    StoredVerdict,
+)
+from astraflow_runtime.rollouts.sampling import GroupSampling, number_of
+from astraflow_runtime.rollouts.segments import FOLDER, IndexTail, segments
+from astraflow_runtime.rollouts.writer import RolloutWriter, dataflow_bytes, redaction
+from astraflow_wire.groups import ReceivedGroup
+from astraflow_wire.messages import FailTask
+
+WRITER = "dataflow"
+FAILURES_PER_UPDATE = 4
+"""Failed attempts that are stored between two updates: where one fails many may."""
+CATCH_UP_S = 5.0
+"""Longest that a dataflow which reads its journal waits for the disk with one group."""
+
+
+class RolloutLog:
+    """Writes through ``writer`` what ``sampling`` chooses; nothing without one."""
+
+    def __init__(
+        self, sampling: GroupSampling, writer: RolloutWriter | None, written: frozenset[int]
+    ) -> None:
+        self._sampling, self._writer = sampling, writer
+        self._written = written
+        self._updates, self._failures = -1, 0
+
+    @classmethod
+    def of_run(cls, config: RunConfig, directory: Path) -> RolloutLog:
+        """That of a run; :class:`astraflow_core.errors.UserError` if its ``redact`` cannot be used."""
+        sampling = GroupSampling.of_run(config)
+        if not sampling.every:
+            return NO_ROLLOUTS
+        folder = directory / FOLDER
+        writer = RolloutWriter(
+            folder, WRITER, dataflow_bytes(config), redaction(config.rollouts.redact)
+        )
+        return cls(sampling, writer, _written(folder))
+
+    def pushed(
+        self,
+        received: ReceivedGroup,
+        task: TaskRecord,
+        judged: Sequence[Judged],
+        newest: Mapping[str, int],
+        first_trajectory: int,
+        wait_s: float = 0.0,
+    ) -> None:
+        """A group came in. ``first_trajectory``: number in the run of its first one, -1 if nobody accepted it."""
+        number = number_of(task.id)
+        if self._writer is None or number is None or not self._sampling.stores(number):
+            return
+        now, prompt, versions = time.time(), task.prompt, dict(newest)
+        verdicts = [_verdict(each) for each in judged]
+
+        def build() -> GroupRecord:
+            header = received.header
+            return GroupRecord(
+                number=number,
+                group=task.id,
+                time_s=now,
+                raas=header.raas,
+                prompt_id=prompt.id,
+                prompt_data=prompt.data,
+                accepted=first_trajectory >= 0,
+                trajectories=trajectories(received),
+                verdicts=verdicts,
+                newest=versions,
+                rejected=header.rejected,
+                late=header.late,
+                first_trajectory=first_trajectory,
+            )
+
+        self._writer.put(build, wait_s=wait_s)
+
+    def lacks(self, task: str) -> bool:
+        """Whether a group that an earlier process of this run took in should be stored, and is not: the process was
+        killed before it was written."""
+        number = number_of(task)
+        if number is None or not self._sampling.stores(number) or number in self._written:
+            return False
+        # What came before the oldest has made room for newer ones.
+        return number > min(self._written, default=-1)
+
+    def caught_up(
+        self,
+        body: bytes,
+        task: TaskRecord,
+        judged: Sequence[Judged],
+        newest: Mapping[str, int],
+        first_trajectory: int,
+    ) -> None:
+        """:meth:`pushed`, of a group that :meth:`lacks`."""
+        received = ReceivedGroup(body)
+        self.pushed(received, task, judged, newest, first_trajectory, CATCH_UP_S)
+
+    def failed(self, task: TaskRecord, message: FailTask, updates: int) -> None:
+        """An attempt at a task of training failed, after ``updates`` of all policies."""
+        number = number_of(task.id)
+        if self._writer is None or number is None:
+            return
+        if updates != self._updates:
+            self._updates, self._failures = updates, 0
+        self._failures += 1
+        if self._failures > FAILURES_PER_UPDATE:
+            return
+        record = FailureRecord(
+            number=number,
+            group=task.id,
+            time_s=time.time(),
+            raas=message.raas,
+            prompt_id=task.prompt.id,
+            prompt_data=task.prompt.data,
+            error=message.error,
+            environment=message.environment,
+            fatal=message.fatal,
+            attempt=max(1, task.attempts),
+        )
+        self._writer.put(lambda: record)
+
+    def close(self) -> None:
+        """Write what waits."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+NO_ROLLOUTS = RolloutLog(GroupSampling(0, 0), None, frozenset())
+"""Stores nothing."""
+
+
+def _written(folder: Path) -> frozenset[int]:
+    """Numbers of the groups that are stored."""
+    return frozenset(
+        line.number
+        for segment in segments(folder, WRITER)
+        for line in IndexTail(folder, segment).new_lines()
+        if isinstance(line, GroupLine)
+    )
+
+
+def _verdict(judged: Judged) -> StoredVerdict:
+    return StoredVerdict(
+        judged.policy,
+        judged.by,
+        judged.reason,
+        len(judged.indexes),
+        list(judged.shadow_rejections),
+    )
