@@ -129,6 +129,15 @@ def test_whatever_a_killed_run_leaves_is_read_up_to_its_last_whole_record(
     assert rollouts.group_names == [*left, "train-20"]
 
 
+def test_of_a_group_that_a_batch_has_in_part_the_rest_waits(tmp_path: Path) -> None:
+    group = group_record(1)
+    write(tmp_path, "dataflow", group)
+    write(tmp_path, "trainer-actor", update_record(batch_of([group], 2), [1], 2, 0.0))
+    rollouts = RolloutReader(tmp_path)
+    assert [entry.outcome for entry in rollouts.entries()] == ["waiting", "trained"]
+    assert [len(each.trained[0]) for each in rollouts.group(1).trajectories] == [0, 1]
+
+
 def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     a_run(tmp_path)
     folder = tmp_path / FOLDER

@@ -149,9 +149,9 @@ def _own(number: int) -> int:
 def line_of(record: Record) -> IndexLine:
     """What the index says of a record, but for its place."""
     if isinstance(record, UpdateRecord):
-        numbers = sorted({row.number for row in record.rows})
+        rows = [(row.number, row.trajectory) for row in record.rows]
         return UpdateLine(
-            record.policy, record.batch, record.step, record.version, record.time_s, numbers
+            record.policy, record.batch, record.step, record.version, record.time_s, rows
         )
     prompt = cut(record.prompt_id, LINE_TEXT)
     if isinstance(record, FailureRecord):
@@ -173,6 +173,7 @@ def line_of(record: Record) -> IndexLine:
         accepted=record.accepted,
         reason="" if record.accepted else cut(_why(record), LINE_TEXT),
         trajectories=[_trajectory_line(each) for each in record.trajectories],
+        first_trajectory=record.first_trajectory,
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -54,7 +54,7 @@ class RolloutEntry:
     ``group``: name of its task, ``number``: that of the group in the run, ``index``: of the trajectory in its group.
     ``time_s``: since 1970. ``rewards``: by policy. ``tokens`` in its sequences, ``sampled`` ones among them; ``versions``:
     lowest and highest that sampled it (-1: none). ``tools``: names of those that it called. ``updates``: of each update
-    that was made with its group, policy and step. ``reason``: why it was rejected, or the error. ``environment``: kind of
+    that was made with it, policy and step. ``reason``: why it was rejected, or the error. ``environment``: kind of
     failure, if an environment failed. ``outcome``: ``"waiting"`` as long as no update with it is stored.
     """
 
@@ -125,6 +125,14 @@ class LoadedGroup:
         return ranked[0], ranked[-1]
 
 
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """An update with some ``trajectories`` of a group."""
+
+    line: UpdateLine
+    trajectories: set[int]
+
+
 class RolloutReader:
     """The rollout store of the run in ``run_directory``, as it was at the last :meth:`refresh`.
 
@@ -144,7 +152,7 @@ class RolloutReader:
         self._groups: dict[int, tuple[Segment, GroupLine]] = {}
         self._failures: dict[tuple[str, int, float], tuple[Segment, FailureLine]] = {}
         self._updates: dict[str, tuple[Segment, UpdateLine]] = {}
-        self._uses: dict[int, dict[str, UpdateLine]] = {}
+        self._uses: dict[int, dict[str, _Use]] = {}
         self._dropped: dict[Segment, int] = {}
         self._held: OrderedDict[tuple[Segment, int], Record] = OrderedDict()
         self.refresh()
@@ -194,16 +202,19 @@ class RolloutReader:
         where: Filter | str = EVERYTHING,
         *,
         for_s: float | None = None,
+        ended: Callable[[], bool] = lambda: False,
         poll_s: float = POLL_S,
     ) -> Iterator[RolloutEntry]:
         """What comes from now on, as it comes: each entry once, when it is stored, and so before it is trained on. It
-        ends after ``for_s`` seconds; without it, never."""
+        ends after ``for_s`` seconds (``None``: never), or once ``ended()``, with what was there by then."""
         where = Filter.parse(where) if isinstance(where, str) else where
         self.refresh()
         known = self._groups.keys() | set[int]()
         failed = self._failures.keys() | set[tuple[str, int, float]]()
         until = None if for_s is None else time.monotonic() + for_s
         while True:
+            last = ended() or (until is not None and time.monotonic() >= until)
+            self.refresh()
             for number in sorted(self._groups.keys() - known):
                 known.add(number)
                 line = self._groups[number][1]
@@ -212,10 +223,9 @@ class RolloutReader:
                 failed.add(key)
                 failure = self._failures[key][1]
                 yield from (e for e in self._entries_of(failure) if self._fits(where, e))
-            if until is not None and time.monotonic() >= until:
+            if last:
                 return
             time.sleep(poll_s)
-            self.refresh()
 
     # -- what is stored of one -------------------------------------------------------------------
 
@@ -269,11 +279,12 @@ class RolloutReader:
             if (before := self._updates.get(line.batch)) is not None:
                 self._unuse(before[1])
             self._updates[line.batch] = segment, line
-            for number in line.numbers:
-                self._uses.setdefault(number, {})[line.batch] = line
+            for number, trajectory in line.rows:
+                uses = self._uses.setdefault(number, {})
+                uses.setdefault(line.batch, _Use(line, set())).trajectories.add(trajectory)
 
     def _unuse(self, line: UpdateLine) -> None:
-        for number in line.numbers:
+        for number, _ in line.rows:
             self._uses.get(number, {}).pop(line.batch, None)
 
     def _forget(self, gone: set[Segment]) -> None:
@@ -299,15 +310,18 @@ class RolloutReader:
                     environment=line.environment,
                 )
             ]
-        uses = sorted(
-            self._uses.get(line.number, {}).values(), key=lambda use: (use.step, use.policy)
-        )
-        updates = tuple((use.policy, use.step) for use in uses)
-        outcome: Outcome = "trained" if uses else "waiting" if line.accepted else "rejected"
-        return [
-            _entry(line, index, each, updates, outcome)
-            for index, each in enumerate(line.trajectories)
-        ]
+        uses = self._uses_of(line.number)
+        found = []
+        for index, each in enumerate(line.trajectories):
+            number = line.first_trajectory + index
+            own = [use.line for use in uses if number in use.trajectories]
+            found.append(_entry(line, index, each, tuple((u.policy, u.step) for u in own)))
+        return found
+
+    def _uses_of(self, number: int) -> list[_Use]:
+        """The updates with a group, in their order."""
+        uses = self._uses.get(number, {}).values()
+        return sorted(uses, key=lambda use: (use.line.step, use.line.policy))
 
     def _fits(self, where: Filter, entry: RolloutEntry) -> bool:
         return where.matches(entry, lambda: self._texts(entry))
@@ -326,9 +340,8 @@ class RolloutReader:
         """Identity of a stored sequence → its updates. Rows of one trajectory with the same tokens are told apart by their
         order alone."""
         found: dict[int, list[TrainedSequence]] = {}
-        uses = sorted(self._uses.get(number, {}).values(), key=lambda use: (use.step, use.policy))
-        for use in uses:
-            update = self._read(*self._updates[use.batch], UpdateRecord)
+        for use in self._uses_of(number):
+            update = self._read(*self._updates[use.line.batch], UpdateRecord)
             rows = [row for row in update.rows if row.number == number]
             for sequence, row in _joined(record, rows, update.policy):
                 trained = TrainedSequence(
@@ -358,8 +371,8 @@ def _entry(
     index: int,
     each: TrajectoryLine,
     updates: tuple[tuple[str, int], ...],
-    outcome: Outcome,
 ) -> RolloutEntry:
+    outcome: Outcome = "trained" if updates else "waiting" if line.accepted else "rejected"
     return RolloutEntry(
         group=line.group,
         number=line.number,

@@ -223,7 +223,7 @@ class TrajectoryLine(msgspec.Struct, frozen=True, array_like=True):
 
 class GroupLine(msgspec.Struct, frozen=True, omit_defaults=True, tag="group", tag_field="kind"):
     """A :class:`GroupRecord` in the index: its place, ``size`` bytes from ``offset`` in its segment. ``reason``: why no
-    policy accepted it. ``dropped``: records that were lost until then, in this process."""
+    policy accepted it. ``first_trajectory``: as in the record. ``dropped``: records that were lost until then, in this process."""
 
     number: int
     group: str
@@ -233,6 +233,7 @@ class GroupLine(msgspec.Struct, frozen=True, omit_defaults=True, tag="group", ta
     accepted: bool
     reason: str
     trajectories: list[TrajectoryLine]
+    first_trajectory: int = -1
     offset: int = 0
     size: int = 0
     dropped: int = 0
@@ -254,14 +255,14 @@ class FailureLine(msgspec.Struct, frozen=True, omit_defaults=True, tag="failure"
 
 
 class UpdateLine(msgspec.Struct, frozen=True, omit_defaults=True, tag="update", tag_field="kind"):
-    """An :class:`UpdateRecord` in the index. ``numbers``: the groups of its rows."""
+    """An :class:`UpdateRecord` in the index. ``rows``: group and trajectory of each."""
 
     policy: str
     batch: str
     step: int
     version: int
     time_s: float
-    numbers: list[int]
+    rows: list[tuple[int, int]]
     offset: int = 0
     size: int = 0
     dropped: int = 0

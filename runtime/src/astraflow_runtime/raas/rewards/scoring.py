@@ -37,11 +37,11 @@ class LoopScorer:
     def __init__(self, name: str, reward: Any) -> None:
         self.name = name
         self._score = score_function(reward)
-        self._asks = asks_engines(reward)
+        self.asks_engines = asks_engines(reward)
 
     async def score(self, view: TrajectoryView, engines: Engines = NO_ENGINES) -> Any:
         """What the reward returned."""
-        if self._asks:
+        if self.asks_engines:
             return await self._score(view, engines=engines)
         return await self._score(view)
 

@@ -1,0 +1,1 @@
+"""The commands ``astraflow rollouts`` and ``astraflow rewards recompute``."""
