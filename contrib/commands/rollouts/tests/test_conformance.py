@@ -16,4 +16,4 @@ class TestRollouts(CommandConformance):
 class TestRecompute(CommandConformance):
     @pytest.fixture
     def command(self) -> str:
-        return "rewards recompute"
+        return "rewards"

@@ -10,7 +10,7 @@ ASTRAFLOW_API = (1, 0)
 
 @hookimpl
 def astraflow_commands() -> list[Command]:
-    """The commands ``rollouts`` and ``rewards recompute``."""
+    """The commands ``rollouts`` and ``rewards``."""
     return [
         Command(
             name="rollouts",
@@ -19,8 +19,8 @@ def astraflow_commands() -> list[Command]:
             target="astraflow_contrib_rollouts.command:add_arguments",
         ),
         Command(
-            name="rewards recompute",
-            summary="score the stored rollouts of a run with another reward",
+            name="rewards",
+            summary="score the stored rollouts of a run anew",
             group="inspect a run",
             target="astraflow_contrib_rollouts.recompute:add_arguments",
         ),

@@ -17,12 +17,19 @@ from astraflow_runtime.cli.run_directory import find_run
 if TYPE_CHECKING:
     from astraflow_contrib_rollouts.rescoring import Rescored
 
+_EXAMPLE = "rewards recompute quickstart-20260102-030405 --reward '{use = \"exact\"}'"
 SHOWN = 10
 """Rollouts that are printed, those whose reward changes most."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    teach(parser, "rollouts.md", _EXAMPLE)
+    subjects = parser.add_subparsers(title="subjects", metavar="SUBJECT", required=True)
+    _recompute(subjects.add_parser("recompute", help="score them with another reward, and compare"))
+
+
+def _recompute(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Scores the stored rollouts of a run with another reward, without rolling anything out: what the reward sees is "
         "what the run stored, the prompt's data and the completions. The run itself stays as it is."
@@ -57,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     teach(
         parser,
         "rollouts.md",
-        "rewards recompute quickstart-20260102-030405 --reward '{use = \"exact\"}'",
+        _EXAMPLE,
         "rewards recompute --reward other.toml --filter 'outcome=trained step>50'",
     )
 
