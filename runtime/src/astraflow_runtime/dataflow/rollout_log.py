@@ -43,7 +43,7 @@ class RolloutLog:
     def of_run(cls, config: RunConfig, directory: Path) -> RolloutLog:
         """That of a run; :class:`astraflow_core.errors.UserError` if its ``redact`` cannot be used."""
         sampling = GroupSampling.of_run(config)
-        if not sampling.every:
+        if not sampling.some:
             return NO_ROLLOUTS
         folder = directory / FOLDER
         writer = RolloutWriter(
@@ -138,7 +138,7 @@ class RolloutLog:
             self._writer.close()
 
 
-NO_ROLLOUTS = RolloutLog(GroupSampling(0, 0), None, frozenset())
+NO_ROLLOUTS = RolloutLog(GroupSampling(0, 1, 0), None, frozenset())
 """Stores nothing."""
 
 

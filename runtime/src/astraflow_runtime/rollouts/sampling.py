@@ -11,45 +11,46 @@ from astraflow_wire.messages import Task
 
 
 class GroupSampling:
-    """Of each ``every`` groups in the order of their numbers one, which a hash chooses; with 0 none. ``refills``: what a group deadline
+    """``count`` of each ``block`` groups in the order of their numbers, chosen by a hash. ``refills``: what a group deadline
     cuts off is rolled out again."""
 
-    def __init__(self, every: int, seed: int, *, refills: bool = False) -> None:
-        self.every, self._seed, self._refills = every, seed, refills
-        self._choice = lru_cache(maxsize=256)(self._chosen_of)
+    def __init__(self, count: int, block: int, seed: int, *, refills: bool = False) -> None:
+        self._count, self._block, self._seed, self._refills = count, block, seed, refills
+        self._chosen = lru_cache(maxsize=64)(self._chosen_of)
 
     @classmethod
     def of_run(cls, config: RunConfig) -> GroupSampling:
         """As ``[rollouts] groups_per_step`` says: of the groups that make a batch of the policy with the smallest."""
-        wanted = config.rollouts.groups_per_step
-        if wanted == 0:
-            return cls(0, config.run.seed)
-        refills = config.run.refill_groups
         rows = min(table.batch_sequences for table in config.policies.values())
         groups = max(1, rows // config.run.group_size)
-        return cls(max(1, groups // wanted), config.run.seed, refills=refills)
+        count = min(config.rollouts.groups_per_step, groups)
+        return cls(count, groups, config.run.seed, refills=config.run.refill_groups)
+
+    @property
+    def some(self) -> bool:
+        """Whether any group is stored."""
+        return self._count > 0
 
     def stores(self, number: int) -> bool:
         """Whether the group of this number is stored."""
-        if not self.every or number < 0:
+        if not self._count or number < 0:
             return False
-        block, place = divmod(number, self.every)
-        return self._choice(block) == place
-
-    def stores_task(self, task: str) -> bool:
-        """The same by the name of its task; those of evaluations are not stored."""
-        number = number_of(task)
-        return number is not None and self.stores(number)
+        block, place = divmod(number, self._block)
+        return place in self._chosen(block)
 
     def wants_text(self, task: Task) -> bool:
-        """Whether the text of a task's group is stored. The parts of a group that is refilled belong to several tasks,
-        of which the last decides: they all bring theirs."""
-        if task.eval_set or not self.every:
+        """Whether the text of a task's group is stored; that of evaluations is not. The parts of a group that is refilled
+        belong to several tasks, of which the last decides: they all bring theirs."""
+        number = number_of(task.id)
+        if task.eval_set or number is None:
             return False
-        return self._refills or self.stores_task(task.id)
+        return self.some if self._refills else self.stores(number)
 
-    def _chosen_of(self, block: int) -> int:
-        return xxhash.xxh3_64_intdigest(f"{self._seed}/{block}".encode()) % self.every
+    def _chosen_of(self, block: int) -> frozenset[int]:
+        def key(place: int) -> int:
+            return xxhash.xxh3_64_intdigest(f"{self._seed}/{block}/{place}".encode())
+
+        return frozenset(sorted(range(self._block), key=key)[: self._count])
 
 
 def number_of(task: str) -> int | None:

@@ -24,7 +24,7 @@ class StoredRows:
 
     def prepared(self, batch: Batch, step: int) -> None:
         """A batch has its advantages, after ``step`` updates."""
-        if not self._sampling.every:
+        if not self._sampling.some:
             return
         groups = np.where(batch.group >= 0, batch.group, -1 - batch.group)
         stored = [number for number in np.unique(groups).tolist() if self._sampling.stores(number)]
