@@ -82,6 +82,13 @@ def test_a_server_of_the_model_context_protocol_is_the_world(user: User) -> None
     assert user.left_running() == []
 
 
+def test_tasks_in_a_shell_are_played(user: User) -> None:
+    overrides = ("workflow.most_environments=2", "run.group_size=2")
+    ended = run(user, "harbor.toml", "solver", overrides=overrides)
+    assert "commands 1.000" in ended.text and "finished 1.000" in ended.text
+    assert user.left_running() == []
+
+
 # A table that knows no question is to play worlds of language through the whole services.
 WORLDS = {
     "search_qa": ("prompts={ use = 'invented_facts', people = 20, size = 8 }", "searches"),

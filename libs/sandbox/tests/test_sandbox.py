@@ -263,3 +263,37 @@ def test_a_thousand_programs_leave_nothing(folder: Path) -> None:
         left <= 0 and running <= 6
     )  # of each sandbox: outside, zygote, and a process that waits for a program
     assert not list(living(folder)) and not list(folder.iterdir())
+
+
+def test_files_of_a_workspace_stay_until_its_end_and_processes_do_not() -> None:
+    async def play() -> list[ProgramResult]:
+        runner = WarmRunner(
+            ProgramLimits(cpu_s=1, deadline_s=120),
+            at_once=1,
+            host_programs=True,
+            folders=["/app", "/deep/er"],
+        )
+        found = []
+        for _ in range(2):
+            async with runner.workspace() as workspace:
+                found.append(
+                    await workspace.shell("ls -A; echo a > kept; exec sleep 600 &", "/app")
+                )
+                found.append(await workspace.shell("echo b >> kept; while :; do :; done", "/app"))
+                script = "printf '#!/bin/sh\\necho $A; python3 -c \"print(2)\" >&2' > s; chmod +x s; ./s; cat /app/kept"
+                found.append(await workspace.shell(script, "/deep/er", {"A": "one"}))
+                found.append(await workspace.run("import os; print(sorted(os.listdir()))"))
+        runner.close()
+        return found
+
+    found = asyncio.run(play())
+    for first, spun, last, listed in (found[:4], found[4:]):
+        assert first.stdout == "" and first.succeeded
+        assert spun.ending == "cpu"
+        assert last.stdout == "one\n2\na\nb\n", last
+        assert listed.stdout == "['app', 'deep']\n"
+
+
+def test_a_program_finds_no_shell_unless_it_may() -> None:
+    told = run("import os; print(os.path.exists('/bin/sh'), os.path.exists('/app'))")
+    assert told.stdout == "False False\n"

@@ -17,7 +17,7 @@ import msgspec
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
-from astraflow_contrib_tools.results import shortened
+from astraflow_environments.actions import shortened
 from astraflow_wire.host.parent import end_with
 from astraflow_wire.host.worker_channel import answer_calls, say
 

@@ -22,9 +22,10 @@ from mcp_types import CONNECTION_CLOSED, CallToolResult, TextContent
 from mcp_types import Tool as McpTool
 
 from astraflow_contrib_tools.config import McpConnectionKeys
-from astraflow_contrib_tools.results import ToolError, in_time, shortened
+from astraflow_contrib_tools.results import ToolError, in_time
 from astraflow_contrib_tools.toolbox import Tool
 from astraflow_core.errors import EnvironmentFailed, PreflightError
+from astraflow_environments.actions import shortened
 from astraflow_wire.host.reaped_processes import ReapedProcesses
 from astraflow_wire.host.reaper import VARIABLE
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from astraflow_contrib_tools.config import McpEnvironmentConfig
 from astraflow_contrib_tools.mcp_connection import ConnectionUse, McpConnection
-from astraflow_contrib_tools.results import ToolError, shortened
+from astraflow_contrib_tools.results import ToolError
 from astraflow_contrib_tools.toolbox import ToolAnswer, Toolbox
 from astraflow_core.errors import EnvironmentFailed, PreflightError, PromptError
 from astraflow_core.types import Action, ComponentContext, Observation, Outcome, Prompt
-from astraflow_environments.actions import Messages, said
+from astraflow_environments.actions import Messages, said, shortened
 
 WHO = "environment 'mcp'"
 SEEDS = 2**31

@@ -8,8 +8,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from astraflow_contrib_tools.config import ToolsConfig
-from astraflow_contrib_tools.results import ToolError, shortened
+from astraflow_contrib_tools.results import ToolError
 from astraflow_contrib_tools.toolbox import Tool
+from astraflow_environments.actions import shortened
 from astraflow_sandbox.code_runner import ProgramResult, SandboxFailed
 from astraflow_sandbox.subprocess_runner import Session
 

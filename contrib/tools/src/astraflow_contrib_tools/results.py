@@ -23,11 +23,3 @@ async def in_time(result: Awaitable[T], deadline_s: float) -> T:
         if not late.expired():
             raise
         raise ToolError(f"no result within {deadline_s:g} s") from None
-
-
-def shortened(text: str, most: int) -> str:
-    """The beginning and the end of a text of more than ``most`` characters."""
-    if len(text) <= most:
-        return text
-    head, tail = text[: most - most // 2], text[len(text) - most // 2 :]
-    return f"{head}\n[{len(text) - most} characters are left out]\n{tail}"

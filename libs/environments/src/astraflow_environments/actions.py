@@ -62,3 +62,11 @@ def argument(action: Action, tools: Mapping[str, str]) -> tuple[str, str]:
     if not isinstance(given, str):
         raise ValueError(f"{call.name} needs an argument {wanted!r}, a text.")
     return call.name, given
+
+
+def shortened(text: str, most: int) -> str:
+    """The beginning and the end of a text of more than ``most`` characters."""
+    if len(text) <= most:
+        return text
+    head, tail = text[: most - most // 2], text[len(text) - most // 2 :]
+    return f"{head}\n[{len(text) - most} characters are left out]\n{tail}"

@@ -99,11 +99,15 @@ class GuestProcess:
             raise IsolationRefused(header["refusal"])
         return SandboxReport(tuple(header["active"]), header["missing"])
 
-    async def run(self, program: str, stdin: str = "", *, mode: str = "program") -> ProgramResult:
-        """What became of a program, or of a cell of a session. Nobody else may call meanwhile."""
+    async def run(
+        self, program: str, stdin: str = "", *, mode: str = "program", keeps: bool = False
+    ) -> ProgramResult:
+        """What became of a program, or of a cell of a session. ``keeps``: the files of a program stay for the next one.
+        Nobody else may call meanwhile."""
         source, given = (text.encode("utf-8", "replace") for text in (program, stdin))
         self.used += 1
-        header, body = await self._asked({"mode": mode, "program": len(source)}, source + given)
+        asked = {"mode": mode, "program": len(source), "keeps": keeps}
+        header, body = await self._asked(asked, source + given)
         if header["ending"] == "failed":
             said = body.decode("utf-8", "replace")
             raise Gone(f"the sandbox did not start a program: {said[-500:]}")
@@ -125,6 +129,10 @@ class GuestProcess:
         if self.in_session:
             await self._asked({"mode": "end"})
             self.in_session = False
+
+    async def remove_files(self) -> None:
+        """Remove what programs have kept."""
+        await self._asked({"mode": "end"})
 
     async def _asked(
         self, header: dict[str, Any], body: bytes = b""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict
 from typing import TypeVar
 from weakref import WeakKeyDictionary
@@ -15,6 +15,7 @@ from astraflow_core.errors import PreflightError
 from astraflow_sandbox.code_runner import ProgramLimits, ProgramResult, SandboxFailed
 from astraflow_sandbox.guest_process import Gone, GuestProcess, IsolationRefused, SandboxReport
 from astraflow_sandbox.packages import imports_of
+from astraflow_sandbox.shell import HOST_PROGRAMS, python_of_host, shell_program
 
 T = TypeVar("T")
 LAYERS = frozenset({"namespaces", "files", "landlock", "seccomp", "user", "cgroup"})
@@ -26,7 +27,8 @@ class SubprocessRunner:
     before the program begins). ``isolated``: no network, no file but the program's own folder and the libraries, no view
     of other processes, by the layers that this host has. Without it only the limits hold, and the program has the rights
     of its user. ``without`` leaves layers out of ``LAYERS``, as a host without them would. At most ``at_once`` programs
-    run at a time, by default one for each processor."""
+    run at a time, by default one for each processor. ``host_programs``: programs may start those of the host, and what they
+    write; ``folders`` are absolute names, such as ``/app``, that lead into the program's own folder."""
 
     def __init__(
         self,
@@ -36,6 +38,8 @@ class SubprocessRunner:
         at_once: int | None = None,
         packages: Sequence[str] = (),
         without: Sequence[str] = (),
+        host_programs: bool = False,
+        folders: Sequence[str] = (),
     ) -> None:
         if unknown := set(without) - LAYERS:
             raise ValueError(
@@ -46,7 +50,11 @@ class SubprocessRunner:
             **imports_of(packages),
             "isolated": isolated,
             "without": list(without),
+            "executable": host_programs,
+            "folders": list(folders),
         }
+        if host_programs:
+            self._settings["readable"] += [*HOST_PROGRAMS, *python_of_host()]
         self._at_once = at_once or os.cpu_count() or 1
         # One for each event loop: a semaphore is bound to the first loop that waits on it.
         self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
@@ -120,9 +128,17 @@ class WarmRunner(SubprocessRunner):
         at_once: int | None = None,
         packages: Sequence[str] = (),
         without: Sequence[str] = (),
+        host_programs: bool = False,
+        folders: Sequence[str] = (),
     ) -> None:
         super().__init__(
-            limits, isolated=isolated, at_once=at_once, packages=packages, without=without
+            limits,
+            isolated=isolated,
+            at_once=at_once,
+            packages=packages,
+            without=without,
+            host_programs=host_programs,
+            folders=folders,
         )
         self._idle: list[GuestProcess] = []
         self.close = weakref.finalize(self, end_guests, self._idle)
@@ -155,6 +171,13 @@ class WarmRunner(SubprocessRunner):
             await guest.end_session()
 
     @asynccontextmanager
+    async def workspace(self) -> AsyncIterator[Workspace]:
+        """A folder whose files stay from one program to the next; each program counts for one of ``at_once``."""
+        async with self._guest() as guest:
+            yield Workspace(guest, self._place)
+            await guest.remove_files()
+
+    @asynccontextmanager
     async def _guest(self, new: bool = False) -> AsyncIterator[GuestProcess]:
         """One that is idle, or a new one; it is kept if what is done with it ends well."""
         guest = self._idle.pop() if self._idle and not new else await self._started()
@@ -185,3 +208,24 @@ class Session:
         """What a piece has written; ``code`` of the result is 1 if it raised, and the state stays. One that used up a limit,
         or ended its process, has taken the state with it: the next piece begins anew."""
         return await self._guest.run(code, mode="cell")
+
+
+class Workspace:
+    """A folder and the programs that run in it, one after the other: their files stay, their processes do not."""
+
+    def __init__(
+        self, guest: GuestProcess, place: Callable[[], AbstractAsyncContextManager[object]]
+    ) -> None:
+        self._guest, self._place = guest, place
+
+    async def run(self, program: str, stdin: str = "") -> ProgramResult:
+        """See :class:`~astraflow_sandbox.code_runner.CodeRunner`, but for the files."""
+        async with self._place():
+            return await self._guest.run(program, stdin, keeps=True)
+
+    async def shell(
+        self, command: str, folder: str = ".", variables: Mapping[str, str] | None = None
+    ) -> ProgramResult:
+        """What a command of bash writes, standard error among standard output, from ``folder`` on. The runner has to be
+        one with ``host_programs``."""
+        return await self.run(shell_program(command, folder, variables or {}))

@@ -114,7 +114,7 @@ class IsolationLayers:
         return f"it lacks {' and '.join(lacks)} ({told})" if lacks else ""
 
     def _build_tree(self) -> None:
-        namespaces.build_tree(self._readable, DEVICES)
+        namespaces.build_tree(self._readable, DEVICES, self._settings["folders"])
         try:
             self._proc = kernel.above_standard(namespaces.processes())
         except OSError:
@@ -191,8 +191,16 @@ class IsolationLayers:
             return
         if "files" in self.active:
             namespaces.mount_own_folder(
-                self._settings["disk_mb"], self._user, self._group, not first
+                self._settings["disk_mb"],
+                self._user,
+                self._group,
+                again=not first,
+                executable=self._settings["executable"],
             )
+            for path in self._settings["folders"]:
+                folder = namespaces.OWN_FOLDER + path
+                os.makedirs(folder, 0o700, exist_ok=True)
+                os.chown(folder, self._user, self._group)
         else:
             if not first:
                 shutil.rmtree(self.own_folder)

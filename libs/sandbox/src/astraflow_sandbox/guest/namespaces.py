@@ -33,9 +33,10 @@ def leave() -> None:
     socket.sethostname("sandbox")
 
 
-def build_tree(readable: Sequence[str], devices: Sequence[str]) -> None:
+def build_tree(readable: Sequence[str], devices: Sequence[str], folders: Sequence[str]) -> None:
     """Make a tree of files with ``readable`` and ``devices`` of the host, read-only, the root of this process, in
-    a namespace of its own: the process that removes what is left keeps that of the host."""
+    a namespace of its own: the process that removes what is left keeps that of the host. Each of ``folders``, absolute
+    names such as ``/app``, leads into the own folder of programs."""
     kernel.checked(kernel.libc.unshare(kernel.NEW_NS), "namespaces")
     _mount(None, "/", None, _REC | _PRIVATE)
     base = OWN_FOLDER  # any folder will do: after the pivot the host's shows again below _OLD
@@ -54,6 +55,9 @@ def build_tree(readable: Sequence[str], devices: Sequence[str]) -> None:
             os.close(os.open(path, os.O_CREAT, 0o644))
             _mount(_OLD + path, path, None, _BIND)
     os.makedirs(OWN_FOLDER, exist_ok=True)
+    for path in folders:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.symlink(OWN_FOLDER + path, path)
     _mount(None, _OLD, None, _REC | _PRIVATE)
     kernel.checked(kernel.libc.umount2(_OLD.encode(), _DETACH), "umount")
     os.rmdir(_OLD)
@@ -74,13 +78,17 @@ def processes() -> int:
     return found
 
 
-def mount_own_folder(size_mb: int, user: int, group: int, again: bool = False) -> None:
-    """Give programs an empty folder in memory of at most ``size_mb``; ``again``: in the place of the last one."""
+def mount_own_folder(
+    size_mb: int, user: int, group: int, *, again: bool = False, executable: bool = False
+) -> None:
+    """Give programs an empty folder in memory of at most ``size_mb``; ``again``: in the place of the last one;
+    ``executable``: what they write there can be executed."""
     if again:
         os.chdir("/")
         kernel.checked(kernel.libc.umount2(OWN_FOLDER.encode(), _DETACH), "umount")
     options = f"size={size_mb}m,nr_inodes={size_mb * 256},mode=700,uid={user},gid={group}"
-    _mount("own", OWN_FOLDER, "tmpfs", _NOSUID | _NODEV | _NOEXEC, options)
+    flags = _NOSUID | _NODEV | (0 if executable else _NOEXEC)
+    _mount("own", OWN_FOLDER, "tmpfs", flags, options)
 
 
 def _show(path: str) -> list[str]:

@@ -84,6 +84,7 @@ class Zygote:
         """Run a program or a cell, or end the process of cells."""
         if header["mode"] == "end":
             return self._reply(child, "exited", self._end(child))
+        keeps = header.get("keeps", False)
         child.kept = {child.out: bytearray(), child.err: bytearray()}
         if not self._in_cells and child.channel.recv(1) != program.READY:
             ended = self._end(child)
@@ -96,7 +97,7 @@ class Zygote:
         if ending in ("cell", "raised"):
             return self._reply(child, "cell", (int(ending == "raised"), 0.0))
         waited_s = self._waited(child.pid) if ending == "deadline" else 0.0
-        return self._reply(child, ending, self._end(child), waited_s)
+        return self._reply(child, ending, self._end(child, keeps), waited_s)
 
     def _reply(
         self, child: ForkedProgram, ending: str, ended: tuple[int, float], waited_s: float = 0.0
@@ -186,8 +187,9 @@ class Zygote:
                 before = len(kept)
                 self._read(child, descriptor)
 
-    def _end(self, child: ForkedProgram) -> tuple[int, float]:
-        """Code and processor time of a child that has ended or ends now, with all that it started."""
+    def _end(self, child: ForkedProgram, keeps: bool = False) -> tuple[int, float]:
+        """Code and processor time of a child that has ended or ends now, with all that it started; ``keeps``: its files
+        stay for the next one."""
         signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
         _, status, usage = os.wait4(child.pid, 0)
         used = Used(usage.ru_utime + usage.ru_stime)
@@ -196,5 +198,6 @@ class Zygote:
         code = os.waitstatus_to_exitcode(status)
         child.close()
         self._child, self._in_cells = None, False
-        self._clean()
+        if not keeps:
+            self._clean()
         return code if code >= 0 else 128 - code, used.cpu_s

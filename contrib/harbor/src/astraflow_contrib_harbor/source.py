@@ -1,0 +1,75 @@
+"""The prompt source ``harbor_tasks``."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from astraflow_contrib_harbor.config import HarborTasksConfig
+from astraflow_contrib_harbor.task_folder import HarborTask, read_task
+from astraflow_core.errors import PromptError
+from astraflow_core.types import ComponentContext, Prompt
+from astraflow_environments.tasks import PromptList, is_held_out
+
+log = logging.getLogger("astraflow.harbor")
+_SHOWN = 10
+
+
+class HarborTasks(PromptList):
+    """The task folders of a folder, by name. ``data`` has ``prompt`` (the instruction), ``folder``, ``digest`` of what decides
+    an episode, and how its Dockerfile is read; tests and solution are read where the episode runs."""
+
+    def __init__(self, config: HarborTasksConfig, context: ComponentContext) -> None:
+        root = config.path.expanduser().absolute()
+        folders = _task_folders(root)
+        prompts: list[Prompt] = []
+        refused: list[str] = []
+        for folder in folders:
+            try:
+                task = read_task(folder, config.images, config.run_lines == "skip")
+            except ValueError as error:
+                refused.append(f"{folder}: {error}")
+                continue
+            if config.split == "all" or is_held_out(task.instruction) == (
+                config.split == "held_out"
+            ):
+                prompts.append(_prompt(folder, task, config))
+        if refused and config.unplayable == "refuse":
+            more = f"\n… and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
+            raise PromptError(
+                "\n".join(refused[:_SHOWN])
+                + f"{more}\nunplayable = 'skip' leaves out what cannot be played"
+            )
+        for reason in refused:
+            log.warning("a task is left out: %s", reason)
+        if not prompts:
+            raise PromptError(
+                f"prompt source 'harbor_tasks': of {len(folders)} tasks in {root} none is left in split {config.split!r}, "
+                f"{len(refused)} cannot be played"
+            )
+        super().__init__(prompts[: config.limit])
+
+
+def _task_folders(root: Path) -> list[Path]:
+    if not root.is_dir():
+        raise PromptError(f"prompt source 'harbor_tasks': {root} is not a folder")
+    folders = sorted(path.parent for path in root.glob("*/task.toml"))
+    if not folders:
+        raise PromptError(
+            f"prompt source 'harbor_tasks': {root} has no task; expected folders with instruction.md, task.toml, environment/ "
+            "and tests/"
+        )
+    return folders
+
+
+def _prompt(folder: Path, task: HarborTask, config: HarborTasksConfig) -> Prompt:
+    return Prompt(
+        folder.name,
+        {
+            "prompt": task.instruction,
+            "folder": str(folder),
+            "digest": task.digest,
+            "images": list(config.images),
+            "skip_runs": config.run_lines == "skip",
+        },
+    )

@@ -1,0 +1,2 @@
+#!/bin/bash
+grep -c " ERROR " service.log > answer.txt
