@@ -21,7 +21,7 @@ class TestHousehold(EnvironmentConformance):
         return installed(
             "environment",
             "household",
-            {"turns": 9},
+            {"turns": 9, "demonstrated": "turns"},
             {"turns": 5, "actions": "tools", "demonstration": False},
         )
 
@@ -32,7 +32,7 @@ class TestHousehold(EnvironmentConformance):
     @pytest.fixture
     def acts(self) -> Acts:
         def act(observation: Observation, generator: random.Random) -> Action:
-            listed = str(observation.messages[0]["content"]).rpartition("AVAILABLE ACTIONS: ")[2]
+            listed = str(observation.messages[-1]["content"]).rpartition("AVAILABLE ACTIONS: ")[2]
             command = generator.choice([*listed.split(", "), "fly"])
             if observation.tools:
                 return Action("", (FunctionCall("c", "act", {"command": command}),))

@@ -158,6 +158,17 @@ def test_a_demonstration_is_of_the_same_kind_and_ends_with_the_solution(kind: Ta
     assert "Nothing happens" not in shown
 
 
+def test_a_demonstration_can_be_a_conversation() -> None:
+    (seen,) = play(LEVEL, [], demonstrated="turns")
+    roles = [message["role"] for message in seen.messages]
+    assert roles == ["user", "assistant"] * (len(roles) // 2) + ["user"]
+    assert seen.messages[-1]["content"].startswith("Here is your task. You are in the middle")
+    told = [str(message["content"]) for message in seen.messages]
+    assert "\n".join(told[2:-1]) in demonstration("heat")
+    room = Room(LEVEL)
+    assert room.possible() == told[-1].rpartition("AVAILABLE ACTIONS: ")[2].split(", ")
+
+
 def test_tools_and_plain_replies() -> None:
     def act(command: Any) -> Action:
         return Action("", (FunctionCall("c", "act", {"command": command}),))

@@ -22,6 +22,10 @@ class HouseholdConfig(ConfigModel):
     demonstration: bool = Field(
         True, description="Show a task of the same kind that is solved, before the task."
     )
+    demonstrated: Literal["text", "turns"] = Field(
+        "text",
+        description="The demonstration is a text in the first message, or the turns of a conversation before the task.",
+    )
     show_actions: bool = Field(True, description="List in each turn the actions that are possible.")
 
 

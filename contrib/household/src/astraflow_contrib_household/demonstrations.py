@@ -29,19 +29,26 @@ def solution(room: Room) -> list[str]:
     return commands
 
 
-@cache
 def demonstration(kind: TaskKind) -> str:
     """A whole episode, in the form of the replies that are asked for."""
+    beginning, turns = demonstrated_turns(kind)
+    return "\n".join([beginning, *(line for turn in turns for line in turn)])
+
+
+@cache
+def demonstrated_turns(kind: TaskKind) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """How the episode begins, and its turns: a reply and what comes of it."""
     generator = random.Random(f"demonstration of {kind}")
     level = None
     while level is None:
         level = drawn_level(generator, kind, 6)
     room = Room(level)
-    lines = [room.beginning]
+    beginning, turns = room.beginning, []
     for command in solution(room):
-        lines += [f"THOUGHT: {_thought(command, room)} ACTION: {command}", room.do(command)]
+        reply = f"THOUGHT: {_thought(command, room)} ACTION: {command}"
+        turns.append((reply, room.do(command)))
     assert room.solved, "a solution solves"
-    return "\n".join(lines)
+    return beginning, tuple(turns)
 
 
 def _reach(place: str, opened: set[str]) -> Iterator[str]:

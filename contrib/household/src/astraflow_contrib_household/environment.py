@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 
-from astraflow_contrib_household.config import HouseholdConfig
-from astraflow_contrib_household.demonstrations import demonstration
+from astraflow_contrib_household.config import HouseholdConfig, TaskKind
+from astraflow_contrib_household.demonstrations import demonstrated_turns, demonstration
 from astraflow_contrib_household.room import Room
 from astraflow_core.errors import PromptError
 from astraflow_core.types import Action, ComponentContext, Observation, Outcome, Prompt
-from astraflow_environments.actions import argument, said, tool
+from astraflow_environments.actions import Messages, argument, said, tool
 
 _RULES = {
     "text": "You act in a household to solve a task. You are told what you see, and in each turn you think, and then do one "
@@ -44,11 +44,15 @@ class Household:
                 "'household_tasks' makes them"
             ) from error
         self._left = self._config.turns
-        parts = [_RULES[self._config.actions].format(turns=self._left)]
-        if self._config.demonstration:
-            parts.append(f"Here is an example.\n{demonstration(self._room.level['kind'])}")
-        parts.append(f"Here is your task. {self._room.beginning}")
-        return self._observation(None, "\n\n".join(parts))
+        kind = self._room.level["kind"]
+        rules = _RULES[self._config.actions].format(turns=self._left)
+        asked = f"Here is your task. {self._room.beginning}"
+        if not self._config.demonstration:
+            return self._observation(None, f"{rules}\n\n{asked}")
+        if self._config.demonstrated == "turns":
+            return self._observation(None, asked, _conversation(rules, kind))
+        shown = f"Here is an example.\n{demonstration(kind)}"
+        return self._observation(None, f"{rules}\n\n{shown}\n\n{asked}")
 
     async def step(self, action: Action) -> Observation:
         """Do what a reply says; what means nothing costs a turn as well."""
@@ -79,8 +83,23 @@ class Household:
     def _state(self) -> str:
         return json.dumps([self._room.state, self._left])
 
-    def _observation(self, action: Action | None, text: str) -> Observation:
+    def _observation(self, action: Action | None, text: str, before: Messages = ()) -> Observation:
         if self._config.show_actions:
             text += f"\nAVAILABLE ACTIONS: {', '.join(self._room.possible())}"
         tools = (_ACT,) if self._config.actions == "tools" else ()
-        return Observation(said(action, text), tools=tools, state=self._state)
+        return Observation((*before, *said(action, text)), tools=tools, state=self._state)
+
+
+def _conversation(rules: str, kind: TaskKind) -> Messages:
+    """The instructions, and a solved task as the turns of somebody who follows them."""
+    beginning, turns = demonstrated_turns(kind)
+    messages = [
+        {"role": "user", "content": rules},
+        {"role": "assistant", "content": "OK."},
+        {"role": "user", "content": beginning},
+    ]
+    for number, (reply, told) in enumerate(turns):
+        messages.append({"role": "assistant", "content": reply})
+        if number + 1 < len(turns):
+            messages.append({"role": "user", "content": told})
+    return tuple(messages)
