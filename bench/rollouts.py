@@ -84,8 +84,7 @@ def _again(run: Path, scratch: Path, cpu_s: float) -> dict[str, float]:
     reader = RolloutReader(run)
     groups = [reader.group(name).record for name in reader.group_names]
     updates = list(reader.updates())
-    (model,) = (run / "models").iterdir()
-    tokenizer = FolderTokenizer(model)
+    tokenizer = FolderTokenizer(run / "models" / "solver")
     played = [_played(record) for record in groups]
     began = time.process_time()
     writer = SegmentWriter(scratch, "dataflow", 1 << 30)

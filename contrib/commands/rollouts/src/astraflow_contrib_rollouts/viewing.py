@@ -29,6 +29,7 @@ from astraflow_runtime.telemetry.printable import all_printable, printable
 WIDTH = 160
 """Columns where the output is no terminal."""
 _HEADER = ("group", "#", "step", "outcome", "reward", "tokens", "turns", "version", "prompt", "")
+_SHRINKS = {"prompt", ""}
 _RIGHT = {"#", "step", "reward", "tokens", "turns", "version"}
 
 
@@ -96,13 +97,20 @@ def _span(versions: tuple[int, int]) -> str:
 
 
 def _print_table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
+    # A Text is not read as markup.
+    cells = [[Text(printable(cell).replace("\n", " ")) for cell in row] for row in rows]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in header:
-        right = "right" if name in _RIGHT else "left"
-        table.add_column(name, justify=right, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
-    for row in rows:
-        # A Text is not read as markup.
-        table.add_row(*(Text(printable(cell).replace("\n", " ")) for cell in row))
+    for column, name in enumerate(header):
+        widest = max((row[column].cell_len for row in cells), default=0)
+        table.add_column(
+            name,
+            justify="right" if name in _RIGHT else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            min_width=None if name in _SHRINKS else widest,
+        )
+    for row in cells:
+        table.add_row(*row)
     _console().print(table)
 
 
