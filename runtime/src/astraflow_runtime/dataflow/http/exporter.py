@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from astraflow_wire.policy_status import PolicyStatus
-from astraflow_wire.status import RaasStatus, Status
+from astraflow_wire.status import EvaluationResult, RaasStatus, Status
 
 _POLICY_COUNTERS = ("updates", "replayed", "untrained", "groups_accepted", "tokens_trained")
 _POLICY_GAUGES = (
@@ -76,6 +76,7 @@ class _StatusCollector(Collector):
             pool.add_metric([name], count)
         yield pool
         yield from self._policies(status.policies)
+        yield _evaluation(status.eval.history)
         yield from self._raas(status.raas)
         yield CounterMetricFamily(
             "astraflow_tokens_generated", "Sampled tokens", value=status.tokens_generated
@@ -132,6 +133,19 @@ class _StatusCollector(Collector):
                     metrics.add_metric([raas.name, name], value)
         yield up
         yield metrics
+
+
+def _evaluation(history: list[EvaluationResult]) -> Metric:
+    """avg@k of each policy on each set, of the last evaluation."""
+    found = GaugeMetricFamily(
+        "astraflow_eval", "avg@k of the last evaluation, 0 to 1", labels=["policy", "set"]
+    )
+    for last in history[-1:]:
+        for name, result in last.sets.items():
+            for policy in last.versions:
+                if (avg := result.policies.get(policy, result).avg) is not None:
+                    found.add_metric([policy, name], avg)
+    return found
 
 
 def exporter(status: Callable[[], Status]) -> Callable[[], bytes]:
