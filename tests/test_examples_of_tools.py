@@ -93,6 +93,7 @@ def test_tasks_in_a_shell_are_played(user: User) -> None:
 WORLDS = {
     "search_qa": ("prompts={ use = 'invented_facts', people = 20, size = 8 }", "searches"),
     "shop": ("prompts={ use = 'shop_goals', products = 20, size = 8 }", "bought"),
+    "adventure": ("prompts={ use = 'adventure_levels', rooms = 3, size = 8 }", "score"),
     "household": ("prompts={ use = 'household_tasks', objects = 2, size = 8 }", "moves"),
 }
 

@@ -8,6 +8,9 @@ from pydantic import Field
 
 from astraflow_core.config.models import ConfigModel, PositiveInt
 from astraflow_core.config.or_none import OrNone
+from astraflow_environments.tasks import DrawnTaskKeys
+
+AdventureKind = Literal["coin", "cooking"]
 
 
 class GameConfig(ConfigModel):
@@ -48,3 +51,27 @@ class LevelsConfig(ConfigModel):
     )
     size: OrNone[PositiveInt] = Field(None, description="Levels; 'none': the whole split.")
     seed: Annotated[int, Field(ge=0)] = Field(0, description="Which levels, and in which order.")
+
+
+class AdventureConfig(ConfigModel):
+    """``use = "adventure"``"""
+
+    turns: PositiveInt = Field(50, description="Commands of an episode.")
+    actions: Literal["text", "tools"] = Field(
+        "text", description="A command is the last line of the reply, or a call of the tool act."
+    )
+    show_actions: bool = Field(
+        True, description="List in each turn the commands that are possible."
+    )
+
+
+class AdventureLevelsConfig(DrawnTaskKeys):
+    """``use = "adventure_levels"``"""
+
+    kinds: Annotated[tuple[AdventureKind, ...], Field(min_length=1)] = Field(
+        ("coin", "cooking"), description="Kinds of games, each as often as the others."
+    )
+    rooms: Annotated[int, Field(ge=2, le=16)] = Field(6, description="Rooms of a house.")
+    ingredients: Annotated[int, Field(ge=1, le=6)] = Field(
+        2, description="Ingredients of a meal; two more lie around that it does not need."
+    )

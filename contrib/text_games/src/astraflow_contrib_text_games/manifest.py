@@ -10,7 +10,7 @@ ASTRAFLOW_API = (1, 0)
 
 @hookimpl
 def astraflow_environments() -> list[Component]:
-    """The environments ``key_door`` and ``binary_search``."""
+    """The environments."""
     flags = frozenset({"deterministic", "tools"})
     return [
         Component(
@@ -27,12 +27,19 @@ def astraflow_environments() -> list[Component]:
             summary="a number to find by guesses that are told to be too low or too high",
             capabilities=flags,
         ),
+        Component(
+            name="adventure",
+            target="astraflow_contrib_text_games.adventure:Adventure",
+            config="astraflow_contrib_text_games.config:AdventureConfig",
+            summary="a house in text after TextWorld: find a coin, or cook a meal",
+            capabilities=flags,
+        ),
     ]
 
 
 @hookimpl
 def astraflow_prompt_sources() -> list[Component]:
-    """The prompt source ``game_levels``."""
+    """The prompt sources."""
     return [
         Component(
             name="game_levels",
@@ -40,5 +47,12 @@ def astraflow_prompt_sources() -> list[Component]:
             config="astraflow_contrib_text_games.config:LevelsConfig",
             summary="levels of key_door or binary_search, those of a seed",
             capabilities=frozenset({"generated"}),
-        )
+        ),
+        Component(
+            name="adventure_levels",
+            target="astraflow_contrib_text_games.adventure_levels:AdventureLevels",
+            config="astraflow_contrib_text_games.config:AdventureLevelsConfig",
+            summary="houses of adventure, drawn from a seed",
+            capabilities=frozenset({"generated"}),
+        ),
     ]
