@@ -118,5 +118,5 @@ def test_environments_are_played_beside_the_library_alone(quick: Quick) -> None:
     fields = quick("environments")
     assert fields["leaked_processes"] == 0
     overs = [fields[f"{name}_over_bare"] for name in CASES]
-    assert {"key_door", "sqlite", "gymnasium", "textarena"} < CASES.keys()
+    assert {"key_door", "sqlite", "gymnasium", "textarena", "openenv"} < CASES.keys()
     assert fields["worst_over_bare"] == min(overs) > 0

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+
 from astraflow_core.catalog import Catalog
 from astraflow_core.types import Action, ComponentContext, Observation, Outcome, Prompt, RunInfo
+from bench.support import openenv_stand_in
 
 Script = Sequence[str]
 
@@ -175,6 +178,29 @@ def textarena() -> Case:
     return Case({"use": "textarena", "game": "GuessTheNumber-v0"}, episodes, bare)
 
 
+def openenv() -> Case:
+    """A server of OpenEnv's protocol, on the event loop; bare is one WebSocket, which sends and reads the same messages. The
+    server's CPU time is in both."""
+    url = openenv_stand_in.serve()
+    script = ["7"] * openenv_stand_in.STEPS
+    episodes = [(Prompt(f"seed-{seed}", {"seed": seed}), script) for seed in range(HANDS)]
+
+    async def bare() -> int:
+        steps = 0
+        async with aiohttp.ClientSession() as session, session.ws_connect(f"{url}/ws") as socket:
+            for seed in range(HANDS):
+                await socket.send_json({"type": "reset", "data": {"seed": seed}})
+                await socket.receive_json()
+                for said in script:
+                    steps += 1
+                    await socket.send_json({"type": "step", "data": {"message": said}})
+                    if (await socket.receive_json())["data"]["done"]:
+                        break
+        return steps
+
+    return Case({"use": "openenv", "url": url}, episodes, bare)
+
+
 CASES: Mapping[str, Callable[[], Case]] = {
-    case.__name__: case for case in (key_door, binary_search, sqlite, gymnasium, textarena)
+    case.__name__: case for case in (key_door, binary_search, sqlite, gymnasium, textarena, openenv)
 }

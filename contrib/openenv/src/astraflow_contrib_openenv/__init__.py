@@ -1,0 +1,1 @@
+"""Environments that servers of OpenEnv hold."""

@@ -1,0 +1,117 @@
+"""The keys of the environment and of its seeds."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, model_validator
+
+from astraflow_core.config.models import ConfigModel, Interpreter, PositiveInt, Seconds
+from astraflow_core.config.or_none import OrNone
+from astraflow_environments.tasks import DrawnTaskKeys
+
+PORT = "{port}"
+
+
+class OpenEnvConfig(ConfigModel):
+    """``use = "openenv"``"""
+
+    url: OrNone[str] = Field(
+        None,
+        description="A server that runs, such as 'http://127.0.0.1:8000'; or module, or command.",
+    )
+    module: OrNone[str] = Field(
+        None,
+        description="The app of a server that each RaaS starts, 'package.server.app:app', by uvicorn of `python`.",
+    )
+    command: tuple[str, ...] = Field(
+        (), description="Command of a server that each RaaS starts; '{port}' in it is a free port."
+    )
+    python: OrNone[Interpreter] = Field(
+        None, description="Interpreter of module, a path or 'env:NAME'; 'none': that of the RaaS."
+    )
+    folder: OrNone[Path] = Field(
+        None, description="Where module lies if it is not installed there."
+    )
+    sessions: PositiveInt = Field(
+        1,
+        description="Episodes at once in a server that is started; another one is started for more.",
+    )
+    start_deadline_s: Seconds = Field(
+        120.0, description="Longest that a server may take to answer at /health."
+    )
+    connect_deadline_s: Seconds = Field(10.0, description="Longest that connecting may take.")
+    token_variable: OrNone[str] = Field(
+        None, description="Variable of the environment that has the bearer token for url."
+    )
+    max_message_mb: PositiveInt = Field(16, description="Longest message of a server, in MiB.")
+    reset: dict[str, Any] = Field(
+        {}, description="Data of each reset; data['reset'] of a prompt is added, and its seed."
+    )
+    fields: tuple[str, ...] = Field(
+        (), description="Fields of an observation that are shown; none: all that are not empty."
+    )
+    metrics: tuple[str, ...] = Field(
+        (), description="Fields of observations with numbers that are metrics of the episode."
+    )
+    actions: Literal["text", "json", "tools", "mcp"] = Field(
+        "text",
+        description="An action is the reply, in action_field; a JSON object that the reply has; a call of the tool act, whose "
+        "parameters are the fields of the server's action; or a call of one of its MCP tools.",
+    )
+    action_field: Annotated[str, Field(min_length=1)] = Field(
+        "message", description="Field of the action that the reply is put into."
+    )
+    action_type: Literal["text", "integer"] = Field(
+        "text", description="What that field is; of an integer the last one in the reply counts."
+    )
+    action: dict[str, Any] = Field({}, description="Other fields of each action.")
+    errors: Literal["fail", "tell"] = Field(
+        "fail",
+        description="What an error is that the environment raises in a step: a failure, or something to tell the model, where "
+        "environments answer illegal moves so.",
+    )
+    instructions: OrNone[str] = Field(
+        None, description="How the first message begins; 'none': with the observation."
+    )
+    turns: PositiveInt = Field(50, description="Replies of an episode; it is truncated then.")
+
+    @model_validator(mode="after")
+    def _one_server(self) -> OpenEnvConfig:
+        given = [name for name in ("url", "module", "command") if getattr(self, name)]
+        if len(given) != 1:
+            raise ValueError(
+                f"give one of url, module and command, not {' and '.join(given) or 'none'}"
+            )
+        if self.command and not any(PORT in part for part in self.command):
+            raise ValueError(f"command must say where its port goes: {PORT!r}")
+        if self.url is not None:
+            self._check_url(self.url)
+        return self
+
+    def _check_url(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https", "ws", "wss") or not parts.hostname:
+            raise ValueError(f"url {url!r} is not http://HOST:PORT or https://HOST")
+        if (
+            self.token_variable
+            and parts.scheme in ("http", "ws")
+            and not _is_loopback(parts.hostname)
+        ):
+            raise ValueError("a token is not sent in plain text: url must begin with https://")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class OpenEnvSeedsConfig(DrawnTaskKeys):
+    """``use = "openenv_seeds"``"""
+
+    reset: dict[str, Any] = Field({}, description="Data of the reset, data['reset'].")
