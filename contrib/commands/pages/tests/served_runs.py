@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fastapi import FastAPI
+
 from astraflow_contrib_pages.runs_folder import RunsFolder
 from astraflow_contrib_pages.serving import pages_app, pages_server
 from astraflow_wire.http.browser_sessions import LOGIN, BrowserSessions, Scope
@@ -31,7 +33,7 @@ directory = "/somewhere"
 use = "digits"
 
 [policies.solver]
-model = "/models/tiny"
+model = "{model}"
 batch_sequences = {batch}
 """
 
@@ -55,7 +57,7 @@ def write_run(
     folder = root / name
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(
-        CONFIG.format(name=name, **{"seed": 0, "batch": 32, **config})
+        CONFIG.format(name=name, **{"seed": 0, "batch": 32, "model": "/models/tiny", **config})
     )
     os.utime(folder / "config.toml", (1.7e9, 1.7e9))
     with (folder / "metrics.jsonl").open("w") as file:
@@ -128,9 +130,16 @@ class Pages:
 def serving(
     root: Path, only: str | None = None, clock: Callable[[], float] = time.time
 ) -> Iterator[Pages]:
-    """The pages about a folder, behind their real server, in a thread; ``clock`` is that of logins."""
-    sessions, loop = BrowserSessions("a secret of this test", clock), asyncio.new_event_loop()
-    app = pages_app(RunsFolder(root, only), sessions, ["pages.example"])
+    """The pages about a folder; ``clock`` is that of logins."""
+    sessions = BrowserSessions("a secret of this test", clock)
+    with behind(pages_app(RunsFolder(root, only), sessions, ["pages.example"]), sessions) as pages:
+        yield pages
+
+
+@contextmanager
+def behind(app: FastAPI, sessions: BrowserSessions) -> Iterator[Pages]:
+    """An app behind its real server, in a thread."""
+    loop = asyncio.new_event_loop()
     server = pages_server(app, "127.0.0.1", 0, None, None)
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from served_runs import Pages, serving, step_line, write_run
+from stored_groups import store, tokenizer
 
 from astraflow_contrib_pages.routes import static_files
 from astraflow_contrib_pages.running_run import AUDIT
@@ -111,6 +112,42 @@ def test_what_a_run_has_not_is_said(tmp_path: Path, serve: Serve) -> None:
         answer = pages.ask(f"/ui/api/runs/one/{view}")
         assert answer.status == 404 and "journal" in answer.json["error"]
     assert pages.ask("/ui/api/runs/one/pool").json["status"] == {"live": False}
+
+
+def test_what_was_rolled_out(tmp_path: Path, serve: Serve) -> None:
+    folder = write_run(tmp_path, "one", model=tokenizer(tmp_path / "model"))
+    pages = serve(tmp_path)
+    path = "/ui/api/runs/one/trajectories"
+    assert "no rollouts" in pages.ask(path).json["error"]
+    store(folder)
+    found = pages.ask(path).json
+    assert found["stored"] == 9 and not found["more"] and found["entries"][0]["outcome"] == "failed"
+    steps = pages.ask(f"{path}?filter=step%3E%3D10%20reward%3E0").json["entries"]
+    assert [(each["group"], each["index"], each["step"]) for each in steps] == [
+        ("train-1", 0, 12),
+        ("train-1", 2, 12),
+    ]
+    assert pages.ask(f"{path}?filter=nonsense").status == 400
+    group = pages.ask(f"{path}/train-1?index=2").json
+    assert [each["reward"] for each in group["trajectories"]] == [1, 0, 1, 0]
+    assert group["trajectories"][2]["turns_said"][1]["text"] == "it is 2"
+    (tokens,) = group["tokens"]
+    assert tokens["texts"] == ["what", "is", "it", "\n", "four", "five", "six", "\n"]
+    assert tokens["mask"] == [0, 0, 0, 1, 1, 1, 1, 1] and tokens["versions"] == [
+        -1,
+        -1,
+        -1,
+        3,
+        3,
+        4,
+        4,
+        4,
+    ]
+    assert tokens["logprobs"][5] == pytest.approx(-5 / 7, abs=1e-5)
+    assert tokens["trainer"][5] == pytest.approx(-5 / 7 - 0.05, abs=1e-5)
+    assert tokens["advantages"] == [0, 0, 0, *[0.5] * 5]
+    for wrong in ("train-99", "..%2Fconfig.toml"):
+        assert pages.ask(f"{path}/{wrong}").status == 404
 
 
 # --- whom they let in --------------------------------------------------------------------------

@@ -45,6 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--private-key", metavar="FILE", type=Path, help="its key (PEM), without a password"
     )
     parser.add_argument("--read-only", action="store_true", help="links that may look, but not act")
+    parser.add_argument(
+        "--of",
+        metavar="RUN",
+        help="serve nothing: print a link to the pages that the dataflow of this running run serves, which has "
+        '[plugins] enable = ["pages"]',
+    )
     parser.set_defaults(command=run)
     teach(parser, "pages.md", "ui", "ui /data/runs --port 0 --read-only")
 
@@ -56,6 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
     from astraflow_wire.http.auth import new_token
     from astraflow_wire.http.browser_sessions import BrowserSessions
 
+    if arguments.of is not None:
+        return _print_link(arguments.of, "read" if arguments.read_only else "full")
     if not arguments.runs.is_dir():
         raise UserError(
             f"there is no folder {arguments.runs}; give the one that holds your run directories: astraflow ui RUNS_DIR"
@@ -98,4 +106,16 @@ def run(arguments: argparse.Namespace) -> int:
             await stopped.wait()
 
     asyncio.run(serve())
+    return 0
+
+
+def _print_link(run: str, scope: Scope) -> int:
+    from astraflow_contrib_pages.serving import login_url
+    from astraflow_runtime.cli.running.secrets import running_dataflow
+    from astraflow_wire.http.browser_sessions import BrowserSessions
+
+    url, token = running_dataflow(run, None, None)
+    print_line(
+        f"open {login_url(url, '', BrowserSessions(token), scope)} (works once, within 5 minutes)"
+    )
     return 0

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from astraflow_core.component import Command
+from collections.abc import Iterable
+from typing import Any
+
+from astraflow_core.component import Command, load_attribute
 from astraflow_core.hookspecs import hookimpl
 
 ASTRAFLOW_API = (1, 0)
@@ -19,3 +22,16 @@ def astraflow_commands() -> list[Command]:
             target="astraflow_contrib_pages.command:add_arguments",
         )
     ]
+
+
+@hookimpl
+def astraflow_run_started(run: Any) -> None:
+    """Remember which run this process is of."""
+    load_attribute("astraflow_contrib_pages.in_dataflow:remember")(run)
+
+
+@hookimpl
+def astraflow_routes(service: str) -> Iterable[Any]:
+    """The pages about the run, in its dataflow."""
+    routers: list[Any] = load_attribute("astraflow_contrib_pages.in_dataflow:routers")(service)
+    return routers

@@ -54,10 +54,11 @@ def static_files() -> dict[str, tuple[bytes, str]]:
 
 
 class PageRoutes:
-    """Routes about the runs of ``folder`` for the logins of ``sessions``, or for ``token``."""
+    """Routes about the runs of ``folder`` for the logins of ``sessions``; without them, for those of the service that has
+    these routes, and for its token."""
 
-    def __init__(self, folder: RunsFolder, sessions: BrowserSessions, token: str = "") -> None:
-        self._folder, self._sessions, self._token = folder, sessions, token
+    def __init__(self, folder: RunsFolder, sessions: BrowserSessions | None = None) -> None:
+        self._folder, self._sessions = folder, sessions
         self._running: dict[str, RunningRun] = {}
         self._rollouts: dict[str, StoredRollouts] = {}
         self._static = static_files()
@@ -92,7 +93,16 @@ class PageRoutes:
 
     def _check(self, request: Request) -> BrowserSession:
         guard.own_origin(request)
-        return guard.logged_in(request, self._sessions, self._token)
+        return self._logged_in(request)
+
+    def _logged_in(self, request: Request) -> BrowserSession:
+        return guard.logged_in(request, self._known(request), request.app.state.token)
+
+    def _known(self, request: Request) -> BrowserSessions:
+        found = self._sessions or getattr(request.app.state, "browser_sessions", None)
+        if not isinstance(found, BrowserSessions):
+            raise Refused(403, "a service without a token has no pages; start the run with a token")
+        return found
 
     def _answering(
         self, view: Callable[[Request, BrowserSession], Any]
@@ -110,13 +120,13 @@ class PageRoutes:
     # -- files ------------------------------------------------------------------------------------
 
     async def _login(self, request: Request, key: str = "") -> Response:
-        return guard.login(request, self._sessions, key)
+        return guard.login(request, self._known(request), key)
 
     async def _index(self, request: Request) -> Response:
         return await self._file(request, "index.html")
 
     async def _file(self, request: Request, path: str) -> Response:
-        guard.logged_in(request, self._sessions, self._token)
+        self._logged_in(request)
         if path not in self._static:
             raise Refused(404, "there is no such file")
         content, kind = self._static[path]
@@ -128,8 +138,8 @@ class PageRoutes:
     def _found(self, request: Request) -> RunFolder:
         return self._folder.run(request.path_params["name"])
 
-    def _asked(self, run: RunFolder) -> RunningRun:
-        return self._running.setdefault(run.name, RunningRun(run, self._token))
+    def _asked(self, request: Request, run: RunFolder) -> RunningRun:
+        return self._running.setdefault(run.name, RunningRun(run, request.app.state.token))
 
     def _session(self, request: Request, session: BrowserSession) -> Any:
         ends = session.ends if math.isfinite(session.ends) else None
@@ -182,10 +192,10 @@ class PageRoutes:
         return self._drawn(self._found(request), request)
 
     def _status(self, request: Request, session: BrowserSession) -> Any:
-        return self._asked(self._found(request)).status()
+        return self._asked(request, self._found(request)).status()
 
     def _pool(self, request: Request, session: BrowserSession) -> Any:
-        asked = self._asked(self._found(request))
+        asked = self._asked(request, self._found(request))
         status = asked.status()
         waits = status.get("waits", [])
         if status["live"]:
@@ -194,7 +204,7 @@ class PageRoutes:
 
     def _weights(self, request: Request, session: BrowserSession) -> Any:
         run = self._found(request)
-        status = self._asked(run).status()
+        status = self._asked(request, run).status()
         serving = [
             {"name": raas["name"], "state": raas["state"], "serving": raas["serving"]}
             for raas in status.get("raas", [])
@@ -203,7 +213,7 @@ class PageRoutes:
 
     def _data(self, request: Request, session: BrowserSession) -> Any:
         run = self._found(request)
-        status = self._asked(run).status()
+        status = self._asked(request, run).status()
         return {**journal_views.funnel(run.path), "status": status}
 
     def _plugins(self, request: Request, session: BrowserSession) -> Any:
@@ -231,7 +241,7 @@ class PageRoutes:
     async def _events(self, request: Request, name: str) -> Response:
         session = self._check(request)
         run = self._folder.run(name)
-        asked = self._asked(run)
+        asked = self._asked(request, run)
 
         def look() -> dict[str, Any]:
             state = run.state
@@ -252,7 +262,7 @@ class PageRoutes:
         except msgspec.DecodeError as error:
             raise Refused(400, f"the body is no table of texts: {error}") from error
         run = self._folder.run(name)
-        done = await asyncio.to_thread(self._asked(run).act, action, given, session.name)
+        done = await asyncio.to_thread(self._asked(request, run).act, action, given, session.name)
         return Response(
             msgspec.json.encode(done), media_type="application/json", headers=guard.HEADERS
         )

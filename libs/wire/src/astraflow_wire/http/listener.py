@@ -15,6 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from astraflow_wire.http.auth import authorized
+from astraflow_wire.http.browser_sessions import BrowserSessions
 from astraflow_wire.http.connection_limits import (
     ACCEPT_AGAIN_S,
     HEAD_S,
@@ -43,10 +44,11 @@ class LimitedProtocol(HttpToolsProtocol):
         state: ServerState,
         limits: ConnectionLimits[LimitedProtocol],
         token: str,
+        sessions: BrowserSessions | None = None,
     ) -> None:
         super().__init__(config, state, {})
         self.logger, self.headers = _quiet, []
-        self._limits, self._token = limits, token
+        self._limits, self._token, self._sessions = limits, token, sessions
         self._authenticated = False
         self._status = 400
         # Bytes since the parser last had something whole: a head, a piece of a body, the end of a request.
@@ -85,12 +87,19 @@ class LimitedProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= MOST_PIPELINED:
             raise ValueError("too many requests at once")
         self._unparsed = 0
-        if not self._authenticated and authorized(
-            dict(self.headers).get(b"authorization"), self._token
-        ):
+        if not self._authenticated and self._shows_who_it_is():
             self._authenticated = True
             self._limits.authenticated(self)
         super().on_headers_complete()
+
+    def _shows_who_it_is(self) -> bool:
+        headers = dict(self.headers)
+        if authorized(headers.get(b"authorization"), self._token):
+            return True
+        if self._sessions is None:
+            return False
+        method, (path, _, query) = self.parser.get_method().decode(), self.url.partition(b"?")
+        return self._sessions.admits(method, path.decode("latin-1"), query, headers.get(b"cookie"))
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body, of which nothing is kept for who has not shown the token."""

@@ -26,6 +26,7 @@ from starlette.requests import ClientDisconnect
 
 from astraflow_core.errors import Refused, UserError, WireError
 from astraflow_wire.http.auth import authorized, is_loopback
+from astraflow_wire.http.browser_sessions import BrowserSessions
 from astraflow_wire.http.connection_limits import ConnectionLimits, Limits
 from astraflow_wire.http.listener import LimitedProtocol, Listener
 from astraflow_wire.http.listening import cannot_listen
@@ -62,13 +63,19 @@ def plain_error(scope: Scope, status: int, reason: str) -> dict[str, Any]:
 
 
 class Guard:
-    """ASGI middleware: refuses a request without the run's token (401) or with too large a body (413)."""
+    """ASGI middleware: refuses a request without the run's token (401) or with too large a body (413). Below the path of
+    the pages a browser may show a login of ``sessions`` instead of the token."""
 
     def __init__(
-        self, app: Any, token: str, max_body_bytes: int, error_body: ErrorBody = plain_error
+        self,
+        app: Any,
+        token: str,
+        max_body_bytes: int,
+        error_body: ErrorBody = plain_error,
+        sessions: BrowserSessions | None = None,
     ) -> None:
         self.app, self.token, self.limit = app, token, max_body_bytes
-        self.error_body = error_body
+        self.error_body, self.sessions = error_body, sessions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry point."""
@@ -76,7 +83,12 @@ class Guard:
             await self.app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        if not authorized(headers.get(b"authorization"), self.token):
+        if not authorized(headers.get(b"authorization"), self.token) and not (
+            self.sessions is not None
+            and self.sessions.admits(
+                scope["method"], scope["path"], scope["query_string"], headers.get(b"cookie")
+            )
+        ):
             await self._refuse(401, NO_TOKEN, scope, receive, send)
             return
         length = headers.get(b"content-length")
@@ -127,7 +139,14 @@ def create_app(
     of what is refused before a route sees it."""
     app = FastAPI(title=f"AstraFlow {service}", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.token = token
-    app.add_middleware(Guard, token=token, max_body_bytes=max_body_bytes, error_body=error_body)
+    app.state.browser_sessions = BrowserSessions(token) if token else None
+    app.add_middleware(
+        Guard,
+        token=token,
+        max_body_bytes=max_body_bytes,
+        error_body=error_body,
+        sessions=app.state.browser_sessions,
+    )
 
     @app.exception_handler(Refused)
     async def refused(request: Request, error: Refused) -> Response:
@@ -243,10 +262,11 @@ class _Uvicorn(uvicorn.Server):
         limits: Limits,
         name: str,
         tls: ssl.SSLContext | None,
+        sessions: BrowserSessions | None,
     ) -> None:
         super().__init__(config)
         self.limits: ConnectionLimits[LimitedProtocol] = ConnectionLimits(limits, name)
-        self._token, self._tls = token, tls
+        self._token, self._tls, self._sessions = token, tls, sessions
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept on the one socket."""
@@ -259,7 +279,9 @@ class _Uvicorn(uvicorn.Server):
         self.started = True
 
     def _protocol(self) -> LimitedProtocol:
-        return LimitedProtocol(self.config, self.server_state, self.limits, self._token)
+        return LimitedProtocol(
+            self.config, self.server_state, self.limits, self._token, self._sessions
+        )
 
 
 class Server:
@@ -306,7 +328,12 @@ class Server:
             timeout_graceful_shutdown=STOP_DEADLINE_S,
         )
         self._server = _Uvicorn(
-            config, app.state.token, limits or Limits.of_process(), self.url, tls
+            config,
+            app.state.token,
+            limits or Limits.of_process(),
+            self.url,
+            tls,
+            getattr(app.state, "browser_sessions", None),
         )
         self._task: asyncio.Task[None] | None = None
 

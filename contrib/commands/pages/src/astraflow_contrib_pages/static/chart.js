@@ -4,9 +4,12 @@ import uPlot from "./vendor/uPlot.js";
 import { number } from "./format.js";
 
 const COLOURS = ["--c1", "--c2", "--c3", "--c4", "--c5", "--c6", "--c7", "--c8"];
-const HEIGHT = 200;
+const HEIGHT_REM = 13.4;
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+// A wide screen has larger letters, and so larger charts.
+const rem = () => parseFloat(getComputedStyle(document.documentElement).fontSize);
 
 // Curves have steps of their own: joined, with gaps (undefined) that a line spans.
 const joined = (lines) => uPlot.join(lines.map((line) => [line.x, line.y]));
@@ -19,15 +22,15 @@ function roomy(_, low, high) {
 }
 
 function options(lines, width, theme, range, onZoom) {
-  const axis = { stroke: style("--quiet"), grid: { stroke: style("--line"), width: 1 }, ticks: { stroke: style("--line"), width: 1 }, font: "11px system-ui, sans-serif" };
+  const axis = { stroke: style("--quiet"), grid: { stroke: style("--line"), width: 1 }, ticks: { stroke: style("--line"), width: 1 }, font: `${Math.round(0.74 * rem())}px system-ui, sans-serif` };
   const scale = { x: range ? { time: false, min: range[0], max: range[1] } : { time: false }, y: { range: roomy } };
   return {
     width,
-    height: HEIGHT,
+    height: Math.round(HEIGHT_REM * rem()),
     scales: scale,
     legend: { show: false },
     cursor: { drag: { x: true, y: false }, sync: { key: "steps" } },
-    axes: [{ ...axis, size: 26 }, { ...axis, size: 54, values: (_, splits) => splits.map((v) => number(v)) }],
+    axes: [{ ...axis, size: Math.round(1.8 * rem()) }, { ...axis, size: Math.round(3.7 * rem()), values: (_, splits) => splits.map((v) => number(v)) }],
     series: [{}, ...lines.map((line) => ({
       label: line.label,
       stroke: style(COLOURS[line.colour % COLOURS.length]),
@@ -66,7 +69,7 @@ export function Chart({ title, unit, lines, theme, zoom, onZoom }) {
     plot.current = new uPlot(options(drawn, width, theme, zoom, (range) => zoomed.current?.(range)), joined(drawn), place.current);
     return () => { plot.current.destroy(); plot.current = null; };
   }, [shape, theme, range, width > 0]);
-  useEffect(() => { plot.current?.setSize({ width, height: HEIGHT }); }, [width]);
+  useEffect(() => { plot.current?.setSize({ width, height: Math.round(HEIGHT_REM * rem()) }); }, [width]);
   useEffect(() => { if (plot.current) plot.current.setData(joined(drawn), !zoom); }, [lines]);
 
   const newest = drawn.map((line) => `${line.label} ${number(line.y[line.y.length - 1])} at ${number(line.x[line.x.length - 1])}`);

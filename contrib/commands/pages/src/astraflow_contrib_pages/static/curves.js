@@ -37,9 +37,9 @@ function linesOf(what, run, several, colour) {
   if (what === "waiting") {
     return Object.entries(run.waiting).map(([name, [x, y]], index) => ({ label: joinedName(prefix, name), colour: several ? colour : index, x, y, dash: several && index > 0 })).map(ascending);
   }
-  return policies.flatMap((policy, index) => what.flatMap(([figure, label, dash]) => {
+  return policies.flatMap((policy, index) => what.flatMap(([figure, label, dash], line) => {
     const found = run.policies[policy][figure];
-    return found ? [{ label: joinedName(prefix, shown(policy), label) || policy, colour: several ? colour : index, dash, x: found[0], y: found[1] }] : [];
+    return found ? [{ label: joinedName(prefix, shown(policy), label) || policy, colour: several ? colour : policies.length > 1 ? index : line, dash, x: found[0], y: found[1] }] : [];
   }));
 }
 

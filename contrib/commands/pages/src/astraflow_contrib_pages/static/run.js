@@ -64,11 +64,11 @@ export function Run({ name, theme }) {
     <${Problem} error=${status?.trouble || run.value.error} />
     <${Problem} error=${run.value.damaged ? `${run.value.damaged} lines of metrics.jsonl are damaged and left out.` : ""} />
     <${Now} run=${run.value} status=${status} state=${now} />
-    <${Waits} waits=${status?.waits} />
     <h2>Curves</h2>
     ${curves ? html`<${Curves} runs=${[curves]} theme=${theme} zoom=${zoom} onZoom=${setZoom} others=${others} />` : html`<${Loading} />`}
     <label class="more">another figure <select onChange=${(event) => { if (event.target.value) setOthers([...others, event.target.value]); event.target.value = ""; }}>
-      <option value="">choose…</option>${run.value.figures.filter((figure) => !others.includes(figure)).map((figure) => html`<option value=${figure}>${figure}</option>`)}</select></label>`;
+      <option value="">choose…</option>${run.value.figures.filter((figure) => !others.includes(figure)).map((figure) => html`<option value=${figure}>${figure}</option>`)}</select></label>
+    <${Waits} waits=${status?.waits} />`;
 }
 
 function merged(policies, others) {

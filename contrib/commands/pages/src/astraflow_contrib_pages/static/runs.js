@@ -87,7 +87,7 @@ export function Compare({ names, theme }) {
   if (!value) return error ? html`<${Problem} error=${error} />` : html`<${Loading} />`;
   return html`<h1>Compare ${value.runs.length} runs</h1>
     <${Problem} error=${error} />
-    <section aria-label="configuration differences" class="scroll" tabindex="0"><table>
+    <section aria-label="configuration differences" class="scroll differences" tabindex="0"><table>
       <caption>What their configurations have otherwise</caption>
       <thead><tr><th scope="col">key</th>${value.runs.map((run, index) => html`<th scope="col"><span class=${`swatch s${index + 1}`}></span><a href=${`#/run/${encodeURIComponent(run.name)}`}>${run.name}</a> <${State} state=${run.state} /></th>`)}</tr></thead>
       <tbody>

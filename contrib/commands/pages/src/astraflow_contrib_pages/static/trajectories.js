@@ -71,7 +71,7 @@ function Group({ name, asked }) {
     <div class="title"><h1>${value.group}</h1><span class="quiet">prompt ${value.prompt_id}, ${value.raas}, ${when(value.time_s)}</span>
       <a href=${`#/run/${encodeURIComponent(name)}/explain?${query({ group: value.group })}`}>its life</a></div>
     <${Problem} error=${error} />
-    <p class="chips">${value.verdicts.map((one) => html`<span class="chip">${one.policy}: ${one.reason ? `refused by ${one.by || "the dataflow"}: ${one.reason}` : `kept ${one.kept ?? 0}`}</span>`)}</p>
+    <p class="chips">${value.verdicts.map((one) => html`<span class="chip">${one.policy}: ${one.reason ? `refused by ${one.by || "the dataflow"}: ${one.reason}` : `kept ${one.kept ?? 0} rows`}</span>`)}</p>
     <details><summary>prompt data</summary><pre>${shown(value.prompt_data)}</pre></details>
     <div class="bar" role="group" aria-label="trajectories of the group">${value.trajectories.map((one) => html`<button type="button" aria-pressed=${one.index === index} onClick=${() => choose(one.index)}>#${one.index} <b>${number(one.reward, 3)}</b></button>`)}
       <label><input type="checkbox" checked=${all} onChange=${(event) => setAll(event.target.checked)} /> side by side</label></div>
