@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.backend, pytest.mark.timeout(300)]
 HOSTILE = "<img src=x onerror=document.title='broken'><script>document.title='broken'</script>"
 EVALUATED = f"""{TABLE_RUN}
 [eval]
-every = 2
+every = 10
 sets.held_out = {{ use = "digits", digits = 2, size = 8, split = "held_out" }}
 """
 TABS = (

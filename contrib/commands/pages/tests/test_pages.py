@@ -118,7 +118,7 @@ def test_what_was_rolled_out(tmp_path: Path, serve: Serve) -> None:
     folder = write_run(tmp_path, "one", model=tokenizer(tmp_path / "model"))
     pages = serve(tmp_path)
     path = "/ui/api/runs/one/trajectories"
-    assert "no rollouts" in pages.ask(path).json["error"]
+    assert "no rollouts" in pages.ask(path).json["said"]
     store(folder)
     found = pages.ask(path).json
     assert found["stored"] == 9 and not found["more"] and found["entries"][0]["outcome"] == "failed"

@@ -48,9 +48,12 @@ class StoredRollouts:
         return self._reader
 
     def listed(self, where: str) -> dict[str, Any]:
-        """The newest that fit a filter; ``Refused`` (400) if that is wrong, (404) without rollouts."""
+        """The newest that fit a filter; ``Refused`` (400) if that is wrong. ``said``: why there are no rollouts."""
         with self._lock:
-            reader = self._read_by(404, self._opened)
+            try:
+                reader = self._opened()
+            except AstraFlowError as error:
+                return {"stored": 0, "dropped": 0, "more": False, "entries": [], "said": str(error)}
             found = self._read_by(
                 400, lambda: list(islice(reader.entries(where, newest_first=True), MOST_LISTED + 1))
             )

@@ -45,7 +45,7 @@ function List({ name, asked }) {
     <${Problem} error=${error} />
     ${value ? html`<p class="quiet" role="status">${number(value.entries.length)}${value.more ? " newest" : ""} of ${number(value.stored)} that are stored${value.dropped ? `; ${value.dropped} records were dropped` : ""}</p>
       ${value.entries.length ? html`<${VirtualList} label="trajectories" length=${value.entries.length} height=${ROW} header=${header} row=${(index) => html`<${Row} key=${index} run=${name} entry=${value.entries[index]} />`} />`
-      : html`<${Empty}>No stored trajectory fits.<//>`}` : error ? null : html`<${Loading} />`}`;
+      : html`<${Empty}>${value.said ?? "No stored trajectory fits."}<//>`}` : error ? null : html`<${Loading} />`}`;
 }
 
 const Turn = ({ turn }) => html`<li class=${`turn turn-${turn.role}`}><span class="role">${turn.role}${turn.role === "assistant" ? html` <span class="quiet">${turn.policy}</span>` : null}</span>
