@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 from astraflow_core.component import Command, load_attribute
 from astraflow_core.hookspecs import hookimpl
 
@@ -25,13 +22,13 @@ def astraflow_commands() -> list[Command]:
 
 
 @hookimpl
-def astraflow_run_started(run: Any) -> None:
+def astraflow_run_started(run: object) -> None:
     """Remember which run this process is of."""
     load_attribute("astraflow_contrib_pages.in_dataflow:remember")(run)
 
 
 @hookimpl
-def astraflow_routes(service: str) -> Iterable[Any]:
+def astraflow_routes(service: str) -> list[object]:
     """The pages about the run, in its dataflow."""
-    routers: list[Any] = load_attribute("astraflow_contrib_pages.in_dataflow:routers")(service)
+    routers: list[object] = load_attribute("astraflow_contrib_pages.in_dataflow:routers")(service)
     return routers
