@@ -248,6 +248,20 @@ def test_a_reward_that_is_none_fails_the_episode(folder: Path, written: str) -> 
     assert failed.value.kind == "tests"
 
 
+def test_an_episode_that_was_left_in_a_command_leaves_nothing_to_the_next(folder: Path) -> None:
+    async def play(environment: HarborEnvironment) -> Observation:
+        (prompt,) = prompts(folder)
+        await environment.reset(prompt, 1)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await environment.step(bash("echo 7 > answer.txt; sleep 600"))
+        await environment.reset(prompt, 1)
+        return await environment.step(bash("ls"))
+
+    listed = with_environment(folder, play, sandbox={"deadline_s": 60})
+    assert text(listed) == "service.log"
+
+
 def test_a_folder_that_has_changed_is_named(folder: Path) -> None:
     (prompt,) = prompts(folder)
     (folder / "tests" / "test.sh").write_text("true")

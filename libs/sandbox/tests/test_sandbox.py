@@ -265,6 +265,27 @@ def test_a_thousand_programs_leave_nothing(folder: Path) -> None:
     assert not list(living(folder)) and not list(folder.iterdir())
 
 
+def test_a_program_that_was_left_in_its_middle_answers_no_other(folder: Path) -> None:
+    async def play() -> list[str]:
+        runner, found = WarmRunner(GENEROUS, at_once=1), []
+        for lasts in ("600", "0.2"):
+            async with runner.workspace() as workspace:
+                program = f"import time; print('late', flush=True); time.sleep({lasts})"
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.1):
+                        await workspace.run(program)
+                await asyncio.sleep(0.5)
+                with pytest.raises(SandboxFailed, match="in the middle of a call"):
+                    await workspace.run("print(1)")
+            found.append((await runner.run("print('next')")).stdout)
+        runner.close()
+        return found
+
+    assert asyncio.run(play()) == ["next\n", "next\n"]
+    wait_for(folder, some=False)
+
+
+@pytest.mark.slow
 def test_files_of_a_workspace_stay_until_its_end_and_processes_do_not() -> None:
     async def play() -> list[ProgramResult]:
         runner = WarmRunner(

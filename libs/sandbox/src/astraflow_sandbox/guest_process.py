@@ -49,13 +49,15 @@ class SandboxReport:
 
 
 class GuestProcess:
-    """One sandboxed interpreter, which runs one program at a time."""
+    """One sandboxed interpreter, which runs one program at a time. It is not ``usable`` any more when a call of it was left
+    in its middle, or failed: its answer may still come."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         """Start it, and wait until it is confined: blocks. :class:`IsolationRefused`, :class:`Gone`."""
         ours, theirs = socket.socketpair()
         self._socket, self._settings = ours, settings
         self.used, self.in_session = 0, False
+        self.usable = True
         self._waiting = threading.Lock()
         settings = {**settings, "folder": tempfile.gettempdir()}
         # Without user site, script folder and environment; hashes are the same in each, and so is what a program does.
@@ -126,18 +128,22 @@ class GuestProcess:
 
     async def end_session(self) -> None:
         """End the process of the cells, and all it has started."""
-        if self.in_session:
+        if self.in_session and self.usable:
             await self._asked({"mode": "end"})
             self.in_session = False
 
     async def remove_files(self) -> None:
-        """Remove what programs have kept."""
-        await self._asked({"mode": "end"})
+        """Remove what programs have kept; a process that is not usable takes it with it."""
+        if self.usable:
+            await self._asked({"mode": "end"})
 
     async def _asked(
         self, header: dict[str, Any], body: bytes = b""
     ) -> tuple[dict[str, Any], bytes]:
         loop = asyncio.get_running_loop()
+        if not self.usable:
+            raise Gone("the sandbox was left in the middle of a call")
+        self.usable = False
         try:
             async with asyncio.timeout(self._settings["deadline_s"] + GRACE_S):
                 await loop.sock_sendall(self._socket, frames.pack(header, body))
@@ -145,7 +151,9 @@ class GuestProcess:
                 if sizes[0] > MOST_HEADER_BYTES or sizes[1] > 2 * self._settings["output_bytes"]:
                     raise Gone(f"the sandbox answered {sizes} bytes, more than it may")
                 text = await self._exactly(loop, sizes[0])
-                return json.loads(text), await self._exactly(loop, sizes[1])
+                found = json.loads(text), await self._exactly(loop, sizes[1])
+                self.usable = True
+                return found
         except TimeoutError as error:
             raise Gone("the sandbox did not answer") from error
         except OSError as error:

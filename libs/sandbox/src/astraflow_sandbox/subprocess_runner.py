@@ -186,7 +186,7 @@ class WarmRunner(SubprocessRunner):
         except BaseException:
             await _finished(guest.end)
             raise
-        if len(self._idle) < self._at_once:
+        if guest.usable and len(self._idle) < self._at_once:
             self._idle.append(guest)
         else:
             await _finished(guest.end)
