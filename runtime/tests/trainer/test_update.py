@@ -179,3 +179,50 @@ def test_needs_that_a_trainer_lacks_are_refused_by_name() -> None:
     with pytest.raises(PreflightError, match="needs magic, which are unknown"):
         check_needs(Algorithm("magic"), "loss", "t", frozenset())  # type: ignore[arg-type]
     check_needs(Algorithm("current"), "loss", "t", frozenset({"proximal"}))  # type: ignore[arg-type]
+
+
+class Listener:
+    """Notes what it is told."""
+
+    def __init__(self, wanted: bool = True) -> None:
+        self.wanted, self.told = wanted, list[tuple[Batch, int]]()
+
+    def wants(self, batch: Batch) -> bool:
+        return self.wanted
+
+    def trained(self, batch: Batch, step: int) -> None:
+        self.told.append((batch, step))
+
+
+def stepping(parts: int, listener: Listener, *needs: str) -> Trainer:
+    """A trainer whose first step has computed -3 at each token, after an update that a listener hears of."""
+    trainer, algorithm = Trainer(), Algorithm(*needs)
+    trainer.step_logprobs = lambda: np.full(len(trainer.parts[0].tokens), -3, np.float32)  # type: ignore[attr-defined]
+    trainer.proximal_in_step = algorithm.proximal_in_loss = True  # type: ignore[attr-defined]
+    update(make_batch(), trainer, algorithm, parts=parts, seed=0, step=7, listener=listener)  # type: ignore[arg-type]
+    return trainer
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_listener_gets_the_log_probs_of_the_first_step_beside_those_of_a_pass(parts: int) -> None:
+    listener = Listener()
+    trainer = stepping(parts, listener, "proximal")
+    ((batch, step),) = listener.told
+    assert step == 7 and batch.advantages is not None and batch.proximal is not None
+    first = np.isin(batch.row_of_token, mini_batch_rows(batch, parts, 0)[0])
+    assert batch.proximal.tolist() == np.where(first, -3, -2).tolist()
+    # The loss of no mini-batch saw any of it.
+    assert trainer.parts[0].proximal is None
+    assert all(
+        part.proximal is not None and (part.proximal == -2).all() for part in trainer.parts[1:]
+    )
+
+
+def test_log_probs_of_other_weights_are_not_told() -> None:
+    one, several, nobody = Listener(), Listener(), Listener(wanted=False)
+    stepping(1, one)
+    stepping(2, several)
+    stepping(1, nobody)
+    assert one.told[0][0].proximal is not None and (one.told[0][0].proximal == -3).all()
+    assert several.told[0][0].proximal is None
+    assert nobody.told == []

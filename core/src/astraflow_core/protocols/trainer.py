@@ -48,7 +48,8 @@ class Trainer(Protocol):
         not asked for them before the first mini-batch of an update, if the algorithm reads them in its loss only.
         ``step`` counts the updates of the run (for the algorithm's schedules). Returns metrics, at least
         ``loss``, ``grad_norm`` (before clipping), ``lr``, ``tokens`` and the algorithm's. Raises
-        :class:`astraflow_core.errors.NonFiniteLoss` before the optimizer changes anything.
+        :class:`astraflow_core.errors.NonFiniteLoss` before the optimizer changes anything. A trainer may have a method
+        ``step_logprobs()``: the log-probs that the last step computed, float32 ``[N]``, 0 where not trained.
         """
 
     def export(self) -> Iterator[ExportedTensor]:

@@ -50,6 +50,15 @@ class Tally:
     seconds: dict[str, float] = field(default_factory=dict)
     tokens: int = 0
     computed: int = 0
+    logprobs: list[tuple[npt.NDArray[np.int64], torch.Tensor]] = field(default_factory=list)
+    """Of each micro-batch the positions in the batch and the log-probs there, on the device."""
+
+    def logprobs_of(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """The log-probs of all micro-batches: float32 ``[N]``, 0 at tokens that were not trained."""
+        found = np.zeros(len(batch.tokens), np.float32)
+        for positions, values in self.logprobs:
+            found[positions] = values.float().cpu().numpy()
+        return found
 
     def add(self, name: str, value: torch.Tensor) -> None:
         """Add a scalar to the sum called ``name``."""
@@ -123,6 +132,7 @@ def forward(
         tally.add(name, value)
     tally.add(_SURPRISE, -predicted.logprobs.detach().sum())
     tally.add("loss", total)
+    tally.logprobs.append((micro.positions, predicted.logprobs.detach()))
     tally.tokens += micro.tokens
     tally.computed += micro.computed
     return total, predicted

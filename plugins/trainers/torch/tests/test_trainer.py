@@ -112,6 +112,18 @@ def test_a_step_does_not_depend_on_micro_batches(build: Build, folder: Path) -> 
         np.testing.assert_allclose(weights, outcomes[0][2], atol=2e-5)
 
 
+def test_the_log_probs_of_a_step_are_those_of_a_pass_before_it(build: Build, folder: Path) -> None:
+    trainer, algorithm = build(folder, micro_batch_tokens=16), Surrogate()
+    assert trainer.step_logprobs() is None
+    batch = prepared(make_batch(), algorithm, trainer)
+    before = hf_logprobs(folder, batch)
+    trainer.step(batch, algorithm, 0)
+    found = trainer.step_logprobs()
+    assert found is not None
+    np.testing.assert_allclose(found[batch.loss_mask], before[batch.loss_mask], atol=1e-5)
+    assert not found[~batch.loss_mask].any()
+
+
 def test_metrics_of_a_step(build: Build, folder: Path) -> None:
     trainer, algorithm = build(folder, micro_batch_tokens=40), Surrogate()
     batch = prepared(make_batch(), algorithm, trainer)

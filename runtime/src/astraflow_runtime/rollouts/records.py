@@ -178,8 +178,8 @@ class TrainedRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def trainer_logprobs(self) -> npt.NDArray[np.float32] | None:
-        """Log-probs of the trainer in nats at the start of the update, float32 ``[T]``; ``None`` if the algorithm asked
-        for none."""
+        """Log-probs of the trainer in nats at the start of the update, float32 ``[T]``, at trained tokens at least;
+        ``None`` if nothing has computed them."""
         return _floats(self.raw_trainer_logprobs)
 
     @property

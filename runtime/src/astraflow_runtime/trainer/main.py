@@ -77,7 +77,7 @@ def _lead(
             publisher,
         )
     stored = StoredRows(config, built.run.directory, policy)
-    operations.prepared = stored.prepared
+    operations.listener = stored
     built.hooks.run_started(built.run)
     service = TrainerService(
         config,

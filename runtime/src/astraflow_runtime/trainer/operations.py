@@ -15,7 +15,7 @@ from astraflow_core.protocols.trainer import ExportsShards, SavesLater, Sleeps, 
 from astraflow_core.protocols.transport import ShardPublisher
 from astraflow_core.types import Batch, ExportedTensor, Manifest
 from astraflow_runtime.trainer.updates.probe import probe
-from astraflow_runtime.trainer.updates.update import update
+from astraflow_runtime.trainer.updates.update import UpdateListener, update
 from astraflow_wire.host.process import freeze_gc_after_startup
 from astraflow_wire.messages import Probe
 
@@ -28,8 +28,8 @@ class Operations:
     trainer has the capability ``async_save``. ``shards``: where this rank publishes its own blocks, if it does.
     ``sleeps``: the trainer has the capability ``sleep``."""
 
-    prepared: Callable[[Batch, int], None] = staticmethod(lambda batch, step: None)
-    """Told each batch once it has its advantages, and how many updates precede its own."""
+    listener: UpdateListener | None = None
+    """Told of each update."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Operations:
             parts=self._table.mini_batches,
             seed=self._run.seed,
             step=step,
-            prepared=self.prepared,
+            listener=self.listener,
         )
 
     def probe(self, batch: Batch) -> Probe:
@@ -148,3 +148,7 @@ class _Agreed:
 
     def step(self, batch: Batch, algorithm: Algorithm, step: int) -> dict[str, float]:
         return self._trainer.step(batch, algorithm, step)
+
+    def step_logprobs(self) -> Floats | None:
+        own: Floats | None = getattr(self._trainer, "step_logprobs", lambda: None)()
+        return own

@@ -64,6 +64,7 @@ class TorchTrainer:
         self._total_steps = 0
         self._reference: CausalLM | None = None
         self._critic = False
+        self._last: tuple[Tally, Batch] | None = None
         self.weights_kind = "adapter" if config.lora_rank else "full"
 
     def setup(self, model: Path, total_steps: int, needs: frozenset[str]) -> None:
@@ -162,6 +163,7 @@ class TorchTrainer:
                     optimizer.step()
             self._zero_grad()
         self._steps += 1
+        self._last = (tally, batch)
         return {
             "loss": 0.0,
             **step_metrics(sums, batch),
@@ -173,6 +175,13 @@ class TorchTrainer:
             "peak_memory_gb": peak_memory_gb(self._model.device),
             **tally.seconds,
         }
+
+    def step_logprobs(self) -> npt.NDArray[np.float32] | None:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`."""
+        if self._last is None:
+            return None
+        tally, batch = self._last
+        return tally.logprobs_of(batch)
 
     def export(self) -> Iterator[ExportedTensor]:
         """See :class:`astraflow_core.protocols.trainer.Trainer`."""

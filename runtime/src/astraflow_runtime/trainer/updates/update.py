@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, Protocol
 
@@ -36,6 +36,7 @@ def check_needs(
 
 
 Rows = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
 
 
 class Computing(Protocol):
@@ -51,6 +52,17 @@ class Computing(Protocol):
 
     def step(self, batch: Batch, algorithm: Algorithm, step: int) -> dict[str, float]:
         """One optimizer step."""
+
+
+class UpdateListener(Protocol):
+    """Hears of updates."""
+
+    def wants(self, batch: Batch) -> bool:
+        """Whether it is to be told of the update that is made from a batch."""
+
+    def trained(self, batch: Batch, step: int) -> None:
+        """The update was made, after ``step`` others. The batch has its advantages and, as far as they were computed, the
+        log-probs of reference and proximal policy."""
 
 
 def prepare(batch: Batch, trainer: Computing, algorithm: Algorithm, proximal: bool = True) -> Batch:
@@ -144,14 +156,14 @@ def update(
     parts: int,
     seed: int,
     step: int,
-    prepared: Callable[[Batch, int], None] = lambda batch, step: None,
+    listener: UpdateListener | None = None,
 ) -> dict[str, float]:
     """Train on one batch; the metrics are means over its mini-batches, seconds and tokens their sums, peaks the
-    highest. ``prepared`` is told the batch once it has its advantages, and ``step``."""
+    highest. ``listener`` is told of the update when it is made."""
     started = time.monotonic()
     spares = spares_proximal(trainer, algorithm)
     batch = prepare(batch, trainer, algorithm, proximal=not spares)
-    prepared(batch, step)
+    told = batch if listener is not None and listener.wants(batch) else None
     cuts = mini_batch_rows(batch, parts, seed)
     if spares:
         batch = spared_proximal(batch, trainer, algorithm, cuts)
@@ -171,10 +183,31 @@ def update(
         part = replace(part, weights=weights)
         for name, value in effective_sizes(trainer.step(part, algorithm, step)).items():
             collected.setdefault(name, []).append(value)
+        if told is not None and index == 0:
+            told = _with_logprobs(told, batch.proximal, trainer, cuts)
+    if listener is not None and told is not None:
+        listener.trained(told, step)
     metrics = {name: _of_all(name, values) for name, values in collected.items()}
     metrics["prepare_s"] = ready - started
     metrics["update_s"] = time.monotonic() - started
     return metrics
+
+
+def _with_logprobs(
+    batch: Batch, proximal: Floats | None, trainer: Computing, cuts: Sequence[Rows]
+) -> Batch:
+    """The batch with log-probs of the weights at the start of the update, if there are any: ``proximal`` ones, and those
+    that the first step, which has just been made, computed itself."""
+    if batch.proximal is not None:
+        return batch
+    own: Floats | None = getattr(trainer, "step_logprobs", lambda: None)()
+    if own is None or (proximal is None and len(cuts) > 1):
+        return batch
+    if proximal is None:
+        return replace(batch, proximal=own)
+    filled = proximal.copy()
+    filled[np.isin(batch.row_of_token, cuts[0])] = own
+    return replace(batch, proximal=filled)
 
 
 def _of_all(name: str, values: Sequence[float]) -> float:
