@@ -16,7 +16,11 @@ from typing import Any
 import pytest
 from play import HERE, all_end, call, one, played, runs, workflow
 
+from astraflow_contrib_tools.config import McpEnvironmentConfig
+from astraflow_contrib_tools.mcp_environment import McpEnvironment
 from astraflow_core.errors import EnvironmentFailed, PreflightError
+from astraflow_core.types import Action, FunctionCall, Observation, Prompt
+from astraflow_testing.conformance.subject import context
 
 pytestmark = pytest.mark.slow
 
@@ -91,6 +95,27 @@ def test_a_server_over_http(url: str, shared: bool) -> None:
     assert "<tool_response>\n42\n" in text and "no such page" in text
     assert "there is no tool 'counted'; there are multiply, broken" in text
     assert trajectory.metrics["tool_calls"] == 1 and trajectory.metrics["tool_errors"] == 2
+
+
+def test_a_server_over_http_is_a_world(url: str) -> None:
+    keys = {"server": {"url": url}, "score": "multiply", "tool_deadline_s": 3, "turns": 3}
+
+    async def play() -> tuple[Observation, ...]:
+        world = McpEnvironment(McpEnvironmentConfig(**keys), context("raas", Path("r")))
+        prompt = Prompt("one", {"prompt": "Count.", "arguments": {"a": 6, "b": 7}})
+        try:
+            first = await world.reset(prompt, 1)
+            told = await world.step(Action("", (FunctionCall("1", "counted", {}),)))
+            late = await world.step(Action("", (FunctionCall("2", "never", {"pid": "/dev/null"}),)))
+            return first, told, late, await world.step(Action("done"))
+        finally:
+            await world.close()
+
+    first, told, late, over = asyncio.run(play())
+    assert "multiply" not in {tool["function"]["name"] for tool in first.tools}
+    assert told.messages[0]["content"].startswith("number ")
+    assert late.messages[0]["content"] == "error: no result within 3 s" and late.outcome is None
+    assert over.reward == 42.0 and over.metrics == {"tool_calls": 1.0, "tool_errors": 1.0}
 
 
 @pytest.mark.parametrize("over", ["stdio", "http"])
