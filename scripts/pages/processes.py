@@ -105,7 +105,7 @@ def _protocol() -> str:
     return page(
         "### Dataflow",
         _endpoints(dataflow),
-        "What only some of them refuse:",
+        "Errors of individual endpoints:",
         table(
             ("", "status", "when"),
             [

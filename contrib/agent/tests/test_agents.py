@@ -290,8 +290,11 @@ def test_a_service_plays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
-        ({"folder": "nodir"}, "workflow.folder is 'nodir', which is no folder here"),
-        ({"python": "/nope/python"}, "workflow.python is '/nope/python', which is no program here"),
+        ({"folder": "nodir"}, "workflow.folder is 'nodir', which is not a folder here"),
+        (
+            {"python": "/nope/python"},
+            "workflow.python is '/nope/python', which is not a program here",
+        ),
         ({"python": "bin/python"}, "workflow.python is 'bin/python'"),
     ],
 )

@@ -50,7 +50,7 @@ def test_what_is_no_object_is_warned_of_once(caplog: pytest.LogCaptureFixture) -
         assert reader.of_output(said) is None
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert "agent a: the last line of its output, 'reward: one', is no result; expected {" in (
+    assert "agent a: the last line of its output, 'reward: one', is not a result; expected {" in (
         record.getMessage()
     )
 
@@ -66,4 +66,4 @@ def test_a_reply_may_have_many_lines(caplog: pytest.LogCaptureFixture) -> None:
     assert reader.of_reply(b" ") is None
     assert not caplog.records
     assert reader.of_reply(b"done") is None
-    assert "agent a: its reply, 'done', is no result" in caplog.text
+    assert "agent a: its reply, 'done', is not a result" in caplog.text

@@ -144,8 +144,8 @@ async def test_what_goes_wrong_is_a_failure_with_a_kind(
         ("exit 3", "crashed", "its worker process ended with exit code 3"),
         ("crash", "crashed", "its worker process was killed by SIGSEGV"),
         ("allocate 4000000000", "memory", "has no memory left"),
-        ("object", "malformed", "gave what is not like JSON"),
-        ("large 20000000", "malformed", "gave an observation of 2000"),
+        ("object", "malformed", "returned a value that is not JSON"),
+        ("large 20000000", "malformed", "returned an observation of 2000"),
     ],
 )
 @in_a_loop

@@ -83,7 +83,7 @@ def test_a_certificate_that_cannot_be_used_is_named(
 
 @pytest.mark.parametrize("bind", ["0.0.0.0", "::", "10.0.0.1", "gpu-7"])
 def test_plain_text_beyond_loopback_takes_a_word(bind: str) -> None:
-    with pytest.raises(UserError, match="would travel in clear text: give certificate and"):
+    with pytest.raises(UserError, match="would be sent in clear text: set certificate and"):
         Listening(bind)
     assert Listening(bind, allow_plain_text=True).tls() is None
 

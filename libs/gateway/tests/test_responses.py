@@ -257,8 +257,8 @@ def test_what_the_tokenizer_cannot_encode_is_named_by_its_field(
     async def play(agent: Agent) -> None:
         tool = {"type": "function", "name": "add", "parameters": {}}
         for body, param, says in (
-            ({"input": "ünï"}, "input", "write the messages with characters that it has, or take"),
-            ({"input": "x", "tools": [tool]}, "tools", "cannot be told of tools; send none, or"),
+            ({"input": "ünï"}, "input", "write the messages with characters that it has, or use"),
+            ({"input": "x", "tools": [tool]}, "tools", "does not support tools; send none, or"),
         ):
             status, error = await refused(agent, body)
             assert (status, error["param"]) == (400, param), error

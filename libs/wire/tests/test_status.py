@@ -42,7 +42,7 @@ def test_a_malformed_status_is_refused_by_field(told, where):
     with pytest.raises(WireError) as caught:
         read_status(told)
     assert where in str(caught.value)
-    assert str(caught.value).startswith("what the dataflow answers to GET /v1/status is malformed")
+    assert str(caught.value).startswith("the reply of the dataflow to GET /v1/status is malformed")
     with pytest.raises(WireError, match="GET /v1/waits is malformed"):
         read_waits({"who": "r0"})
 

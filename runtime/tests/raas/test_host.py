@@ -161,7 +161,7 @@ def test_a_host_ends_with_its_engine_and_what_was_under_way_can_be_retried(make_
                 await asyncio.wait_for(lost, 10)
         ended = await asyncio.wait_for(life, 10)
         assert ended.startswith("ended with exit code 1 after printing ")
-        assert "the engine is lost: its backend is lost" in ended
+        assert "the engine failed: its backend is lost" in ended
 
     hosted(make_config(engine={"token_s": 0.05}), tmp_path, scenario)
 

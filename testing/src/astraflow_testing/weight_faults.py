@@ -260,7 +260,7 @@ class WeightFaults:
         if "receiver" in self.stored_by:
             world.receiver.ask("room", size=1 << 20)
             answer = world.receiver.fetch(newer, who=["full"], keep=True)
-            self.refused(answer, newer, "large|no room|refused a block")
+            self.refused(answer, newer, "large|no room|writing a block to disk failed")
             world.receiver.ask("room", size=None)
         assert world.receiver.ask("look") == {"held": [expected(told.version)]}
         self.arrives(world.receiver.fetch(newer, who=["full"]), newer.version)

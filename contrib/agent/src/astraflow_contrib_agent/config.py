@@ -31,7 +31,7 @@ class AgentConfig(GatewayKeys):
     )
     folder: OrNone[Path] = Field(
         None,
-        description="Where the module of target lies and commands are run; 'none': as the RaaS.",
+        description="Folder of the module of target and working folder of commands; 'none': that of the RaaS.",
     )
     python: OrNone[str] = Field(
         None,
@@ -43,13 +43,13 @@ class AgentConfig(GatewayKeys):
     )
     max_calls: PositiveInt = Field(
         200,
-        description="Requests of an episode; each further one is told that the budget is spent.",
+        description="Maximum requests of an episode; further ones receive an error that the budget is spent.",
     )
     max_tokens: PositiveInt = Field(
         100_000, description="Sampled tokens of an episode, after which the budget is spent."
     )
     deadline_s: Annotated[float, Field(gt=0)] = Field(
-        600.0, description="Seconds after which the agent is ended, and its episode has failed."
+        600.0, description="Seconds after which the agent is terminated and its episode fails."
     )
     deviations: list[Deviation] = Field(
         [], description="Settings of sampling that agents may choose; the others are the run's."

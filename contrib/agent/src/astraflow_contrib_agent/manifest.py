@@ -15,7 +15,7 @@ def astraflow_workflows() -> list[Component]:
             name="agent",
             target="astraflow_contrib_agent.workflow:AgentWorkflow",
             config="astraflow_contrib_agent.config:AgentConfig",
-            summary="a program of yours plays the episode and samples by OpenAI's protocol",
+            summary="your own program plays the episode and samples by OpenAI's protocol",
             capabilities=frozenset({"multi_turn", "multi_policy"}),
         )
     ]

@@ -67,8 +67,8 @@ class ResultReader:
         self._has_warned = True
         shown = text[:_SHOWN].decode("utf-8", "replace")
         log.warning(
-            "agent %s: %s, %r, is no result%s; expected %s, without which the run's [reward] scores (further ones are not "
-            "warned of)",
+            "agent %s: %s, %r, is not a result%s; expected %s, without which the run's [reward] scores (further "
+            "ones are not warned of)",
             self._who, place, shown, more, FORMS,
         )  # fmt: skip
 

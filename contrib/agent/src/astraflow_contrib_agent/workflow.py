@@ -129,7 +129,8 @@ def _check_places(config: AgentConfig) -> None:
     folder, python = config.folder, config.python
     if folder is not None and not folder.is_dir():
         raise PreflightError(
-            f"workflow 'agent': workflow.folder is {str(folder)!r}, which is no folder here; expected that of the agent's "
+            f"workflow 'agent': workflow.folder is {str(folder)!r}, which is not a folder here; expected that of the "
+            "agent's "
             "module or command"
         )
     if python is None:
@@ -138,7 +139,8 @@ def _check_places(config: AgentConfig) -> None:
     path = os.path.join(folder or "", python) if os.path.dirname(python) else python
     if shutil.which(path) is None:
         raise PreflightError(
-            f"workflow 'agent': workflow.python is {python!r}, which is no program here; expected an interpreter that has "
+            f"workflow 'agent': workflow.python is {python!r}, which is not a program here; expected an interpreter "
+            "that has "
             "the packages of the agent, such as /path/to/venv/bin/python"
         )
 

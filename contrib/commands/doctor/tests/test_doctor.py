@@ -128,7 +128,7 @@ def test_every_problem_has_its_fix(
             "ASTRAFLOW_ENVIRONMENT = 'm:environment'\n",
             "astraflow env create heavy --plugin heavy, and policies.solver.engine.python = 'env:heavy'",
         ),
-        ("", "name an interpreter that has astraflow-core and fake-heavy"),
+        ("", "set it to an interpreter that has astraflow-core and fake-heavy"),
     ],
 )
 def test_an_interpreter_that_is_not_there_is_made_as_its_backend_needs_it(

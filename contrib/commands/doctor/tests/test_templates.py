@@ -43,7 +43,7 @@ def test_a_template_that_only_appends(folder: Path) -> None:
     finding = found(folder, CHAT.replace("CONTENT", "m['content']"))
     assert finding.level == "ok"
     assert "continues the tokens of the one before, with turns, tools, reasoning" in finding.text
-    assert "the template knows no tools" in finding.text
+    assert "the template does not support tools" in finding.text
     assert finding.figures["turns.requests"] == finding.figures["turns.continued"] == 2
     assert finding.figures["turns.append_only"] == 1
 
@@ -79,7 +79,7 @@ def test_a_model_without_a_template_is_not_at_fault(folder: Path) -> None:
 
 def test_a_tokenizer_without_the_letters_cannot_be_told_of_tools(tmp_path: Path) -> None:
     finding = found(model(tmp_path), CHAT.replace("CONTENT", "m['content']"))
-    assert "this model cannot be told of tools, since its tokenizer" in finding.text
+    assert "this model does not support tools, because its tokenizer" in finding.text
     assert "plain text" not in finding.text and "tools.requests" not in finding.figures
 
 

@@ -101,7 +101,7 @@ def begin_and_hang(user: User, rollouts: Path) -> subprocess.Popen[str]:
         (("runs/none",), "no run 'runs/none'"),
         ((MODEL, "--config", "odd.toml", "--policy", "solve"), "did you mean 'solver'?"),
         ((MODEL, "--config", "odd.toml", "--engine", "torsh"), "no engine 'torsh' is installed"),
-        ((MODEL, "--config", "odd.toml", "--engine-key", "a=1"), "give --engine NAME too"),
+        ((MODEL, "--config", "odd.toml", "--engine-key", "a=1"), "add --engine NAME"),
         ((MODEL, "--config", "odd.toml", "--tokens"), "give --rollouts FILE"),
         ((MODEL, "--config", "odd.toml", "--compare", "odd.toml"), "cannot be read as JSON"),
         (

@@ -358,7 +358,7 @@ def test_what_cannot_be_simulated_is_said(tmp_path, capsys):
     log = young / "journal" / "entries.log"
     log.write_bytes(log.read_bytes()[:400])
     assert main(["simulate", "--run", str(young)]) == 2
-    assert "too little happened" in capsys.readouterr().err
+    assert "not enough data" in capsys.readouterr().err
 
 
 def recording_of_format(number: int) -> str:

@@ -121,7 +121,7 @@ class EngineHost:
     def _lose(self, error: EngineLost) -> None:
         """What was asked is not answered: the end of this process says it all, and is retried."""
         if not self.lost.is_set():
-            log.error("the engine is lost: %s", error)
+            log.error("the engine failed: %s", error)
             self.lost.set()
 
     def _flush(self) -> None:

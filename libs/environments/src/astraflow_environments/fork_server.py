@@ -167,10 +167,10 @@ def answer(environment: Any, roles: tuple[str, ...], body: bytes) -> bytes:
         said = msgspec.msgpack.encode(WorkerObserved(observation))
     except (TypeError, ValueError, RecursionError) as error:
         return msgspec.msgpack.encode(
-            WorkerFailed(MALFORMED, f"gave what is not like JSON: {error}")
+            WorkerFailed(MALFORMED, f"returned a value that is not JSON: {error}")
         )
     if len(said) > MAX_ANSWER:
-        large = WorkerFailed(MALFORMED, f"gave an observation of {len(said)} bytes")
+        large = WorkerFailed(MALFORMED, f"returned an observation of {len(said)} bytes")
         return msgspec.msgpack.encode(large)
     return said
 

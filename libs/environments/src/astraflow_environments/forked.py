@@ -91,7 +91,7 @@ class RunningForkServer:
             if isinstance(ready, ServerFailed):
                 raise _start_failure(ready.reason, ready.fatal)
             if not isinstance(ready, ServerReady):
-                raise EnvironmentFailed("start", f"its fork server said {ready!r:.80}")
+                raise EnvironmentFailed("start", f"its fork server sent {ready!r:.80}")
         except (TimeoutError, WorkerGone, WireError, OSError) as error:
             _end(process, requests)
             await channel.close()
@@ -143,7 +143,7 @@ class RunningForkServer:
         await worker.end()
         if isinstance(built, WorkerFailed):
             raise _start_failure(f"could not be built: {built.reason}", built.fatal)
-        raise EnvironmentFailed("start", "gave an observation before it was asked")
+        raise EnvironmentFailed("start", "returned an observation before one was requested")
 
     async def status(self, pid: int) -> str:
         """How a worker ended, in words."""
@@ -216,7 +216,7 @@ class EnvironmentWorker:
             if answer.fatal:
                 raise UserError(answer.reason)
             raise EnvironmentFailed(answer.kind, answer.reason)
-        raise EnvironmentFailed("crashed", "was built again in the middle of an episode")
+        raise EnvironmentFailed("crashed", "was rebuilt in the middle of an episode")
 
     async def _answer(self, answer: Awaitable[bytes]) -> Answer:
         try:

@@ -25,15 +25,13 @@ class EnvironmentKeys(ConfigModel):
     )
     most_environments: PositiveInt = Field(
         default=64,
-        description="Episodes of the environment that run at once in one RaaS; one that blocks has as many worker "
-        "processes, started when they are needed.",
+        description="Episodes of the environment that one RaaS runs concurrently; a blocking environment has as many "
+        "worker processes, started on demand.",
     )
-    reset_deadline_s: Seconds = Field(
-        default=60.0, description="Longest that an episode may take to begin."
-    )
-    step_deadline_s: Seconds = Field(default=30.0, description="Longest that a step may take.")
+    reset_deadline_s: Seconds = Field(default=60.0, description="Maximum time to start an episode.")
+    step_deadline_s: Seconds = Field(default=30.0, description="Maximum duration of a step.")
     start_deadline_s: Seconds = Field(
-        default=120.0, description="Longest that building the environment may take."
+        default=120.0, description="Maximum time to build the environment."
     )
     worker_memory_mb: OrNone[PositiveInt] = Field(
         default=None,
@@ -41,6 +39,6 @@ class EnvironmentKeys(ConfigModel):
     )
     worker_python: Interpreter | None = Field(
         default=None,
-        description="Interpreter of the worker processes, a path or 'env:NAME', with this package and that of the "
-        "environment; default: our own.",
+        description="Interpreter of the worker processes, a path or 'env:NAME', with this package and the package "
+        "of the environment; default: the interpreter of the RaaS.",
     )

@@ -67,19 +67,19 @@ def _plain(numbers: Mapping[str, float]) -> dict[str, float]:
 def _problems(seen: Observation, first: bool, roles: tuple[str, ...]) -> Iterator[str]:
     ended = seen.outcome is not None
     if ended and not isinstance(seen.outcome, Outcome):
-        yield f"gave the outcome {seen.outcome!r}; there are {', '.join(map(repr, Outcome))}"
+        yield f"gave the outcome {seen.outcome!r}; expected one of {', '.join(map(repr, Outcome))}"
     if first and ended:
-        yield "began an episode that is over: no action is possible"
+        yield "started an episode that is already over: no action is possible"
     if not ended and not seen.messages:
-        yield "gave no message to who acts next"
+        yield "returned no message for the role that acts next"
     messages: tuple[Any, ...] = seen.messages
     tools: tuple[Any, ...] = seen.tools
     for message in messages:
         if not (isinstance(message, Mapping) and isinstance(message.get("role"), str)):
-            yield f"gave a message without a role: {message!r:.80}"
+            yield f"returned a message without a role: {message!r:.80}"
     for tool in tools:
         if not (isinstance(tool, Mapping) and isinstance(tool.get("function"), Mapping)):
-            yield f"gave a tool without a function: {tool!r:.80}"
+            yield f"returned a tool without a function: {tool!r:.80}"
     if not ended and seen.role not in (roles or _NO_ROLES):
         has = f"its roles are {', '.join(map(repr, roles))}" if roles else "it has no roles"
         yield f"says that {seen.role!r} acts next; {has}"
@@ -88,14 +88,14 @@ def _problems(seen: Observation, first: bool, roles: tuple[str, ...]) -> Iterato
         yield f"gave the state {state!r:.80}; a state is a text, or None"
     rewards = seen.reward
     if isinstance(rewards, Mapping) and (others := rewards.keys() - set(roles)):
-        yield f"gave a reward to {', '.join(map(repr, sorted(others)))}, which is no role of it"
+        yield f"gave a reward to {', '.join(map(repr, sorted(others)))}, which is not one of its roles"
     values = rewards.values() if isinstance(rewards, Mapping) else (rewards,)
     if not all(map(_finite, values)):
         yield f"gave the reward {rewards!r:.80}; a reward is a finite number"
     if first and any(values):
         yield f"gave the reward {rewards!r:.80} before the first action"
     if not all(map(_finite, seen.metrics.values())):
-        yield f"gave metrics that are no finite numbers: {dict(seen.metrics)!r:.80}"
+        yield f"returned metrics that are not finite numbers: {dict(seen.metrics)!r:.80}"
 
 
 def _finite(value: Any) -> bool:

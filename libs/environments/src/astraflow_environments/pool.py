@@ -58,7 +58,7 @@ class EpisodeEnvironment:
     ) -> Observation:
         if self.under_way or self.failed:
             raise RuntimeError(
-                "an environment is asked for one thing at a time, until it has failed"
+                "an environment handles one request at a time and none after it failed"
             )
         self.under_way = self.failed = True
         try:

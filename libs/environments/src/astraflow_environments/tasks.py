@@ -30,7 +30,7 @@ class DrawnTaskKeys(ConfigModel):
     """The keys of a prompt source that draws tasks."""
 
     split: Literal["train", "held_out"] = Field(
-        "train", description="By the task alone: about four fifths of all tasks, or the others."
+        "train", description="Split of the tasks: about four fifths of all tasks, or the rest."
     )
     size: PositiveInt = Field(1000, description="Tasks.")
     seed: Annotated[int, Field(ge=0)] = Field(0, description="Which tasks, and in which order.")

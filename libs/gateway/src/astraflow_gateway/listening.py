@@ -28,12 +28,12 @@ class Listening:
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.private_key is None):
-            raise UserError("give both certificate and private_key, or neither")
+            raise UserError("set both certificate and private_key, or neither")
         if self.certificate or self.allow_plain_text or is_loopback(self.bind):
             return
         raise UserError(
-            f"bind is {self.bind!r}, which other hosts reach, and keys and conversations would travel in clear text: give "
-            "certificate and private_key, or say allow_plain_text = true if you trust the network"
+            f"bind is {self.bind!r}, which other hosts reach, so keys and conversations would be sent in clear text: "
+            "set certificate and private_key, or allow_plain_text = true if you trust the network"
         )
 
     def tls(self) -> ssl.SSLContext | None:

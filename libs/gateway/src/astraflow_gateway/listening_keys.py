@@ -16,20 +16,20 @@ from astraflow_gateway.listening import Listening
 class GatewayKeys(ConfigModel):
     """Keys of :class:`~astraflow_gateway.listening.Listening`."""
 
-    bind: str = Field("127.0.0.1", description="Address at which the gateway listens.")
+    bind: str = Field("127.0.0.1", description="Address to which the gateway binds.")
     port: Annotated[int, Field(ge=0, le=65535)] = Field(
-        0, description="Port of the gateway; 0: a free one."
+        0, description="Port of the gateway; 0: any free port."
     )
     address: OrNone[str] = Field(
         None,
-        description="Name by which agents find the host of the RaaS; 'none': bind, or the host's own name.",
+        description="Host name under which agents reach the RaaS; 'none': bind, or the host's own name.",
     )
     certificate: OrNone[Path] = Field(
         None, description="Certificate of the gateway with its chain (PEM); 'none': no TLS."
     )
     private_key: OrNone[Path] = Field(None, description="Key of the certificate (PEM).")
     allow_plain_text: bool = Field(
-        False, description="Listen beyond loopback without TLS: who is on the way reads all."
+        False, description="Listen beyond loopback without TLS; traffic can be read on the network."
     )
 
     @property

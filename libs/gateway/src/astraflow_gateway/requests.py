@@ -43,7 +43,7 @@ class NotEncodable(UserError):
     def __init__(self, cause: UserError, advice: str = "", param: str = "messages") -> None:
         self.cause, self.param = cause, param
         advice = advice or "write the messages with characters that it has"
-        super().__init__(f"{cause}: {advice}, or take a model whose tokenizer encodes any text")
+        super().__init__(f"{cause}: {advice}, or use a model whose tokenizer encodes any text")
 
 
 @dataclass(frozen=True, slots=True)

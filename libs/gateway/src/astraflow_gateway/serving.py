@@ -23,7 +23,7 @@ MOST_AT_ONCE = 64
 def no_such_episode() -> BadRequest:
     """The refusal of a key that is foreign, or whose episode has ended."""
     return BadRequest(
-        "the API key is not that of an open episode; a key ends with its episode",
+        "the API key does not belong to an open episode; a key expires with its episode",
         status=401,
         kind="invalid_api_key",
     )
@@ -108,7 +108,7 @@ async def _answer(
         raise
     except Exception as error:
         raise BadRequest(
-            f"the engine could not answer: {error}", status=503, kind="engine_failed"
+            f"the engine could not generate a reply: {error}", status=503, kind="engine_failed"
         ) from error
 
 

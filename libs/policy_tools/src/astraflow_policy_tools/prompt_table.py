@@ -55,7 +55,9 @@ class PromptTable:
                 f"a table of {sorted(columns)} does not have the columns of {sorted(self._columns)}"
             )
         if {len(column) for column in columns.values()} - {len(ids)}:
-            raise ValueError(f"columns of a table of {len(ids)} prompts must have as many numbers")
+            raise ValueError(
+                f"each column of a table of {len(ids)} prompts must have the same length"
+            )
         self._rows = {prompt_id: row for row, prompt_id in enumerate(ids)}
         for name, column in self._columns.items():
             column[:] = array(column.typecode, columns[name])

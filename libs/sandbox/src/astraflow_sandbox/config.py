@@ -14,14 +14,17 @@ class SandboxTable(ConfigModel):
 
     isolated: bool = Field(
         default=True,
-        description="Without files, network and sight of other processes; false where everything around is a sandbox.",
+        description="Isolate programs from files, the network and other processes; false if the whole environment "
+        "is already a sandbox.",
     )
-    cpu_s: PositiveInt = Field(default=4, description="Seconds of processor time of a program.")
-    deadline_s: Seconds = Field(default=30.0, description="Seconds of wall time of a program.")
-    memory_mb: PositiveInt = Field(default=512, description="Address space of a program.")
+    cpu_s: PositiveInt = Field(default=4, description="CPU time limit of a program, in seconds.")
+    deadline_s: Seconds = Field(
+        default=30.0, description="Wall time limit of a program, in seconds."
+    )
+    memory_mb: PositiveInt = Field(default=512, description="Address space limit of a program.")
     packages: list[str] = Field(
         default=[],
-        description="Packages that programs may import beside the standard library, such as numpy.",
+        description="Packages that programs may import besides the standard library, such as numpy.",
     )
 
     def runner(self) -> WarmRunner:

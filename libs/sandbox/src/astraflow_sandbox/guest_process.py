@@ -149,7 +149,7 @@ class GuestProcess:
                 await loop.sock_sendall(self._socket, frames.pack(header, body))
                 sizes = frames.HEAD.unpack(await self._exactly(loop, frames.HEAD.size))
                 if sizes[0] > MOST_HEADER_BYTES or sizes[1] > 2 * self._settings["output_bytes"]:
-                    raise Gone(f"the sandbox answered {sizes} bytes, more than it may")
+                    raise Gone(f"the sandbox returned {sizes} bytes, more than it may")
                 text = await self._exactly(loop, sizes[0])
                 found = json.loads(text), await self._exactly(loop, sizes[1])
                 self.usable = True

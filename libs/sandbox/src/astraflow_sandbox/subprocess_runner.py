@@ -68,8 +68,8 @@ class SubprocessRunner:
         except (IsolationRefused, SandboxFailed) as error:
             raise PreflightError(
                 f"programs that a policy wrote cannot be isolated on this host ({error}): Linux 5.13 with Landlock and "
-                "unprivileged user namespaces is needed, or root. Where everything around is a sandbox already, "
-                "isolated = false runs them with limits alone"
+                "unprivileged user namespaces is needed, or root. If the whole environment is already a sandbox, "
+                "isolated = false runs them with resource limits only"
             ) from error
         guest.end()
         return guest.report

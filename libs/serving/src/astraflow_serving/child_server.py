@@ -41,8 +41,8 @@ class AttachedServer:
             await client.get("/health")
         except (ServerSilent, ServerRefused, DeadlineExceeded) as error:
             raise PreflightError(
-                f"no {self.label} server answers at url = {self.url!r}: {error}; start it, or leave "
-                "the key out to have one started"
+                f"no {self.label} server answers at url = {self.url!r}: {error}; start it, or remove "
+                "the key to let the engine start one"
             ) from error
         finally:
             await client.close()
@@ -188,8 +188,8 @@ def free_port(port: int | None) -> int:
             probe.bind(("127.0.0.1", port or 0))
         except OSError as error:
             raise PreflightError(
-                f"port {port} is taken ({error.strerror}): name another, or leave the key `port` out to "
-                "have a free one chosen"
+                f"port {port} is already in use ({error.strerror}): set another one, or remove the key `port` to "
+                "use a free port"
             ) from error
         chosen: int = probe.getsockname()[1]
         return chosen

@@ -21,7 +21,7 @@ async def what_differs(client: ServerClient, routes: Collection[str]) -> str:
         described = await client.get("/openapi.json")
         known = from_json(described, _Description, "/openapi.json").paths.keys()
     except AstraFlowError as error:
-        return f"it does not describe its routes ({error}), so the differences are unknown"
+        return f"it does not list its routes ({error}), so the differences are unknown"
     missing = ", ".join(sorted(set(routes) - known))
     if missing:
         return f"it has no {missing}"

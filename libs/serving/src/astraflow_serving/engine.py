@@ -180,7 +180,7 @@ class DeskEngine(Generic[B]):
         :class:`WrongVersion`."""
         backend = self._running
         if not backend.paused:
-            raise RuntimeError(f"engine {self._name!r} loads weights only while it is paused")
+            raise RuntimeError(f"engine {self._name!r} can load weights only while it is paused")
         await backend.load(source)
         await end_superseded(backend, source.version)
 

@@ -127,7 +127,7 @@ def _check_tokenizer(file: Path, vocabulary: int) -> None:
     if max(ids, default=0) >= vocabulary:
         raise UserError(
             f"{file} is not the tokenizer of this model: it has ids up to {max(ids)}, and the model a "
-            f"vocabulary of {vocabulary}; put the tokenizer that belongs to the weights beside them"
+            f"vocabulary of {vocabulary}; put the matching tokenizer next to the weights"
         )
 
 

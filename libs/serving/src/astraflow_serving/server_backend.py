@@ -211,7 +211,7 @@ class ServerBackend(Backend):
                 await self.client.get("/health")
                 return error
             except AstraFlowError:
-                reason = f"the {self.label} server is gone: {error}"
+                reason = f"the {self.label} server exited: {error}"
         return self.give_up(reason)
 
     def give_up(self, reason: str) -> EngineLost:

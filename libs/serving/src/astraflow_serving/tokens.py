@@ -37,8 +37,9 @@ def check_tokens(
     if tokens.min() < 0 or tokens.max() >= vocabulary:
         strange = int(tokens.min() if tokens.min() < 0 else tokens.max())
         raise ValueError(
-            f"{what} has the token id {strange}, outside of the model's 0 to {vocabulary - 1}: the tokenizer in its "
-            "folder belongs to another model, or a workflow made it up; `astraflow doctor FILE` looks at tokenizers"
+            f"{what} has the token id {strange}, outside of the model's 0 to {vocabulary - 1}: the tokenizer in "
+            "its folder belongs to another model, or the workflow produced an invalid id; `astraflow doctor FILE` "
+            "checks tokenizers"
         )
 
 

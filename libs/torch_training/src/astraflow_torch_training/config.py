@@ -25,7 +25,7 @@ class OptimizerKeys(ConfigModel):
         0.0, description="AdamW, on matrices only: not on embeddings, norms and biases."
     )
     max_grad_norm: NotNegative = Field(
-        1.0, description="Clips the gradient's norm; 0 does not clip."
+        1.0, description="Maximum gradient norm; 0 disables clipping."
     )
     schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant", description="Of the learning rate, after the warm-up and to the end of the run."
@@ -33,9 +33,7 @@ class OptimizerKeys(ConfigModel):
     warmup_steps: Annotated[int, Field(ge=0)] = Field(
         0, description="Optimizer steps of linear warm-up."
     )
-    min_lr_ratio: Fraction = Field(
-        0.0, description="Share of lr that is left at the end of the decay."
-    )
+    min_lr_ratio: Fraction = Field(0.0, description="Final learning rate as a share of lr.")
 
 
 class AdapterKeys(OptimizerKeys):
@@ -43,14 +41,13 @@ class AdapterKeys(OptimizerKeys):
 
     lora_rank: Annotated[int, Field(ge=0)] = Field(
         0,
-        description="Rank of adapters that are trained in the place of the weights; 0: none. What is published is "
-        "the adapter.",
+        description="Rank of LoRA adapters that are trained instead of the weights and published; 0: no adapters.",
     )
     lora_alpha: Annotated[float, Field(gt=0)] | None = Field(
         None, description="Scale of the adapters times lora_rank. Default: twice lora_rank."
     )
     lora_targets: tuple[str, ...] = Field(
-        LAYERS, description="Last names of the linear layers that get an adapter."
+        LAYERS, description="Last name components of the linear layers that get an adapter."
     )
 
     @property
@@ -63,9 +60,9 @@ class TrainingConfig(AdapterKeys):
     """Model and layout, beside optimizer and schedule."""
 
     device: str = Field(
-        "auto", description="'cpu', 'cuda', 'cuda:1' …; 'auto' takes CUDA if present."
+        "auto", description="'cpu', 'cuda', 'cuda:1' …; 'auto' selects CUDA if available."
     )
-    threads: PositiveInt = Field(1, description="Threads of torch on CPU.")
+    threads: PositiveInt = Field(1, description="Number of torch threads on CPU.")
     compute_dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="Of matrix products (autocast); weights and optimizer stay float32."
     )
@@ -89,7 +86,7 @@ class TrainingConfig(AdapterKeys):
     )
     micro_batch_tokens: PositiveInt | None = Field(
         None,
-        description="Tokens of one forward pass, padding included; a longer row goes alone. Default: 2048 "
+        description="Tokens of one forward pass, padding included; a longer row is processed alone. Default: 2048 "
         "on CPU, 16384 on CUDA.",
     )
     gradient_checkpointing: bool = Field(

@@ -24,7 +24,7 @@ def enough_memory(budget: int, longest: int, ranks: int = 1) -> Iterator[None]:
     else:
         advice = (
             f"the longest row has {longest} tokens and goes alone below that: set gradient_checkpointing "
-            "= true, let rows be shorter, or share the model among ranks"
+            "= true, use shorter rows, or shard the model over more ranks"
         )
     with _advised("out of memory", advice):
         yield
@@ -34,8 +34,8 @@ def enough_memory(budget: int, longest: int, ranks: int = 1) -> Iterator[None]:
 def enough_memory_for_state(what: str) -> Iterator[None]:
     """The same where nothing depends on the size of a micro-batch: ``what`` is being held all the time."""
     advice = (
-        "this does not depend on micro_batch_tokens: share the model among more ranks, train adapters (lora_rank), or "
-        "take an optimizer that remembers less"
+        "this does not depend on micro_batch_tokens: shard the model over more ranks, train adapters (lora_rank), or "
+        "use an optimizer with less state"
     )
     with _advised(f"out of memory for {what}", advice):
         yield

@@ -133,7 +133,7 @@ def load_model(
     if missing := sorted(info["missing_keys"]):
         raise UserError(
             f"{folder} lacks {len(missing)} weights of {type(whole).__name__}, among them "
-            f"{', '.join(missing[:3])}: they would start at random"
+            f"{', '.join(missing[:3])}: they would be initialised at random"
         )
     with enough_memory_for_state("the weights"):
         whole = whole.to(device)

@@ -43,7 +43,9 @@ def muon(model: CausalLM, config: TrainingConfig) -> list[torch.optim.Optimizer]
     ``lr`` means the same (Liu et al. 2025, arXiv:2502.16982), and AdamW on embeddings, output layer, vectors
     and critic."""
     if not hasattr(torch.optim, "Muon"):
-        raise UserError(f"optimizer = 'muon' needs torch 2.9 or later; {torch.__version__} is here")
+        raise UserError(
+            f"optimizer = 'muon' needs torch 2.9 or later; {torch.__version__} is installed"
+        )
     apart = {model.whole.get_input_embeddings().weight, model.head.weight}
     apart |= {p for n, p in model.whole.named_parameters() if n.startswith(NOT_PUBLISHED)}
     groups = _groups(model, config)

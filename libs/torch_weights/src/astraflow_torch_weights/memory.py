@@ -22,7 +22,7 @@ def mapped(memory: DeviceMemory, size: int, device: torch.device) -> torch.Tenso
     last view of it is gone. Raises :class:`WeightsError` if it cannot be mapped here."""
     if device.type != "cuda":
         raise WeightsError(
-            f"memory of a GPU cannot be mapped on {device.type!r}: use a transport that brings a file"
+            f"memory of a GPU cannot be mapped on {device.type!r}: use a transport that transfers files"
         )
     unmapped: Any = torch.UntypedStorage
     try:

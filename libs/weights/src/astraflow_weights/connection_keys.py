@@ -24,7 +24,7 @@ class ListeningKeys(ConfigModel):
     def _reachable(self) -> Self:
         if self.host in WILDCARDS and self.advertise is None:
             raise ValueError(
-                f"host {self.host!r} binds every address: say in advertise which to use"
+                f"host {self.host!r} binds to all addresses: set advertise to the one that receivers use"
             )
         return self
 
@@ -33,7 +33,7 @@ class FetchingKeys(ConfigModel):
     """Keys of a receiver that fetches over several connections into files."""
 
     streams: Annotated[int, Field(ge=1, le=64)] = Field(
-        4, description="Connections that a receiver opens at first; more on long links."
+        4, description="Initial number of connections of a receiver; it opens more on slow links."
     )
     directory: str | None = Field(
         None,

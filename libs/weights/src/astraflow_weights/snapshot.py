@@ -24,8 +24,7 @@ def check_follows(policy: str, version: int, newest: int) -> None:
     """Raises :class:`WeightsError` unless ``version`` is above ``newest``, the last that was published."""
     if version <= newest:
         raise WeightsError(
-            f"policy {policy!r}: version {version} cannot follow version {newest}; "
-            "numbers are never used again"
+            f"policy {policy!r}: version {version} cannot follow version {newest}; version numbers are never reused"
         )
 
 

@@ -1,6 +1,6 @@
 """Bytes of others into objects of ours: whatever is wrong with them, the error is one.
 
-Type and bounds of every field belong into the type that is decoded, so that what comes out needs no second look.
+Type and bounds of every field belong into the type that is decoded, so that output needs no second look.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ judged them; these are null where nothing tells"""
     completion_length_max: int | None = None
     """the largest number of trained tokens"""
     truncated_fraction: float | None = None
-    """share of the sequences that the token limit ended, 0 to 1"""
+    """share of the sequences truncated at the token limit, 0 to 1"""
     equal_groups_fraction: float | None = None
     """share of the groups with equal rewards, among those of more than one sequence, 0 to 1"""
     pass_rate: float | None = None

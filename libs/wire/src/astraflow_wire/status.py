@@ -364,7 +364,8 @@ def _read(answer: object, path: str, expected: type[T]) -> T:
         return msgspec.convert(answer, expected)
     except msgspec.ValidationError as error:
         raise WireError(
-            f"what the dataflow answers to GET {path} is malformed: {error}; is it another version of AstraFlow?"
+            f"the reply of the dataflow to GET {path} is malformed: {error}; check that both run the same version "
+            "of AstraFlow"
         ) from error
 
 

@@ -85,7 +85,7 @@ def test_partial_groups_need_enough_sequences(size, at_least):
 
 
 def test_keys_are_checked():
-    with pytest.raises(ValidationError, match="give low, high or both"):
+    with pytest.raises(ValidationError, match="set low, high or both"):
         keys_of.RewardFilterConfig()
     with pytest.raises(ValidationError, match="low must not exceed high"):
         keys_of.LengthFilterConfig(low=9, high=8)

@@ -85,7 +85,7 @@ def test_a_child_serves_and_its_death_ends_the_engine_with_its_last_words(
         ("ModuleNotFoundError: No module named 'sgl_kernel'", "wheels for CUDA only"),
         ("RuntimeError: No CUDA GPUs are available", "nvidia-smi"),
         ("torch.OutOfMemoryError: CUDA out of memory.", "lower memory_fraction"),
-        ("[Errno 98] Address already in use", "leave the key port out"),
+        ("[Errno 98] Address already in use", "remove the key port"),
         ("a cause that nobody knows", "its last lines"),
     ],
 )
@@ -121,7 +121,7 @@ def test_a_port_that_is_taken_is_refused_before_anything_starts(
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(PreflightError, match=f"port {port} is taken"):
+        with pytest.raises(PreflightError, match=f"port {port} is already in use"):
             run(tmp_path / "never", unreached, port=port)
 
 

@@ -107,5 +107,5 @@ def test_a_server_that_hangs_is_killed(run: Callable[..., None]) -> None:
 
 
 def test_a_port_that_is_taken_is_named_as_the_cause(run: Callable[..., None]) -> None:
-    with pytest.raises(RunFailed, match=r"a port that its workers wanted is taken.*VLLM_PORT"):
+    with pytest.raises(RunFailed, match=r"a port of its workers is in use.*VLLM_PORT"):
         run("port-taken", unreached)

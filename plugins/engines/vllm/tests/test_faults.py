@@ -289,7 +289,7 @@ def test_a_version_that_was_not_proved_is_warned_of(
         assert engine.context_length == 64
 
     with_engine(scenario, tmp_path, model)
-    assert "not proved" not in caplog.text
+    assert "not tested with this engine" not in caplog.text
     proved = StandIn.__init__
 
     def newer(self: StandIn, folder: Path) -> None:
@@ -299,7 +299,7 @@ def test_a_version_that_was_not_proved_is_warned_of(
     monkeypatch.setattr(StandIn, "__init__", newer)
     (tmp_path / "stand-in").unlink(missing_ok=True)
     with_engine(scenario, tmp_path, model)
-    assert "vLLM 0.99.1 is not proved" in caplog.text
+    assert "vLLM 0.99.1 is not tested" in caplog.text
     assert "it has no /abort_requests, /collective_rpc" in caplog.text
 
 
@@ -393,7 +393,7 @@ def test_without_cuda_weights_of_a_trainers_gpu_are_refused(tmp_path: Path, mode
             engine.join(Rendezvous("127.0.0.1", 1, 1, 2)),
             engine.receive(1, [bucket_of(model)]),
         ):
-            with pytest.raises(UserError, match=r"on CUDA only.*a transport that brings a file"):
+            with pytest.raises(UserError, match=r"on CUDA only.*a transport that transfers files"):
                 await call
         assert not stand_in.calls
 
@@ -428,7 +428,7 @@ def test_buckets_go_through_the_four_stages_and_a_torn_one_brings_the_file_befor
         assert told["digest"] == "d" * 32 and told["memory"]["handle"] == "aGFuZGxl"
         assert ["model.norm.weight", "F32", [32]] in [tensor[:3] for tensor in told["tensors"]]
         stand_in.refuse = {"/update_weights": 1}
-        with pytest.raises(EngineLost, match="cannot be brought in again"):
+        with pytest.raises(EngineLost, match="cannot be loaded again"):
             await engine.load_weights(source(model, 3))
 
     with_engine(scenario, tmp_path, model)

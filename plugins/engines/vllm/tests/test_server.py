@@ -200,6 +200,6 @@ def _runs(pid: int) -> bool:
 
 
 def test_a_server_of_somebody_else_has_to_be_there() -> None:
-    with pytest.raises(PreflightError, match=r"unix:/nowhere/socket.*start it, or leave the key"):
+    with pytest.raises(PreflightError, match=r"unix:/nowhere/socket.*start it, or remove the key"):
         asyncio.run(AttachedServer("vLLM", "unix:/nowhere/socket").start())
     assert issubclass(PreflightError, AstraFlowError)

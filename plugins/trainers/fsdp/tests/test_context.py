@@ -131,7 +131,7 @@ def test_a_window_leaves_out_keys_that_nobody_sees() -> None:
 
 def test_a_model_that_keeps_arguments_to_itself_is_refused() -> None:
     tensor = torch.zeros(1, 1, 2, 2)
-    with pytest.raises(UserError, match="Identity is not told which tokens it has"):
+    with pytest.raises(UserError, match="Identity does not receive its tokens"):
         attend(torch.nn.Identity(), tensor, tensor, tensor, None)
 
 

@@ -61,7 +61,7 @@ def test_splits_that_leave_a_remainder(
 @pytest.mark.parametrize(
     ("tensor", "expert", "words"),
     [
-        (2, 1, "could not be shown to be right; share out experts and layers"),
+        (2, 1, "is not supported; shard experts and layers"),
         (1, 3, "expert_parallel = 3 does not divide the model's 128 experts"),
     ],
 )

@@ -140,5 +140,5 @@ def test_its_learning_rate_is_its_own(build: Build, folder: Path) -> None:
 
 
 def test_values_need_a_setup_for_them(build: Build, folder: Path) -> None:
-    with pytest.raises(UserError, match="values are needed"):
+    with pytest.raises(UserError, match="did not request values"):
         build(folder, needs=frozenset()).values(make_batch())

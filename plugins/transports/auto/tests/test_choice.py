@@ -126,7 +126,7 @@ def test_what_is_in_the_way_is_said_of_each() -> None:
     assert "shm: not installed (pip install astraflow-plugin-shm)" in text
     assert "http: engine 'vllm' lacks weights.path" in text
     nowhere = choose(replace(HERE, ends=replace(ENDS, same_host=False)))
-    assert nowhere == ["the launcher says only later where the trainer will be"]
+    assert nowhere == ["the launcher has not placed the trainer yet"]
 
 
 def test_the_reason_names_the_link_and_what_a_version_would_cost() -> None:
@@ -139,7 +139,7 @@ def test_the_reason_names_the_link_and_what_a_version_would_cost() -> None:
         "14 GB take at most 609 s whole and about 34 s by a delta"
     )
     refused = choose(facts(**AWAY, announced=told("disk")))
-    assert isinstance(refused, list) and all("publisher speaks 'disk'" in why for why in refused)
+    assert isinstance(refused, list) and all("publisher uses 'disk'" in why for why in refused)
 
 
 AUTO_RUN = TABLE_RUN.replace('transport = { use = "http" }', 'transport = { use = "auto" }')
@@ -262,7 +262,7 @@ def test_a_process_that_joins_measures_the_publisher_and_says_so(
         monkeypatch.delenv(BANDWIDTH)
     use, note = chosen(replace(published, transport="delta"), token)
     assert use == "delta" and "of unknown bandwidth (not measured: http://127.0.0.1:" in note
-    with pytest.raises(PluginError, match="the publisher speaks 'disk'"):
+    with pytest.raises(PluginError, match="the publisher uses 'disk'"):
         chosen(replace(published, transport="disk"), token)
 
 

@@ -89,7 +89,7 @@ def test_beyond_the_history_a_version_comes_whole_and_the_log_says_why(
     source = receiver.fetch(told, DEADLINE_S)
     made.check(source, 4)
     assert source.bytes_received > told.size
-    assert "version 4 of policy 'solver' comes whole: no deltas lead to it" in caplog.text
+    assert "version 4 of policy 'solver' is fetched whole: no deltas lead to it" in caplog.text
 
 
 def test_a_change_of_everything_comes_whole_in_one_piece(
@@ -102,7 +102,7 @@ def test_a_change_of_everything_comes_whole_in_one_piece(
     source = receiver.fetch(told, DEADLINE_S)
     made.check(source, 2)
     assert source.bytes_received < 1.01 * told.size
-    assert "comes whole" in caplog.text
+    assert "is fetched whole" in caplog.text
 
 
 def test_a_restarted_trainer_sends_its_first_version_whole(rig: Any, history: Any) -> None:

@@ -75,7 +75,7 @@ def told(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, Any]:
 def test_ls_says_what_can_be_fetched(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = told(capsys, "ls", "--run", run)
     assert code == 0
-    assert "version 0 is not here; versions held: 1, 2" in text
+    assert "version 0 is not available; available versions: 1, 2" in text
     code, listed = told(capsys, "ls", "--run", run, "--json")
     assert [(v["version"], v["fetchable"], v["derives_from"]) for v in listed["versions"]] == [
         (0, False, None),
@@ -128,7 +128,7 @@ def test_pull_makes_a_folder_that_verify_accepts(
         (("ls", "--policy", "other"), 2, "the run has no policy 'other'; give --policy; it has solver"),
         (("pull", "9", "OUT"), 2, "has announced no version 9; the newest: 0, 1, 2"),
         (("pull", "2", "RUN"), 2, "exists already"),
-        (("pull", "0", "OUT"), 1, "version 0 is not here"),
+        (("pull", "0", "OUT"), 1, "version 0 is not available"),
         (("pull", "x", "OUT"), 2, "invalid int value"),
         (("verify", "2", "OUT"), 2, "is not a safetensors file"),
         (("diff", "2", "RUN/token"), 1, "token is not a safetensors file"),

@@ -200,7 +200,7 @@ def test_requests_that_make_no_sense_are_told_why(rig: Any, model: Any) -> None:
     base = f"{publisher.endpoints[0]}/v1/weights"
     with httpx.Client(headers={"Authorization": f"Bearer {TOKEN}"}) as client:
         for path, reason in (
-            ("solver/2/data", "version 2 is not here; versions held: 1"),
+            ("solver/2/data", "version 2 is not available; available versions: 1"),
             ("verifier/1/data", "policy 'solver' only"),
             ("solver/1/readers/x", "no such route"),
             ("solver/../../etc/passwd", "no such route"),
@@ -292,7 +292,7 @@ def test_config_and_addresses(rig: Any) -> None:
         rig.publisher(port=port)
     with pytest.raises(UserError, match=r"refuses to listen on '0\.0\.0\.0' without a token"):
         rig.publisher(token="", host="0.0.0.0", advertise="trainer-1")
-    with pytest.raises(ValidationError, match="say in advertise which to use"):
+    with pytest.raises(ValidationError, match="set advertise to the one that receivers use"):
         HttpConfig(host="0.0.0.0")
     assert (
         rig.publisher(host="0.0.0.0", advertise="trainer-1")

@@ -88,7 +88,7 @@ def test_objects_never_change_and_go_with_their_version(
     rig: Any, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publisher = rig.publisher()
-    with pytest.raises(WeightsError, match="version 1 is not held"):
+    with pytest.raises(WeightsError, match="version 1 is not available"):
         publisher.attach(1, "a", b"1")
     publisher.publish(1, model(1))
     publisher.attach(1, "a", b"1")

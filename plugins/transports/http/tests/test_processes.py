@@ -101,7 +101,7 @@ p.publish(2, export())
         )
         assert (answer.status_code, answer.json()["error"]) == (
             404,
-            "version 2 is not here; versions held: 1",
+            "version 2 is not available; available versions: 1",
         )
         publisher.stdin.write("\n")
         publisher.stdin.flush()

@@ -132,7 +132,9 @@ def test_a_version_goes_when_its_last_reader_has_left(rig: Any, announce: Any, m
     publisher.retain(frozenset({1}))
     receiver.fetch(announce(first, *publisher.endpoints), 20)
     publisher.retain(frozenset())
-    with pytest.raises(WeightsError, match=r"404: version 1 is not here; versions held: 2"):
+    with pytest.raises(
+        WeightsError, match=r"404: version 1 is not available; available versions: 2"
+    ):
         receiver.fetch(announce(first, *publisher.endpoints), 20)
     receiver.fetch(announce(second, *publisher.endpoints), 20)
     assert source.path.exists()  # what was fetched stays with the receiver
@@ -193,7 +195,7 @@ def test_release_and_close_remove_every_file(
     assert not list((tmp_path / "state").rglob("*"))
     with pytest.raises(WeightsError, match=r"closed|stored"):
         receiver.fetch(announce(manifest, *publisher.endpoints), 20)
-    with pytest.raises(ValueError, match="not handed out by this receiver"):
+    with pytest.raises(ValueError, match="not returned by this receiver"):
         rig.receiver().release(source)
 
 

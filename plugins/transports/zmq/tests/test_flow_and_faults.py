@@ -117,7 +117,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 def test_wrong_keys_are_named_long_before_the_deadline(rig: Rig, token: str) -> None:
     publisher, receiver = rig.publisher(), rig.receiver(token=token)
     announced = told(publisher.publish(1, model(1)), *publisher.endpoints)
-    with pytest.raises(WeightsError, match="refused the keys: another run's token"):
+    with pytest.raises(WeightsError, match="refused the keys: the token belongs to another run"):
         receiver.fetch(announced, 600)
 
 
@@ -181,7 +181,10 @@ def test_a_slow_receiver_across_twenty_publishes(rig: Rig) -> None:
     assert b"".join(blocks).endswith(raw(1))
     slow.send_multipart([b"leave", b"1", b"slow"])
     slow.send_multipart([b"manifest", b"1", b"another"])
-    assert slow.recv_multipart() == [b"refused", b"version 1 is not here; versions held: 21"]
+    assert slow.recv_multipart() == [
+        b"refused",
+        b"version 1 is not available; available versions: 21",
+    ]
     source = receiver.fetch(told(newest, *publisher.endpoints), DEADLINE_S)
     assert content(source.path) == raw(21)
 
@@ -239,14 +242,14 @@ def test_answers_that_lie_are_errors(rig: Rig) -> None:
         (lambda _: lying(version=2), "version 2"),
         (lambda _: lying(blocks=manifest.blocks[::-1]), "announced was"),
         (lambda _: [b"refused", b"\xff" * 9], "could not be fetched"),
-        (lambda _: [b"nonsense"], "malformed answer"),
+        (lambda _: [b"nonsense"], "malformed reply"),
         (lambda _: None, "sent nothing"),
         (lambda _: [b"manifest", bytes(65 << 20)], "connection ended|in a row"),
         (blocks(lambda index: [b"block", index, honest[0]]), r"block [12] arrived corrupted 4 times"),
         (blocks(lambda index: [b"block", index, b""]), r"block \d arrived corrupted 4 times"),
         (blocks(lambda index: [b"block", index, honest[int(index)] + b"x"]), "corrupted 4 times"),
-        (blocks(lambda index: [b"block", b"x", b""]), "malformed answer"),
-        (blocks(lambda index: [b"block"]), "malformed answer"),
+        (blocks(lambda index: [b"block", b"x", b""]), "malformed reply"),
+        (blocks(lambda index: [b"block"]), "malformed reply"),
         (blocks(lambda index: [b"block", b"77", honest[0]]), "sent nothing"),
         (blocks(lambda index: None), "sent nothing"),
         (blocks(lambda index: [b"refused", b"dropped"]), "dropped"),
@@ -285,7 +288,7 @@ def test_listening_where_it_must_not(rig: Rig) -> None:
     publisher = rig.publisher()
     with pytest.raises(UserError, match=r"cannot listen on 127\.0\.0\.1"):
         rig.publisher(port=int(publisher.endpoints[0].rpartition(":")[2]))
-    with pytest.raises(ValidationError, match="say in advertise"):
+    with pytest.raises(ValidationError, match="set advertise"):
         ZmqConfig(host="0.0.0.0")
     assert rig.publisher(advertise="localhost").endpoints[0].startswith("tcp://localhost:")
 

@@ -247,7 +247,9 @@ class EngineConformance(Conformance, Claims, ControlTests):
                     _, result = await served.generate(sampling, prompt)
                 except ValueError:
                     continue
-                DEMANDS.broken(f"{what} gave {len(result.tokens)} tokens", f"ValueError for {what}")
+                DEMANDS.broken(
+                    f"{what} returned {len(result.tokens)} tokens", f"ValueError for {what}"
+                )
             full = [2 + i % 25 for i in range(served.engine.context_length - 6)]
             request, result = await served.generate(Sampling(6, ignore_eos=True), full)
             complete(request, result, 6, "length")

@@ -19,9 +19,8 @@ _MARKS = {"ok": "ok      ", "warning": "warning ", "problem": "PROBLEM "}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.description = (
-        "Without FILE: interpreter, machine and plugins. With FILE also: whether that run can "
-        "start, and then, in a short real start of the engine and the trainer of each policy, whether both "
-        "mean the same by the same numbers."
+        "Without FILE: interpreter, machine and plugins. With FILE also: whether that run can start, and then, in "
+        "a short start of the engine and the trainer of each policy, whether their log-probs agree."
     )
     parser.add_argument("file", metavar="FILE", nargs="?", help="also check this run's TOML file")
     add_overrides(parser)

@@ -173,7 +173,7 @@ def _plugins_of(python: str) -> list[dict[str, Any]]:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UserError(f"{python} cannot be asked: {error}") from error
+        raise UserError(f"{python} cannot be run: {error}") from error
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise UserError(f"{python} has no astraflow-core that works: {last}")
@@ -220,7 +220,7 @@ def _of_directory(directory: Path) -> Finding:
             "problem",
             "run.directory",
             f"{existing} cannot be written: {error.strerror}",
-            "set run.directory to a folder of yours, or chmod u+w it",
+            "set run.directory to a folder that you own, or chmod u+w it",
         )
     free = shutil.disk_usage(existing).free
     text = f"{directory} can be written, {free / 2**30:.1f} GiB free"
@@ -275,8 +275,8 @@ def _making(loaded: LoadedConfig, path: str, python: str, selected: Selected) ->
     if Path(python).parent.name in ("bin", "Scripts") and folder.name not in ("", "usr", "local"):
         return f"python -m venv {folder}"
     return (
-        f"name an interpreter that has astraflow-core and {selected.distribution}, or leave "
-        f"{path}.python out to use this one"
+        f"set it to an interpreter that has astraflow-core and {selected.distribution}, or "
+        f"remove {path}.python to use this one"
     )
 
 

@@ -77,7 +77,7 @@ class EngineSide:
             lengths = {len(result.tokens), len(result.logprobs), len(result.versions)}
             if len(lengths) > 1 or not len(result.tokens):
                 raise RunFailed(
-                    f"the engine of policy {self._policy!r} gave {len(result.tokens)} tokens with "
+                    f"the engine of policy {self._policy!r} returned {len(result.tokens)} tokens with "
                     f"{len(result.logprobs)} log-probs and {len(result.versions)} versions"
                 )
         return [

@@ -14,7 +14,7 @@ def astraflow_commands() -> list[Command]:
     return [
         Command(
             name="doctor",
-            summary="say what is missing here, or what is wrong with a run",
+            summary="check this machine, or the configuration of a run",
             group="start a run",
             target="astraflow_contrib_doctor.command:add_arguments",
         )

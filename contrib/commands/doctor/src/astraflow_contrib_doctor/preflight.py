@@ -76,7 +76,7 @@ def _of_code(catalog: Catalog, config: RunConfig, directory: Path) -> Iterator[F
         try:
             check_evaluated(config, catalog)
         except UserError as error:
-            yield Finding("problem", "eval", str(error), "do what it says")
+            yield Finding("problem", "eval", str(error), "follow its instructions")
         text = f"not called: workflow {config.workflow.use!r} waits for requests from outside"
         yield Finding("ok", "workflow and reward", text)
         return
@@ -87,10 +87,10 @@ def _of_code(catalog: Catalog, config: RunConfig, directory: Path) -> Iterator[F
         yield Finding("problem", "workflow and reward", str(error), "fix what it names")
         return
     said = note or f"one dry call with prompt {first.id!r} and a completion that was made up"
-    fix = f"give them more time with {VARIABLE}, or look at them in the run" if note else ""
+    fix = f"raise the limit with {VARIABLE}, or check them in the run" if note else ""
     if BLOCKS in note:
         fix = (
-            "await what takes time there; a reward that must block declares the capability `blocking`, or has a plain "
+            "await slow operations there; a reward that must block declares the capability `blocking`, or has a plain "
             "`def score`: it runs in worker processes then"
         )
     yield Finding("warning" if note else "ok", "workflow and reward", said, fix)

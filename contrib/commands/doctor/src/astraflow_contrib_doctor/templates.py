@@ -83,13 +83,13 @@ def _became(check: ConversationCheck) -> str:
 def _of_tools(checked: TemplateCheck, tells_tools: bool) -> str:
     if not tells_tools:
         return (
-            "this model cannot be told of tools, since its tokenizer cannot encode the text that does so: requests with "
-            "tools are refused"
+            "this model does not support tools, because its tokenizer cannot encode the tool prompt: requests "
+            "with tools are refused"
         )
     form = f"calls are read in the form {checked.tool_style!r}"
     if checked.native_tools:
         return f"tools are given by the template, {form}"
-    return f"the template knows no tools, so that they are told in plain text, {form}"
+    return f"the template does not support tools, so they are described in plain text, {form}"
 
 
 def _names(found: Iterable[ConversationCheck]) -> str:

@@ -23,10 +23,11 @@ _AT = re.compile(r"(?P<run>.+)@(?P<version>\d+|best)")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.description = (
-        "Plays the evaluation sets of a run with a version of it, or with any model under the configuration of a file: "
-        "workflow, reward and sampling as its own evaluations have them. Ctrl-C ends it with what was played."
+        "Plays the evaluation sets of a run with a version of it, or with any model under the configuration of a "
+        "file: workflow, reward and sampling as its own evaluations have them. Ctrl-C stops it and reports the "
+        "finished episodes."
     )
-    what = parser.add_argument_group("what is evaluated")
+    what = parser.add_argument_group("subject")
     what.add_argument(
         "subject",
         metavar="MODEL_OR_RUN",
@@ -53,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--step", metavar="N", type=_count, help="the checkpoint that it saved after update N"
     )
     what.add_argument("--policy", metavar="NAME", help="replace the model of this policy only")
-    how = parser.add_argument_group("on what, and how")
+    how = parser.add_argument_group("evaluation")
     how.add_argument(
         "--set",
         dest="sets",
@@ -90,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="override a key of the configuration, as --set of `astraflow run` does; may be repeated",
     )
-    output = parser.add_argument_group("what comes out")
+    output = parser.add_argument_group("output")
     output.add_argument("--json", metavar="FILE", help="write all figures as JSON; - prints them")
     output.add_argument(
         "--rollouts", metavar="FILE", type=Path, help="write a line of JSON for each episode"
@@ -214,7 +215,7 @@ def _check_writable(path: Path) -> None:
     elif not folder.is_dir():
         problem = f"there is no folder {str(folder)!r}; make it"
     elif not os.access(folder, os.W_OK | os.X_OK):
-        problem = f"nothing may be written in {str(folder)!r}"
+        problem = f"{str(folder)!r} is not writable"
     if problem:
         raise UserError(f"--json {path}: it cannot be written: {problem}, or name another file")
 

@@ -136,13 +136,13 @@ def _warnings(document: Mapping[str, Any]) -> Iterator[str]:
         failed = figures["episodes"]["failed"]
         if failed:
             yield (
-                f"{name}: {failed} episodes failed in every attempt and are in no figure ({figures['failed']} prompts have no "
-                f"other); the last: {_last_error(figures)}"
+                f"{name}: {failed} episodes failed in every attempt and are not counted ({figures['failed']} "
+                f"prompts have no other); the last: {_last_error(figures)}"
             )
     if document["error"]:
         yield f"partial: the evaluation ended early: {document['error']}"
     elif document["partial"]:
-        yield "partial: it was interrupted; the figures are of the episodes that had ended"
+        yield "partial: it was interrupted; the metrics cover the finished episodes"
 
 
 def _last_error(figures: Mapping[str, Any]) -> str:
@@ -166,7 +166,7 @@ def print_comparison(document: Mapping[str, Any]) -> None:
 def _verdict(estimate: Mapping[str, float | None]) -> str:
     low, high = estimate["low"], estimate["high"]
     if low is None or high is None:
-        return "one prompt says nothing"
+        return "one prompt is not enough"
     if low <= 0 <= high:
         return "no difference is shown"
     return "better" if low > 0 else "worse"

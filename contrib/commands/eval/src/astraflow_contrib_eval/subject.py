@@ -174,7 +174,7 @@ def _laid_out(
         }
         config = config.model_copy(update={"policies": policies})
     elif options.engine_keys:
-        raise UserError("--engine-key: give --engine NAME too, whose keys they are")
+        raise UserError("--engine-key: add --engine NAME, the engine of these keys")
     check_evaluated(config, subject.catalog)
     check_interpreters(config)
     check_models(config)

@@ -84,7 +84,7 @@ class RunModels:
             except AstraFlowError as error:
                 problems.append(f"{model.source} of version {model.version}: {error}")
         if problems:
-            raise RunFailed(f"no {wanted} of policy {policy!r} can be had: {'; '.join(problems)}")
+            raise RunFailed(f"no {wanted} of policy {policy!r} is available: {'; '.join(problems)}")
         kept = ", ".join(
             dict.fromkeys(f"{model.version} ({model.source})" for model in reversed(there))
         )

@@ -157,7 +157,9 @@ async def _try_all(asked: CheckOptions, script: Script, outcomes: _Outcomes) -> 
         for name, demand in demands.items():
             if not reached:
                 outcomes.add(
-                    RequirementOutcome(told[name], "skipped", "nothing can be tried before")
+                    RequirementOutcome(
+                        told[name], "skipped", "no further check is possible without it"
+                    )
                 )
                 continue
             if name == "leaves" and asked.health:

@@ -22,9 +22,9 @@ _MARKS = {"passed": "passed  ", "failed": "FAILED  ", "skipped": "skipped "}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.description = (
-        "Serves a scripted dataflow and the weights of the run's models, and tells what the RaaS "
-        f"that comes to it does with them. Point the RaaS to it by {DATAFLOW} and {TOKEN}, or let the check "
-        "start it. Exits with 1 if a demand is not met."
+        "Serves a scripted dataflow and the weights of the run's models, and reports what the RaaS "
+        f"that connects to it does with them. Point the RaaS to it with {DATAFLOW} and {TOKEN}, or let the check "
+        "start it. Exits with 1 if a requirement is not met."
     )
     parser.add_argument(
         "url",
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=30.0,
         metavar="SECONDS",
-        help="longest that one demand may take (default: 30)",
+        help="maximum time for one requirement (default: 30)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     def waiting(url: str) -> None:
         if not arguments.json:
-            print_line(f"the RaaS is waited for at {url} ({DATAFLOW})")
+            print_line(f"waiting for the RaaS at {url} ({DATAFLOW})")
 
     def say(outcome: RequirementOutcome) -> None:
         if not arguments.json:
@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json([asdict(outcome) for outcome in outcomes])
     else:
-        print_line(f"{len(outcomes) - len(missed)} of {len(outcomes)} demands are met")
+        print_line(f"{len(outcomes) - len(missed)} of {len(outcomes)} requirements are met")
     return 1 if missed else 0
 
 

@@ -25,7 +25,7 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)(bit|b)?(?:/s)?", re.IGNORECASE)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    source = parser.add_argument_group("what is predicted from").add_mutually_exclusive_group()
+    source = parser.add_argument_group("input of the prediction").add_mutually_exclusive_group()
     add_run(source)
     source.add_argument(
         "--recording", metavar="FILE", type=Path, help="a file that --save has written"
@@ -113,8 +113,8 @@ def run(arguments: argparse.Namespace) -> int:
     if len(predictions) > 1 and best is not None:
         setting = best.setting
         print(
-            f"\nrecommended: {setting.replicas} RaaS with max_staleness {setting.max_staleness}, the fewest whose "
-            "steps are within 5 % of the fastest"
+            f"\nrecommended: {setting.replicas} RaaS with max_staleness {setting.max_staleness}, the smallest setting "
+            "whose steps are within 5 % of the fastest"
         )
     return 0
 

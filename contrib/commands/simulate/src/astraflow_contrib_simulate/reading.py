@@ -227,7 +227,7 @@ class _Listener:
         }
         if not self._groups or any(len(p.steps) < FEWEST_STEPS for p in policies.values()):
             raise UserError(
-                f"too little happened to tell: each trainer needs {FEWEST_STEPS} updates after its first"
+                f"not enough data: each trainer needs {FEWEST_STEPS} updates after its first"
             )
         begins = min(p.steps[0].at_s - p.steps[0].busy_s for p in policies.values())
         ends = max(p.steps[-1].at_s for p in policies.values())

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from astraflow_runtime.cli.running.weights_of import WeightsOf
 
 _SUBJECTS = {
-    "ls": "the versions that were announced, and whether they can still be fetched",
+    "ls": "list the announced versions and whether they can still be fetched",
     "verify": "fetch a version and verify every block, or compare files on this host with its digest",
-    "diff": "what share of the weights changed between two versions, by layer, and what a change costs",
+    "diff": "show the share of weights that changed between two versions, by layer, and the size of a change",
     "pull": "fetch a version into a new Hugging Face folder",
 }
 
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 metavar="SECONDS",
                 type=_positive,
                 default=600.0,
-                help="longest that fetching one version may take (default: 600)",
+                help="maximum time to fetch one version (default: 600)",
             )
         each.add_argument("--json", action="store_true", help="print JSON")
         each.set_defaults(command=run, subject=subject)
@@ -118,7 +118,7 @@ def _verify(arguments: argparse.Namespace, weights: WeightsOf) -> int:
     else:
         print_line(
             f"{facts['what']} is not version {arguments.version} of policy {weights.policy!r}: its "
-            f"digest is {facts['found']}, announced was {facts['digest']}"
+            f"digest is {facts['found']}, expected {facts['digest']}"
         )
     return 0 if facts["verified"] else 1
 

@@ -115,7 +115,7 @@ class ChatFormat:
             )
         except NotEncodable as error:
             if tools and not self._can_be_told_of_tools:
-                advice = "this model cannot be told of tools; send none"
+                advice = "this model does not support tools; send none"
                 raise NotEncodable(error.cause, advice, "tools") from error
             raise
 

@@ -60,7 +60,7 @@ class Quoting:
         parts = re.split(f"([{''.join(texts)}])", marked)
         if "".join(texts.get(part, part) for part in parts) != text:
             raise UserError(
-                f"a message has {' and '.join(sorted(quoted))}, which the model's template reads; write it in another way"
+                f"a message has {' and '.join(sorted(quoted))}, which the model's template reads; rephrase it"
             )
         return self._joined(parts, texts, start)
 

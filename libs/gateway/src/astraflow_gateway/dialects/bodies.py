@@ -144,7 +144,9 @@ def refuse_unavailable(asked: Any, names: Sequence[str]) -> None:
         value = getattr(asked, name)
         harmless = value in (None, False, {}, []) or (name == "best_of" and value == 1)
         if not harmless and value != {"type": "text"}:
-            raise BadRequest(f"{name} is not available here: the model answers freely", param=name)
+            raise BadRequest(
+                f"{name} is not available: the model's output is unconstrained", param=name
+            )
 
 
 def refuse_top_logprobs(count: int | None) -> None:

@@ -97,7 +97,7 @@ class _Handler(Handler):
     def _join(self) -> Delivery:
         version, ticket = self._route()
         if ticket is not None:
-            raise Refused(404, "ask without a ticket")
+            raise Refused(404, "request without a ticket")
         length = self.headers.get("Content-Length", "")
         if not _LENGTH.fullmatch(length) or int(length) > MAX_BODY:
             raise Refused(413, f"expected a body with a length of at most {MAX_BODY} bytes")

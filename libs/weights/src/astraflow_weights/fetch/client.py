@@ -250,7 +250,7 @@ class VersionClient:
         if count > self._most_failures:
             reason = str(error) or type(error).__name__
             if isinstance(error, ConnectionRefusedError):
-                reason = "nothing listens there: its publisher has ended"
+                reason = "nothing listens there: its publisher has exited"
             if count > 1:
                 reason = f"{count} requests failed in a row, the last: {reason}"
             raise PublisherFailed(reason)

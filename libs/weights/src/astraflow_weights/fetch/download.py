@@ -121,4 +121,4 @@ class _BlockSink:
             try:
                 position += os.pwrite(self._file, view[position:], offset + position)
             except OSError as error:
-                raise WeightsError(f"the disk refused a block: {error.strerror}") from error
+                raise WeightsError(f"writing a block to disk failed: {error.strerror}") from error

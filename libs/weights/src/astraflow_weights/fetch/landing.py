@@ -113,7 +113,7 @@ class BlockFile:
             try:
                 position += os.pwrite(self._file, data[position:], offset + position)
             except OSError as error:
-                raise WeightsError(f"the disk refused a block: {error.strerror}") from error
+                raise WeightsError(f"writing a block to disk failed: {error.strerror}") from error
 
 
 class BlockReceiver:
@@ -174,7 +174,7 @@ class BlockReceiver:
     def release(self, source: WeightSource) -> None:
         """Delete the source's file; processes that have it open may keep reading it."""
         if source.path.parent != self.folder.path:
-            raise ValueError(f"{source.path} was not handed out by this receiver")
+            raise ValueError(f"{source.path} was not returned by this receiver")
         source.path.unlink(missing_ok=True)
 
     def close(self) -> None:

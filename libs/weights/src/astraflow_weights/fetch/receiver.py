@@ -107,7 +107,7 @@ class HttpReceiver:
     def release(self, source: WeightSource) -> None:
         """Let the source's file go; processes that have it open may keep reading it."""
         if source.path.parent != self.folder.path:
-            raise ValueError(f"{source.path} was not handed out by this receiver")
+            raise ValueError(f"{source.path} was not returned by this receiver")
         if self._relay is not None:
             self._relay.withdraw(source.policy, source.version)
         self.discard(source)

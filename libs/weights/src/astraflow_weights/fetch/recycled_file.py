@@ -43,7 +43,7 @@ class RecycledFile:
             return None
         try:
             if _LEASE is None:
-                raise OSError("this system has no leases")
+                raise OSError("this system does not support file leases")
             # A write lease is given only on a file that nobody else has open, a mapping included.
             fcntl.fcntl(file, _LEASE, fcntl.F_WRLCK)
             fcntl.fcntl(file, _LEASE, fcntl.F_UNLCK)

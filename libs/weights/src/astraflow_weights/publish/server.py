@@ -150,7 +150,7 @@ class _Handler(Handler):
                 size = held.snapshot.manifest.block_size
                 blocks = range(position // size, -(-stop // size))
                 if not arrivals.wait_for(blocks, IDLE_S):
-                    raise ConnectionAbortedError("a block that was to be relayed did not come")
+                    raise ConnectionAbortedError("a block to relay did not arrive")
             with data[position:stop] as piece:
                 self.wfile.write(piece)
 

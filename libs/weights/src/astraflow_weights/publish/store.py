@@ -82,7 +82,9 @@ class VersionStore:
         with self._lock:
             held = self._held.get(version)
             if held is None:
-                raise WeightsError(f"version {version} is not held: nothing can be attached to it")
+                raise WeightsError(
+                    f"version {version} is not available: nothing can be attached to it"
+                )
             _attach(held, name, data)
 
     def latest(self) -> Snapshot | None:
@@ -108,7 +110,7 @@ class VersionStore:
             held = self._held.get(version)
             if held is None:
                 has = ", ".join(map(str, sorted(self._held))) or "none"
-                raise Refused(404, f"version {version} is not here; versions held: {has}")
+                raise Refused(404, f"version {version} is not available; available versions: {has}")
             if reader:
                 now = time.monotonic()
                 if reader not in held.readers and len(held.readers) >= MAX_READERS:

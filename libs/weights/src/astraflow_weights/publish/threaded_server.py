@@ -132,7 +132,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             super().handle()
         except (ConnectionError, BlockingIOError, TimeoutError) as error:
-            _log.debug("%s went away: %s", self.client_address[0], error)
+            _log.debug("%s disconnected: %s", self.client_address[0], error)
 
     def parse_request(self) -> bool:
         """Parse a head of at most :data:`MAX_HEAD` bytes; answers 431 to a longer one."""

@@ -43,7 +43,7 @@ def no_shards(host: str, advertise: str | None, one_host: bool) -> str:
         return f"advertise = {advertise!r} is one address for all of them"
     if not one_host and HOST not in (advertise or ""):
         return (
-            "they are on several hosts: bind them all with host = '0.0.0.0' and let each say its name with "
+            "they are on several hosts: bind them all with host = '0.0.0.0' and let each announce its name with "
             f"advertise = '{HOST}'"
         )
     return ""

@@ -133,7 +133,8 @@ class _Wait:
             free = shutil.disk_usage(_there(self._path)).free
             needs = f"about {self._needs / 1e6:.1f} MB are needed, " if self._needs else ""
             self._tell(
-                f"{self._path} waits for disk space: {error}; {needs}{free / 1e6:.1f} MB are free. Free some, and the write continues"
+                f"{self._path} waits for disk space: {error}; {needs}{free / 1e6:.1f} MB are free. The write "
+                "continues when enough space is free"
             )
         if now - self._since >= self._longest_s:
             waited = f"{self._path}: {error}; there was no disk space for {now - self._since:.0f} s"

@@ -44,7 +44,7 @@ _SENT_AT_ONCE = 1 << 16
 """Larger bodies are not copied for it (bytes)."""
 NO_ROOM = 507
 """Status of a call that is done and whose record has the disk is full: the answer comes when there is some."""
-NO_LENGTH = "a reply without a length, so that a truncated one would look complete"
+NO_LENGTH = "a reply without a length, so a truncated reply would look complete"
 
 
 class _Attempts:

@@ -128,7 +128,7 @@ class ConnectionLimits(Generic[C]):
             )
             self._forget(closing)
         self.warn(
-            "%s closes connections that have shown no token, or refuses new ones, the last of %s: %s",
+            "%s closes unauthenticated connections or refuses new ones, most recently from %s: %s",
             self._name,
             address,
             reason,

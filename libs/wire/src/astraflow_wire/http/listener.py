@@ -132,7 +132,7 @@ class LimitedProtocol(HttpToolsProtocol):
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > MAX_HEAD or len(self.headers) > MAX_HEADERS:
             self._status = 431
-            raise ValueError("too long a head")
+            raise ValueError("header section too long")
 
     def _answer(self, status: int) -> None:
         cycle = self._request()

@@ -42,7 +42,7 @@ ErrorBody = Callable[[Scope, int, str], dict[str, Any]]
 STOP_DEADLINE_S = 5
 BACKLOG = 2048
 NO_TOKEN = (
-    "the token of this run is missing or wrong; give it by --token-file, or in ASTRAFLOW_TOKEN"
+    "the token of this run is missing or wrong; pass it with --token-file, or in ASTRAFLOW_TOKEN"
 )
 PIECE_BYTES = 1 << 18
 MOST_DISCARDED, DISCARD_S = 64 << 20, 2.0
@@ -303,7 +303,7 @@ class Server:
     ) -> None:
         if not is_loopback(host) and not app.state.token and not own_keys:
             raise UserError(
-                f"refusing to bind {host} without a token; only loopback may go without"
+                f"refusing to bind {host} without a token; only loopback may listen without a token"
             )
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         # asyncio sends small answers at once (TCP_NODELAY) only if the protocol is named.
@@ -345,7 +345,7 @@ class Server:
         while not self._server.started:
             if self._task.done():
                 self._task.result()
-                raise UserError(f"the server at {self.url} ended while it started")
+                raise UserError(f"the server at {self.url} exited while starting")
             await asyncio.sleep(0.005)
 
     async def stop(self) -> None:

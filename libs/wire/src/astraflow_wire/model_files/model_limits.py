@@ -28,7 +28,7 @@ class ModelLimits:
         try:
             described = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
-            log.warning("the limits of the model in %s are not known here: %s", folder, error)
+            log.warning("the limits of the model in %s are unknown: %s", folder, error)
             return cls()
         if not isinstance(described, dict):
             return cls()

@@ -20,5 +20,5 @@ class DynamicSamplingConfig(ConfigModel):
         0.0, description="Added to the distance within which rewards count as equal."
     )
     singletons: Literal["drop", "keep"] = Field(
-        "drop", description="What becomes of a group of one sequence, which has no variance."
+        "drop", description="Decision for a group of one sequence, which has no variance."
     )

@@ -32,8 +32,8 @@ class ExplorationConfig(ConfigModel):
     )
     tolerance: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0,
-        description="Rewards within tolerance × |first reward| of the first count as equal, as of `dynamic_sampling`; "
-        "0: exactly equal.",
+        description="Rewards within tolerance × |first reward| of the first count as equal, as in "
+        "`dynamic_sampling`; 0: exactly equal.",
     )
     absolute_tolerance: Annotated[float, Field(ge=0)] = Field(
         0.0, description="Added to the distance within which rewards count as equal."

@@ -16,7 +16,7 @@ def astraflow_data_policies() -> list[Component]:
             name="greso",
             target="astraflow_plugin_greso.curator:Greso",
             config="astraflow_plugin_greso.config:GresoConfig",
-            summary="skips prompts whose rewards did not differ, likelier each time (AstraFlow)",
+            summary="skips prompts with equal rewards, more likely each time (AstraFlow)",
             capabilities=frozenset({"admit", "accept", "stateful", "random"}),
         ),
         Component(

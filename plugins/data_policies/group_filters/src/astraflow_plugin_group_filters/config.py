@@ -13,13 +13,13 @@ Bound = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class _Bounds(ConfigModel):
-    low: OrNone[Bound] = Field(None, description="Least that is kept; 'none': no bound.")
-    high: OrNone[Bound] = Field(None, description="Most that is kept; 'none': no bound.")
+    low: OrNone[Bound] = Field(None, description="Minimum that is kept; 'none': no bound.")
+    high: OrNone[Bound] = Field(None, description="Maximum that is kept; 'none': no bound.")
 
     @model_validator(mode="after")
     def _something_is_kept(self) -> Self:
         if self.low is None and self.high is None:
-            raise ValueError("give low, high or both: without a bound nothing is filtered")
+            raise ValueError("set low, high or both: without a bound nothing is filtered")
         if self.low is not None and self.high is not None and self.low > self.high:
             raise ValueError("low must not exceed high")
         return self
@@ -53,4 +53,4 @@ class OverlongFilterConfig(ConfigModel):
 class PartialGroupsConfig(ConfigModel):
     """``data = [{ use = "partial_groups", at_least = 4 }]``"""
 
-    at_least: PositiveInt = Field(2, description="Fewest sequences of a group that is kept.")
+    at_least: PositiveInt = Field(2, description="Minimum number of sequences of a kept group.")

@@ -43,7 +43,7 @@ def astraflow_data_policies() -> list[Component]:
         Component(
             name="accept_all",
             target="astraflow_plugin_group_filters.filters:AcceptAll",
-            summary="keeps every group, and says so",
+            summary="keeps every group",
             capabilities=frozenset({"accept"}),
         ),
     ]

@@ -15,7 +15,7 @@ class MixedStreamsConfig(ConfigModel):
     source: Name = Field(description="Policy of the run whose accepted rows are borrowed.")
     ratio: Annotated[float, Field(ge=0, le=1)] = Field(
         0.5,
-        description="Share of a batch that is borrowed, if as much is there. 1: the stream is shared wholly, batches "
+        description="Share of a batch that is borrowed, if available. 1: the stream is shared wholly, batches "
         "are the source's rows only, and sequences of its own are not trained on.",
     )
     max_age: Annotated[int, Field(ge=0)] | None = Field(

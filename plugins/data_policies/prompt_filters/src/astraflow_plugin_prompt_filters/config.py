@@ -23,7 +23,7 @@ class SolvedFilterConfig(ConfigModel):
         0.9, description="Weight of the success rate so far; the newest group has the rest."
     )
     reward_above: float = Field(0.0, description="A sequence with a reward above this succeeded.")
-    revisit: Share = Field(0.0, description="Chance that a dropped prompt is tried all the same.")
+    revisit: Share = Field(0.0, description="Probability that a dropped prompt is tried anyway.")
     policy: str | None = Field(None, description=OF_POLICY)
 
 
@@ -85,13 +85,15 @@ class MixingConfig(ConfigModel):
 class QuarantineConfig(ConfigModel):
     """``[prompts] data = [{ use = "quarantine", … }]``"""
 
-    after: PositiveInt = Field(2, description="Failures in a row that send a prompt away.")
+    after: PositiveInt = Field(
+        2, description="Consecutive failures after which a prompt is quarantined."
+    )
     rest: PositiveInt = Field(
         2,
-        description="Offers that it is passed over then; twice as many after each further failure.",
+        description="Number of offers for which it is then skipped, doubled after each further failure.",
     )
     longest: Annotated[int, Field(ge=1, lt=2**30)] = Field(
-        64, description="Most offers that it is passed over at once."
+        64, description="Maximum number of offers for which it is skipped."
     )
 
     @model_validator(mode="after")

@@ -37,7 +37,7 @@ def astraflow_data_policies() -> list[Component]:
             name="quarantine",
             target="astraflow_plugin_prompt_filters.quarantine:Quarantine",
             config="astraflow_plugin_prompt_filters.config:QuarantineConfig",
-            summary="passes over prompts whose rollouts keep failing",
+            summary="skips prompts whose rollouts keep failing",
             capabilities=frozenset({"admit", "stateful"}),
         ),
     ]

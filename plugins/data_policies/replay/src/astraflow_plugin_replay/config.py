@@ -14,7 +14,7 @@ class ReplayConfig(ConfigModel):
     """``data = [{ use = "replay", ratio = 0.3 }]``"""
 
     ratio: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.5, description="Share of a batch that is served again, if the pool has as much."
+        0.5, description="Share of a batch that is served again, if the pool has enough rows."
     )
     selector: Literal["latest", "uniform", "prioritised"] = Field(
         "latest",
@@ -26,7 +26,7 @@ class ReplayConfig(ConfigModel):
         description="Candidates: as many different rows as this, those trained for the first time last.",
     )
     reuse_limit: OrNone[PositiveInt] = Field(
-        None, description="Times that a row is served again at most; 'none': any number."
+        None, description="Maximum number of times that a row is served again; 'none': no limit."
     )
     max_staleness: Annotated[int, Field(ge=0)] | None = Field(
         None, description="Staleness bound of rows served again; default, and at most: the run's."

@@ -23,8 +23,8 @@ class StalenessThrottleConfig(ConfigModel):
     target: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         1.0, description="Mean staleness of groups as they come in, in versions, that is aimed at."
     )
-    first: PositiveInt = Field(64, description="Prompts under way at most, to begin with.")
-    least: PositiveInt = Field(1, description="The limit never falls below.")
+    first: PositiveInt = Field(64, description="Initial limit of prompts in flight.")
+    least: PositiveInt = Field(1, description="Minimum of the limit.")
     more: PositiveInt = Field(1, description="The limit grows by this per version.")
     cut: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.7, description="The limit is multiplied by this when samples are too old."

@@ -16,14 +16,14 @@ def astraflow_data_policies() -> list[Component]:
             name="staleness_decay",
             target="astraflow_plugin_staleness.decay:StalenessDecay",
             config="astraflow_plugin_staleness.config:StalenessDecayConfig",
-            summary="lets old rows into a batch the less likely",
+            summary="admits old rows into a batch with lower probability",
             capabilities=frozenset({"arrange", "stateful", "random"}),
         ),
         Component(
             name="staleness_throttle",
             target="astraflow_plugin_staleness.throttle:StalenessThrottle",
             config="astraflow_plugin_staleness.config:StalenessThrottleConfig",
-            summary="rolls fewer prompts out at once while samples come in old",
+            summary="rolls out fewer prompts at once while samples arrive stale",
             capabilities=frozenset({"accept", "hold", "stateful"}),
         ),
     ]

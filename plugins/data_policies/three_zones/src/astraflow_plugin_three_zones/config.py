@@ -29,7 +29,7 @@ class ThreeZonesConfig(ConfigModel):
     )
     cool_down_s: Annotated[float, Field(ge=0)] = Field(
         default=60.0,
-        description="Seconds after a change of the pool before a window counts for autoscaling.",
+        description="Seconds after a change of the pool before a report counts for autoscaling.",
     )
 
     @model_validator(mode="after")

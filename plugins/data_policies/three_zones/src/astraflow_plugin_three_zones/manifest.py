@@ -16,7 +16,7 @@ def astraflow_data_policies() -> list[Component]:
             name="three_zones",
             target="astraflow_plugin_three_zones.policy:ThreeZones",
             config="astraflow_plugin_three_zones.config:ThreeZonesConfig",
-            summary="how many RaaS there should be, by the three-zone rule of the paper",
+            summary="decides how many RaaS to run, by the three-zone rule of the paper",
             capabilities=frozenset({"scale"}),
         )
     ]

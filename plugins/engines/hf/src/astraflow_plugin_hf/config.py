@@ -18,9 +18,11 @@ class HFConfig(ConfigModel):
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto", description="auto: float32 on CPU, the checkpoint's elsewhere."
     )
-    max_batch: PositiveInt = Field(default=256, description="Most sequences decoded at once.")
+    max_batch: PositiveInt = Field(
+        default=256, description="Maximum number of sequences decoded at once."
+    )
     max_batch_tokens: PositiveInt = Field(
-        default=512, description="Most tokens of one forward pass, prompts included."
+        default=512, description="Maximum number of tokens per forward pass, including prompts."
     )
     cache_gb: Annotated[float, Field(gt=0)] = Field(
         default=1.0, description="GiB for keys and values."
@@ -28,7 +30,7 @@ class HFConfig(ConfigModel):
     page_size: Annotated[int, Field(ge=4)] = Field(
         default=64, description="Tokens of one page of the cache."
     )
-    threads: PositiveInt = Field(default=1, description="Threads of torch on CPU.")
+    threads: PositiveInt = Field(default=1, description="Number of torch threads on CPU.")
     context_length: PositiveInt | None = Field(
         default=None, description="Most tokens of a sequence; default: what model and cache allow."
     )

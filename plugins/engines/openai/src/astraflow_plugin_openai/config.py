@@ -16,7 +16,8 @@ class OpenAIConfig(ConfigModel):
         description="Base URL of the server, up to and including /v1."
     )
     served_model: str | None = Field(
-        default=None, description="The model's name there; default: the only one that it lists."
+        default=None,
+        description="Name of the model at the server; default: the only one that it lists.",
     )
     tokens: Literal["ids", "text"] = Field(
         default="ids",
@@ -32,7 +33,8 @@ class OpenAIConfig(ConfigModel):
         default=None, description="Variable of the environment that holds the server's key."
     )
     max_batch: PositiveInt = Field(
-        default=64, description="Most requests at the server at once; others wait here."
+        default=64,
+        description="Maximum number of concurrent requests at the server; others wait in the engine host.",
     )
     context_length: PositiveInt | None = Field(
         default=None,
@@ -40,8 +42,8 @@ class OpenAIConfig(ConfigModel):
     )
     retry_s: Seconds = Field(
         default=60.0,
-        description="Longest that a server which is away, overloaded or limits the rate is tried again.",
+        description="Maximum time to retry a server that is unreachable, overloaded or rate limited.",
     )
     stall_deadline_s: Seconds = Field(
-        default=120.0, description="Longest that a request may go without an answer or a token."
+        default=120.0, description="Maximum time of a request without a response or a token."
     )

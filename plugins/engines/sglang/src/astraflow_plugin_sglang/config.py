@@ -38,13 +38,15 @@ class SGLangConfig(ConfigModel):
         description="Share of a GPU's memory for weights and cache; default: SGLang's own.",
     )
     arguments: tuple[str, ...] = Field(
-        default=(), description="More arguments of a child's `sglang.launch_server`."
+        default=(), description="Additional arguments of a child's `sglang.launch_server`."
     )
     max_batch: PositiveInt = Field(
-        default=256, description="Most sequences at the server; others wait here."
+        default=256,
+        description="Maximum number of concurrent requests at the server; others wait in the engine host.",
     )
     context_length: PositiveInt | None = Field(
-        default=None, description="Most tokens of a sequence; default: what the model allows."
+        default=None,
+        description="Maximum length of a sequence in tokens; default: the model's limit.",
     )
     keep: Literal["in_place", "retract"] = Field(
         default="in_place",
@@ -53,21 +55,21 @@ class SGLangConfig(ConfigModel):
     )
     update: Literal["disk", "tensor", "distributed"] = Field(
         default="disk",
-        description="How a version gets in: the server reads its file, gets handles of tensors that the "
+        description="How a version is loaded: the server reads its file, gets handles of tensors that the "
         "engine host shares, or a broadcast from the engine host.",
     )
     chunk_mb: PositiveInt = Field(
         default=512, description="MiB of one chunk of an update by tensor or distributed."
     )
     start_deadline_s: Seconds = Field(
-        default=290.0, description="Longest that a child may take to start."
+        default=290.0, description="Maximum time for a child server to start."
     )
     control_deadline_s: Seconds = Field(
-        default=100.0, description="Longest that a pause, an update or another call may take."
+        default=100.0, description="Maximum duration of a pause, an update or another call."
     )
     stall_deadline_s: Seconds = Field(
         default=120.0,
-        description="Longest that running requests may sample nothing before the server counts as hung.",
+        description="Maximum time without a sampled token, with running requests, before the server counts as hung.",
     )
 
     @model_validator(mode="after")

@@ -33,7 +33,7 @@ KNOWN_CAUSES = (
     ),
     (
         r"[Aa]ddress already in use|EADDRINUSE",
-        "its port was taken while it started: leave the key port out, or end what listens there",
+        "its port was taken while it started: remove the key port, or stop the process that listens there",
     ),
 )
 """What a server that ended had said → what it means (from the sources of SGLang 0.5.23)."""

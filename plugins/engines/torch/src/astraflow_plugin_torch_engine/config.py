@@ -13,22 +13,22 @@ class TorchEngineConfig(ConfigModel):
     """``engine = { use = "torch", … }``"""
 
     device: str = Field(
-        "auto", description="'cpu', 'cuda', 'cuda:1' …; 'auto' takes CUDA if present."
+        "auto", description="'cpu', 'cuda', 'cuda:1' …; 'auto' selects CUDA if available."
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto",
         description="Of weights and cache; 'auto': float32 on CPU, the checkpoint's on CUDA.",
     )
-    max_batch: PositiveInt = Field(256, description="Most sequences decoded at once.")
+    max_batch: PositiveInt = Field(256, description="Maximum number of sequences decoded at once.")
     max_prefill_tokens: PositiveInt = Field(
         8192, description="Most prompt tokens, padding included, of one forward pass."
     )
     cache_gb: Annotated[float, Field(gt=0)] = Field(
-        4.0, description="Memory for keys and values in GiB; requests wait when it is used up."
+        4.0, description="Memory for keys and values in GiB; requests wait when it is full."
     )
-    threads: PositiveInt = Field(1, description="Threads of torch on CPU.")
+    threads: PositiveInt = Field(1, description="Number of torch threads on CPU.")
     broadcast_deadline_s: Annotated[float, Field(gt=0)] = Field(
-        30.0, description="Longest that a broadcast of a version may take, the meeting included."
+        30.0, description="Maximum duration of a broadcast of a version, including the rendezvous."
     )
     context_length: PositiveInt | None = Field(
         None, description="Most tokens of a sequence; default: what the model and cache_gb allow."

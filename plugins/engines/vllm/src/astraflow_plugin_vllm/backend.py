@@ -83,7 +83,7 @@ class VllmBackend(ServerBackend):
         version = await version_of(self.client)
         if not version.startswith(PROVED):
             self.log.warning(
-                "vLLM %s is not proved with this engine, %sx is: %s; run the conformance suite of "
+                "vLLM %s is not tested with this engine, only %sx: %s; run the conformance suite of "
                 "astraflow-plugin-vllm against it",
                 version,
                 PROVED,
@@ -188,7 +188,7 @@ class VllmBackend(ServerBackend):
             await receive(self.client, version)
         elif not version.files:
             raise AstraFlowError(
-                f"version {version.number} came from the trainer's GPU, and cannot be brought in again"
+                f"version {version.number} came from the trainer's GPU, and cannot be loaded again"
             )
         elif version.kind == "full":
             await self._update.load(version)

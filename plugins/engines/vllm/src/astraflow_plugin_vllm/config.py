@@ -31,10 +31,12 @@ class VllmConfig(ConfigModel):
     )
     tensor_parallel: PositiveInt = Field(default=1, description="Workers that share the model.")
     max_batch: PositiveInt = Field(
-        default=256, description="Most sequences at the server; others wait here."
+        default=256,
+        description="Maximum number of concurrent requests at the server; others wait in the engine host.",
     )
     context_length: PositiveInt | None = Field(
-        default=None, description="Most tokens of a sequence; default: what the model allows."
+        default=None,
+        description="Maximum length of a sequence in tokens; default: the model's limit.",
     )
     cache_gb: PositiveFloat | None = Field(
         default=None,
@@ -53,7 +55,7 @@ class VllmConfig(ConfigModel):
     )
     update: Literal["transfer", "reload"] = Field(
         default="transfer",
-        description="How a version gets in: vLLM's protocol in four stages, or reload_weights.",
+        description="How a version is loaded: vLLM's protocol in four stages, or reload_weights.",
     )
     chunk_mb: PositiveInt = Field(
         default=512, description="MiB of one chunk of an update by transfer."
@@ -63,21 +65,22 @@ class VllmConfig(ConfigModel):
         description="Highest rank of the adapters that come as versions; 'none': whole versions only.",
     )
     sleep_mode: bool = Field(
-        default=False, description="Be able to sleep and wake (CUDA and ROCm only)."
+        default=False, description="Enable sleep and wake (CUDA and ROCm only)."
     )
     threads: PositiveInt = Field(default=1, description="Threads of the workers on CPU.")
     arguments: tuple[str, ...] = Field(
-        default=(), description="More arguments of `vllm serve`, which override ours."
+        default=(),
+        description="Additional arguments of `vllm serve`; they override those of the engine.",
     )
     start_deadline_s: Seconds = Field(
-        default=290.0, description="Longest that the server may take to start."
+        default=290.0, description="Maximum time for the server to start."
     )
     control_deadline_s: Seconds = Field(
-        default=100.0, description="Longest that a pause, an update or another call may take."
+        default=100.0, description="Maximum duration of a pause, an update or another call."
     )
     stall_deadline_s: Seconds = Field(
         default=120.0,
-        description="Longest that running requests may sample nothing before the server counts as hung.",
+        description="Maximum time without a sampled token, with running requests, before the server counts as hung.",
     )
 
     @model_validator(mode="after")

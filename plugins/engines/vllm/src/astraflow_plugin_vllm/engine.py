@@ -107,5 +107,5 @@ def _need_cuda() -> None:
     if not DRIVER.exists():
         raise UserError(
             "engine 'vllm' receives weights from a trainer's GPU on CUDA only, and this machine has no NVIDIA "
-            "driver: use a transport that brings a file, such as http"
+            "driver: use a transport that transfers files, such as http"
         )

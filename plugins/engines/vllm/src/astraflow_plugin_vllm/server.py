@@ -19,8 +19,8 @@ _GIB = 1 << 30
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM 0.32 takes for ``--max-lora-rank``."""
 _NEW_ENVIRONMENT = (
-    "make its environment (`astraflow env create vllm --plugin vllm`) and name it: "
-    "python = 'env:vllm' in [policies.NAME.engine]"
+    "make its environment (`astraflow env create vllm --plugin vllm`) and set python "
+    "= 'env:vllm' in [policies.NAME.engine]"
 )
 KNOWN_CAUSES = (
     (r"No module named '?vllm", f"this interpreter has no vLLM; {_NEW_ENVIRONMENT}"),
@@ -47,8 +47,8 @@ KNOWN_CAUSES = (
     (
         r"[Aa]ddress already in use|EADDRINUSE",
         (
-            "a port that its workers wanted is taken: set VLLM_PORT to the first of some free ones, or end "
-            "what listens there"
+            "a port of its workers is in use: set VLLM_PORT to the first of a range of free ports, or stop the "
+            "process that listens there"
         ),
     ),
     (

@@ -52,7 +52,7 @@ def attend(
     implementations that have registered how, and ``context`` says all."""
     if context is None:
         raise UserError(
-            f"context_parallel: {type(module).__name__} is not told which tokens it has, since its model does not pass "
+            f"context_parallel: {type(module).__name__} does not receive its tokens, since its model does not pass "
             "arguments on to attention: set context_parallel = 1"
         )
     gathered: torch.Tensor = _Gathered.apply(  # type: ignore[no-untyped-call]

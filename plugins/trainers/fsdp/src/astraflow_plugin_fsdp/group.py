@@ -212,7 +212,7 @@ def _meet(rank: int, size: int, deadline_s: float) -> Any:
         names = ", ".join(str(other) for other in missing)
         raise DeadlineExceeded(
             f"rank{'s' if len(missing) > 1 else ''} {names} of {size}",
-            f"the ranks of trainer 'fsdp' meet at {host}:{port}; look into the logs of those that are missing",
+            f"the ranks of trainer 'fsdp' meet at {host}:{port}; check the logs of the missing ranks",
             deadline_s,
         )
     return PrefixStore("group", store)
@@ -224,7 +224,7 @@ def _device(name: str, local: int) -> torch.device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if local >= count:
         raise UserError(
-            f"trainer 'fsdp' is to run on 'cuda', but local rank {local} finds {count} CUDA devices: "
+            f"trainer 'fsdp' is configured for 'cuda', but local rank {local} finds {count} CUDA devices: "
             "each rank needs one of its own"
         )
     device = torch.device("cuda", local)

@@ -119,7 +119,7 @@ class FsdpTrainer:
                 return self.logprobs(batch, "current")
         chosen = self._model if model == "current" else self._reference
         if chosen is None:
-            raise UserError("no reference model was loaded: setup() was not told that it is needed")
+            raise UserError("no reference model was loaded: setup() did not request it")
         group = self._joined()
         share, parts = self._cut(batch, np.ones(len(batch.tokens), dtype=np.bool_))
         result = np.zeros(len(batch.tokens), dtype=np.float32)
@@ -135,7 +135,7 @@ class FsdpTrainer:
         """See :class:`astraflow_core.protocols.trainer.Trainer`: of the state before each token, 0 at the
         first of a row; complete on every rank."""
         if not self._critic:
-            raise UserError("no critic was made: setup() was not told that values are needed")
+            raise UserError("no critic was made: setup() did not request values")
         share, parts = self._cut(batch, np.ones(len(batch.tokens), dtype=np.bool_))
         result = np.zeros(len(batch.tokens), dtype=np.float32)
         for micro in parts:
@@ -278,7 +278,7 @@ class FsdpTrainer:
             torch.cuda.empty_cache()
 
     def _joined(self) -> RankGroup:
-        assert self._group is not None, "setup() comes first"
+        assert self._group is not None, "setup() must be called first"
         return self._group
 
     def _cut(self, batch: Batch, wanted: npt.NDArray[np.bool_]) -> tuple[Share, list[MicroBatch]]:

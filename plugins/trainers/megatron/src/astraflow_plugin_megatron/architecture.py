@@ -119,8 +119,8 @@ def check_split(
         raise UserError(f"expert_parallel = {expert_parallel}, but the model has no experts")
     if arch.experts is not None and tensor_parallel > 1:
         raise UserError(
-            f"tensor_parallel = {tensor_parallel} of a model with experts could not be shown to be right; share out "
-            "experts and layers instead: expert_parallel, pipeline_parallel"
+            f"tensor_parallel = {tensor_parallel} of a model with experts is not supported; shard experts and "
+            "layers instead: expert_parallel, pipeline_parallel"
         )
     for key, ranks, sizes in (
         (

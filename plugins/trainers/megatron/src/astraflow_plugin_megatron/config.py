@@ -35,7 +35,7 @@ class MegatronConfig(AdapterKeys):
         description="Replicas that share the experts of each layer; a divisor of the number of replicas and of "
         "that of experts.",
     )
-    threads: PositiveInt = Field(1, description="Threads of torch on CPU.")
+    threads: PositiveInt = Field(1, description="Number of torch threads on CPU.")
     compute_dtype: Literal["float32", "bfloat16"] = Field(
         "float32",
         description="Of the model; with 'bfloat16' gradients are summed in float32 and the optimizer holds "
@@ -56,7 +56,7 @@ class MegatronConfig(AdapterKeys):
     )
     micro_batch_tokens: PositiveInt | None = Field(
         None,
-        description="Tokens of one forward pass, padding included; a longer row goes alone. Default: 2048 "
+        description="Tokens of one forward pass, padding included; a longer row is processed alone. Default: 2048 "
         "on CPU, 16384 on CUDA.",
     )
     gradient_checkpointing: bool = Field(
@@ -73,7 +73,7 @@ class MegatronConfig(AdapterKeys):
         if self.sequence_parallel and self.tensor_parallel == 1:
             raise ValueError(
                 "sequence_parallel: the positions are shared by the ranks of tensor_parallel, which is 1; set it "
-                "to 2 or more, or take sequence_parallel out"
+                "to 2 or more, or remove sequence_parallel"
             )
         return self
 

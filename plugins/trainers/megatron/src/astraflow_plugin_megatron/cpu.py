@@ -61,7 +61,7 @@ def check() -> None:
     if torch.cuda.is_available():
         raise UserError(
             "trainer 'megatron' with device = 'cpu' is for tests on machines without CUDA; this one has "
-            f"{torch.cuda.get_device_name()}: take the key out"
+            f"{torch.cuda.get_device_name()}: remove the key"
         )
 
 

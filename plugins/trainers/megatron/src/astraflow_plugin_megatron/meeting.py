@@ -51,7 +51,7 @@ def meeting_place(ranks: Ranks) -> Any:
     if missing:
         raise DeadlineExceeded(
             f"rank {', '.join(map(str, missing))} of {ranks.size}",
-            f"the ranks of trainer 'megatron' meet at {host}:{port}; look into the logs of the missing ones",
+            f"the ranks of trainer 'megatron' meet at {host}:{port}; check the logs of the missing ranks",
             ranks.deadline_s,
         )
     return PrefixStore("group", store)

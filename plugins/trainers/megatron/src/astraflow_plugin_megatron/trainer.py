@@ -118,14 +118,14 @@ class MegatronTrainer:
                 return self.logprobs(batch, "current")
         chosen = self._policy if model == "current" else self._reference
         if chosen is None:
-            raise UserError("no reference model was loaded: setup() was not told that it is needed")
+            raise UserError("no reference model was loaded: setup() did not request it")
         return self._evaluate(chosen, batch, Wanted())
 
     def values(self, batch: Batch) -> npt.NDArray[np.float32]:
         """See :class:`astraflow_core.protocols.trainer.Trainer`: of the state before each token, 0 at the first of a
         row; complete on every rank."""
         if not self._critic:
-            raise UserError("no critic was made: setup() was not told that values are needed")
+            raise UserError("no critic was made: setup() did not request values")
         return self._evaluate(self._policy, batch, Wanted(logprobs=False, values=True))
 
     def _evaluate(
@@ -253,7 +253,7 @@ class MegatronTrainer:
 
     @property
     def _ranks(self) -> Mesh:
-        assert self._mesh is not None, "setup() comes first, nothing after close()"
+        assert self._mesh is not None, "setup() must be called first, nothing after close()"
         return self._mesh
 
     @contextlib.contextmanager

@@ -114,7 +114,7 @@ class TorchTrainer:
                 return self.logprobs(batch, "current")
         chosen = self._model if model == "current" else self._reference
         if chosen is None:
-            raise UserError("no reference model was loaded: setup() was not told that it is needed")
+            raise UserError("no reference model was loaded: setup() did not request it")
         result = np.zeros(len(batch.tokens), dtype=np.float32)
         device = chosen.device
         for micro in self._cut(batch, np.ones(len(batch.tokens), dtype=np.bool_)):
@@ -128,7 +128,7 @@ class TorchTrainer:
         """See :class:`astraflow_core.protocols.trainer.Trainer`: of the state before each token, 0 at the
         first of a row."""
         if not self._critic:
-            raise UserError("no critic was made: setup() was not told that values are needed")
+            raise UserError("no critic was made: setup() did not request values")
         result = np.zeros(len(batch.tokens), dtype=np.float32)
         for micro in self._cut(batch, np.ones(len(batch.tokens), dtype=np.bool_)):
             with torch.no_grad(), self._enough_memory(batch):

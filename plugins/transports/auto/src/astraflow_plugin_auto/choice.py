@@ -41,7 +41,7 @@ def choose(facts: TransportFacts) -> TransportChoice | list[str]:
     """The first rule that holds; else what is in the way of each."""
     ends = facts.ends
     if not ends.same_host and ends.host is None and ends.announced is None:
-        return ["the launcher says only later where the trainer will be"]
+        return ["the launcher has not placed the trainer yet"]
     hindrances = []
     for rule in _rules(facts):
         hindrance = _unusable(rule.name, ends) or rule.hindrance
@@ -69,7 +69,7 @@ def _rules(facts: TransportFacts) -> Iterator[Rule]:
         f"the GPUs are on this host and {engine!r} takes part in collectives",
     )
     room = facts.shared_bytes >= LEAST_SHARED
-    little = f"/dev/shm has {facts.shared_bytes >> 20} MiB free, {LEAST_SHARED >> 20} are wanted"  # noqa: S108 (a name in a sentence)
+    little = f"/dev/shm has {facts.shared_bytes >> 20} MiB free, {LEAST_SHARED >> 20} are needed"  # noqa: S108 (a name in a sentence)
     yield Rule(
         "shm",
         here or path or ("" if room else little),
@@ -89,7 +89,7 @@ def _rules(facts: TransportFacts) -> Iterator[Rule]:
         f"RaaS may be on other hosts, over links {known}",
     )
     yield Rule("http", away or path, f"RaaS may be on other hosts, over links {known}")
-    yield Rule("zmq", path, "it is what is installed and fits")
+    yield Rule("zmq", path, "it is the installed transport that fits")
 
 
 def _described(facts: TransportFacts) -> str:
@@ -122,7 +122,7 @@ def _unusable(name: str, ends: TransportEnds) -> str:
     if "lora" in ends.trainer and "adapter" not in flags:
         return "it sends no adapters, which the trainer may make"
     if ends.announced and name not in _served(ends.announced.transport):
-        return f"the publisher speaks {ends.announced.transport!r}"
+        return f"the publisher uses {ends.announced.transport!r}"
     return ""
 
 

@@ -43,7 +43,7 @@ def _link(run: RunInfo, ends: TransportEnds) -> tuple[Link | None, str]:
     said = _said()
     if said is not None or ends.same_host:
         return said, f"as {BANDWIDTH} says"
-    trouble = "no version is announced yet, so there is no peer to measure with"
+    trouble = "no version is announced yet, so there is no peer to measure"
     if ends.announced is not None:
         try:
             return probe(ends.announced, ends.token), "measured now"

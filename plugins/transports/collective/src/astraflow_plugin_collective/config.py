@@ -17,11 +17,11 @@ class CollectiveConfig(ListeningKeys, FetchingKeys):
     )
     window_s: Annotated[float, Field(gt=0)] = Field(
         2.0,
-        description="How long a version waits for engines to join; it ends early once all are there that "
-        "joined for the version before.",
+        description="How long a version waits for engines to join; it ends early once all engines of "
+        "the previous version have joined.",
     )
     deadline_s: Annotated[float, Field(gt=0)] = Field(
-        30.0, description="Longest that the meeting and the broadcast of one version may take."
+        30.0, description="Maximum duration of the rendezvous and the broadcast of one version."
     )
     bucket_mb: Annotated[int, Field(ge=1, le=4096)] = Field(
         64, description="MiB that are broadcast at once; a larger tensor goes alone."

@@ -15,7 +15,7 @@ def astraflow_transports() -> list[Component]:
             name="collective",
             target="astraflow_plugin_collective.transport:CollectiveTransport",
             config="astraflow_plugin_collective.config:CollectiveConfig",
-            summary="a broadcast by gloo or NCCL into the engines, with HTTP for who was late",
+            summary="a broadcast by gloo or NCCL into the engines, with HTTP for late receivers",
             capabilities=frozenset({"full", "adapter", "cross_host", "collective"}),
         )
     ]

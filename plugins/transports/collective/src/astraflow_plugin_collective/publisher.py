@@ -37,7 +37,7 @@ class CollectivePublisher(DirectHttpPublisher):
         if found is None or found.version != version:
             raise Refused(404, f"version {version} is not broadcast; fetch it by HTTP")
         if not asked.workers:
-            raise Refused(409, "an engine without workers has no place in a broadcast")
+            raise Refused(409, "an engine without workers cannot join a broadcast")
         return found.join(asked.member, asked.workers)
 
     def close(self) -> None:

@@ -19,5 +19,5 @@ class CudaIpcConfig(FetchingKeys):
         256, description="MiB of a buffer on the GPU; a larger tensor has one of its own."
     )
     lease_s: Annotated[float, Field(gt=0)] = Field(
-        60.0, description="How long memory stays for an engine that no longer says anything."
+        60.0, description="How long memory is kept for an engine that no longer responds."
     )

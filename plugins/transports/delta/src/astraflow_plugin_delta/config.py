@@ -14,7 +14,7 @@ class DeltaConfig(HttpKeys):
 
     history: Annotated[int, Field(ge=1, le=64)] = Field(
         16,
-        description="Versions back from which a receiver can catch up by deltas, as long as all deltas "
+        description="Number of versions from which a receiver can catch up by deltas, as long as all deltas "
         "together are smaller than the model.",
     )
     kernel: Literal["auto", "numba", "numpy"] = Field(

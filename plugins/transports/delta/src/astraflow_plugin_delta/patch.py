@@ -52,7 +52,7 @@ def patch(
     if wrong:
         block, reason = next(iter(wrong.items()))
         log.warning(
-            "version %d of policy %r: %d blocks are wrong after their delta and come whole, the first is "
+            "version %d of policy %r: %d blocks are wrong after their delta and are fetched whole, the first is "
             "block %d: %s",
             manifest.version, manifest.policy, len(wrong), block, reason,
         )  # fmt: skip

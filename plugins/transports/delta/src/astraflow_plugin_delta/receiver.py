@@ -148,7 +148,7 @@ class DeltaReceiver(HttpReceiver):
                 links = list(itertools.chain.from_iterable(each))
             except (BadLink, PublisherFailed) as error:
                 log.warning(
-                    "version %d of policy %r comes whole: %s",
+                    "version %d of policy %r is fetched whole: %s",
                     manifest.version, manifest.policy, error,
                 )  # fmt: skip
                 return set()
@@ -207,7 +207,7 @@ class DeltaReceiver(HttpReceiver):
                 offers.append((sum(way.cost for way in known), order, known))
         if not offers:
             has = ", ".join(str(version) for version, _ in sorted(held))
-            raise BadLink(f"no deltas lead to it from what is here (version {has})")
+            raise BadLink(f"no deltas lead to it from the local version ({has})")
         cost, _, found = min(offers, key=lambda offer: offer[:2])
         start = found[0].start
         longest = max((entry.size for path in found for entry in path.links), default=0)

@@ -17,7 +17,7 @@ class DiskConfig(ConfigModel):
     )
     options: dict[str, Any] = Field(
         default={},
-        description="Storage options of fsspec for that URL; leave credentials to the environment.",
+        description="Storage options of fsspec for that URL; keep credentials in the environment.",
     )
     streams: Annotated[int, Field(ge=1, le=64)] = Field(
         4, description="Objects that are written or read at once."

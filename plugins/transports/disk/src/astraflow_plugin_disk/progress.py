@@ -62,7 +62,7 @@ class Board:
             try:
                 self._write(progress)
             except StoreError as error:
-                _log.warning("readers are not told what is being written: %s", error)
+                _log.warning("writing the progress file for readers failed: %s", error)
 
     def _write(self, progress: StoreProgress) -> None:
         self._store.write(NAME, msgspec.json.encode(progress))

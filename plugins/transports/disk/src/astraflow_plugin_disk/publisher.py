@@ -62,8 +62,8 @@ class DiskPublisher:
             self._writer.put(snapshot)
         except StoreError as error:
             raise WeightsError(
-                f"version {version} of policy {self._policy!r} cannot be published: {error}; what was already "
-                "published stays"
+                f"version {version} of policy {self._policy!r} cannot be published: {error}; earlier versions stay "
+                "available"
             ) from error
         return snapshot.manifest
 

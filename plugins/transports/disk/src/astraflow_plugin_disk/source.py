@@ -76,8 +76,8 @@ class StoreSource:
             if time.monotonic() > until:
                 still = f" (it was being written, and nothing new came for {patience:.0f} s)"
                 raise PublisherFailed(
-                    f"version {self._version} has no manifest there: it was dropped, or its publish never "
-                    f"ended{still if coming else ''}"
+                    f"version {self._version} has no manifest there: it was dropped, or publishing it never "
+                    f"finished{still if coming else ''}"
                 )
             self._renew_in_time()
             time.sleep(min(pause, landing.time_left()))

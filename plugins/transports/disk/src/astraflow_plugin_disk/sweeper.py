@@ -66,7 +66,7 @@ class Sweeper:
                     with self._changed:
                         self._dropped.discard(version)
             except StoreError as error:
-                _log.warning("a dropped version stays for now: %s", error)
+                _log.warning("a dropped version cannot be deleted yet: %s", error)
             with self._changed:
                 if self._dropped:
                     more = partial(self._more_than, dropped)

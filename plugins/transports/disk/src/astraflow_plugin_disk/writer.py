@@ -170,7 +170,7 @@ class Writer:
                 self._failed = {manifest.version: problem}
                 self._problem = (
                     f"version {manifest.version} of policy {manifest.policy!r} could not be written: "
-                    f"{problem}; what was already published stays"
+                    f"{problem}; earlier versions stay available"
                 )
             self._changed.notify_all()
         if not self._stopped:

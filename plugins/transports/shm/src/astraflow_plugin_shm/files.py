@@ -120,8 +120,8 @@ class SharedFiles(Snapshotter):
             path.unlink()
             os.close(descriptor)
             raise WeightsError(
-                f"no room for a version of {size / 1e6:.1f} MB in {self._folder.parent} ({error.strerror}); what "
-                "was already published stays. Make it larger (mount -o remount,size=…; --shm-size of a "
+                f"no room for a version of {size / 1e6:.1f} MB in {self._folder.parent} ({error.strerror}); earlier "
+                "versions stay available. Make it larger (mount -o remount,size=…; --shm-size of a "
                 "container), set directory, or use a transport that sends"
             ) from error
         file = VersionFile(path, descriptor, view)

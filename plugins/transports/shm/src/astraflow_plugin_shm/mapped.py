@@ -69,7 +69,8 @@ def open_version(
         raise PublisherFailed(str(error)) from error
     except PermissionError as error:
         raise PublisherFailed(
-            f"{error.filename} belongs to another user: run trainer and RaaS as one, or use a transport that sends"
+            f"{error.filename} belongs to another user: run trainer and RaaS as the same user, or use a transport "
+            "that sends data over the network"
         ) from error
     except OSError as error:
         raise PublisherFailed(f"{error.filename} cannot be opened: {error.strerror}") from error
@@ -141,4 +142,4 @@ def _let_go(descriptor: int) -> None:
 
 
 def _dropped(announcement: Announcement) -> PublisherFailed:
-    return PublisherFailed(f"version {announcement.version} is not here, or no longer here")
+    return PublisherFailed(f"version {announcement.version} does not exist, or no longer exists")

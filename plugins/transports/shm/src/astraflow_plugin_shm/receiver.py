@@ -83,7 +83,7 @@ class ShmReceiver:
     def release(self, source: WeightSource) -> None:
         """End the lease; the publisher may use the file again, so nothing may read the path any longer."""
         if source.path.parent != self._folder.path:
-            raise ValueError(f"{source.path} was not handed out by this receiver")
+            raise ValueError(f"{source.path} was not returned by this receiver")
         with self._opening:
             lease = self._leases.pop(source.path, None)
             if lease is not None:

@@ -14,7 +14,7 @@ class ZmqConfig(ListeningKeys):
     """Keys of ``transport = { use = "zmq" }``."""
 
     credit: Annotated[int, Field(ge=1, le=MAX_CREDIT)] = Field(
-        8, description="Blocks that a receiver asks for before the first has come."
+        8, description="Number of blocks that a receiver requests before the first one arrives."
     )
     streams: Annotated[int, Field(ge=1, le=16)] = Field(
         4, description="Connections of a receiver; each is encrypted and decrypted by one thread."

@@ -53,7 +53,7 @@ class Line:
         try:
             self.socket.send_multipart(frames, zmq.NOBLOCK)
         except zmq.Again as error:
-            raise Lost("it takes no requests") from error
+            raise Lost("it accepts no requests") from error
 
     def watch(self) -> None:
         """Take an event from the monitor; raises :class:`Lost` if the connection ended."""

@@ -54,7 +54,7 @@ class ZmqSource:
                 self._ask(self._lines[0], MANIFEST)
                 _, answer = next(self._answers(landing))
                 if len(answer) != 2 or answer[0].bytes != MANIFEST:
-                    raise PublisherFailed("it sent a malformed answer")
+                    raise PublisherFailed("it sent a malformed reply")
                 return answer[1].bytes
             except Lost as lost:
                 self._again(lost, landing)
@@ -102,7 +102,7 @@ class ZmqSource:
             kind, index, *pieces = answer
             block = number(index.bytes)
         except ValueError as error:
-            raise PublisherFailed("it sent a malformed answer") from error
+            raise PublisherFailed("it sent a malformed reply") from error
         if kind.bytes != BLOCK or block not in line.asked:
             return
         line.asked.discard(block)
@@ -152,7 +152,7 @@ class ZmqSource:
             self._refusals += 1
             if self._refusals >= REFUSALS:
                 raise PublisherFailed(
-                    "it refused the keys: another run's token here or there, or no publisher of weights"
+                    "it refused the keys: the token belongs to another run, or the server is not a publisher of weights"
                 ) from lost
         self._failures += 1
         if self._failures > FAILURES:

@@ -291,8 +291,7 @@ def complete(
     """Fail unless the result has so many tokens and ended for this reason."""
     DEMANDS.that(
         (len(result.tokens), result.finish_reason) == (tokens, reason),
-        f"{request.sampling} gave {len(result.tokens)} tokens and finish_reason "
-        f"{result.finish_reason!r}",
+        f"{request.sampling} returned {len(result.tokens)} tokens and finish_reason {result.finish_reason!r}",
         f"{tokens} tokens and {reason!r}",
     )
 

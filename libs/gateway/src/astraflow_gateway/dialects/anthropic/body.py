@@ -75,7 +75,7 @@ def request_of(asked: MessagesPrompt) -> ModelRequest:
     refuse_unavailable(asked, _UNAVAILABLE)
     if (asked.output_config or {}).get("format") is not None:
         raise BadRequest(
-            "output_config.format is not available here: the model answers freely",
+            "output_config.format is not available: the model's output is unconstrained",
             param="output_config.format",
         )
     if not asked.messages:
@@ -182,7 +182,7 @@ def _result(block: Mapping[str, Any], place: str, names: Names, told: Mapping[st
     id = _field(block, "tool_use_id", str, place)
     if not (name := names.of(id)):
         raise BadRequest(
-            f"{place}: tool_use_id {id!r} is that of no tool_use block before", param=place
+            f"{place}: tool_use_id {id!r} does not match an earlier tool_use block", param=place
         )
     content = block.get("content") or ""
     if not isinstance(content, (str, list)):
@@ -237,7 +237,7 @@ def _tool(tool: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     """In the form of OpenAI."""
     if tool.get("type") not in (None, "custom"):
         raise BadRequest(
-            f"{where} is of type {tool['type']!r:.80}, which a server would run; expected a tool of yours (custom)",
+            f"{where} is of type {tool['type']!r:.80}, which runs on a server; expected a tool of your own (custom)",
             param=where,
         )
     function = {"name": tool.get("name"), "parameters": tool.get("input_schema")}

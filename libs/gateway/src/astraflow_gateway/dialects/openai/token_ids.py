@@ -55,7 +55,7 @@ def _request(body: bytes) -> ModelRequest:
     if not asked.token_ids:
         raise BadRequest("token_ids is empty", param="token_ids")
     if not all(0 <= token <= MOST_ID for token in asked.token_ids):
-        raise BadRequest("token_ids has a number that is no token id", param="token_ids")
+        raise BadRequest("token_ids contains a number that is not a token id", param="token_ids")
     wanted = asked.sampling_params
     if wanted.n != 1:
         raise BadRequest(f"n is {wanted.n}; expected 1", param="sampling_params.n")

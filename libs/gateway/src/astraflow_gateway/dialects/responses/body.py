@@ -95,7 +95,7 @@ def request_of(asked: Asked, episode: Episode) -> ModelRequest:
     refuse_top_logprobs(asked.top_logprobs)
     if (wanted := (asked.text or {}).get("format")) and wanted != {"type": "text"}:
         raise BadRequest(
-            "text.format is not available here: the model answers freely", param="text.format"
+            "text.format is not available: the model's output is unconstrained", param="text.format"
         )
     tools = tools_of(chat_tools(asked.tools or []))
     return ModelRequest(

@@ -58,8 +58,8 @@ def _is_named(tool: Any) -> bool:
 def _chat_tool(tool: Tool, where: str) -> Tool:
     if tool.get("type") != "function":
         raise BadRequest(
-            f"{where} is of type {tool.get('type')!r:.80}, which a server would run; expected a function: turn the tool off "
-            "in the agent",
+            f"{where} is of type {tool.get('type')!r:.80}, which runs on a server; expected a function: disable "
+            "the tool in the agent",
             param=where,
         )
     function = {

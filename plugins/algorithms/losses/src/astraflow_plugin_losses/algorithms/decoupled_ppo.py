@@ -15,11 +15,11 @@ class DecoupledPpoConfig(ClippedGroupConfig):
 
     std_eps: Positive = Field(1e-5, description="Added to the standard deviation.")
     proximal: Literal["behaviour", "recompute", "loglinear"] = Field(
-        "recompute", description="As of `grpo`; 'behaviour' with no corrections is plain PPO."
+        "recompute", description="As in `grpo`; 'behaviour' with no corrections is plain PPO."
     )
     corrections: tuple[Correction, ...] = Field(
         (Correction(mode="mask", level="token", low=0.0, high=5.0),),
-        description="As of `grpo`; AReaL's modes are 'truncate' and 'mask' at level 'token' or 'geometric'.",
+        description="As in `grpo`; AReaL's modes are 'truncate' and 'mask' at level 'token' or 'geometric'.",
     )
 
 

@@ -73,7 +73,7 @@ class Dpo:
         """The term ``policy``."""
         from astraflow_plugin_losses.tensors import masked
 
-        assert inputs.current is not None, "the trainer was told that current ones are needed"
+        assert inputs.current is not None, "the trainer must compute current log-probs"
         moved = masked(inputs.mask, inputs.logprobs) - masked(inputs.mask, inputs.current)
         share = {name: masked(inputs.mask, values) for name, values in inputs.weights.items()}
         value = (share["value"] + share["policy"] * moved).sum()

@@ -14,7 +14,7 @@ class DrGrpoConfig(ClippedGroupConfig):
     """``algorithm = { use = "dr_grpo", max_tokens = 1024, … }``"""
 
     aggregation: Aggregation = Field(
-        "const_norm_all_rows", description="As of `grpo`; the sum over rows × max_tokens."
+        "const_norm_all_rows", description="As in `grpo`; the sum over rows × max_tokens."
     )
     max_tokens: OrNone[PositiveInt] = Field(
         description="The constant length; as many tokens as a completion may have."

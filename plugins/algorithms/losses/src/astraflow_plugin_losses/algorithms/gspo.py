@@ -23,7 +23,7 @@ class GspoConfig(ClippedGroupConfig):
         "with the gradient of each token's own log-prob (GSPO-token; verl).",
     )
     aggregation: Aggregation = Field(
-        "seq_mean_token_mean_all_rows", description="As of `grpo`; verl: seq_mean_token_mean."
+        "seq_mean_token_mean_all_rows", description="As in `grpo`; verl: seq_mean_token_mean."
     )
     clip_low: Annotated[float, Field(ge=0, le=1)] = Field(
         3e-4, description="The ratio of the row is clipped below at 1 - clip_low."

@@ -87,7 +87,7 @@ class M2po(ClippedLoss[M2poConfig], GroupLoss[M2poConfig]):
         if self._config.variant == "mask_areal":
             given["metrics"] = shares(batch, "token_mean")
         elif self._config.scope == "mini_batch":
-            assert batch.current is not None, "the trainer was told that current ones are needed"
+            assert batch.current is not None, "the trainer must compute current log-probs"
             assert batch.advantages is not None, "advantages come before weights"
             from astraflow_plugin_losses.second_moment import on_host
 

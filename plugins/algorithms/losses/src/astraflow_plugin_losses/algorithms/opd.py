@@ -19,7 +19,8 @@ class OpdConfig(PolicyConfig):
 
     coef: Positive = Field(1.0, description="Multiplies the advantages.")
     discount: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.0, description="Above 0 a token also answers for the later ones of its row, discounted."
+        0.0,
+        description="Discount of later tokens in the same row; above 0 they count for earlier tokens too.",
     )
 
 

@@ -21,7 +21,7 @@ class OpoConfig(ClippedGroupConfig):
         3.0, description="Bounds the loss at -A · dual_clip where A < 0. 'none': no bound."
     )
     normalize_std: bool = Field(False, description="Divide by the group's standard deviation.")
-    group_unit: GroupUnit = Field("token", description="As of `grpo`.")
+    group_unit: GroupUnit = Field("token", description="As in `grpo`.")
     singleton_advantage: Literal["zero", "reward"] = Field(
         "reward", description="Advantage of a group of one."
     )

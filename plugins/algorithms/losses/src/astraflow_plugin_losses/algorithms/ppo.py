@@ -35,8 +35,8 @@ class PpoConfig(ClipConfig, WhitenConfig, TurnRewardConfig):
     dual_clip: DualClip = Field(
         3.0, description="Bounds the loss at -A · dual_clip where A < 0. 'none': no bound."
     )
-    kl_estimator: KlEstimator = Field("k1", description="As of `grpo`.")
-    kl_in: Literal["loss", "reward"] = Field("reward", description="As of `grpo`.")
+    kl_estimator: KlEstimator = Field("k1", description="As in `grpo`.")
+    kl_in: Literal["loss", "reward"] = Field("reward", description="As in `grpo`.")
     gamma: Annotated[float, Field(ge=0, le=1)] = Field(1.0, description="Discount per step.")
     gae_unit: StepUnit = Field(
         "token",

@@ -32,8 +32,8 @@ class ReinforcePpConfig(ClipConfig, WhitenConfig, TurnRewardConfig):
     dual_clip: DualClip = Field(
         3.0, description="Bounds the loss at -A · dual_clip where A < 0. 'none': no bound."
     )
-    kl_estimator: KlEstimator = Field("k1", description="As of `grpo`.")
-    kl_in: Literal["loss", "reward"] = Field("reward", description="As of `grpo`.")
+    kl_estimator: KlEstimator = Field("k1", description="As in `grpo`.")
+    kl_in: Literal["loss", "reward"] = Field("reward", description="As in `grpo`.")
     baseline: Literal["none", "group"] = Field(
         "none", description="'group': the reward counts less the mean of its group (RF++-baseline)."
     )
@@ -43,7 +43,7 @@ class ReinforcePpConfig(ClipConfig, WhitenConfig, TurnRewardConfig):
         description="Returns are carried over tokens that are not trained, or end there, so that only the "
         "last turn of a row learns from its outcome (SkyRL).",
     )
-    group_unit: GroupUnit = Field("sequence", description="As of `grpo`; of the baseline 'group'.")
+    group_unit: GroupUnit = Field("sequence", description="As in `grpo`; of the baseline 'group'.")
 
 
 class ReinforcePp(ClippedLoss[ReinforcePpConfig]):

@@ -14,7 +14,7 @@ class SapoConfig(GroupConfig):
     """``algorithm = { use = "sapo", … }``"""
 
     aggregation: Aggregation = Field(
-        "seq_mean_token_mean", description="As of `grpo`; AstraFlow: token_mean."
+        "seq_mean_token_mean", description="As in `grpo`; AstraFlow: token_mean."
     )
     log_ratio_clamp: OrNone[Positive] = Field(
         20.0, description="Log-ratios are clamped to ± this. 'none': not at all."

@@ -52,7 +52,7 @@ def need_cuda(device: torch.device) -> None:
     if device.type != "cuda":
         raise RuntimeError(
             f"weights by a broadcast or by CUDA IPC need CUDA; this worker computes on {device.type!r}: use a "
-            "transport that brings a file"
+            "transport that transfers files"
         )
 
 
