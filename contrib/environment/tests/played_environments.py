@@ -40,7 +40,7 @@ class Echo:
 
 
 class Debate:
-    """'pro' and 'con' speak by turns, until each has spoken twice; then a 'judge' names who has won."""
+    """'pro' and 'con' speak by turns, until each has spoken twice or one resigns; then a 'judge' names who has won."""
 
     capabilities = frozenset({"multi_role"})
     roles = ("pro", "con", "judge")
@@ -57,6 +57,8 @@ class Debate:
             won = action.text if action.text in ("pro", "con") else ""
             rewards = {role: float(role == won) for role in ("pro", "con")}
             return Observation((), rewards, Outcome.FINISHED)
+        if action.text == "resign":
+            return Observation((), {action.role: -1.0}, Outcome.FINISHED)
         self.speeches.append(f"{action.role}: {action.text}")
         if len(self.speeches) == 4:
             return self._to("judge", "Who has won?\n" + "\n".join(self.speeches), {"con": 0.25})

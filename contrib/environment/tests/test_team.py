@@ -71,6 +71,15 @@ def test_an_episode_without_a_turn_of_a_trained_policy_has_failed(tmp_path: Path
         played(tmp_path, says, frozen=("f",), roles=roles)
 
 
+def test_an_episode_that_frozen_players_end_before_a_policy_has_a_turn_is_rejected(
+    tmp_path: Path,
+) -> None:
+    policies = ScriptedPolicies(("p",), ("f",), {"p": [], "f": ["resign"]}, tokenizer=QWEN)
+    config = RolesConfig(environment=DEBATE, roles={"pro": "f"}, policy="p")
+    playing = TeamWorkflow(config, context("raas", tmp_path, policies=("p",), frozen=("f",)))
+    assert asyncio.run(playing.run_episode(policies.engines(), PROMPT)) is None
+
+
 @pytest.mark.parametrize(
     ("keys", "says"),
     [

@@ -43,7 +43,8 @@ class TeamWorkflow:
     async def run_episode(
         self, engines: Mapping[str, PolicyEngine], prompt: Prompt
     ) -> Trajectory | None:
-        """Play one episode. The episodes of a group have the same seed."""
+        """Play one episode; ``None`` where it was over before a policy that is trained had a turn. The episodes of a group
+        have the same seed."""
         episode = self._episodes.begin(engines)
         async with self._pool.episode() as environment:
             names = self._names(environment.roles)
@@ -55,6 +56,8 @@ class TeamWorkflow:
             for sequence in chat.sequences()
         ]
         if not sequences:
+            if set(self._run.policies) & set(names.values()):
+                return None  # frozen players ended it before a policy had its turn
             raise WorkflowError(
                 f"prompt {prompt.id!r}: no policy that is trained had a turn; those that had one are "
                 f"{', '.join(sorted({names[role] for role in play.chats}))}"
