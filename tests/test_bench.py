@@ -120,3 +120,10 @@ def test_environments_are_played_beside_the_library_alone(quick: Quick) -> None:
     overs = [fields[f"{name}_over_bare"] for name in CASES]
     assert {"key_door", "sqlite", "gymnasium", "textarena", "openenv"} < CASES.keys()
     assert fields["worst_over_bare"] == min(overs) > 0
+
+
+@pytest.mark.backend
+def test_the_pages_of_a_long_run_are_drawn(quick: Quick) -> None:
+    fields = quick("pages")
+    assert fields["steps"] == 10_000 and fields["first_paint_s"] > 0
+    assert fields["interaction_p95_ms"] >= fields["interaction_ms"] > 0

@@ -17,6 +17,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from served_runs import Pages, serving, step_line, write_run
 from stored_groups import store, tokenizer
 
+from astraflow_runtime.cli import main
 from astraflow_testing.runs import TABLE_RUN, User
 
 expect.set_options(timeout=20_000)
@@ -87,7 +88,12 @@ def visiting(browser: Browser, root: Path, **options: Any) -> Iterator[Visitor]:
 def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[User, Path]]:
     """A folder with a run that goes on, one that failed and one that crashed, whose texts are hostile."""
     user = User(tmp_path_factory.mktemp("lived"))
-    slowly = ("policies.solver.engine.token_s=0.15", "raas.replicas=2", "run.steps=100000")
+    slowly = (
+        'plugins.enable=["pages"]',
+        "policies.solver.engine.token_s=0.15",
+        "raas.replicas=2",
+        "run.steps=100000",
+    )
     user.start(*user.table_arguments(*slowly, config=EVALUATED))
     running = user.wait_for_steps(5, 120)
     model = tokenizer(user.directory / "model")
@@ -224,6 +230,24 @@ def test_tokens_of_a_trajectory_are_shown(visitor: Visitor) -> None:
     assert serious(page) == [] and visitor.complaints == []
     visitor.go("/run/failed/trajectories?filter=nonsense")
     expect(page.get_by_role("alert")).to_contain_text("is no term")
+
+
+def test_the_dataflow_serves_the_pages_of_its_run(
+    browser: Browser, lived: tuple[User, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ui", "--of", str(lived[1]), "--read-only"]) == 0
+    (link,) = re.findall(r"http://\S+", capsys.readouterr().out)
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(link)
+    page.get_by_role("link", name=lived[1].name).click()
+    expect(page.locator(".live")).to_have_text("live")
+    expect(page.locator(".chart canvas").first).to_be_visible()
+    page.get_by_role("link", name="Services").click()
+    expect(page.get_by_text("This login may look only")).to_be_visible()
+    page.get_by_role("link", name="AstraFlow").click()
+    expect(page.get_by_text("1 run in")).to_be_visible()
+    context.close()
 
 
 def test_a_data_policy_a_raas_and_the_run_obey(visitor: Visitor, lived: tuple[User, Path]) -> None:

@@ -23,12 +23,15 @@ _PIECE = 4 << 20
 _TAIL = 64
 """Bytes before the place of the last look, by which a file that was cut and written on is recognised."""
 _NOT_FIGURES = ("time", "step")
+_NUMBERS = (int, float)
 _WINDOW = 20
 """Steps over which tokens per second are taken: neighbours end within milliseconds of each other."""
 
 
 class _Column:
     """One figure of one policy: step and value of each step that has it."""
+
+    __slots__ = ("_steps", "_values")
 
     def __init__(self) -> None:
         self._steps, self._values = array("d"), array("d")
@@ -54,14 +57,19 @@ class _PolicyColumns:
         if not isinstance(step, int):
             raise ValueError("not a step of a policy")
         time = float(line["time"])
-        figures = {**(line.get("metrics") or {}), **line}
-        rates = {f"pass_rate: {n}": r["mean"] for n, r in (line.get("pass_rates") or {}).items()}
         if step in self.seen:
             return
+        figures = {**(line.get("metrics") or {}), **line}
+        for name, rate in (line.get("pass_rates") or {}).items():
+            figures[f"pass_rate: {name}"] = rate["mean"]
         self.seen.add(step)
-        for name, value in (figures | rates).items():
-            if isinstance(value, int | float) and name not in _NOT_FIGURES and math.isfinite(value):
-                self._column(name).add(step, value)
+        columns = self.columns
+        for name, value in figures.items():
+            if isinstance(value, _NUMBERS) and name not in _NOT_FIGURES and math.isfinite(value):
+                column = columns.get(name)
+                if column is None:
+                    column = columns[name] = _Column()
+                column.add(step, value)
         self._add_speed(step, time, line.get("tokens_generated"))
 
     def _add_speed(self, step: int, time: float, tokens: float | None) -> None:
@@ -74,10 +82,8 @@ class _PolicyColumns:
         del recent[:-_WINDOW]
         (began, before), elapsed = recent[0], time - recent[0][0]
         if elapsed > 0 and began < time:
-            self._column("tokens_per_s").add(step, (tokens - before) / elapsed)
-
-    def _column(self, name: str) -> _Column:
-        return self.columns.setdefault(name, _Column())
+            column = self.columns.setdefault("tokens_per_s", _Column())
+            column.add(step, (tokens - before) / elapsed)
 
 
 class MetricColumns:

@@ -72,7 +72,7 @@ export function Runs() {
     <${Problem} error=${error} />
     <div class="bar">
       <label class="grow"><span class="unseen">filter runs</span><input type="search" placeholder="filter by name, state or key=value" value=${text} onInput=${(event) => setText(event.target.value)} /></label>
-      <span class="quiet" role="status">${rows.length === value.runs.length ? `${rows.length} runs` : `${rows.length} of ${value.runs.length} runs`} in ${value.root}</span>
+      <span class="quiet" role="status">${rows.length === value.runs.length ? `${rows.length} ${rows.length === 1 ? "run" : "runs"}` : `${rows.length} of ${value.runs.length} runs`} in ${value.root}</span>
       <a class=${`button ${chosen.length < 2 ? "off" : ""}`} aria-disabled=${chosen.length < 2} href=${chosen.length < 2 ? undefined : `#/compare?${query({ run: chosen })}`}>compare ${chosen.length || ""}</a>
     </div>
     ${value.runs.length ? html`<${VirtualList} label="runs" length=${rows.length} height=${ROW} header=${header}
