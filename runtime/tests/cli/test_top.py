@@ -119,7 +119,7 @@ def test_a_dataflow_that_is_lost_is_an_error(
     monkeypatch.setattr("astraflow_runtime.cli.running.top._DEADLINE_S", 0.3)
     dataflow.answers = [status(1), None]
     assert main(["top", "--run", str(tmp_path), "--every", "0.1"]) == 2
-    assert "is the run still running?" in capsys.readouterr().err
+    assert "check that the run is still running" in capsys.readouterr().err
 
 
 def test_bad_input_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
