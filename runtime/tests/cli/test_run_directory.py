@@ -15,6 +15,7 @@ from astraflow_runtime.cli.run_directory import RUNS, find_run
 OLD, NEW = "digits-20260101-000000", "digits-20260102-000000"
 ABOUT_A_RUN = {
     "status": ["status"],
+    "top": ["top"],
     "waits": ["waits"],
     "balance": ["balance"],
     "report": ["report"],

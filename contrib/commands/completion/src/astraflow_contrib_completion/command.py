@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "shell", choices=shtab.SUPPORTED_SHELLS, help="the shell that reads the script"
     )
     parser.set_defaults(command=run)
-    teach(parser, "commands.md", "completion bash", "completion zsh > ~/.zfunc/_astraflow")
+    teach(parser, "commands.md", "completion bash", "completion zsh")
 
 
 def run(arguments: argparse.Namespace) -> int:
