@@ -137,10 +137,15 @@ def serving(
 
 
 @contextmanager
-def behind(app: FastAPI, sessions: BrowserSessions) -> Iterator[Pages]:
+def behind(
+    app: FastAPI,
+    sessions: BrowserSessions,
+    certificate: Path | None = None,
+    private_key: Path | None = None,
+) -> Iterator[Pages]:
     """An app behind its real server, in a thread."""
     loop = asyncio.new_event_loop()
-    server = pages_server(app, "127.0.0.1", 0, None, None)
+    server = pages_server(app, "127.0.0.1", 0, certificate, private_key)
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import datetime
+import http.client
+import ipaddress
 import json
+import ssl
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from threading import Timer
 from typing import Any
 
 import pytest
-from served_runs import Pages, serving, step_line, write_run
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from served_runs import Pages, behind, serving, step_line, write_run
 from stored_groups import store, tokenizer
 
 from astraflow_contrib_pages.routes import static_files
@@ -319,3 +327,39 @@ def test_beyond_loopback_needs_tls(tmp_path: Path) -> None:
         pages_server(app, "127.0.0.1", 0, tmp_path / "c.pem", None)
     with pytest.raises(UserError, match="cannot be used"):
         pages_server(app, "127.0.0.1", 0, tmp_path / "c.pem", tmp_path / "k.pem")
+
+
+def test_with_a_certificate_everything_is_encrypted(tmp_path: Path) -> None:
+    certificate, key = certified(tmp_path)
+    sessions = BrowserSessions("a secret of this test")
+    app = pages_app(RunsFolder(tmp_path), sessions, [])
+    with behind(app, sessions, certificate, key) as pages:
+        trusting = ssl.create_default_context(cafile=str(certificate))
+        connection = http.client.HTTPSConnection(
+            "127.0.0.1", pages.port, context=trusting, timeout=20
+        )
+        with closing(connection):
+            connection.request("GET", pages.login_url().partition(str(pages.port))[2])
+            answer = connection.getresponse()
+        assert answer.status == 303 and "Secure" in str(answer.getheader("set-cookie"))
+
+
+def certified(folder: Path) -> tuple[Path, Path]:
+    """A certificate for this host that signs itself, and its key."""
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
+    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    now = datetime.datetime.now(datetime.UTC)
+    day = datetime.timedelta(days=1)
+    signed = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - day)
+        .not_valid_after(now + day)
+        .add_extension(address, critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    (folder / "c.pem").write_bytes(signed.public_bytes(pem))
+    (folder / "k.pem").write_bytes(
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return folder / "c.pem", folder / "k.pem"
