@@ -6,6 +6,7 @@ import datetime
 import http.client
 import ipaddress
 import json
+import os
 import ssl
 import time
 from collections.abc import Callable
@@ -56,6 +57,21 @@ def test_the_table_of_runs(tmp_path: Path, serve: Serve) -> None:
     assert rows["gone"]["reward"] == pytest.approx(step_line(3)["reward"])
     assert rows["two"]["differs"] == {"run.seed": 7, "policies.solver.batch_sequences": 64}
     assert set(table["keys"]) == {"run.seed", "policies.solver.batch_sequences"}
+
+
+def test_names_and_files_of_no_run_of_ours_hide_no_other_run(tmp_path: Path, serve: Serve) -> None:
+    """A name that is not text, a pipe in the place of a file, and NaN in the summary."""
+    root = some(tmp_path)
+    os.rename(write_run(root, "bytes"), os.fsencode(root) + b"/bytes\xff")
+    for name in ("summary.json", "metrics.jsonl"):
+        piped = write_run(root, f"piped {name}") / name
+        piped.unlink(missing_ok=True)
+        os.mkfifo(piped)
+    (write_run(root, "nan") / "summary.json").write_text('{"state": "finished", "wall_s": NaN}')
+    rows = {row["name"]: row for row in serve(root).ask("/ui/api/runs").json["runs"]}
+    assert rows.keys() == {"one", "two", "gone", "nan", "piped summary.json", "piped metrics.jsonl"}
+    assert rows["nan"]["wall_s"] is None and rows["nan"]["state"] == "finished"
+    assert rows["piped summary.json"]["state"] == "crashed"
 
 
 def test_an_empty_folder_and_one_that_goes(tmp_path: Path, serve: Serve) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import stat
 import threading
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
@@ -107,10 +108,13 @@ class MetricColumns:
         """Read what was added; how many bytes of the file are read, which grows with each line."""
         with self._lock:
             try:
-                size = self.path.stat().st_size
+                found = self.path.stat()
             except FileNotFoundError:
                 self._forget()
                 return 0
+            if not stat.S_ISREG(found.st_mode):  # to open a pipe could wait for ever
+                return 0
+            size = found.st_size
             if size != self._offset or self._offset == 0:
                 self._read_on()
             return self._offset

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import threading
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -46,11 +47,11 @@ class RunFolder:
         file, cached = self.path / name, self._files.setdefault(name, _Cached())
         try:
             found = file.stat()
-            if found.st_size > _MOST_BYTES:
+            if found.st_size > _MOST_BYTES or not stat.S_ISREG(found.st_mode):
                 return None
             if cached.stamp != (stamp := (found.st_mtime_ns, found.st_size)):
                 text = file.read_text("utf-8")
-                cached.value = tomllib.loads(text) if name.endswith(".toml") else json.loads(text)
+                cached.value = tomllib.loads(text) if name.endswith(".toml") else _json(text)
                 cached.stamp = stamp
         except (OSError, ValueError):
             return None  # shown as missing: a run that was killed, or is writing it
@@ -161,7 +162,7 @@ class RunsFolder:
             return []
 
     def _is_run(self, name: str) -> bool:
-        if name in ("", ".", "..") or "/" in name or "\0" in name:
+        if name in ("", ".", "..") or "/" in name or "\0" in name or not _is_text(name):
             return False
         folder = self.root / name
         if folder.is_symlink():  # it could lead out of the folder
@@ -206,6 +207,20 @@ def differing(configs: Mapping[str, Flat]) -> list[str]:
         for key in keys
         if key not in _IGNORED and len({repr(flat.get(key)) for flat in configs.values()}) > 1
     ]
+
+
+def _json(text: str) -> Any:
+    """What ``text`` says, with nothing for numbers that JSON has not, such as NaN: browsers refuse them."""
+    return json.loads(text, parse_constant=lambda name: None)
+
+
+def _is_text(name: str) -> bool:
+    """Whether a file's name is UTF-8, as names in addresses are."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _table(value: Any) -> dict[str, Any]:
