@@ -74,7 +74,7 @@ def test_a_run_whose_verifier_learns_from_the_solver_too(user: User) -> None:
 
 @pytest.mark.parametrize(
     ("source", "expected"),
-    [("verifier", "is not another policy"), ("sovler", "there are solver")],
+    [("verifier", "is not another policy"), ("sovler", "the others are: solver")],
 )
 def test_the_source_must_be_another_policy(user: User, source: str, expected: str) -> None:
     user.write("both.py", WORKFLOW)

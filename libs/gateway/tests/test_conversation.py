@@ -140,7 +140,7 @@ def test_what_cannot_be_asked_is_refused() -> None:
     async def play(episode: Episode) -> None:
         with pytest.raises(WorkflowError, match="expected an object with role and content"):
             Conversation(episode, "p", [{"role": "user", "content": [{"type": "text"}]}])
-        with pytest.raises(WorkflowError, match=r"policy 'p': the chat template of .* refused"):
+        with pytest.raises(WorkflowError, match=r"policy 'p': the chat template of .* rejected"):
             await Conversation(episode, "p", [USER]).reply()
         with pytest.raises(Exception, match="out of memory"):
             await Conversation(episode, "p", [USER], [DESCRIBED]).reply()

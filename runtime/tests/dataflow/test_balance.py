@@ -223,7 +223,7 @@ def test_the_host_of_an_evaluation_ends_it_before_it_leaves(bench, config):
 def test_what_cannot_be_asked_of_the_pool_is_refused(run):
     r = run("r0")
     for act, status, what in [
-        (lambda: r.b.drain("r9"), 404, "there are r0"),
+        (lambda: r.b.drain("r9"), 404, "the registered ones are r0"),
         (lambda: r.b.drain("r0"), 409, "the last RaaS"),
         (lambda: r.b.add(0), 400, "at least one"),
     ]:

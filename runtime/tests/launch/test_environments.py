@@ -136,7 +136,7 @@ def test_a_failure_shows_what_pip_said_and_leaves_nothing_that_looks_whole(
             ["create", "mine", "--plugin", "plain", "--python", "/no/python"],
             "no interpreter '/no/python'",
         ),
-        (["create", "there", "--plugin", "heavy"], "is for plain: choose another name"),
+        (["create", "there", "--plugin", "heavy"], "belongs to plain: choose another name"),
         (["remove", "their"], "did you mean 'there'"),
     ],
 )
@@ -170,7 +170,7 @@ def test_the_command_lists_makes_and_removes(
     assert json.loads(printed("list", "--json")) == [made]
     assert "removed 'mine'" in printed("remove", "mine")
     assert environments() == [] and not Path(made["folder"]).exists()
-    with pytest.raises(UserError, match="there are: none"):
+    with pytest.raises(UserError, match="existing environments: none"):
         remove("mine")
 
 

@@ -220,7 +220,7 @@ def test_a_server_that_is_gone_ends_the_engine(model: Path, serving: Serving) ->
         sent = await underway(engine)
         await asyncio.to_thread(stand_in.stop)
         stand_in.stop = lambda: None
-        with pytest.raises(EngineLost, match="gone"):
+        with pytest.raises(EngineLost, match="exited"):
             await sent
 
     run(stand_in.url, model, scenario)

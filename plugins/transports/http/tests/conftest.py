@@ -170,3 +170,10 @@ def read() -> Callable[[Path], dict[str, bytes]]:
 @pytest.fixture
 def raw() -> Callable[[Iterable[ExportedTensor]], dict[str, bytes]]:
     return lambda tensors: {t.name: np.asarray(t.data).tobytes() for t in tensors}
+
+
+@pytest.fixture
+def shared_files() -> Callable[[], set[Path]]:
+    """Lists shared memory, but for the files of the transport ``shm``, whose tests may run at the same time."""
+    shared = Path("/dev/shm")
+    return lambda: {file for file in shared.iterdir() if not file.name.startswith("astraflow-")}

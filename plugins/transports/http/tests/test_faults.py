@@ -316,8 +316,10 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(
     assert files(tmp_path) == []
 
 
-def test_nothing_stays_after_kill_9_and_the_next_start(rig: Any, tmp_path: Path) -> None:
-    shm_before = set(Path("/dev/shm").iterdir())
+def test_nothing_stays_after_kill_9_and_the_next_start(
+    rig: Any, tmp_path: Path, shared_files: Any
+) -> None:
+    shm_before = shared_files()
     code = """
 import sys, numpy as np
 from pathlib import Path
@@ -350,7 +352,7 @@ sys.stdin.read()
         rig.receiver()
         assert not path.parent.exists()
         living.close()
-        assert set(Path("/dev/shm").iterdir()) - shm_before == set()
+        assert shared_files() - shm_before == set()
     finally:
         process.kill()
         process.communicate(timeout=10)

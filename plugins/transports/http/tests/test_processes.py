@@ -71,7 +71,7 @@ def test_announcements_out_of_order_and_twice_give_the_versions_they_name(
 
 
 def test_a_publisher_killed_while_it_publishes_has_published_nothing(
-    rig: Any, announce: Any, model: Any, tmp_path: Path
+    rig: Any, announce: Any, model: Any, tmp_path: Path, shared_files: Any
 ) -> None:
     code = """
 import sys, numpy as np
@@ -90,7 +90,7 @@ def export():
     yield
 p.publish(2, export())
 """
-    shm_before = set(Path("/dev/shm").iterdir())
+    shm_before = shared_files()
     manifest = rig.publisher().publish(2, [ExportedTensor("w", "U8", (9,), bytes([2] * 9))])
     with process(code) as publisher:
         assert publisher.stdin is not None
@@ -113,7 +113,7 @@ p.publish(2, export())
         ):
             rig.receiver().fetch(announce(manifest, url), 20)
     assert files(tmp_path) == []
-    assert set(Path("/dev/shm").iterdir()) - shm_before == set()
+    assert shared_files() - shm_before == set()
 
 
 def test_a_file_that_may_not_grow_is_an_error_and_leaves_nothing(
