@@ -12,7 +12,7 @@ import pytest
 
 from astraflow_contrib_harbor.config import HarborConfig, HarborTasksConfig, ShellLimits
 from astraflow_contrib_harbor.environment import HarborEnvironment
-from astraflow_contrib_harbor.oracle import problem_of
+from astraflow_contrib_harbor.oracle import main, problem_of
 from astraflow_contrib_harbor.source import HarborTasks
 from astraflow_contrib_harbor.task_folder import read_task
 from astraflow_core.errors import EnvironmentFailed, PromptError
@@ -165,6 +165,30 @@ def test_the_instruction_alone_decides_the_part(folder: Path) -> None:
 def test_a_solution_earns_one_and_doing_nothing_less(name: str) -> None:
     keys = HarborTasksConfig(path=EXAMPLES)
     assert asyncio.run(problem_of(EXAMPLES / name, ShellLimits(deadline_s=60), keys)) == ""
+
+
+def test_the_check_of_tasks_says_what_fails(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "tests" / "test.sh").write_text("exit 1\n")
+    (folder.parent / "two" / "tests").mkdir(parents=True)
+    (folder.parent / "two" / "tests" / "test.sh").touch()
+    assert main([str(folder.parent)]) == 1
+    assert capsys.readouterr().out == "one: its solution earns 0\ntwo: has no instruction.md\n"
+    for where, says in (
+        (tmp_path / "nowhere", "is not a folder"),
+        (tmp_path, "has no task; expected folders"),
+        (folder, "it is a task itself"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            main([str(where)])
+        assert says in capsys.readouterr().err
+
+
+def test_tests_that_reach_a_limit_are_told_from_those_that_fail(folder: Path) -> None:
+    (folder / "tests" / "test.sh").write_text("while :; do :; done\n")
+    problem = problem_of(folder, ShellLimits(cpu_s=1), HarborTasksConfig(path=folder.parent))
+    assert asyncio.run(problem) == "its solution earns 0: the tests reached a limit of [sandbox]"
 
 
 def test_files_stay_and_tests_are_not_there_before_the_end(folder: Path) -> None:

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from launch_fakes import Plain
 
@@ -25,6 +26,14 @@ class Ask(Plain):
         asked = solver.render(prompt.data["prompt"])
         result = await solver.generate(asked)
         return Trajectory((solver.sequence(asked, result),), (solver.completion(result),))
+
+
+class RewardsItself(Ask):
+    async def run_episode(
+        self, engines: Mapping[str, PolicyEngine], prompt: Prompt
+    ) -> Trajectory | None:
+        played = await super().run_episode(engines, prompt)
+        return replace(played, rewards={"solver": 0.5}) if played else None
 
 
 class AskJudge(Ask):

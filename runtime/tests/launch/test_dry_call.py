@@ -126,6 +126,20 @@ def test_what_follows_from_a_made_up_verdict_is_a_note(table: Table) -> None:
     assert "with a made-up answer of a frozen engine" in note
 
 
+@pytest.mark.parametrize("reward", ["good", "async_raises"])
+def test_a_reward_that_the_workflow_leaves_nothing_is_a_note(
+    table: Table, reward: str
+) -> None:
+    asking(table, "RewardsItself", reward)
+    (note,) = prepare(table).notes
+    assert note.startswith(
+        "workflow 'dry_parts:RewardsItself' rewards its episodes itself, so that"
+    )
+    assert f"reward 'dry_parts:{reward}' was not called" in note
+    del table["reward"]
+    assert prepare(table).notes == ()
+
+
 def test_data_that_no_raas_can_get_is_named(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     import launch_fakes
 

@@ -60,7 +60,7 @@ def test_the_table_of_runs(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_names_and_files_of_no_run_of_ours_hide_no_other_run(tmp_path: Path, serve: Serve) -> None:
-    """A name that is not text, a pipe in the place of a file, and NaN in the summary."""
+    """A name that is not text, a pipe in the place of a file, NaN in the summary, and JSON that nests without end."""
     root = some(tmp_path)
     os.rename(write_run(root, "bytes"), os.fsencode(root) + b"/bytes\xff")
     for name in ("summary.json", "metrics.jsonl"):
@@ -68,8 +68,19 @@ def test_names_and_files_of_no_run_of_ours_hide_no_other_run(tmp_path: Path, ser
         piped.unlink(missing_ok=True)
         os.mkfifo(piped)
     (write_run(root, "nan") / "summary.json").write_text('{"state": "finished", "wall_s": NaN}')
-    rows = {row["name"]: row for row in serve(root).ask("/ui/api/runs").json["runs"]}
-    assert rows.keys() == {"one", "two", "gone", "nan", "piped summary.json", "piped metrics.jsonl"}
+    (write_run(root, "deep") / "metrics.jsonl").write_text("[" * 200_000 + "\n")
+    pages = serve(root)
+    assert pages.ask("/ui/api/runs/deep").json["damaged"] == 1
+    rows = {row["name"]: row for row in pages.ask("/ui/api/runs").json["runs"]}
+    assert rows.keys() == {
+        "one",
+        "two",
+        "gone",
+        "nan",
+        "deep",
+        "piped summary.json",
+        "piped metrics.jsonl",
+    }
     assert rows["nan"]["wall_s"] is None and rows["nan"]["state"] == "finished"
     assert rows["piped summary.json"]["state"] == "crashed"
 
@@ -90,7 +101,7 @@ def test_curves_are_thin_and_can_be_zoomed(tmp_path: Path, serve: Serve) -> None
     zoomed = pages.ask("/ui/api/runs/long/curves?figure=reward&first=100&last=120").json
     x, y = zoomed["policies"]["solver"]["reward"]
     assert x == list(range(99, 122)) and y[1] == pytest.approx(step_line(100)["reward"])
-    for wrong in ("buckets=0", "buckets=x", "first=nan"):
+    for wrong in ("buckets=0", "buckets=x", "buckets=1e999", "first=nan"):
         assert pages.ask(f"/ui/api/runs/long/curves?{wrong}").status == 400, wrong
 
 
@@ -298,11 +309,17 @@ def test_actions_need_a_full_login_and_our_page(tmp_path: Path, serve: Serve) ->
     ):  # fmt: skip
         assert act(action, body) == 400, (action, body)
     assert act("reboot") == 404 and act(body=b"x" * 100_000) == 413
-    assert act() == 503, "the run has ended"
+    assert act() == 409, "the run has ended"
+    assert not (folder / AUDIT).exists()
+    folder = folder.parent / "gone"
+    with (folder / "launcher.lock").open("w") as launcher:
+        assert lock(launcher.fileno())
+        path = "/ui/api/runs/gone/actions/stop"
+        assert pages.ask(path, "POST", b"{}", **ours).status == 503, "no dataflow answers"
     asked, failed = [json.loads(line) for line in (folder / AUDIT).read_text().splitlines()]
     assert asked["action"] == "stop" and asked["outcome"] == "asked" and asked["id"] == failed["id"]
     assert failed["outcome"].startswith("failed: ") and asked["who"] and asked["login"]
-    assert pages.ask("/ui/api/runs/one/pool").json["audit"][0] == failed
+    assert pages.ask("/ui/api/runs/gone/pool").json["audit"][0] == failed
 
 
 def test_every_answer_is_kept_from_scripts_of_others(tmp_path: Path, serve: Serve) -> None:

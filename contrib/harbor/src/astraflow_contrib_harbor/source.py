@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from astraflow_contrib_harbor.config import HarborTasksConfig
-from astraflow_contrib_harbor.task_folder import HarborTask, read_task
+from astraflow_contrib_harbor.task_folder import MARKS, HarborTask, read_task
 from astraflow_core.errors import PromptError
 from astraflow_core.types import ComponentContext, Prompt
 from astraflow_environments.tasks import PromptList, is_held_out
@@ -21,7 +21,7 @@ class HarborTasks(PromptList):
 
     def __init__(self, config: HarborTasksConfig, context: ComponentContext) -> None:
         root = config.path.expanduser().absolute()
-        folders = _task_folders(root)
+        folders = task_folders(root)
         prompts: list[Prompt] = []
         refused: list[str] = []
         for folder in folders:
@@ -50,16 +50,23 @@ class HarborTasks(PromptList):
         super().__init__(prompts[: config.limit])
 
 
-def _task_folders(root: Path) -> list[Path]:
+def task_folders(root: Path) -> list[Path]:
+    """The folders in ``root`` that have a file of a task, whole or not, by name. :class:`PromptError` if there is none."""
     if not root.is_dir():
-        raise PromptError(f"prompt source 'harbor_tasks': {root} is not a folder")
-    folders = sorted(path.parent for path in root.glob("*/task.toml"))
+        raise PromptError(f"Harbor tasks: {root} is not a folder")
+    folders = {
+        root / file.relative_to(root).parts[0] for mark in MARKS for file in root.glob(f"*/{mark}")
+    }
     if not folders:
-        raise PromptError(
-            f"prompt source 'harbor_tasks': {root} has no task; expected folders with instruction.md, task.toml, environment/ "
-            "and tests/"
+        hint = (
+            "; it is a task itself: name the folder that it is in"
+            if (root / MARKS[0]).is_file()
+            else ""
         )
-    return folders
+        raise PromptError(
+            f"Harbor tasks: {root} has no task{hint or '; expected folders with instruction.md, task.toml, environment/ and tests/'}"
+        )
+    return sorted(folders)
 
 
 def _prompt(folder: Path, task: HarborTask, config: HarborTasksConfig) -> Prompt:

@@ -13,6 +13,8 @@ from typing import Any
 
 from astraflow_contrib_harbor.dockerfile import ImageDescription, read_dockerfile
 
+MARKS = ("instruction.md", "task.toml", "tests/test.sh")
+"""Files that every task has."""
 FOLDERS = ("/app", "/workspace", "/data", "/testbed", "/tests", "/logs", "/solution")
 """Folders that a sandbox has, beside ``/tmp``."""
 MOST_FILES, MOST_BYTES = 1000, 16 << 20
@@ -57,7 +59,7 @@ def read_task(folder: Path, images: Sequence[str], skip_runs: bool) -> HarborTas
 
 
 def _read(folder: Path, images: Sequence[str], skip_runs: bool) -> HarborTask:
-    for needed in ("instruction.md", "task.toml", "tests/test.sh"):
+    for needed in MARKS:
         if not (folder / needed).is_file():
             raise ValueError(f"has no {needed}")
     settings = tomllib.loads((folder / "task.toml").read_text("utf-8"))

@@ -16,6 +16,8 @@ from astraflow_core.errors import EnvironmentFailed, PreflightError
 from astraflow_sandbox.code_runner import ProgramLimits, ProgramResult, SandboxFailed
 from astraflow_sandbox.subprocess_runner import WarmRunner, Workspace
 
+TESTS_STOPPED = "tests_stopped"
+"""Metric of an episode whose tests reached a limit of the sandbox."""
 _LOGS = "/logs/verifier"
 _WRITE = """\
 import base64, json, os, shutil, sys
@@ -84,7 +86,8 @@ class TaskSandbox:
         written = await self._program(_REWARD)
         if written.stdout.strip():
             return _judgement(written.stdout.strip())
-        return Judgement(float(ended.succeeded))
+        stopped = {} if ended.ending == "exited" else {TESTS_STOPPED: 1.0}
+        return Judgement(float(ended.succeeded), stopped)
 
     async def place_files(self) -> None:
         """Write what the task begins with."""

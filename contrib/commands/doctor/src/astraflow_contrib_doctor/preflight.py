@@ -29,6 +29,7 @@ from astraflow_runtime.models.folders import resolve_models
 from astraflow_runtime.models.resolver import ModelResolver
 from astraflow_runtime.raas.episodes.dry_process import (
     BLOCKS,
+    NOT_CALLED,
     VARIABLE,
     check_evaluated,
     dry_call,
@@ -88,6 +89,8 @@ def _of_code(catalog: Catalog, config: RunConfig, directory: Path) -> Iterator[F
         return
     said = note or f"one dry call with prompt {first.id!r} and a completion that was made up"
     fix = f"raise the limit with {VARIABLE}, or check them in the run" if note else ""
+    if NOT_CALLED in note:
+        fix = ""  # the note says it
     if BLOCKS in note:
         fix = (
             "await slow operations there; a reward that must block declares the capability `blocking`, or has a plain "

@@ -153,7 +153,7 @@ class MetricColumns:
                 self.evaluations.append(_evaluation(float(line["time"]), result))
             elif "balance" in line:
                 self._take_balance(line["balance"])
-        except (ValueError, KeyError, TypeError, AttributeError, WireError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, WireError):
             self.damaged += 1
 
     def _take_balance(self, report: Mapping[str, Any]) -> None:

@@ -174,11 +174,9 @@ class PageRoutes:
     def _drawn(self, run: RunFolder, request: Request) -> dict[str, Any]:
         asked = request.query_params
         names = asked.getlist("figure") or FIGURES
-        buckets = min(int(_number(asked.get("buckets"), _BUCKETS)), _MOST_BUCKETS)
+        buckets = min(_whole(asked.get("buckets"), _BUCKETS, 1), _MOST_BUCKETS)
         first = _number(asked.get("first"), -math.inf)
         last = _number(asked.get("last"), math.inf)
-        if buckets < 1:
-            raise Refused(400, "buckets must be at least 1")
         read = run.columns.update()
         return {
             "read": read,
@@ -233,7 +231,7 @@ class PageRoutes:
         return self._stored(self._found(request)).listed(request.query_params.get("filter", ""))
 
     def _group(self, request: Request, session: BrowserSession) -> Any:
-        index = int(_number(request.query_params.get("index"), 0))
+        index = _whole(request.query_params.get("index"), 0, 0)
         return self._stored(self._found(request)).group(request.path_params["group"], index)
 
     # -- what goes on -----------------------------------------------------------------------------
@@ -266,6 +264,14 @@ class PageRoutes:
         return Response(
             msgspec.json.encode(done), media_type="application/json", headers=guard.HEADERS
         )
+
+
+def _whole(text: str | None, default: int, least: int) -> int:
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= least):
+        raise Refused(400, f"{text[:50]!r} is not a whole number from {least}")
+    return int(text)
 
 
 def _number(text: str | None, default: float) -> float:

@@ -100,6 +100,8 @@ class RunningRun:
             "action": action,
             "given": dict(given),
         }
+        if not self._token and not self.run.alive:  # with it, this is the run's own dataflow
+            raise Refused(409, f"{self.run.name} has ended: it takes no {action}")
         self._audit({**entry, "outcome": "asked"})
         try:
             with closing(self._client()) as client:

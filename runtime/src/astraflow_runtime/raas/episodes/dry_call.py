@@ -18,7 +18,7 @@ from astraflow_core.errors import AstraFlowError, PreflightError, WorkflowError
 from astraflow_core.types import GenerateRequest, GenerateResult, TrajectoryView
 from astraflow_engine_host.failures import describe
 from astraflow_runtime.raas.engines.replicas import Replicas
-from astraflow_runtime.raas.episodes.dry_process import ASYNC
+from astraflow_runtime.raas.episodes.dry_process import ASYNC, NOT_CALLED
 from astraflow_runtime.raas.episodes.episodes import TaskFailed, TaskRunner
 from astraflow_runtime.raas.episodes.policy_engine import PolicyHandle
 from astraflow_runtime.raas.episodes.tokenizer import FolderTokenizer
@@ -27,7 +27,6 @@ from astraflow_runtime.raas.rewards.scoring import (
     NO_ENGINES,
     Engines,
     LoopScorer,
-    Scorer,
     build_reward,
     declares_blocking,
     validated,
@@ -93,6 +92,11 @@ class _InTurn:
         self.name, self._reward, self._at, self._policies = name, reward, at, policies
         self._view: TrajectoryView | None = None
 
+    @property
+    def called(self) -> bool:
+        """Whether the workflow left it anything to reward."""
+        return self._view is not None
+
     async def score(self, view: TrajectoryView, engines: Engines = NO_ENGINES) -> float:
         """None yet."""
         self._view = view
@@ -130,17 +134,20 @@ class _OnLoop(LoopScorer):
     def __init__(self, name: str, reward: Any, at: Callable[[str], None]) -> None:
         super().__init__(name, reward)
         self._at = at
+        self.called = False
 
     async def score(self, view: TrajectoryView, engines: Engines = NO_ENGINES) -> Any:
         """What the reward returned."""
+        self.called = True
         self._at(f"{ASYNC} reward {self.name!r}")
         return await super().score(view, engines)
 
 
 def perform(
     config: RunConfig, catalog: Catalog, directory: Path, task: bytes, at: Callable[[str], None]
-) -> None:
-    """Build workflow and reward and call them; ``at`` is told before who is called. Raises :class:`DryCallFailed`."""
+) -> str:
+    """Build workflow and reward and call them; ``at`` is told before who is called. Returns a note about a reward that the
+    workflow has left nothing to reward, else ''. Raises :class:`DryCallFailed`."""
     given = load_user_objects(directory)
     name = name_of(given.workflow) if given.workflow is not None else _used(config.workflow)
     at(f"workflow {name!r}")
@@ -154,7 +161,9 @@ def perform(
     }
     runner = TaskRunner(NAME, workflow, scorer, engines)
     try:
-        asyncio.run(runner.run(decode(task, Task)))
+        decoded = decode(task, Task)
+        played = asyncio.run(runner.play(decoded))
+        runner.body_of(decoded, played)
     except TaskFailed as failed:
         frozen = [handle.replicas for handle in engines.values() if handle.frozen]
         if any(cast(MadeUp, each).asked for each in frozen):
@@ -162,6 +171,12 @@ def perform(
         raise DryCallFailed(str(failed), "refused" if failed.mistake else "failed") from failed
     if isinstance(scorer, _InTurn):
         scorer.call()
+    if scorer is None or scorer.called or not any(played.outcomes):
+        return ""
+    return (
+        f"workflow {workflow.name!r} rewards its episodes itself, so that reward {scorer.name!r} {NOT_CALLED} in a dry call; "
+        "remove [reward], or set the workflow's key that leaves rewards to the run, if it has one"
+    )
 
 
 def _used(table: Any) -> str:
@@ -180,7 +195,7 @@ def _scorer(
     directory: Path,
     given: UserObjects,
     at: Callable[[str], None],
-) -> Scorer | None:
+) -> _InTurn | _OnLoop | None:
     if given.reward is None and config.reward is None:
         return None
     name = name_of(given.reward) if given.reward is not None else _used(config.reward)

@@ -41,6 +41,8 @@ ASYNC = "async"
 """What a reward is called whose calls are awaited on the event loop."""
 BLOCKS = "so it blocks the event loop of its RaaS"
 """In the note on code that is awaited and that stood in a call of its own."""
+NOT_CALLED = "was not called"
+"""In the note on a reward that the workflow leaves nothing to reward."""
 _GRACE_S = 1.0
 """After the deadline, for a process that says where it stands."""
 
@@ -99,7 +101,7 @@ def dry_call(
 ) -> str:
     """Call workflow and reward once with ``prompt`` and completions that are made up; ``objects``: the user's own, as
     the run's processes get them. Returns a note if nobody can tell, since no answer came in time (:func:`longest_s`), or a
-    frozen engine was asked; empty if all is well. Raises :class:`PreflightError` with what went wrong."""
+    frozen engine was asked, and one about a reward that was not called; empty if all is well. Raises :class:`PreflightError` with what went wrong."""
     deadline_s = longest_s()
     if deadline_s is None:
         return ""
@@ -152,7 +154,7 @@ def _task(config: RunConfig, prompt: Prompt) -> bytes:
 def _judged(word: _Word, ended: int, log: Path, deadline_s: float) -> str:
     match word.state:
         case "passed":
-            return ""
+            return word.text
         case "refused":  # the run would fail too, with or without a dry call
             raise PreflightError(f"{word.text}\n  No process has been started")
         case "failed":
@@ -299,8 +301,8 @@ def _work(
     watch.start()
     at = _Told(say)
     try:
-        perform(config, catalog or catalog_of_run(config, directory), directory, task, at)
-        said = ("passed", "")
+        catalog = catalog or catalog_of_run(config, directory)
+        said = ("passed", perform(config, catalog, directory, task, at))
     except DryCallFailed as failed:
         said = (failed.state, str(failed))
     except SystemExit as error:
