@@ -211,8 +211,8 @@ def test_an_import_that_fails_otherwise_is_not_blamed_on_the_extra(
 ) -> None:
     site.add(
         "odd",
-        manifest + ONE_LOSS.format(module="odd_parts", config=None),
-        modules={"odd_parts": "from pathlib import Nothing\n"},
+        manifest + ONE_LOSS.format(module="misspelt_import_parts", config=None),
+        modules={"misspelt_import_parts": "from pathlib import Nothing\n"},
     )
     with pytest.raises(PluginError, match=r"of fake-odd 1\.0 cannot be imported: .*Nothing"):
         site.catalog().build("algorithm", table("grpo_like"), CONTEXT)
