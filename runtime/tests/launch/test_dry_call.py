@@ -127,9 +127,7 @@ def test_what_follows_from_a_made_up_verdict_is_a_note(table: Table) -> None:
 
 
 @pytest.mark.parametrize("reward", ["good", "async_raises"])
-def test_a_reward_that_the_workflow_leaves_nothing_is_a_note(
-    table: Table, reward: str
-) -> None:
+def test_a_reward_that_the_workflow_leaves_nothing_is_a_note(table: Table, reward: str) -> None:
     asking(table, "RewardsItself", reward)
     (note,) = prepare(table).notes
     assert note.startswith(
