@@ -144,7 +144,7 @@ def _print(result: Rescored, document: dict[str, Any]) -> None:
     for each in result.errors[:SHOWN]:
         print_line(f"{each.group}/{each.index}: {each.error}")
     if result.errors:
-        print_line(f"the reward failed on {len(result.errors)} rollouts")
+        print_line(f"{len(result.errors)} rollouts could not be scored")
 
 
 def _told(value: float | None) -> str:

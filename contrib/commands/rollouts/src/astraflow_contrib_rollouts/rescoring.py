@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,9 +14,10 @@ import numpy.typing as npt
 import tomli_w
 
 from astraflow_core.config.load import LoadedConfig, load_config
-from astraflow_core.errors import UserError, WorkflowError
+from astraflow_core.errors import AstraFlowError, UserError, WorkflowError
 from astraflow_core.installed.provenance import read_plugins
 from astraflow_core.types import Completion, Prompt, RewardReport, TrajectoryView
+from astraflow_engine_host.failures import describe
 from astraflow_runtime.cli.run_directory import read_config
 from astraflow_runtime.launch.planning.plugins_file import write_plugins
 from astraflow_runtime.launch.planning.prepare import described_plugins
@@ -39,7 +39,8 @@ _PREFIX = "astraflow-recompute-"
 
 @dataclass(frozen=True, slots=True)
 class RescoredRollout:
-    """A rollout with its ``old`` and ``new`` rewards by policy and the new ``metrics``, or the ``error`` of the reward."""
+    """A rollout with its ``old`` and ``new`` rewards by policy and the new ``metrics``, or the ``error`` of the reward or of
+    the record that cannot be read."""
 
     group: str
     index: int
@@ -141,8 +142,7 @@ async def _rescore(
     assert config.reward is not None
     write_plugins(folder, described_plugins(loaded))
     (folder / "state" / NAME).mkdir(parents=True)
-    scorer = build_scorer(config, loaded.catalog, folder, NAME, new_token(), UserObjects())
-    assert scorer is not None
+    scorer = _built(loaded, folder)
     if isinstance(scorer, LoopScorer) and scorer.asks_engines:
         raise UserError(
             f"the reward {scorer.name!r} asks engines, which are not started for this; recompute with a reward that scores "
@@ -154,7 +154,15 @@ async def _rescore(
         found: list[RescoredRollout] = []
         without_text = 0
         waiting: list[LoadedTrajectory] = []
-        for trajectory in _trajectories(reader, where):
+        for entry in reader.entries(where):
+            if entry.index < 0:
+                continue
+            try:
+                trajectory = reader.load(entry)
+            except UserError as error:  # the record is damaged; others may not be
+                place = (entry.group, entry.index, entry.prompt_id, entry.rewards)
+                found.append(RescoredRollout(*place, error=str(error)))
+                continue
             if trajectory.stored.completions is None:
                 without_text += 1
                 continue
@@ -171,8 +179,21 @@ async def _rescore(
     return Rescored(config.reward.model_dump(), found, without_text)
 
 
-def _trajectories(reader: RolloutReader, where: Filter) -> Iterator[LoadedTrajectory]:
-    return (reader.load(entry) for entry in reader.entries(where) if entry.index >= 0)
+def _built(loaded: LoadedConfig, folder: Path) -> Scorer:
+    assert loaded.config.reward is not None
+    try:
+        scorer = build_scorer(
+            loaded.config, loaded.catalog, folder, NAME, new_token(), UserObjects()
+        )
+    except AstraFlowError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"reward {loaded.config.reward.use!r} cannot be built: {describe(error)}; a reward is a function of one argument "
+            "named 'view', or a class that is built as (config, context) and has the method score(view)"
+        ) from error
+    assert scorer is not None
+    return scorer
 
 
 async def _scored(
