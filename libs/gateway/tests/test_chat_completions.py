@@ -298,11 +298,7 @@ BAD: list[tuple[Any, str, str]] = [
     ),
     ({"messages": [USER], "n": 0}, "n", "0"),
     ({"messages": [USER], "max_tokens": 0}, "max_tokens", "at least 1"),
-    (
-        {"messages": [USER], "response_format": {"type": "json_object"}},
-        "response_format",
-        "unconstrained",
-    ),
+    ({"messages": [USER], "response_format": {"type": "json_object"}}, "response_format", "output"),
     ({"messages": [USER], "functions": [{"name": "f"}]}, "functions", "not available"),
     ({"messages": [USER], "tools": [TOOL], "tool_choice": {"function": "f"}}, "tool_choice", "'f'"),
     ({"messages": [USER], "temperature": -1}, "temperature", "-1"),
