@@ -83,7 +83,7 @@ def _cells(entry: RolloutEntry) -> tuple[str, ...]:
         steps,
         entry.outcome,
         rewards,
-        f"{entry.tokens}{'…' if entry.truncated else ''}",
+        f"{entry.tokens}{' cut off' if entry.truncated else ''}",
         str(entry.turns or ""),
         _span(entry.versions),
         entry.prompt_id,
