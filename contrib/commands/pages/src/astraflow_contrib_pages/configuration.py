@@ -6,8 +6,9 @@ import json
 from functools import cache
 from typing import Any
 
-from astraflow_contrib_pages.runs_folder import RunFolder, flatten
+from astraflow_contrib_pages.runs_folder import RunFolder
 from astraflow_runtime.config.explain import KeyDescription, core_keys
+from astraflow_runtime.launch.results.config_differences import flatten
 
 
 @cache

@@ -17,10 +17,11 @@ from astraflow_contrib_pages import guard, journal_views
 from astraflow_contrib_pages.configuration import described
 from astraflow_contrib_pages.events import changes
 from astraflow_contrib_pages.running_run import RunningRun
-from astraflow_contrib_pages.runs_folder import RunFolder, RunsFolder, differing, flatten
+from astraflow_contrib_pages.runs_folder import RunFolder, RunsFolder
 from astraflow_contrib_pages.trajectories import StoredRollouts
 from astraflow_core.errors import Refused
 from astraflow_core.installed.provenance import read_plugins
+from astraflow_runtime.launch.results.config_differences import differing, flatten
 from astraflow_wire.http.browser_sessions import LOGIN, PREFIX, BrowserSession, BrowserSessions
 
 FIGURES = (

@@ -14,13 +14,12 @@ from typing import Any
 
 from astraflow_contrib_pages.metric_columns import MetricColumns
 from astraflow_core.errors import Refused
+from astraflow_runtime.launch.results.config_differences import differing, flatten
 
 _MARKS = ("config.toml", "dataflow.json", "summary.json")
-_IGNORED = ("run.name", "run.directory")
 _MOST_RUNS = 2000
 _MOST_BYTES = 32 << 20
 _ENDED = ("finished", "stopped", "failed")
-Flat = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -183,30 +182,6 @@ class RunsFolder:
             own = flat.get(run.name, {})
             rows.append({**run.row(), "differs": {k: own[k] for k in keys if k in own}})
         return {"root": str(self.root), "runs": rows, "keys": keys}
-
-
-def flatten(table: Mapping[str, Any], path: str = "") -> Flat:
-    """Nested tables as dotted keys."""
-    found: Flat = {}
-    for key, value in table.items():
-        where = f"{path}.{key}" if path else key
-        if isinstance(value, Mapping):
-            found |= flatten(value, where)
-        elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
-            found |= flatten({str(index): item for index, item in enumerate(value)}, where)
-        else:
-            found[where] = value
-    return found
-
-
-def differing(configs: Mapping[str, Flat]) -> list[str]:
-    """The keys that some have and others have not, or have otherwise, in the order of the first that has them."""
-    keys = dict.fromkeys(key for flat in configs.values() for key in flat)
-    return [
-        key
-        for key in keys
-        if key not in _IGNORED and len({repr(flat.get(key)) for flat in configs.values()}) > 1
-    ]
 
 
 def _json(text: str) -> Any:

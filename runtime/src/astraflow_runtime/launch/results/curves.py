@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from astraflow_runtime.launch.results.metrics import MetricsFile, MetricsStep
+from astraflow_runtime.telemetry.printable import printable
 from astraflow_wire.host.disk import replace_file
 
 FILE = "curves.png"
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito (2008): told apart by people with any colour vision."""
+_STYLES = ("-", "--", ":", "-.")
 _SMOOTH = 5
 _MOST_SOURCES = 5
 
@@ -72,6 +74,11 @@ _SECONDS = _Panel(
 
 def draw_curves(metrics: MetricsFile, title: str, max_staleness: int, path: Path) -> None:
     """What people look at first, by step, as a PNG; written whole or not at all. What no step has stays empty."""
+    replace_file(path, picture_of(metrics, title, max_staleness, "png"))
+
+
+def picture_of(metrics: MetricsFile, title: str, max_staleness: int, form: str) -> bytes:
+    """The same as a ``"png"`` or an ``"svg"``."""
     from matplotlib.figure import (
         Figure,
     )  # half a second, which services and most commands never need
@@ -80,7 +87,7 @@ def draw_curves(metrics: MetricsFile, title: str, max_staleness: int, path: Path
     axes = figure.subplots(2, 5).flat
     # Fixed, since a layout that looks for room takes as long as the drawing.
     figure.subplots_adjust(0.04, 0.08, 0.99, 0.88, 0.24, 0.34)
-    figure.suptitle(title)
+    figure.suptitle(_plain(title))
     policies = list(dict.fromkeys(step.policy for step in metrics.steps))
     colours = {name: _COLOURS[index % len(_COLOURS)] for index, name in enumerate(policies)}
     _reward(axes[0], metrics.steps, colours)
@@ -96,9 +103,51 @@ def draw_curves(metrics: MetricsFile, title: str, max_staleness: int, path: Path
         axis.spines[["top", "right"]].set_visible(False)
         if axis.get_legend_handles_labels()[0]:
             axis.legend(fontsize=8, loc="upper left", framealpha=0.7, edgecolor="none")
+    return _saved(figure, form)
+
+
+def compared(runs: Mapping[str, MetricsFile]) -> bytes:
+    """Reward, accuracy and loss of several runs over each other, a colour for each run and a line style for each policy, as an
+    SVG."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(20, 5.5), dpi=80)
+    reward, accuracy, loss = figure.subplots(1, 3)
+    figure.subplots_adjust(0.04, 0.1, 0.99, 0.93, 0.16)
+    for number, (name, metrics) in enumerate(runs.items()):
+        policies = list(dict.fromkeys(step.policy for step in metrics.steps))
+        for index, policy in enumerate(policies):
+            label = _plain(f"{name}, {policy}" if len(policies) > 1 else name)
+            look = {
+                "color": _COLOURS[number % len(_COLOURS)],
+                "linestyle": _STYLES[index % len(_STYLES)],
+                "label": label,
+            }
+            x, y = _series(metrics.steps, policy, "reward")
+            _plot(reward, (x, _smoothed(y)), **look)
+            _plot(accuracy, _evaluated(metrics, policy), **look)
+            _plot(loss, _series(metrics.steps, policy, "loss"), **look)
+    reward.set(title=f"Reward, mean of {_SMOOTH} steps", xlabel="step")
+    accuracy.set(title="Accuracy on evaluation sets", xlabel="version", ylim=(-0.03, 1.03))
+    loss.set(title="Loss", xlabel="step")
+    for axis in (reward, accuracy, loss):
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(fontsize=9, framealpha=0.7, edgecolor="none")
+    return _saved(figure, "svg")
+
+
+def _plain(text: str) -> str:
+    """As matplotlib draws it letter for letter: it reads what is between dollar signs as mathematics, and an SVG has no control
+    characters."""
+    return printable(text).replace("$", r"\$")
+
+
+def _saved(figure: Any, form: str) -> bytes:
     picture = io.BytesIO()
-    figure.savefig(picture, format="png")
-    replace_file(path, picture.getvalue())
+    figure.savefig(picture, format=form, metadata={"Date": None} if form == "svg" else None)
+    return picture.getvalue()
 
 
 def _series(
@@ -147,16 +196,21 @@ def _reward(axis: Any, steps: Sequence[MetricsStep], colours: dict[str, str]) ->
     axis.set(title="Reward of sampled sequences", xlabel="step", ylabel="reward")
 
 
+def _evaluated(metrics: MetricsFile, policy: str) -> tuple[list[int], list[float]]:
+    """Versions that were evaluated, and their accuracies."""
+    entries = [record.evaluation for record in metrics.evaluations]
+    points = [
+        (entry.versions[policy], accuracy)
+        for entry in entries
+        if (accuracy := entry.accuracy_of(policy)) is not None
+    ]
+    return [x for x, _ in points], [y for _, y in points]
+
+
 def _accuracy(axis: Any, metrics: MetricsFile, colours: dict[str, str]) -> None:
-    records = [record.evaluation for record in metrics.evaluations]
     for policy, colour in colours.items():
-        points = [
-            (entry.versions[policy], accuracy)
-            for entry in records
-            if (accuracy := entry.accuracy_of(policy)) is not None
-        ]
-        if points:
-            x, y = zip(*points, strict=True)
+        x, y = _evaluated(metrics, policy)
+        if x:
             axis.plot(x, y, color=colour, marker="o", markersize=4, linewidth=2, label=policy)
     axis.set(
         title="Accuracy on evaluation sets",

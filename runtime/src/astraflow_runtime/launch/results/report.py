@@ -95,11 +95,11 @@ def write_report(directory: Path, stream: TextIO) -> None:
     summary = read_summary(directory)
     console = Console(file=stream, soft_wrap=not stream.isatty())
     table = Table(
-        title=Text(printable(_headline(summary))), title_justify="left", show_header=False, box=None
+        title=Text(printable(headline(summary))), title_justify="left", show_header=False, box=None
     )
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
-    for label, text in _rows(summary):
+    for label, text in summary_rows(summary):
         table.add_row(label, Text(printable(text)))
     console.print(table)
     # On a line of its own that only the terminal breaks, so that it can be copied.
@@ -111,11 +111,13 @@ def write_report(directory: Path, stream: TextIO) -> None:
     console.print(files)
 
 
-def _headline(summary: Mapping[str, Any]) -> str:
+def headline(summary: Mapping[str, Any]) -> str:
+    """The run in a line."""
     return f"{summary['name']}: {summary['state']} after {summary['steps']} of {summary['steps_planned']} steps"
 
 
-def _rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def summary_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What the run achieved: labels and texts."""
     if summary["error"]:
         yield "error", summary["error"].splitlines()[0]
     several = len(summary["policies"]) > 1
