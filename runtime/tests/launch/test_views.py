@@ -256,8 +256,8 @@ def test_a_summary_over_two_policies(table: Table, tmp_path: Path) -> None:
         }
     )
     summary = summarise(parsed(two_policies(table)), status, metrics.steps, [])
-    assert summary["reward_first"] == pytest.approx(0.3)
-    assert summary["policies"]["verifier"]["reward_last"] == pytest.approx(-6.0)
+    assert summary["reward_first"] == pytest.approx(0.25)
+    assert summary["policies"]["verifier"]["reward_last"] == pytest.approx(-6.5)
     assert summary["versions"] == 12
     assert summary["steps"] == 8
     assert summary["max_staleness_seen"] == 2

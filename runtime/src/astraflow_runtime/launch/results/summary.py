@@ -15,7 +15,7 @@ from astraflow_wire.policy_status import PolicyStatus
 from astraflow_wire.status import EvaluationResult, Status
 
 _ENDS = 5
-"""Steps at either end that ``reward_first`` and ``reward_last`` average."""
+"""Most steps at either end that ``reward_first`` and ``reward_last`` average."""
 
 _LAST_STEP = (
     "reward_std",
@@ -95,12 +95,13 @@ def _policy(
     evals: Sequence[EvaluationResult],
 ) -> dict[str, Any]:
     rewards = rewards_of(steps, name)
+    ends = max(1, min(_ENDS, len(rewards) // 2))  # of a short run neither end has steps of the other
     own = [accuracy for entry in evals if (accuracy := entry.accuracy_of(name)) is not None]
     return {
         "version": max(status.version, 0),
         "updates": status.updates,
-        "reward_first": _mean(rewards[:_ENDS]),
-        "reward_last": _mean(rewards[-_ENDS:]),
+        "reward_first": _mean(rewards[:ends]),
+        "reward_last": _mean(rewards[-ends:]),
         "eval_first": own[0] if own else None,
         "eval_last": own[-1] if own else None,
         "max_staleness_seen": status.max_staleness_seen,
