@@ -98,7 +98,7 @@ def test_a_far_raas_measures_its_link_and_chooses_by_it(tmp_path: Path, stack: E
     url = json.loads(said(dataflow, tmp_path / "dataflow" / "dataflow.json", r"(?s)\{.*\}"))["url"]
     note = said(dataflow, tmp_path / "dataflow.log", "'auto' chose .*")
     assert note.startswith("'auto' chose 'delta'")
-    assert "no peer to measure with; no run before this one has measured it" in note
+    assert "no peer to measure; no run before this one has measured it" in note
 
     publisher = Peer(
         half="publisher",
