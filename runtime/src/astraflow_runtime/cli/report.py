@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write_page(file: Path, directories: list[Path]) -> None:
-    from astraflow_runtime.launch.results.html_report import MOST_COMPARED, html_report
+    from astraflow_runtime.cli.html_report import MOST_COMPARED, html_report
     from astraflow_wire.host.disk import replace_file
 
     if len(directories) > MOST_COMPARED:

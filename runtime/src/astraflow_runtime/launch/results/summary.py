@@ -95,7 +95,9 @@ def _policy(
     evals: Sequence[EvaluationResult],
 ) -> dict[str, Any]:
     rewards = rewards_of(steps, name)
-    ends = max(1, min(_ENDS, len(rewards) // 2))  # of a short run neither end has steps of the other
+    ends = max(
+        1, min(_ENDS, len(rewards) // 2)
+    )  # of a short run neither end has steps of the other
     own = [accuracy for entry in evals if (accuracy := entry.accuracy_of(name)) is not None]
     return {
         "version": max(status.version, 0),
