@@ -219,6 +219,6 @@ async def _score(
     except WorkflowError as error:
         return RescoredRollout(*place, error=str(error))
     except Exception as error:  # noqa: BLE001 - of the reward: told with the rollout, and by the exit code
-        return RescoredRollout(*place, error=f"{type(error).__name__}: {error}")
+        return RescoredRollout(*place, error=describe(error))
     metrics = as_number(value.metrics) if isinstance(value, RewardReport) else {}
     return RescoredRollout(*place, rewards, metrics)
