@@ -81,7 +81,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _say(talk: TextIO, words: object) -> None:
+def _send(talk: TextIO, words: object) -> None:
     talk.write(json.dumps(words) + "\n")
     talk.flush()
 
@@ -93,10 +93,10 @@ def main() -> None:
         connection.settimeout(None)
         talk = connection.makefile("rw", encoding="utf-8")
         mine = {"pid": os.getpid(), "session": os.getsid(0), "host": socket.gethostname()}
-        _say(talk, {"name": name, "arguments": arguments, **mine})
+        _send(talk, {"name": name, "arguments": arguments, **mine})
         for line in talk:
             what, *given = json.loads(line)
-            _say(talk, COMMANDS[what](*given))
+            _send(talk, COMMANDS[what](*given))
 
 
 if __name__ == "__main__":

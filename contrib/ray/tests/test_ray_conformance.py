@@ -1,0 +1,85 @@
+"""The launcher ``ray`` keeps what every launcher keeps, on a cluster of two nodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astraflow_core.protocols.launcher import Launcher, ProcessSpec
+from astraflow_testing.conformance._launchers.host_tests import Trouble
+from astraflow_testing.conformance._launchers.puppets import Puppets, Start
+from astraflow_testing.conformance.launcher import LauncherConformance
+from astraflow_testing.conformance.subject import Subject, context, installed
+
+pytestmark = pytest.mark.backend
+
+SILENCE_S = 4.0
+
+
+def host_of(name: str, directory: Path) -> str:
+    return str(json.loads((directory / "placement.json").read_text())[name]["host"])
+
+
+class TestRay(LauncherConformance):
+    own_tests = {"cluster": "test_processes_are_spread_over_the_nodes"}  # noqa: RUF012
+
+    expected_failures = {  # noqa: RUF012
+        "test_nothing_of_the_launcher_is_left_after_close": "the process keeps Ray's connections to workers"
+    }
+
+    @pytest.fixture
+    def component(self, cluster: Any) -> Subject:
+        keys = {
+            "address": cluster.address,
+            "silence_s": SILENCE_S,
+            "raas": {"gpus": 1},
+            "processes": {"raas-9": {"gpus": 3}},
+        }
+        return installed("launcher", "ray", keys)
+
+    @pytest.fixture
+    def too_much(self, puppets: Puppets) -> list[Sequence[ProcessSpec]]:
+        return [[puppets.spec("raas-9")], [puppets.spec(f"raas-{index}") for index in range(5)]]
+
+    @pytest.fixture
+    def silence_s(self) -> float:
+        return SILENCE_S + 10
+
+    @pytest.fixture
+    def lose_host(self, cluster: Any, tmp_path: Path) -> Trouble:
+        def lose(launcher: Launcher, name: str) -> None:
+            import ray
+
+            ray.kill(launcher._actors[host_of(name, tmp_path)])  # type: ignore[attr-defined]
+
+        return lose
+
+    @pytest.fixture
+    def break_connection(self, tmp_path: Path) -> Trouble:
+        def cut(launcher: Any, name: str) -> None:
+            stream = launcher._links[host_of(name, tmp_path)]._stream
+            launcher._loop.call(stream.close(), "the connection", "its end", 5)
+
+        return cut
+
+    def test_processes_are_spread_over_the_nodes(
+        self, component: Subject, start: Start, tmp_path: Path
+    ) -> None:
+        """Each with a GPU of its own, which Ray has reserved."""
+        import ray
+
+        (factory,) = component.variants.values()
+        launcher = factory(context("launcher", tmp_path))
+        here = start(launcher, "a", "b", "c")
+        assert len({host_of(name, tmp_path) for name in "abc"}) == 2
+        seen = [
+            (host_of(puppet.name, tmp_path), puppet.ask("environment", "CUDA_VISIBLE_DEVICES"))
+            for puppet in here
+        ]
+        assert len(set(seen)) == 3 and all(gpu in ("0", "1") for _, gpu in seen), seen
+        assert ray.available_resources()["GPU"] == 1  # type: ignore[no-untyped-call]
+        launcher.close()

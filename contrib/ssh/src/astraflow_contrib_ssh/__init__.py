@@ -1,0 +1,1 @@
+"""A launcher for a list of hosts that are reached over ssh."""

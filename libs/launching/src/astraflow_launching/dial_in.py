@@ -1,0 +1,179 @@
+"""Where agents that a scheduler starts connect to their launcher: TLS, with a certificate of its own for each run."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import hmac
+import json
+import os
+import secrets
+import shutil
+import socket
+import ssl
+import tempfile
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from astraflow_core.errors import PreflightError
+from astraflow_launching import agent
+
+if TYPE_CHECKING:
+    from astraflow_launching.link import Stream
+
+NAME = "launcher"
+VALID = datetime.timedelta(days=366)
+GREETING_S = 10.0
+_FOLDER = "launcher"
+
+
+class DialStream:
+    """A connection that an agent has made."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self._writer = reader, writer
+
+    def write(self, data: bytes) -> None:
+        """Send, without waiting."""
+        if not self._writer.is_closing():
+            self._writer.write(data)
+
+    async def close(self) -> str:
+        """Hang up."""
+        self._writer.close()
+        return ""
+
+
+class DialIn:
+    """Accepts the agents of a run. Each proves that it could read its description, a file with mode 0600 in the run
+    directory, which names address, certificate and a secret; nothing secret travels any other way."""
+
+    def __init__(self, directory: Path, silence_s: float) -> None:
+        self._silence_s = silence_s
+        self._folder = directory / _FOLDER
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        self._certificate, self._tls = _certificate()
+        self._secrets: dict[str, str] = {}
+        self._arrived: dict[str, asyncio.Queue[DialStream]] = {}
+        self._server: asyncio.Server | None = None
+        self._address = ("", 0)
+        self._gone: dict[str, str] = {}
+
+    async def open(self, address: str) -> None:
+        """Listen on ``address``, on any free port."""
+        self._server = await asyncio.start_server(
+            self._greet, address, 0, ssl=self._tls, limit=agent.LONGEST_LINE
+        )
+        self._address = address, self._server.sockets[0].getsockname()[1]
+
+    async def close(self) -> None:
+        """Listen no longer."""
+        if self._server is not None:
+            self._server.close()
+
+    def remove_files(self) -> None:
+        """Remove the descriptions, once no agent needs one."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def describe(self, agent_id: str) -> Path:
+        """The description for a new agent, ``agent.py dial FILE``."""
+        self._secrets[agent_id] = secrets.token_urlsafe(32)
+        self._arrived[agent_id] = asyncio.Queue()
+        file = self._folder / f"{agent_id}.json"
+        content = {
+            "agent": agent_id,
+            "secret": self._secrets[agent_id],
+            "address": self._address,
+            "certificate": self._certificate,
+            "silence_s": self._silence_s,
+        }
+        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "w") as output:
+            json.dump(content, output)
+        return file
+
+    def way_to(self, agent_id: str) -> Callable[[], Awaitable[Stream]]:
+        """Waits for the next connection of an agent."""
+        return partial(self._next, agent_id)
+
+    def no_longer(self, agent_id: str, why: str) -> None:
+        """An agent will never come: whoever waits for it learns why."""
+        self._gone[agent_id] = why
+
+    async def _next(self, agent_id: str) -> Stream:
+        while True:
+            try:
+                return await asyncio.wait_for(self._arrived[agent_id].get(), 0.5)
+            except TimeoutError:
+                if why := self._gone.get(agent_id):
+                    raise PreflightError(why) from None
+
+    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        known = await self._introduced(reader)
+        if known is None:
+            writer.close()
+        else:
+            self._arrived[known].put_nowait(DialStream(reader, writer))
+
+    async def _introduced(self, reader: asyncio.StreamReader) -> str | None:
+        """Who is there, if it knows its secret."""
+        try:
+            said: Any = json.loads(await asyncio.wait_for(reader.readline(), GREETING_S))
+            known, secret = str(said["agent"]), str(said["secret"])
+        except (OSError, ValueError, KeyError, TypeError, TimeoutError):
+            return None
+        expected = self._secrets.get(known, "")
+        return known if expected and hmac.compare_digest(expected, secret) else None
+
+
+def own_address(towards: str) -> str:
+    """The address of this host by which ``towards`` reaches it."""
+    with socket.socket(
+        socket.AF_INET6 if ":" in towards else socket.AF_INET, socket.SOCK_DGRAM
+    ) as probe:
+        probe.connect((towards, 9))  # sends nothing
+        return str(probe.getsockname()[0])
+
+
+def _certificate() -> tuple[str, ssl.SSLContext]:
+    """A certificate that signs itself, and a context that serves with it; the key is on no disk afterwards."""
+    try:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+    except ImportError as error:
+        raise PreflightError(
+            "agents connect to this launcher over TLS, which needs the package cryptography: "
+            "pip install 'astraflow-launching[dial_in]'"
+        ) from error
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, NAME)])
+    now = datetime.datetime.now(datetime.UTC)
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + VALID)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(NAME)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = built.public_bytes(serialization.Encoding.PEM)
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with tempfile.NamedTemporaryFile(
+        prefix="astraflow-"
+    ) as file:  # mode 0600; ssl reads files only
+        file.write(private + pem)
+        file.flush()
+        context.load_cert_chain(file.name)
+    return pem.decode(), context
