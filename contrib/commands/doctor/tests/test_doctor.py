@@ -13,8 +13,8 @@ import pytest
 
 from astraflow_contrib_doctor import command, preflight
 from astraflow_contrib_doctor.finding import Finding
-from astraflow_core.config.load import load_config
 from astraflow_runtime.cli import main
+from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.raas.episodes import dry_process
 from astraflow_runtime.raas.episodes.dry_process import BLOCKS, VARIABLE
 from astraflow_tiny_model.folder import write_tiny_model

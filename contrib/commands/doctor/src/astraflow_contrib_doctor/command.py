@@ -65,7 +65,7 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     file = arguments.file
     if file is None:
         return
-    from astraflow_core.config.load import load_config
+    from astraflow_runtime.config.loading import load_config
 
     try:
         loaded = load_config(file, arguments.overrides)

@@ -101,7 +101,7 @@ def _of_components(loaded: LoadedConfig) -> Iterator[Finding]:
         who = f"{selected.kind} {selected.component.name!r}"
         if missing and selected.metadata is not None:
             fix = how_to_add(RUNTIME, selected.metadata)
-            if selected.kind in _ROLES and _needs_environment(
+            if selected.kind in (*_ROLES, "tracker") and _needs_environment(
                 loaded.catalog.plugin(selected.plugin)
             ):
                 fix = _own_environment(path, selected.plugin)
@@ -255,6 +255,8 @@ def _own_python(loaded: LoadedConfig, path: str) -> str:
     name, _, key = rest.partition(".")
     if root == "engines":
         return loaded.config.engines[name].python or ""
+    if root == "trackers":
+        return loaded.config.trackers[name].python or ""
     if root != "policies" or key not in _ROLES:
         return ""
     python: str | None = getattr(loaded.config.policies[name], key).python

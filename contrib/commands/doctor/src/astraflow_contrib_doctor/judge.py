@@ -83,7 +83,7 @@ class Judge:
         return self._finding(
             "log-probs",
             found.fits(self._most),
-            self._told(found, raw.engine, raw.trainer),
+            self._gap_message(found, raw.engine, raw.trainer),
             fix,
             found.figures,
         )
@@ -93,10 +93,10 @@ class Judge:
         fix = (
             "Engine.score must give each token its log-prob given those before it, at temperature 1"
         )
-        text = self._told(found, scores, raw.trainer)
+        text = self._gap_message(found, scores, raw.trainer)
         return self._finding("score", found.fits(self._most), text, fix, found.figures)
 
-    def _told(self, found: Gap, engine: list[Floats], trainer: list[Floats]) -> str:
+    def _gap_message(self, found: Gap, engine: list[Floats], trainer: list[Floats]) -> str:
         text = f"engine and trainer apart by {found} (allowed {found.allowed(self._most):.2g})"
         if found.fits(self._most):
             return text
@@ -120,7 +120,7 @@ class Judge:
     ) -> Finding:
         """Which of two meanings the log-probs have: ``choices`` are the gaps to each."""
         spread = max(found.spread for found in choices.values())
-        fit = {meaning for meaning, found in choices.items() if _within(found, spread, self._most)}
+        fit = {meaning for meaning, found in choices.items() if _fits(found, spread, self._most)}
         found = choices[declared]
         subject = f"semantics of {subject}"
         if fit == {True, False}:
@@ -288,6 +288,6 @@ def _apart(before: MeasuredSample, after: MeasuredSample) -> Gap:
     return gap(theirs, ours)
 
 
-def _within(found: Gap, spread: float, most: float) -> bool:
+def _fits(found: Gap, spread: float, most: float) -> bool:
     """As :meth:`Gap.fits`, by the spread of either meaning: one of them may be constant."""
     return replace(found, spread=spread).fits(most)

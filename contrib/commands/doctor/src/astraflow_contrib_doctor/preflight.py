@@ -62,11 +62,21 @@ def preflight(loaded: LoadedConfig, most: float = MOST_GAP) -> Iterator[Finding]
         except AstraFlowError as error:
             yield Finding("problem", "prompts", str(error), "fix the data that [prompts] names")
             return
+        yield from check_trackers(loaded)
         yield from _of_code(loaded.catalog, config, directory)
         for policy in config.policies:
             yield from _of_policy(loaded.catalog, config, directory, policy, own, most)
         for name in config.engines:
             yield from _of_frozen(loaded.catalog, config, directory, name, own, most)
+
+
+def check_trackers(loaded: LoadedConfig) -> Iterator[Finding]:
+    """What their keys say of this machine: a config model may have a method ``trouble``, which returns a text or nothing."""
+    for name in loaded.config.trackers:
+        _, keys = loaded.components[f"trackers.{name}"]
+        said = getattr(keys, "trouble", str)()
+        fix = "fix this; otherwise the run continues without the tracker" if said else ""
+        yield Finding("warning" if said else "ok", f"tracker {name}", said or "can start", fix)
 
 
 def _of_code(catalog: Catalog, config: RunConfig, directory: Path) -> Iterator[Finding]:

@@ -95,7 +95,7 @@ def check_tokenizer(
             "names no end of sequence, so that only max_tokens ends one",
             f"add eos_token_id to {model / 'generation_config.json'}, or set sampling.stop",
         )
-    lost = [text for text in texts if not _comes_back(tokenizer, text)]
+    lost = [text for text in texts if not _round_trips(tokenizer, text)]
     if lost:
         yield Finding(
             "warning",
@@ -124,7 +124,7 @@ def check_stops(where: str, tokenizer: FolderTokenizer, stops: Sequence[str]) ->
                 f"cannot encode the stop text {stop!r}",
                 "take it out of sampling.stop",
             )
-        elif not _comes_back(tokenizer, stop):
+        elif not _round_trips(tokenizer, stop):
             yield Finding(
                 "warning",
                 subject,
@@ -141,6 +141,6 @@ def vocabulary_of(model: Path) -> int:
     return int(described.get("vocab_size") or inner["vocab_size"])
 
 
-def _comes_back(tokenizer: FolderTokenizer, text: str) -> bool:
+def _round_trips(tokenizer: FolderTokenizer, text: str) -> bool:
     tokens = encoded(tokenizer, text)
     return tokens is not None and tokenizer.decode(tokens, skip_special=False) == text

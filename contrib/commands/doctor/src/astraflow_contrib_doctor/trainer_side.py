@@ -50,7 +50,7 @@ class TrainerSide:
         lengths = np.array([len(row.whole) for row in rows], np.int32)
         prompts = np.array([len(row.prompt) for row in rows], np.int32)
         asked = encode_frame(protocol.AskLogprobs(temperature), [tokens, lengths, prompts])
-        _, frame = await self._ask(asked, "log-probs", self._deadline_s)
+        _, frame = await self._request(asked, "log-probs", self._deadline_s)
         answer: Floats = np.frombuffer(frame.buffers[0], np.float32)
         if len(answer) != len(tokens):
             raise RunFailed(
@@ -63,7 +63,7 @@ class TrainerSide:
     ) -> tuple[Announcement, list[protocol.TensorDigest]]:
         """Publish the weights unchanged, or garbled; what to fetch, and the digests on the trainer's side."""
         asked = encode_frame(protocol.AskPublish(version, garbled), [])
-        answer, _ = await self._ask(
+        answer, _ = await self._request(
             asked, f"the publication of version {version}", self._deadline_s
         )
         assert isinstance(answer, protocol.Published)
@@ -72,7 +72,7 @@ class TrainerSide:
         )
         return announcement, answer.tensors
 
-    async def _ask(
+    async def _request(
         self, frame: bytes, what: str, deadline_s: float
     ) -> tuple[protocol.FromTrainer, Frame]:
         await self.tell(frame)

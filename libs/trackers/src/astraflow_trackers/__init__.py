@@ -1,0 +1,1 @@
+"""Trackers in processes of their own, and what they share."""

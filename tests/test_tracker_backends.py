@@ -1,0 +1,36 @@
+"""Trackers whose libraries are not in the environment of the tests keep the suite, in an interpreter that has them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from agent_clients.environment import interpreter_with
+
+pytestmark = [pytest.mark.backend, pytest.mark.slow, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).resolve().parent.parent
+HERE = Path(__file__).parent / "tracker_backends"
+
+
+@pytest.mark.parametrize("tracker", ["wandb", "mlflow"])
+def test_it_keeps_the_suite(tracker: str, tmp_path: Path) -> None:
+    sources = ("core", "testing", "libs/trackers", f"contrib/trackers/{tracker}")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(str(ROOT / source / "src") for source in sources),
+        "HOME": str(tmp_path),
+    }
+    command = [
+        interpreter_with(HERE / "requirements.txt"), "-m", "pytest", "--noconftest", "-q", "-c", os.devnull,
+        "-k", "not says_where and not given_last", "--rootdir", str(HERE),
+        "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'runs'}", str(HERE / f"suite_{tracker}.py"),
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout and "failed" not in done.stdout
