@@ -192,7 +192,7 @@ class Bench:
         message = RegisterRaas(
             raas=name, pid=1, host="h", policies=list(self.state.streams), capacity=capacity
         )
-        return self.flow.leasing.register(message).news
+        return self.flow.leasing.register(message).notices
 
     def register_trainers(self) -> None:
         for policy in self.state.streams:
@@ -229,12 +229,12 @@ class Bench:
         message = LeaseTasks(raas=raas, free=free, wait_s=0, serving=versions, seen=versions)
         record = self.flow.leasing.ask(message)
         answer = self.flow.leasing.lease(record, free)
-        return answer.tasks, answer.news
+        return answer.tasks, answer.notices
 
     def renew(self, tasks: Sequence[str], raas: str = "r0", serving: int = 0) -> Notices:
         versions = dict.fromkeys(self.state.streams, serving)
         message = RenewLeases(raas=raas, tasks=list(tasks), serving=versions, seen=versions)
-        return self.flow.leasing.renew(message).news
+        return self.flow.leasing.renew(message).notices
 
     def push(self, task: Task, raas: str = "r0", **group: Any) -> GroupPushed:
         group.setdefault("policies", tuple(self.state.streams))
@@ -369,7 +369,7 @@ def picture(flow: Dataflow) -> dict[str, Any]:
         },
         "raas": sorted((r.name, r.health in ("alive", "suspect")) for r in state.fleet.all()),
         "tokens": state.fleet.tokens_generated,
-        "balance": state.balance.picture(),
+        "balance": state.balance.snapshot(),
         "pool": (flow.pool.added, flow.pool.drained),
         "overlap": state.overlap.counts(),
         "draining": sorted(r.name for r in state.fleet.present() if r.draining),

@@ -267,6 +267,9 @@ class Attacked:
                 policy="solver", batch=self.batch(), version=newest, metrics={"loss": 0.5}
             ),
             "/v1/batches/release": lambda: messages.ReleaseBatches(policy="solver", updates=0),
+            "/v1/access/revoke": lambda: messages.RevokeToken(
+                role="viewer", name="ada", author="bob"
+            ),
             "/v1/stop": lambda: messages.StopRun(reason="enough"),
             "/v1/data_policies/swap": lambda: messages.SwapPolicy(
                 id=id, place="prompts", name="Calm", author="ada", at=1.0,

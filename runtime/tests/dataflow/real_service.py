@@ -150,7 +150,7 @@ class RealDataflow:
             raas=raas, tasks=list(tasks), serving=serving, seen=serving,
             incarnation=self.incarnations[raas],
         )  # fmt: skip
-        return self._call("tasks/renew", message, LeasesRenewed).news
+        return self._call("tasks/renew", message, LeasesRenewed).notices
 
     def push(self, body):
         return self.client.post_bytes("/v1/groups", body, GroupPushed, deadline_s=DEADLINE_S)

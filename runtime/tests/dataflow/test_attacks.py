@@ -14,6 +14,7 @@ from hostile import NESTED, Attacked
 
 from astraflow_core.catalog import Catalog
 from astraflow_core.errors import Refused, RunFailed
+from astraflow_core.shared_secret import shared_secret
 from astraflow_runtime.dataflow.fleet import raas as fleet
 from astraflow_runtime.dataflow.http import service
 from astraflow_runtime.dataflow.journal.entries import Swapped
@@ -276,7 +277,7 @@ def test_only_what_the_config_names_is_imported(swapped):
     component = swapped.state.admission.chain.policy("calm").component
     assert isinstance(component, Named)
     assert "t0ken" not in repr(component.context)
-    assert component.context.token == "t0ken"
+    assert component.context.token == shared_secret("t0ken")
     swapped.restart()
 
 

@@ -87,7 +87,7 @@ def test_places_that_stand_empty_make_the_pool_too_large(run):
     for _ in range(2):
         for raas in ("r1", "r2", "r3"):
             record = r.b.state.fleet.get(raas)
-            record.stand_idle(4, r.b.state.clock())
+            record.set_idle_slots(4, r.b.state.clock())
         r.roll_out(2, seconds=1.0)  # 4 places for 1 s
         r.step(waits=0.0, trains=9.0)  # 12 places for 10 s
     report = r.report()
@@ -177,15 +177,15 @@ def test_reports_survive_the_dataflow(run):
 
 def test_a_drained_raas_finishes_what_it_has_and_leaves(run):
     r = run("r0", "r1")
-    (task,), news = r.b.lease(2, "r1")
+    (task,), notices = r.b.lease(2, "r1")
     assert r.b.drain("r1").size == 1
     assert r.b.drain("r1").drained == 1  # asked again
     record = r.b.state.fleet.get("r1")
-    tasks, news = r.b.lease(8, "r1")
-    assert (tasks, news.stop, r.b.state.has_news(record)) == ([], False, False)
+    tasks, notices = r.b.lease(8, "r1")
+    assert (tasks, notices.stop, r.b.state.has_notices(record)) == ([], False, False)
     assert "its last 1 tasks" in str(r.b.flow.waits())
     assert r.b.push(task, "r1").status == "accepted"
-    assert r.b.state.has_news(record)
+    assert r.b.state.has_notices(record)
     assert r.b.renew([], "r1").stop
     assert r.b.lease(8, "r0")[0]  # the others continue
     r.b.leave("r1")
@@ -198,8 +198,8 @@ def test_a_draining_raas_that_was_killed_is_still_draining(run):
     r = run("r0", "r1")
     r.b.lease(2, "r1")
     r.b.drain("r1")
-    news = r.b.register_raas("r1")
-    assert news.stop
+    notices = r.b.register_raas("r1")
+    assert notices.stop
     r.b.restart()
     assert r.b.renew([], "r1").stop
 

@@ -156,8 +156,8 @@ class Against(RuleBasedStateMachine):
     @rule(raas=st.sampled_from(["r0", "r1"]))
     def renew(self, raas):
         mine = [task for task, (holder, *_) in self.held.items() if holder == raas]
-        news = self.service.renew(raas, [*mine, "train-99999"], self.serves[raas])
-        assert {lease.task for lease in news.revoked} == {"train-99999"}
+        notices = self.service.renew(raas, [*mine, "train-99999"], self.serves[raas])
+        assert {lease.task for lease in notices.revoked} == {"train-99999"}
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())

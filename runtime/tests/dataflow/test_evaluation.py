@@ -41,8 +41,8 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_correct_one(n, c, k):
 
 def test_the_first_version_is_evaluated_on_a_pinned_raas(bench, config):
     b = bench(config(eval__every=2), evals={"held": 3}).begin()
-    tasks, news = b.lease(free=3)
-    assert news.pins == {"solver": 0}
+    tasks, notices = b.lease(free=3)
+    assert notices.pins == {"solver": 0}
     assert [(t.eval_set, t.prompt_id, t.pinned) for t in tasks] == [
         ("held", f"held{i}", {"solver": 0}) for i in range(3)
     ]
@@ -97,9 +97,9 @@ def test_training_goes_on_elsewhere_while_an_old_version_is_evaluated(bench, con
     # The host of the next evaluation is sent to version 1, which it may never have seen.
     active = b.state.evaluations.active
     assert active.versions == {"solver": 1}
-    news = b.renew([], raas=active.host, serving=2)
-    assert news.pins == {"solver": 1}
-    assert 1 in [a.version for a in news.announcements]
+    notices = b.renew([], raas=active.host, serving=2)
+    assert notices.pins == {"solver": 1}
+    assert 1 in [a.version for a in notices.announcements]
     assert roll(b, raas=active.host, serving=1) == 4
     b.check()
 

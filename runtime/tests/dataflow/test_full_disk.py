@@ -171,9 +171,9 @@ def test_a_run_whose_disk_is_full_for_a_day_is_given_up(bench, config, tmp_path,
 
 
 def test_what_is_left_at_the_end_names_its_process(tmp_path):
-    from astraflow_runtime.dataflow.main import _leave_status
+    from astraflow_runtime.dataflow.main import _write_status
 
-    _leave_status(tmp_path, {"state": "finished"}, 0.0)
+    _write_status(tmp_path, {"state": "finished"}, 0.0)
     assert json.loads((tmp_path / "status.json").read_text()) == {
         "pid": os.getpid(),
         "state": "finished",

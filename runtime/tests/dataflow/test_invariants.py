@@ -109,7 +109,7 @@ class Play(RuleBasedStateMachine):
         self.come_back(raas)
         running = self.b.state.train.running
         under_way = {p: self.under_way(p) for p in POLICIES}
-        tasks, news = self.b.lease(free, raas, self.serving[raas])
+        tasks, notices = self.b.lease(free, raas, self.serving[raas])
         newest = self.b.state.versions.newest
         for task in tasks:
             self.held[task.id] = (task, raas, dict(self.serving[raas]))
@@ -126,8 +126,8 @@ class Play(RuleBasedStateMachine):
                 assert (
                     self.under_way(stream.policy) <= max(stream.limit, under_way[stream.policy]) + 4
                 )
-        if news.pins:
-            self.serving[raas] = dict(news.pins)
+        if notices.pins:
+            self.serving[raas] = dict(notices.pins)
 
     def under_way(self, policy):
         state = self.b.state
@@ -142,8 +142,8 @@ class Play(RuleBasedStateMachine):
     def renew(self, raas, forget):
         self.come_back(raas)
         mine = [name for name, (_, holder, _) in self.held.items() if holder == raas]
-        news = self.b.renew([] if forget else mine, raas)
-        for revoked in news.revoked:
+        notices = self.b.renew([] if forget else mine, raas)
+        for revoked in notices.revoked:
             task = self.b.state.train.get(revoked.task) or self.b.state.eval.get(revoked.task)
             assert task is None or task.lease is None or task.lease.raas != raas
         self.b.state.fleet.get(raas).serving = dict(self.serving[raas])
@@ -382,6 +382,7 @@ class Play(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.slow
 def test_nothing_is_lost_and_nothing_is_too_stale(bench, config, tmp_path):
     Play.folder = tmp_path
     Play.make_bench, Play.make_config = staticmethod(bench), staticmethod(config)

@@ -61,6 +61,9 @@ def test_what_is_written_just_now_ends_the_log(tmp_path, kept):
     (tmp_path / ENTRIES).write_bytes(b"".join(records))
     assert [entry.task for _, entry in reader.entries()] == ["train-0", "train-1"]
     assert list(reader.records())[1].end == len(records[0] + records[1])
+    (rest,) = reader.records(len(records[0]))
+    assert (rest.entry.task, rest.end) == ("train-1", len(records[0] + records[1]))
+    assert list(reader.records(rest.end)) == []
 
 
 def test_zeros_behind_the_log_end_it_and_nothing_after_them_is_believed(tmp_path):

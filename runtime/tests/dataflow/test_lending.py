@@ -295,7 +295,7 @@ def test_the_balance_of_a_shared_stream_counts_what_is_lent(pair):
     for _ in range(2):
         roll_out(b, 2)
         update(b, "b")
-    window = b.state.balance.picture()["clocks"]["b"]["window"]
+    window = b.state.balance.snapshot()["clocks"]["b"]["window"]
     assert (window["steps"], window["consumed"]) == (1, 12)
     assert (window["produced"], window["accepted"]) == (24, 12)  # its own sequences are for nothing
 

@@ -115,6 +115,15 @@ def test_bodies_that_are_not_needed_go(tmp_path):
     assert journal.keep(b"more").segment == 3
 
 
+def test_the_first_files_of_bodies_stay_as_far_as_they_are_recorded(tmp_path):
+    journal = Journal(tmp_path, lambda: 0.0, segment_bytes=10, recorded_bytes=30)
+    for number in range(9):
+        journal.keep(bytes([number]) * 6)
+        journal.prune(set())
+    assert journal.segments() == [0, 1, 4]
+    journal.close()
+
+
 @contextmanager
 def descriptors_left(count):
     """``count`` files can be opened, and no more."""

@@ -215,7 +215,7 @@ def test_steps_that_the_journal_lost_are_told_once(tmp_path):
     now = StepLog(path)
     for step in range(3):  # the journal tells of three
         now.write({"step": step, "made": "repeated"})
-    now.go_on()
+    now.resume()
     for step in range(3, 6):
         now.write({"step": step, "made": "again"})
     now.close()
@@ -238,6 +238,6 @@ def test_lines_with_a_hole_are_written_anew(tmp_path, told):
     now = StepLog(path)
     for step in range(told):
         now.write({"step": step})
-    now.go_on()
+    now.resume()
     now.close()
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == list(range(told))

@@ -168,8 +168,8 @@ def test_a_renewal_keeps_a_lease_and_names_what_is_revoked(bench):
     for _ in range(4):
         b.pass_time(20)
         assert b.renew([task.id]).revoked == []
-    news = b.renew([task.id, "train-77"])
-    assert [(r.task, r.reason) for r in news.revoked] == [
+    notices = b.renew([task.id, "train-77"])
+    assert [(r.task, r.reason) for r in notices.revoked] == [
         ("train-77", "there is no task 'train-77' in this run")
     ]
 
@@ -179,10 +179,10 @@ def test_a_task_that_is_renewed_for_ever_ends_at_its_deadline(bench):
     task = b.lease(free=2)[0][0]
     for _ in range(20):
         b.pass_time(10)
-        news = b.renew([task.id])
-        if news.revoked:
+        notices = b.renew([task.id])
+        if notices.revoked:
             break
-    assert "no result after" in news.revoked[0].reason
+    assert "no result after" in notices.revoked[0].reason
     assert b.time[0] - 1000 <= 120 + 30 + 10
 
 

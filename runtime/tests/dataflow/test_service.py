@@ -211,7 +211,7 @@ def test_a_request_for_tasks_ends_early(running, event):
             started = time.monotonic()
             if event == "version":
                 await service.announce(1)
-                assert [a.version for a in (await waiting).news.announcements] == [1]
+                assert [a.version for a in (await waiting).notices.announcements] == [1]
             elif event == "failed task":
                 failure = FailTask(raas="r1", task=task.id, error="boom")
                 await service.post("/v1/tasks/fail", failure, Done)
@@ -221,7 +221,7 @@ def test_a_request_for_tasks_ends_early(running, event):
                 assert [t.id for t in (await waiting).tasks] == [task.id]
             elif event == "stop":
                 await service.post("/v1/stop", StopRun(reason="enough"), Done)
-                assert (await waiting).news.stop
+                assert (await waiting).notices.stop
             else:
                 renewal = RenewLeases(
                     raas="r0", tasks=[], serving={"solver": 1}, seen={"solver": 1}
@@ -238,10 +238,10 @@ def test_news_end_a_wait_once_and_not_for_ever(running):
         async with running({"run__max_staleness": 0}, evals={"held": 1}) as service:
             await service.register()
             first = await service.lease(wait_s=PATIENT_S, free=0)
-            assert first.news.pins == {"solver": 0}
+            assert first.notices.pins == {"solver": 0}
             started = time.monotonic()
             again = await service.lease(wait_s=0.3, free=0)
-            assert again.news.pins == {"solver": 0}
+            assert again.notices.pins == {"solver": 0}
             assert time.monotonic() - started >= 0.25
 
     asyncio.run(play())

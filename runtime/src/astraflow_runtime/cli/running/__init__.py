@@ -1,1 +1,1 @@
-"""Commands that ask a running run, or change it."""
+"""Commands that query or change a running run."""

@@ -1,4 +1,4 @@
-"""Commands that ask the dataflow of a running run, or tell it something."""
+"""Commands that call the dataflow of a running run."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 def asking(
     run: str | None, dataflow: str | None = None, token_file: Path | None = None
 ) -> Iterator[SyncClient]:
-    """The dataflow of a run (see :func:`running_dataflow`); what it refuses, and its silence, are the user's to
-    fix."""
+    """A client of the dataflow of a run (see :func:`running_dataflow`); rejections and timeouts
+    become errors of the user.
+    """
     from astraflow_core.errors import DeadlineExceeded, Refused
     from astraflow_wire.http.client import SyncClient
 

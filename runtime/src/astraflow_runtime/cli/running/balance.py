@@ -1,4 +1,6 @@
-"""``astraflow balance``: whether a running run has too few RaaS or too many, and where all its rows are."""
+"""``astraflow balance``: whether a running run has too few or too many RaaS, and the state of all
+its rows.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from astraflow_runtime.cli.running.status import add_where, ask
 
 _SILENT_S = 60.0
 _LONG = 0.1
-"""Share of its time from which a trainer's waiting is worth a word."""
+"""The share of its time above which a trainer's wait is reported."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask the dataflow and print what it says."""
+    """Query the dataflow and print the reply."""
     if arguments.follow:
         for report in _events(arguments):
             if arguments.json:
@@ -99,7 +101,7 @@ def _state(raas: dict[str, Any]) -> str:
 
 
 def _events(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """The reports of the event stream, those kept first."""
+    """The reports of the event stream, beginning with the retained ones."""
     from http.client import HTTPConnection, HTTPException, HTTPSConnection
     from urllib.parse import urlsplit
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import getpass
 import json
 import time
 import tomllib
 import uuid
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from astraflow_core.errors import UserError
 from astraflow_runtime.cli.helping import teach
 from astraflow_runtime.cli.output import print_line
 from astraflow_runtime.cli.run_directory import add_run
 from astraflow_runtime.cli.running.asking import asking
+from astraflow_runtime.cli.running.pool import user
+
+if TYPE_CHECKING:
+    from astraflow_wire.http.client import SyncClient
+    from astraflow_wire.messages import PolicySwapped
 
 _DEADLINE_S = 30.0
 _EXAMPLES = {
@@ -49,20 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Tell the dataflow and print what holds now."""
-    from astraflow_wire.messages import PolicySwapped, SwapPolicy
-
-    message = SwapPolicy(
-        id=uuid.uuid4().hex,
-        place=arguments.place,
-        name=arguments.name,
-        author=arguments.author or _user(),
-        at=time.time(),
-        table=_table(arguments.table) if arguments.table else {},
-    )
+    """Send the change to the dataflow and print the result."""
+    table = read_table(arguments.table) if arguments.table else {}
     with asking(arguments.run) as client:
-        answer = client.post(
-            "/v1/data_policies/swap", message, PolicySwapped, deadline_s=_DEADLINE_S
+        answer = swap_data_policy(
+            client, arguments.place, arguments.name, arguments.author or user(), table
         )
     shown = {key: value for key, value in answer.table.items() if key != "name"}
     if not shown.get("shadow"):
@@ -72,7 +67,20 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _table(text: str) -> dict[str, Any]:
+def swap_data_policy(
+    client: SyncClient, place: str, name: str, author: str, table: dict[str, Any]
+) -> PolicySwapped:
+    """Put another data policy in a place, or with an empty ``table`` the one before."""
+    from astraflow_wire.messages import PolicySwapped, SwapPolicy
+
+    message = SwapPolicy(
+        id=uuid.uuid4().hex, place=place, name=name, author=author, at=time.time(), table=table
+    )
+    return client.post("/v1/data_policies/swap", message, PolicySwapped, deadline_s=_DEADLINE_S)
+
+
+def read_table(text: str) -> dict[str, Any]:
+    """TABLE as the command line has it; :class:`UserError` if that is no table."""
     try:
         table = tomllib.loads(f"table = {text}")["table"]
     except tomllib.TOMLDecodeError as error:
@@ -82,10 +90,3 @@ def _table(text: str) -> dict[str, Any]:
     if not isinstance(table, dict) or not table:
         raise UserError(f"TABLE must be a table with use and keys, not {text!r}")
     return table
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container may know no name for its user
-        return "unknown"

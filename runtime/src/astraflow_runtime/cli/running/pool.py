@@ -7,12 +7,17 @@ import getpass
 import os
 import uuid
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from astraflow_core.errors import UserError
 from astraflow_runtime.cli.helping import teach
 from astraflow_runtime.cli.output import print_line
 from astraflow_runtime.cli.run_directory import add_run, find_run
 from astraflow_runtime.cli.running.asking import asking
+
+if TYPE_CHECKING:
+    from astraflow_wire.http.client import SyncClient
+    from astraflow_wire.messages import PoolChanged
 
 _DEADLINE_S = 30.0
 
@@ -36,40 +41,50 @@ def add_drain(parser: argparse.ArgumentParser) -> None:
 
 
 def run_add(arguments: argparse.Namespace) -> int:
-    """Ask for more RaaS."""
-    from astraflow_wire.messages import AddRaas, PoolChanged
-
+    """Request more RaaS."""
     run = find_run(arguments.run, live=True)
-    _check_launcher(run)
-    message = AddRaas(id=uuid.uuid4().hex, count=arguments.count, author=user())
-    with asking(str(run)) as client:
-        answer = client.post("/v1/raas/add", message, PoolChanged, deadline_s=_DEADLINE_S)
+    answer = add_raas(run, arguments.count, user())
     print_line(f"{arguments.count} more RaaS requested; {answer.size} are running now")
     return 0
 
 
-def run_drain(arguments: argparse.Namespace) -> int:
-    """Ask RaaS to leave, one after the other."""
-    from astraflow_wire.messages import DrainRaas, PoolChanged
+def add_raas(run: Path, count: int, author: str) -> PoolChanged:
+    """Ask the launcher of the run in a directory for more RaaS; :class:`UserError` without one."""
+    from astraflow_wire.messages import AddRaas, PoolChanged
 
+    _check_launcher(run)
+    message = AddRaas(id=uuid.uuid4().hex, count=count, author=author)
+    with asking(str(run)) as client:
+        return client.post("/v1/raas/add", message, PoolChanged, deadline_s=_DEADLINE_S)
+
+
+def run_drain(arguments: argparse.Namespace) -> int:
+    """Drain RaaS, one after the other."""
     with asking(arguments.run) as client:
         for name in arguments.names:
-            message = DrainRaas(raas=name, author=user())
-            answer = client.post("/v1/raas/drain", message, PoolChanged, deadline_s=_DEADLINE_S)
+            answer = drain_raas(client, name, user())
             print_line(f"{name} finishes its tasks and leaves; {answer.size} remain")
     return 0
 
 
+def drain_raas(client: SyncClient, name: str, author: str) -> PoolChanged:
+    """Ask the dataflow to let a RaaS leave."""
+    from astraflow_wire.messages import DrainRaas, PoolChanged
+
+    message = DrainRaas(raas=name, author=author)
+    return client.post("/v1/raas/drain", message, PoolChanged, deadline_s=_DEADLINE_S)
+
+
 def user() -> str:
-    """Who asks."""
+    """The user who sends the request."""
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container may know no name for its user
+    except (KeyError, OSError):  # a container may have no name for its user
         return "unknown"
 
 
 def _check_launcher(run: Path) -> None:
-    """Without a launcher nobody would start what is asked for."""
+    """Fail without a launcher: no process would start the RaaS."""
     from astraflow_runtime.file_lock import lock
 
     file = run / "launcher.lock"

@@ -1,4 +1,4 @@
-"""Where a command finds a run's dataflow and its token; a token is never on a command line."""
+"""Finds a run's dataflow and its token; a token is never on a command line."""
 
 from __future__ import annotations
 
@@ -62,5 +62,5 @@ def running_dataflow(
         raise UserError(
             f"the run in {run} has ended; `astraflow report --run {run}` shows its results"
         )
-    own = run / "token"  # a run that was started process by process has none
+    own = run / "token"  # a run whose processes were started one by one has none
     return str(url), read_token(token_file or (own if own.exists() else None))

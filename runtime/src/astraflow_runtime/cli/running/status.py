@@ -1,4 +1,4 @@
-"""``astraflow status | waits``: look into a running run."""
+"""``astraflow status | waits``: show the state of a running run."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def add_where(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask the dataflow and print what it says."""
+    """Query the dataflow and print the reply."""
     from astraflow_wire.status import read_status, read_waits
 
     folder = running_run(arguments.run, arguments.dataflow)
-    arguments.run = folder and str(folder)  # the newest run is told of once
+    arguments.run = folder and str(folder)  # the newest run is printed once
     answer = ask(arguments)
     (read_status if arguments.view == "status" else read_waits)(answer)  # refuses what is malformed
     if folder and arguments.view == "status" and (places := online_places(folder)):
@@ -73,8 +73,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def online_places(run: Path) -> list[dict[str, str]]:
-    """Where the RaaS of a run take episodes that others begin: ``raas``, ``url``, and ``token``, the place where it lies. A
-    workflow that takes some says so in ``RUN/online/RAAS.json``."""
+    """The endpoints of RaaS that accept episodes of external services: ``raas``, ``url``, and
+    ``token``, the path of its file. Such a workflow writes ``RUN/online/RAAS.json``.
+    """
     found = []
     for file in sorted((run / "online").glob("*.json")):
         try:
@@ -88,7 +89,7 @@ def online_places(run: Path) -> list[dict[str, str]]:
 
 
 def _shortened(answer: Any) -> Any:
-    """For people: the newest evaluations only, which a long run has many of."""
+    """The status with the newest evaluations only, for plain output."""
     match answer:
         case {"eval": {"history": list(history), **others}} if len(history) > _NEWEST:
             some = {f"history, last {_NEWEST} of {len(history)}": history[-_NEWEST:]}
@@ -97,6 +98,6 @@ def _shortened(answer: Any) -> Any:
 
 
 def ask(arguments: argparse.Namespace) -> Any:
-    """The JSON of one view, with whatever a newer dataflow adds."""
+    """The JSON of one view, with any fields that a newer dataflow adds."""
     with asking(arguments.run, arguments.dataflow, arguments.token_file) as client:
         return client.get_json(f"/v1/{arguments.view}", deadline_s=_DEADLINE_S)

@@ -67,7 +67,7 @@ def _follow(folder: Path, view: View, every_s: float) -> int:
 
 
 def _processes(status: Status) -> list[ProcessState]:
-    """The RaaS; the dataflow does not know which processes the trainers are."""
+    """The processes of the RaaS; the dataflow does not know those of the trainers."""
     return [
         ProcessState(raas.name, raas.pid, None if raas.state in ("alive", "suspect") else 0)
         for raas in status.raas

@@ -1,4 +1,4 @@
-"""The versions that a run has announced, from its journal, and the way to those that can still be had."""
+"""The versions that a run has announced, from its journal, and access to those still available."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from astraflow_weights.fetch.client import VersionClient
 from astraflow_wire.model_files.model_digest import digest_of_model
 
 ASK_S = 5.0
-"""Longest that a publisher may take to say whether it has a version."""
+"""The timeout of the question whether a publisher has a version."""
 TENSORS = "model.safetensors"
 
 
 class WeightsOf:
-    """One policy's versions. Files that are fetched lie in ``scratch``."""
+    """One policy's versions. Fetched files are stored in ``scratch``."""
 
     def __init__(self, run: Path, policy: str | None, scratch: Path, deadline_s: float) -> None:
         self.run, self._scratch, self._deadline_s = run, scratch, deadline_s
@@ -70,12 +70,13 @@ class WeightsOf:
 
     @property
     def transport(self) -> str:
-        """By its name in the run's config."""
+        """The name of the transport in the run's config."""
         return self._config.policies[self.policy].transport.use
 
     def listed(self) -> list[dict[str, Any]]:
-        """Every announced version. What only its manifest says is None if that cannot be had;
-        ``fetchable`` is None if its transport has no publisher that could be asked."""
+        """Every announced version. Fields from its manifest are None if that is not available;
+        ``fetchable`` is None if its transport has no publisher to ask.
+        """
         rows = []
         for version, told in sorted(self._announced.items()):
             manifest, problem = self._manifest(told)
@@ -96,8 +97,8 @@ class WeightsOf:
         return rows
 
     def verify(self, version: int, path: Path | None) -> dict[str, Any]:
-        """Compare ``path``, or else what is fetched, with the announced digest."""
-        told = self._told(version)
+        """Compare ``path``, or else a fetched copy, with the announced digest."""
+        told = self._announcement(version)
         facts: dict[str, Any] = {"version": version, "digest": told.digest, "bytes": told.size}
         if path is None:
             source = self.fetch(version)
@@ -113,20 +114,20 @@ class WeightsOf:
     def fetch(self, version: int) -> WeightSource:
         """Fetch a version by the run's transport, which verifies it."""
         if version not in self._fetched:
-            told = self._told(version)
+            told = self._announcement(version)
             if self._receiver is None:
                 self._receiver = self._transport().receiver()
             self._fetched[version] = self._receiver.fetch(told, self._deadline_s)
         return self._fetched[version]
 
     def files(self, what: str) -> list[Path]:
-        """The safetensors files of a version, or of a path."""
+        """Yield the safetensors files of a version, or of a path."""
         if what.isdecimal() and not Path(what).exists():
             return [self.fetch(int(what)).path]
         return safetensors_in(Path(what))
 
     def pull(self, version: int, folder: Path) -> dict[str, Any]:
-        """Make ``folder``: the run's model folder with the weights of that version."""
+        """Write ``folder``: the run's model folder with the weights of that version."""
         if folder.exists():
             raise UserError(f"{folder} exists already; name a folder that does not")
         source = self.fetch(version)
@@ -154,7 +155,7 @@ class WeightsOf:
             "seconds": source.seconds,
         }
 
-    def _told(self, version: int) -> Announcement:
+    def _announcement(self, version: int) -> Announcement:
         if version not in self._announced:
             known = ", ".join(map(str, sorted(self._announced)[-8:])) or "none"
             raise UserError(
@@ -174,7 +175,7 @@ class WeightsOf:
                     return client.manifest(), ""
             except PublisherFailed as error:
                 problem = str(error)
-            except WeightsError:  # perhaps something else listens there by now
+            except WeightsError:  # another process may listen there by now
                 self._silent.add(endpoint)
                 problem = _silence(endpoint)
         return None, problem

@@ -1,4 +1,4 @@
-"""The reports of the balance as server-sent events, for whoever wants to follow them."""
+"""The balance reports as server-sent events."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ KEEP_ALIVE_S = 15.0
 async def balance_events(
     pool: Pool, progress: Progress, wakeups: Wakeups, after: int
 ) -> AsyncIterator[bytes]:
-    """The reports above number ``after``, then each as it is made, until the run is over. A comment every
-    15 s shows that the line is open. Format: WHATWG HTML, "Server-sent events"; ``id`` is the number."""
-    with wakeups.listening() as news:
+    """The reports above number ``after``, then each as it is made, until the run is over. A comment
+    every 15 s keeps the connection alive. Format: WHATWG HTML, "Server-sent events"; ``id`` is the
+    number.
+    """
+    with wakeups.listening() as changed:
         while True:
-            news.clear()
+            changed.clear()
             for report in pool.reports_after(after):
                 after = report["number"]
                 yield f"id: {after}\nevent: balance\ndata: {json.dumps(report)}\n\n".encode()
@@ -28,6 +30,6 @@ async def balance_events(
                 return
             try:
                 async with asyncio.timeout(KEEP_ALIVE_S):
-                    await news.wait()
+                    await changed.wait()
             except TimeoutError:
                 yield b": nothing new\n\n"

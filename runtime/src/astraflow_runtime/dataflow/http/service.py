@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from fastapi import FastAPI, Request, Response
@@ -17,9 +17,12 @@ from astraflow_core.errors import AstraFlowError, Refused, WireError
 from astraflow_runtime.dataflow.fleet.incarnations import check_incarnation
 from astraflow_runtime.dataflow.fleet.names import name_holder
 from astraflow_runtime.dataflow.flow import Dataflow
+from astraflow_runtime.dataflow.http.access_records import AccessRecords
 from astraflow_runtime.dataflow.http.balance_events import balance_events
 from astraflow_runtime.dataflow.http.exporter import exporter
+from astraflow_runtime.dataflow.http.rights import RIGHTS, check_sender, includes
 from astraflow_runtime.dataflow.http.wakeups import Wakeups
+from astraflow_wire.http.access import ROLES, Access, Grant, is_name
 from astraflow_wire.http.client import NO_ROOM
 from astraflow_wire.http.server import create_app, frame, read_message, reply
 from astraflow_wire.messages import (
@@ -37,31 +40,45 @@ from astraflow_wire.messages import (
     RegisterTrainer,
     ReleaseBatches,
     RenewLeases,
+    RevokeToken,
     StopRun,
     SwapPolicy,
+    TokenRevoked,
     TrainerFailed,
 )
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 LONGEST_POLL_S = 60.0
 SWEEP_S = 1.0
 NAME_S = 0.1
-"""How often a registration that waits for a name looks whether it is free."""
+"""Seconds between two checks of a registration that waits for its name."""
 MAX_BODY_BYTES = 512 << 20
 """Largest request: a group of some 40 million tokens."""
 
 
 class DataflowService:
-    """Routes of the dataflow, and its sweep. ``wakeups`` must be the signals of the flow's state."""
+    """The routes of the dataflow, and its periodic sweep. ``wakeups`` must be the signals of the
+    flow's state. Without ``records`` nothing is kept of who changes the run, and which tokens were revoked.
+    """
 
     def __init__(
-        self, flow: Dataflow, wakeups: Wakeups, token: str, routers: Iterable[Any] = ()
+        self,
+        flow: Dataflow,
+        wakeups: Wakeups,
+        token: str,
+        routers: Iterable[Any] = (),
+        records: AccessRecords | None = None,
     ) -> None:
         self.flow, self.wakeups = flow, wakeups
+        self.records = records or AccessRecords()
+        self.access = Access(token, self.records.oldest())
         wakeups.work_available = flow.leasing.work_available
         self._metrics = exporter(flow.status)
-        self.app: FastAPI = create_app("dataflow", token, MAX_BODY_BYTES)
+        self.app: FastAPI = create_app(
+            "dataflow", token, MAX_BODY_BYTES, access=self.access, rights=self._includes
+        )
         self.app.state.dataflow = flow
         self._add_routes()
         for router in routers:
@@ -72,7 +89,7 @@ class DataflowService:
         return min(SWEEP_S, self.flow.state.config.run.lease_s / 8)
 
     async def sweep(self) -> None:
-        """Look after leases, silences and deadlines, until cancelled."""
+        """Check leases, heartbeats and deadlines periodically, until cancelled."""
         while True:
             await asyncio.sleep(self._period_s)
             with self._guarded():
@@ -80,7 +97,9 @@ class DataflowService:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """What the state refuses goes back to the caller; anything else fails the run, with its cause."""
+        """Return rejections of the state to the caller; any other error fails the run, with its
+        cause.
+        """
         try:
             yield
         except (Refused, WireError):
@@ -93,10 +112,42 @@ class DataflowService:
             self.flow.state.fail(f"the dataflow failed: {type(error).__name__}: {error}")
             raise
 
+    @contextmanager
+    def _audited(self, request: Request, path: str, message: Message) -> Iterator[None]:
+        """Record who changes the run, and how it ended."""
+        if RIGHTS[path] != "operator":
+            yield
+            return
+        record = partial(self.records.record, request.scope["grant"], path, message)
+        try:
+            yield
+        except Exception as error:
+            record(f"refused: {error}")
+            raise
+        record("done")
+
+    def _includes(self, grant: Grant, method: str, path: str) -> bool:
+        """Whether a token includes a request; one that does not is recorded."""
+        if included := includes(grant, method, path):
+            return included
+        self.records.record(grant, path, Done(), "refused: not among the rights of the role")
+        return False
+
+    def _revoke(self, message: RevokeToken) -> TokenRevoked:
+        role = next((role for role in ROLES if role == message.role), None)
+        if role is None:
+            raise Refused(400, f"no role {message.role!r}; there are {', '.join(ROLES)}")
+        if not is_name(message.name):
+            raise Refused(400, f"no token can be made for {message.name!r}: it is no name")
+        generation = self.access.revoke(role, message.name)
+        self.records.write_oldest(self.access.oldest)
+        return TokenRevoked(generation)
+
     async def _written(self) -> None:
-        """Return when the journal has all that was done so far: whoever has the answer to a call counts on it, and a
-        dataflow that is restarted knows only what is written. A caller that hears :data:`NO_ROOM` asks again: what
-        it asked for is done, once. At the end of a run nobody is kept waiting."""
+        """Return when the journal has recorded everything so far: a reply is a promise, and a
+        restarted dataflow has only what is written. A caller that gets :data:`NO_ROOM` retries: its
+        request was carried out, and is so once only. At the end of a run nothing waits for this.
+        """
         state = self.flow.state
         for pause_s in (self._period_s, 0.0):
             if not state.records.unwritten or state.progress.ending:
@@ -105,7 +156,7 @@ class DataflowService:
         raise Refused(NO_ROOM, state.held_back)
 
     async def _register_raas(self, request: Request) -> Response:
-        message = await read_message(request, RegisterRaas)
+        message = await _message(request, RegisterRaas)
         came = self.flow.state.clock()
         while name_holder(self.flow.state, message, came) is not None:
             await asyncio.sleep(NAME_S)
@@ -117,7 +168,7 @@ class DataflowService:
         return reply(done)
 
     async def _lease(self, request: Request) -> Response:
-        message = await read_message(request, LeaseTasks)
+        message = await _message(request, LeaseTasks)
         check_incarnation(self.flow.state, message)
         loop = asyncio.get_running_loop()
         end = loop.time() + min(message.wait_s, LONGEST_POLL_S)
@@ -128,7 +179,7 @@ class DataflowService:
             with self._guarded():
                 record = flow.leasing.ask(message)
             while True:
-                untold = state.has_news(record)
+                untold = state.has_notices(record)
                 with self._guarded():
                     answer = flow.leasing.lease(record, message.free)
                 self.wakeups.looked(waiter)
@@ -148,11 +199,11 @@ class DataflowService:
             self.wakeups.done(message.raas, waiter)
             if record is not None:
                 record.waiting_since = None
-                record.stand_idle(0, state.clock())
+                record.set_idle_slots(0, state.clock())
             self.wakeups.pass_on()
 
     async def _next_batch(self, request: Request) -> Response:
-        message = await read_message(request, NextBatch)
+        message = await _message(request, NextBatch)
         check_incarnation(self.flow.state, message)
         loop, state = asyncio.get_running_loop(), self.flow.state
         wait_s = min(message.wait_s, LONGEST_POLL_S)
@@ -179,17 +230,18 @@ class DataflowService:
                 trainer.answered(state.clock())
 
     def _add_routes(self) -> None:
-        # Plain Starlette routes for what services call: those of FastAPI cost as much CPU as a push.
+        # Plain Starlette routes for the calls of services: a FastAPI route costs as much CPU as a
+        # push.
         flow, post = self.flow, partial(self.app.router.add_route, methods=["POST"])
         leasing, training, state = flow.leasing, flow.training, flow.state
 
         def call(path: str, expected: type[Any], act: Callable[[Any], Message | None]) -> None:
             async def answer(request: Request) -> Response:
-                message = await read_message(request, expected)
+                message = await _message(request, expected)
                 check_incarnation(state, message)
-                with self._guarded():
+                with self._guarded(), self._audited(request, path, message):
                     done = act(message) or Done()
-                if expected is not LeaveRaas:  # who leaves does not wait
+                if expected is not LeaveRaas:  # a process that leaves does not wait
                     await self._written()
                 return reply(done)
 
@@ -204,27 +256,35 @@ class DataflowService:
         async def push(request: Request) -> Response:
             body = await request.body()
             with self._guarded():
-                done = flow.intake.accept(body)
+                done = flow.intake.accept(body, partial(check_sender, request.scope["grant"]))
             await self._written()
             return reply(done)
 
         async def release(request: Request) -> Response:
-            message = await read_message(request, ReleaseBatches)
+            message = await _message(request, ReleaseBatches)
             check_incarnation(state, message)
             with self._guarded():
                 training.release(message)
             await self._written()
             with self._guarded():
-                # From here on the journal, too, survives power loss up to this checkpoint.
+                # From here on the journal also survives power loss up to this checkpoint.
                 await asyncio.to_thread(state.records.sync)
             return reply(Done())
 
         async def metrics() -> Response:
             return Response(self._metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-        async def events(after: int = 0) -> Response:
+        async def events(request: Request, after: int = 0) -> Response:
+            header = request.headers.get("authorization")
             stream = balance_events(flow.pool, state.progress, self.wakeups, after)
-            return StreamingResponse(stream, media_type="text/event-stream")
+
+            async def while_valid() -> AsyncIterator[bytes]:
+                async for part in stream:
+                    if self.access.grant(header) is None:
+                        return  # the token has ended or was revoked meanwhile
+                    yield part
+
+            return StreamingResponse(while_valid(), media_type="text/event-stream")
 
         post("/v1/groups", push)
         post("/v1/tasks/lease", self._lease)
@@ -242,9 +302,18 @@ class DataflowService:
         call("/v1/batches/ack", AcknowledgeBatch, training.acknowledge)
         call("/v1/stop", StopRun, lambda message: state.stop(message.reason))
         call("/v1/data_policies/swap", SwapPolicy, flow.swapping.swap)
+        call("/v1/access/revoke", RevokeToken, self._revoke)
         show("/v1/status", flow.status)
         show("/v1/balance", flow.balance)
         show("/v1/waits", flow.waits)
+        show("/v1/access", lambda: {"oldest": self.access.oldest})
         show("/v1/health", lambda: {"service": "dataflow", "state": state.progress.state.value})
         self.app.add_api_route("/v1/balance/events", events, methods=["GET"])
         self.app.add_api_route("/metrics", metrics, methods=["GET"])
+
+
+async def _message(request: Request, expected: type[T]) -> T:
+    """The body as ``expected``, from the process that it names."""
+    message = await read_message(request, expected)
+    check_sender(request.scope["grant"], message)
+    return message

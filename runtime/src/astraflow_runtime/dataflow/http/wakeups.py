@@ -1,4 +1,4 @@
-"""Waking the requests that wait: for news, for a task, for a batch; no sleeping and looking again."""
+"""Wakes waiting requests (for notices, a task or a batch), so that none has to poll."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from contextlib import contextmanager
 
 
 class Waiter:
-    """One waiting request. ``tried`` is the change of the state that it last looked at; ``superseded``
-    once the same caller has asked again."""
+    """One waiting request. ``tried`` is the change of the state that it has checked;
+    ``superseded``: the same caller has sent a newer request.
+    """
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -18,11 +19,11 @@ class Waiter:
         self.superseded = False
 
     def wake(self) -> None:
-        """Let it look again."""
+        """Let it check the state again."""
         self._event.set()
 
     async def wait(self, timeout_s: float) -> None:
-        """Until woken or timed out."""
+        """Wait until woken or timed out."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._event.wait()
@@ -35,9 +36,9 @@ class Waiter:
 class Wakeups:
     """The :class:`astraflow_runtime.dataflow.signals.Signals` of the running service.
 
-    Each RaaS and each trainer has at most one waiting request. When there is work, one waiting RaaS is
-    woken, and the next when that one has looked, so that a push does not wake a thousand. ``work_available``
-    tells whether it can be worth waking one.
+    Each RaaS and each trainer has at most one waiting request. When there is work, one waiting RaaS
+    is woken, and the next one when that one has checked, so that a push does not wake a thousand.
+    ``work_available`` returns whether waking one can be useful.
     """
 
     def __init__(self) -> None:
@@ -54,7 +55,7 @@ class Wakeups:
         self.pass_on()
 
     def pass_on(self) -> None:
-        """Wake the next RaaS that has not looked at the present state, if that can be worth it."""
+        """Wake the next RaaS that has not checked the current state, if that can be useful."""
         if not self._raas or not self.work_available():
             return
         for waiter in self._raas.values():
@@ -63,16 +64,16 @@ class Wakeups:
                 return
 
     def raas(self, name: str) -> None:
-        """There is news for one RaaS."""
+        """There is a notice for one RaaS."""
         if (waiter := self._raas.get(name)) is not None:
             waiter.wake()
 
     def new_raas(self, name: str) -> None:
-        """A RaaS arrived: a request of the one before it ends empty."""
+        """A RaaS registered: a pending request of its predecessor ends empty."""
         self._supersede(self._raas, name)
 
     def every_raas(self) -> None:
-        """There is news for all of them."""
+        """There is a notice for every RaaS."""
         for waiter in self._raas.values():
             waiter.wake()
 
@@ -82,7 +83,7 @@ class Wakeups:
             waiter.wake()
 
     def new_trainer(self, policy: str) -> None:
-        """A trainer arrived: a request of the one before it ends empty."""
+        """A trainer registered: a pending request of its predecessor ends empty."""
         self._supersede(self._trainers, policy)
 
     def state(self) -> None:
@@ -91,13 +92,13 @@ class Wakeups:
         self.report()
 
     def report(self) -> None:
-        """There is a new report of the balance."""
+        """There is a new balance report."""
         for listener in self._listeners:
             listener.set()
 
     @contextmanager
     def listening(self) -> Iterator[asyncio.Event]:
-        """An event that is set with each report, and whenever the state of the run changed."""
+        """An event that is set with each report and whenever the state of the run changes."""
         listener = asyncio.Event()
         self._listeners.add(listener)
         try:
@@ -106,15 +107,15 @@ class Wakeups:
             self._listeners.remove(listener)
 
     def looked(self, waiter: Waiter) -> None:
-        """A request has seen the present state."""
+        """A request has checked the current state."""
         waiter.tried = self._changes
 
     def raas_waits(self, name: str) -> Waiter:
-        """A RaaS asks for tasks; an older request of it ends empty."""
+        """A RaaS waits for tasks; its older request ends empty."""
         return self._replace(self._raas, name)
 
     def trainer_waits(self, policy: str) -> Waiter:
-        """A trainer asks for a batch; an older request of it ends empty."""
+        """A trainer waits for a batch; its older request ends empty."""
         return self._replace(self._trainers, policy)
 
     def done(self, name: str, waiter: Waiter) -> None:
