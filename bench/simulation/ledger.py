@@ -1,0 +1,126 @@
+"""What must hold, noted from outside of the services: what was pushed, published and trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import count
+
+import numpy as np
+import xxhash
+
+from astraflow_core.types import Batch
+from astraflow_runtime.dataflow.flow import Dataflow
+from astraflow_runtime.dataflow.reports.accounting import imbalances
+
+PROGRESS_S = 600.0
+"""Virtual seconds within which an update must be made, whatever happens."""
+ALLOWED = 1
+"""Updates that a row may be trained in."""
+
+
+class Violation(Exception):
+    """An invariant does not hold: ``kind`` names it."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        self.kind = kind
+        super().__init__(f"{kind}: {text}")
+
+
+class Ledger:
+    """Checks the dataflow after every event, and keeps its own books of rows by the number in their tokens."""
+
+    def __init__(self, max_staleness: int) -> None:
+        self._max_staleness = max_staleness
+        self.published: dict[int, str] = {}
+        """Version → digest of its weights."""
+        self.accepted: dict[str, tuple[int, ...]] = {}
+        """Task → numbers of the rows of which a RaaS was told that they are accepted."""
+        self.trained: dict[int, tuple[int, ...]] = {}
+        """Update, from 0 → rows."""
+        self.progressed_s = 0.0
+        self.events = 0
+        self.publications = count(1)
+        self._newest = -1
+        self._trace = xxhash.xxh3_128()
+
+    @property
+    def digest(self) -> str:
+        """Of all that happened, in order."""
+        return self._trace.hexdigest()
+
+    def note(self, *what: object) -> None:
+        """Add to the trace."""
+        self._trace.update(repr(what).encode())
+
+    def event(self, flow: Dataflow, now: float) -> None:
+        """The dataflow has answered somebody, or looked after its deadlines."""
+        self.events += 1
+        state = flow.state
+        if found := imbalances(state.train, state.streams):
+            raise Violation("accounting", "; ".join(found))
+        newest = state.versions.newest["solver"]
+        if newest < self._newest:
+            raise Violation("versions", f"the newest was {self._newest} and is now {newest}")
+        self._newest = newest
+        if now - self.progressed_s > PROGRESS_S:
+            raise Violation("progress", f"no update for {now - self.progressed_s:.0f} s")
+
+    def waits(self, flow: Dataflow) -> None:
+        """Each wait has somebody who waits, somebody who can end it, and an end."""
+        for wait in flow.waits():
+            if not (wait.who and wait.for_whom and wait.what) or not np.isfinite(wait.until_s):
+                raise Violation("waits", f"nobody can end {wait}")
+
+    def publish(self, version: int, digest: str) -> None:
+        """A trainer publishes. One that was killed may have published the next number, which nobody was told of."""
+        if version <= self._newest:
+            raise Violation(
+                "versions", f"version {version} is published, and {self._newest} is out"
+            )
+        self.published[version] = digest
+
+    def load(self, raas: str, before: int, version: int, digest: str) -> None:
+        """A RaaS loads a version."""
+        if version <= before or self.published.get(version) != digest:
+            raise Violation("versions", f"{raas} loads {version} ({digest}) after {before}")
+
+    def train(self, batch: Batch, step: int, now: float) -> None:
+        """A trainer makes update ``step``, counted from 0, perhaps once more."""
+        sampled = batch.versions[batch.loss_mask]
+        if int(sampled.max()) > batch.version:
+            raise Violation("versions", f"{batch.id} has tokens of a version after {batch.version}")
+        if (oldest := batch.version - int(sampled.min())) > self._max_staleness:
+            raise Violation("staleness", f"a token of {batch.id} is {oldest} versions old")
+        starts = np.concatenate([[0], np.cumsum(batch.lengths)[:-1]])
+        rows = tuple(batch.tokens[starts].tolist())
+        again = self.trained.get(step)
+        if again is not None and again != rows:
+            raise Violation("rows", f"update {step} had rows {again} and now has {rows}")
+        others = [row for at, used in self.trained.items() if at != step for row in used]
+        repeated = set(rows) & set(others)
+        if len(set(rows)) < len(rows) or repeated:
+            raise Violation(
+                "rows", f"rows {sorted(repeated)} are trained more often than {ALLOWED} time"
+            )
+        if again is None:
+            self.progressed_s = now
+        self.trained[step] = rows
+
+    def lost(self, flow: Dataflow) -> None:
+        """Every row that was accepted is trained, is still there, or is counted as dropped."""
+        state = flow.state
+        for task in self.accepted:
+            if state.train.outcome(task) != "accepted":
+                raise Violation("lost", f"{task} was accepted and is {state.train.outcome(task)}")
+        stream = state.streams["solver"]
+        known = set(_numbers(self.trained.values()))
+        for row in stream.rows_needed():
+            known.add(int(row.received.tokens[row.received.offsets[row.index]]))
+        missing = set(_numbers(self.accepted.values())) - known
+        dropped = stream.rows.stale + stream.rows.evicted + stream.rows.untrained
+        if len(missing) > dropped:
+            raise Violation("lost", f"{len(missing)} rows are gone, and {dropped} were dropped")
+
+
+def _numbers(rows: Iterable[tuple[int, ...]]) -> list[int]:
+    return [number for each in rows for number in each]

@@ -1,0 +1,214 @@
+"""A RaaS of a simulated run: its real control loop and client, with a toy in the place of engines and episodes."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from astraflow_core.config.models import RunConfig
+from astraflow_core.types import Announcement, Group, Sequence, Trajectory
+from astraflow_runtime.raas.episodes.episodes import TaskFailed
+from astraflow_runtime.raas.service import RaasService
+from astraflow_wire.groups import ReceivedGroup, encode_group
+from astraflow_wire.messages import GroupPushed, Task
+from bench.simulation.ledger import Ledger
+from bench.simulation.network import FaultyNetwork, SimulatedAsyncClient
+
+PROMPT = 2
+"""Tokens of a prompt; the first is the number of the row."""
+
+
+class ToyRefresh:
+    """Loads versions, each later than the one before."""
+
+    def __init__(self, raas: str, rng: random.Random, ledger: Ledger) -> None:
+        self.seen, self.serving = -1, None
+        self.changed: Callable[[], None] = lambda: None
+        self._raas, self._rng, self._ledger = raas, rng, ledger
+        self._loading: asyncio.Task[None] | None = None
+        self._digests: dict[int, str] = {}
+
+    seen: int
+    serving: int | None
+
+    def hear(self, announcement: Announcement) -> None:
+        """A version was announced."""
+        self.seen = max(self.seen, announcement.version)
+        self._digests[announcement.version] = announcement.digest
+        if self._loading is None or self._loading.done():
+            self._loading = asyncio.create_task(self._load())
+
+    async def _load(self) -> None:
+        while self.serving is None or self.serving < self.seen:
+            version = self.seen
+            await asyncio.sleep(self._rng.uniform(0.05, 1.0))
+            before = -1 if self.serving is None else self.serving
+            self._ledger.load(self._raas, before, version, self._digests[version])
+            self.serving = version
+            self.changed()
+
+    def pin(self, version: int | None) -> None:
+        """Nothing is evaluated."""
+
+    @contextmanager
+    def hold(self, version: int) -> Iterator[None]:
+        """Nothing is evaluated."""
+        yield
+
+    def waits(self) -> list[Any]:
+        """Nothing that anybody should know."""
+        return []
+
+    def close(self) -> None:
+        """The process ends."""
+        if self._loading is not None:
+            self._loading.cancel()
+
+
+class ToyRunner:
+    """Plays episodes that take time; a few fail."""
+
+    def __init__(
+        self, raas: str, rng: random.Random, refresh: ToyRefresh, numbers: Iterator[int]
+    ) -> None:
+        self.counters = SimpleNamespace()
+        self._raas, self._rng, self._refresh, self._numbers = raas, rng, refresh, numbers
+
+    async def run(self, task: Task, ended: Callable[[], None], incarnation: int) -> bytes:
+        """The body of a group."""
+        if self._rng.random() < 0.02:
+            raise TaskFailed("a toy failure")
+        trajectories = []
+        for _ in range(task.group_size):
+            trajectories.append(await self._episode())
+            ended()
+        group = Group(task.id, task.prompt_id, tuple(trajectories))
+        return encode_group(group, self._raas, incarnation=incarnation)
+
+    async def _episode(self) -> Trajectory:
+        length = self._rng.randrange(1, 4)
+        versions = []
+        for _ in range(length):
+            await asyncio.sleep(self._rng.lognormvariate(-2.0, 1.0))
+            versions.append(self._refresh.serving)
+        reward = float(self._rng.randrange(2))
+        sequence = Sequence(
+            "solver",
+            np.array([next(self._numbers), *range(1, PROMPT + length)], np.int32),
+            np.array([False] * PROMPT + [True] * length),
+            np.array([0.0] * PROMPT + [-0.5] * length, np.float32),
+            np.array([-1] * PROMPT + versions, np.int32),
+        )
+        return Trajectory((sequence,), rewards={"solver": reward})
+
+
+class _Client(SimulatedAsyncClient):
+    """Tells the ledger which groups were accepted."""
+
+    ledger: Ledger
+
+    async def post_bytes(self, path: str, body: bytes, expected: Any, *, deadline_s: float) -> Any:
+        answer = await super().post_bytes(path, body, expected, deadline_s=deadline_s)
+        if isinstance(answer, GroupPushed) and answer.status == "accepted":
+            received = ReceivedGroup(body)
+            rows = tuple(received.tokens[received.offsets[:-1]].tolist())
+            self.ledger.accepted[received.header.task] = rows
+        return answer
+
+
+class RaasProcess:
+    """A RaaS from its start to its end or its death."""
+
+    def __init__(
+        self,
+        name: str,
+        start: int,
+        config: RunConfig,
+        network: FaultyNetwork,
+        ledger: Ledger,
+        rng: random.Random,
+        numbers: Iterator[int],
+    ) -> None:
+        self.client = _Client(network, name)
+        self.refresh = ToyRefresh(name, rng, ledger)
+        runner = ToyRunner(name, rng, self.refresh, numbers)
+        self.client.ledger = ledger
+        refresh = self.refresh
+        replicas = _Replicas(refresh)
+        service = RaasService(
+            name,
+            config,
+            self.client,
+            runner,  # type: ignore[arg-type]
+            {"solver": SimpleNamespace(replicas=replicas)},  # type: ignore[dict-item]
+            {"solver": refresh},  # type: ignore[dict-item]
+        )
+        service.probes = _NoProbes()  # type: ignore[assignment]
+        service.measurements = SimpleNamespace(collect=dict)  # type: ignore[assignment]
+        service._dataflow._origin, service._dataflow._start = f"origin of {name}", start
+        refresh.changed = service.served_changed
+        self.service = service
+        self._running: asyncio.Task[None] | None = None
+
+    async def run(self) -> bool:
+        """Until it ends; whether it was asked to."""
+        self._running = asyncio.create_task(self.service.run())
+        stopping = asyncio.create_task(self.service.stopping.wait())
+        try:
+            await asyncio.wait({self._running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            asked = stopping.done() and self.service.failure is None
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+            return asked
+        finally:
+            stopping.cancel()
+            self.refresh.close()
+
+    def kill(self) -> None:
+        """It says nothing more."""
+        self.client.dead = True
+        if self._running is not None:
+            self._running.cancel()
+
+
+class _Replicas:
+    answering = 1.0
+
+    def __init__(self, refresh: ToyRefresh) -> None:
+        self._refresh = refresh
+
+    @property
+    def serving(self) -> int | None:
+        return self._refresh.serving
+
+    async def look(self, seconds: float) -> None:
+        """Ask the engines."""
+
+    def pressure(self) -> None:
+        """The engines say nothing of their queues."""
+
+    def waits(self) -> list[Any]:
+        return []
+
+
+class _NoProbes:
+    async def run(self) -> None:
+        """Nothing is probed."""
+
+    def hear(self, message: Any) -> None:
+        """Nothing is probed."""
+
+    def changed(self) -> None:
+        """Nothing is probed."""
+
+
+def row_numbers() -> Iterator[int]:
+    """A number for each row of a run."""
+    return itertools.count(1)

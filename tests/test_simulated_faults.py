@@ -1,0 +1,125 @@
+"""The services of a run in one process, on a virtual clock and a network with faults."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from bench.simulation.world import simulate
+
+from astraflow_runtime.dataflow.flow import Dataflow
+from astraflow_runtime.dataflow.journal.journal import Journal
+from astraflow_runtime.dataflow.rows.staleness import StalenessBound
+from astraflow_runtime.dataflow.rows.stream import PolicyStream
+from astraflow_runtime.dataflow.rows.training import Training
+from astraflow_runtime.dataflow.state import FlowState
+from astraflow_runtime.dataflow.timeouts import Watch
+from astraflow_wire.status import WaitStatus
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
+STEPS = 8
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_all_invariants_hold(seed: int) -> None:
+    run = simulate(seed, STEPS)
+    assert run.violation is None
+    assert run.updates == STEPS
+    assert {"slow", "lost", "lost_reply", "doubled", "reordered", "killed"} <= run.faults.keys()
+
+
+def test_a_seed_is_the_same_run_in_any_process() -> None:
+    code = f"from bench.simulation.world import simulate; print(simulate(4, {STEPS}).digest)"
+    environment = {**os.environ, "PYTHONHASHSEED": "12345"}
+    other = subprocess.run(
+        [sys.executable, "-c", code], env=environment, text=True, capture_output=True, check=True
+    )
+    first, second = simulate(4, STEPS), simulate(4, STEPS)
+    assert first == replace(second, violation=first.violation)
+    assert other.stdout.strip() == first.digest
+    assert simulate(5, STEPS).digest != first.digest
+
+
+def loses_a_row(patch: Callable[..., None]) -> None:
+    acknowledge = PolicyStream.acknowledge
+
+    def wrong(self: PolicyStream, batch: str) -> Any:
+        done = acknowledge(self, batch)
+        self.rows.trained -= done is not None
+        return done
+
+    patch(PolicyStream, "acknowledge", wrong)
+
+
+def forgets_the_newest_version(patch: Callable[..., None]) -> None:
+    register = Training.register
+
+    def wrong(self: Training, message: Any) -> Any:
+        answer = register(self, message)
+        return msgspec.structs.replace(answer, highest_version=max(answer.highest_version - 1, -1))
+
+    patch(Training, "register", wrong)
+
+
+def ignores_staleness(patch: Callable[..., None]) -> None:
+    patch(StalenessBound, "too_stale", lambda *_: False)
+    patch(StalenessBound, "oldest", lambda *_: -1)
+
+
+def repeats_in_another_order(patch: Callable[..., None]) -> None:
+    rewind = PolicyStream.rewind
+
+    def wrong(self: PolicyStream, updates: int) -> bool:
+        repeated = rewind(self, updates)
+        self._to_repeat.reverse()
+        return repeated
+
+    patch(PolicyStream, "rewind", wrong)
+
+
+def forgets_the_end_of_the_journal(patch: Callable[..., None]) -> None:
+    entries = Journal.entries
+    patch(Journal, "entries", lambda self: iter([*entries(self)][:-8]))
+
+
+def never_returns_tasks(patch: Callable[..., None]) -> None:
+    patch(FlowState, "give_back_all", lambda *_, **__: None)
+    patch(Watch, "_leases", lambda _: None)
+
+
+def waits_for_nobody(patch: Callable[..., None]) -> None:
+    wait = WaitStatus(who="a RaaS", for_whom="", what="something", since_s=0.0, until_s=1.0)
+    patch(Dataflow, "waits", lambda _: [wait])
+
+
+@pytest.mark.parametrize(
+    ("mutant", "kind"),
+    [
+        (loses_a_row, "accounting"),
+        (forgets_the_newest_version, "versions"),
+        (ignores_staleness, "staleness"),
+        (repeats_in_another_order, "rows"),
+        (forgets_the_end_of_the_journal, "lost"),
+        (never_returns_tasks, "progress"),
+        (waits_for_nobody, "waits"),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_each_invariant_is_looked_after(
+    mutant: Callable[[Callable[..., None]], None], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault in the dataflow that breaks one is found."""
+    mutant(monkeypatch.setattr)
+    found = []
+    for seed in range(1, 9):
+        violation = simulate(seed, STEPS).violation
+        found.append(str(violation))
+        if violation is not None and violation.kind == kind:
+            return
+    pytest.fail("\n".join(found))
