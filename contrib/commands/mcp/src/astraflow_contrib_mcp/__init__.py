@@ -1,0 +1,1 @@
+"""An MCP server by which an agent observes and operates runs."""

@@ -1,0 +1,1 @@
+"""What a run would start where, and whether it fits."""
