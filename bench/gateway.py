@@ -48,9 +48,11 @@ ENGINE: dict[str, str | int | float] = {
 }  # fmt: skip
 TURNS, SAMPLING = 3, Sampling(16, ignore_eos=True)
 QUESTION = "Name one thing that floats on water, and say in a few words why it does."
-PAIRS, QUICK_PAIRS = {1: 7, 32: 5, 256: 2}, {1: 1, 8: 1}
+PAIRS, QUICK_PAIRS = {1: 5, 32: 3, 256: 1}, {1: 1, 8: 1}
 """Conversations at once: pairs that are measured."""
 CPU_AT = (8, 32)
+WARM_UP_UP_TO = 32
+"""Of more conversations at once a round takes minutes, and what it would warm up is warm from those before."""
 
 
 def measure(quick: bool) -> dict[str, float]:
@@ -117,12 +119,14 @@ async def _measured(
 async def _at(
     number: int, pairs: int, client: HostClient, gateway: Gateway, agents: Process, model: Path
 ) -> dict[str, float]:
-    """``number`` conversations at once, through the gateway and directly in turn, after a round of each."""
+    """``number`` conversations at once, through the gateway and directly in turn, after a round of each where that is
+    short."""
+    unmeasured = int(number <= WARM_UP_UP_TO)
     through, direct = Side(), Side()
     shares: list[float] = []
     agent_cpu = 0.0
     tokenizer = FolderTokenizer(model)
-    for pair in range(pairs + 1):
+    for pair in range(pairs + unmeasured):
         engine = HostEngine(client)
         handle = PolicyHandle(cast(Replicas, engine), tokenizer)
         task = TaskPolicyEngine(handle, SAMPLING)
@@ -138,17 +142,23 @@ async def _at(
         shares.append(
             sum(each.get("prompts_continued", 0.0) for each in metrics) / (number * (TURNS - 1))
         )
-        await direct.add(lambda asked=engine.asked, pair=pair: _asked(client, asked, pair))  # type: ignore[misc]
+        await direct.add(lambda asked=engine.asked, pair=pair: _replay(client, asked, pair))  # type: ignore[misc]
     found = {
-        f"tokens_over_direct_at_{number}": round(ratio(direct.wall[1:], through.wall[1:]), 3),
+        f"tokens_over_direct_at_{number}": round(
+            ratio(direct.wall[unmeasured:], through.wall[unmeasured:]), 3
+        ),
         f"tokens_s_at_{number}": round(
-            number * TURNS * SAMPLING.max_tokens / statistics.median(through.wall[1:]), 1
+            number * TURNS * SAMPLING.max_tokens / statistics.median(through.wall[unmeasured:]), 1
         ),
     }
     if pairs > 1:
-        found[f"spread_at_{number}"] = round(spread(direct.wall[1:], through.wall[1:]), 3)
+        found[f"spread_at_{number}"] = round(
+            spread(direct.wall[unmeasured:], through.wall[unmeasured:]), 3
+        )
     if number in CPU_AT:
-        beyond = [a - b for a, b in zip(through.cpu[1:], direct.cpu[1:], strict=True)]
+        beyond = [
+            a - b for a, b in zip(through.cpu[unmeasured:], direct.cpu[unmeasured:], strict=True)
+        ]
         calls = number * TURNS
         found["cpu_ms_per_call"] = round(1000 * statistics.median(beyond) / calls, 3)
         found["agent_cpu_ms_per_call"] = round(1000 * agent_cpu / calls, 3)
@@ -167,8 +177,8 @@ async def _ordered(agents: Process, url: str, keys: list[str]) -> None:
         raise RuntimeError(f"the agents ended with {agents.returncode}, and said {line!r}")
 
 
-async def _asked(client: HostClient, asked: dict[str, list[GenerateRequest]], pair: int) -> None:
-    """The same requests once more, those of a session one after the other."""
+async def _replay(client: HostClient, asked: dict[str, list[GenerateRequest]], pair: int) -> None:
+    """Send the same requests again, those of a session one after the other."""
 
     async def converse(requests: list[GenerateRequest]) -> None:
         for request in requests:

@@ -5,6 +5,7 @@ To add one, write a function that returns a :class:`Case` and name it in :data:`
 
 from __future__ import annotations
 
+import inspect
 import sqlite3
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,27 +48,94 @@ def binary_search() -> Case:
 
 
 def _game(name: str, script: Script) -> Case:
+    return _ours(name, "game_levels", {"game": name}, lambda task: script, 256)
+
+
+def adventure() -> Case:
+    """Our text adventure after TextWorld, on the event loop; bare are its own methods."""
+    script = ("look", "inventory", "go north", "go east", "go south", "go west", "look", "dance")
+    return _ours("adventure", "adventure_levels", {"size": 128}, lambda task: script, 128)
+
+
+def household() -> Case:
+    """The household after AlfWorld, on the event loop, each task solved; bare are its own methods."""
+    from astraflow_contrib_household.demonstrations import solution
+    from astraflow_contrib_household.room import Room
+
+    def script(task: Prompt) -> Script:
+        room = Room(dict(task.data["level"]))
+        return [f"THOUGHT: next. ACTION: {command}" for command in solution(room)]
+
+    return _ours("household", "household_tasks", {"size": 64}, script, 64)
+
+
+def shop() -> Case:
+    """The shop after WebShop, on the event loop; bare are its own methods."""
+
+    def script(task: Prompt) -> Script:
+        kind = task.data["goal"]["kind"]
+        return [f"search[{kind}]", "click[next >]", "click[< prev]", "click[back to search]"] * 2
+
+    return _ours("shop", "shop_goals", {"size": 64}, script, 64)
+
+
+def sql() -> Case:
+    """Questions about databases, in worker processes: the right query is tried twice, then it is the answer; bare are the
+    environment's own methods."""
+
+    def script(task: Prompt) -> Script:
+        query = task.data["query"]
+        return [f"<sql>{query}</sql>"] * 2 + [f"<answer>{query}</answer>"]
+
+    return _ours("sql", "sql_questions", {"size": 64}, script, 64, {"turns": 4})
+
+
+def search_qa() -> Case:
+    """Questions with a search over passages, in worker processes; bare are the environment's own methods."""
+
+    def script(task: Prompt) -> Script:
+        question = task.data["question"]
+        return [f"<search>{question}</search>"] * 3 + ["<answer>nobody</answer>"]
+
+    return _ours("search_qa", "invented_facts", {"size": 64}, script, 64)
+
+
+def _ours(
+    name: str,
+    source: str,
+    options: Mapping[str, Any],
+    script: Callable[[Prompt], Script],
+    episodes: int,
+    table: Mapping[str, Any] | None = None,
+) -> Case:
+    """An environment that we ship, played by ``script`` on tasks of its prompt source."""
     catalog = Catalog.discover()
-    chosen, keys = catalog.validate_options(
-        "prompt_source", "game_levels", {"game": name}, "prompts"
-    )
-    levels = chosen.build(keys, context())
-    tasks = [levels[number % len(levels)] for number in range(256)]
-    selected, config = catalog.validate_options("environment", name, {}, "workflow.environment")
-    game = selected.build(config, context())
+    chosen, keys = catalog.validate_options("prompt_source", source, dict(options), "prompts")
+    prompts = chosen.build(keys, context())
+    chosen_tasks = [prompts[number % len(prompts)] for number in range(episodes)]
+    tasks = [(task, script(task)) for task in chosen_tasks]
+    where = "workflow.environment"
+    selected, config = catalog.validate_options("environment", name, dict(table or {}), where)
+    environment = selected.build(config, context())
 
     async def bare() -> int:
         steps = 0
-        for task in tasks:
-            await game.reset(task, 0)
-            for said in script:
-                steps += 1
-                seen = await game.step(Action(said))
-                if seen.outcome is not None:
-                    break
+        for task, said in tasks:
+            began = environment.reset(task, 0)
+            if inspect.isawaitable(began):
+                await began
+                for text in said:
+                    steps += 1
+                    if (await environment.step(Action(text))).outcome is not None:
+                        break
+            else:
+                for text in said:
+                    steps += 1
+                    if environment.step(Action(text)).outcome is not None:
+                        break
         return steps
 
-    return Case({"use": name}, [(task, script) for task in tasks], bare)
+    return Case({"use": name, **(table or {})}, tasks, bare)
 
 
 QUERIES = tuple(
@@ -202,5 +270,8 @@ def openenv() -> Case:
 
 
 CASES: Mapping[str, Callable[[], Case]] = {
-    case.__name__: case for case in (key_door, binary_search, sqlite, gymnasium, textarena, openenv)
-}
+    case.__name__: case
+    for case in (
+        key_door, binary_search, adventure, household, shop, sql, search_qa, sqlite, gymnasium, textarena, openenv,
+    )
+}  # fmt: skip

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from astraflow_core.config.load import load_config
 from astraflow_core.types import WeightSource
+from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.raas.engines.host_client import HostClient
 from astraflow_runtime.raas.engines.host_process import EngineHostProcess, HostSettings
 from astraflow_wire.host.sockets import socket_folder

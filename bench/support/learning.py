@@ -25,7 +25,7 @@ def learned(
     deadline_s: float = 3600.0,
 ) -> dict[str, Any]:
     """A run of ``config``: its ``name``, the ``points`` of the evaluation set ``held_out``, each with ``update`` and the
-    accuracy ``greedy``, and ``cpu_s`` of its processes. It is ended when it is at least ``until`` accurate; above 1, it
+    accuracy ``greedy``, the mean ``rewards`` of the trajectories that each update trained on, and ``cpu_s`` of its processes. It is ended when it is at least ``until`` accurate; above 1, it
     goes on to its last update. :class:`RuntimeError` if it fails. Its output goes to stderr."""
     with tempfile.TemporaryDirectory(prefix="astraflow-bench-") as folder:
         command = [sys.executable, "-m", "astraflow_runtime", "run", str(config), "--no-live"]
@@ -33,12 +33,16 @@ def learned(
             command += ["--set", override]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
         ends, points, cpu_s = time.monotonic() + deadline_s, list[dict[str, float]](), 0.0
-        ended = False
+        rewards, ended = list[float](), False
         try:
             while not any(point["greedy"] >= until for point in points):
                 ended = process.poll() is not None
                 cpu_s = max(cpu_s, trees.cpu_s(process.pid))
-                points = _points(Path(folder))
+                lines = _metrics(Path(folder))
+                points, rewards = (
+                    _points(lines),
+                    [round(line["reward"], 4) for line in lines if "reward" in line],
+                )
                 if ended:
                     break
                 if time.monotonic() > ends:
@@ -51,13 +55,17 @@ def learned(
             raise RuntimeError(f"{config.name} ended with {process.returncode}")
         for file in Path(folder).glob("*/summary.json"):
             cpu_s = json.loads(file.read_text(encoding="utf-8"))["cpu_s"]
-    return {"name": name, "points": points, "cpu_s": round(cpu_s, 1)}
+    return {"name": name, "points": points, "rewards": rewards, "cpu_s": round(cpu_s, 1)}
 
 
-def _points(folder: Path) -> list[dict[str, float]]:
-    """What is evaluated so far, in the whole lines of a file that is written to."""
+def _metrics(folder: Path) -> list[dict[str, Any]]:
+    """The whole lines of a file that is written to."""
     text = "".join(file.read_text(encoding="utf-8") for file in folder.glob("*/metrics.jsonl"))
-    lines = map(json.loads, text[: text.rfind("\n") + 1].splitlines())
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def _points(lines: list[dict[str, Any]]) -> list[dict[str, float]]:
+    """What is evaluated so far."""
     found = [line["eval"] for line in lines if "eval" in line]
     pairs = sorted((each["version"], each["sets"]["held_out"]["pass"]) for each in found)
     return [{"update": update, "greedy": accuracy} for update, accuracy in dict(pairs).items()]

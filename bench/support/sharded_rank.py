@@ -183,24 +183,24 @@ def _listen() -> dict[str, Any]:
     return order
 
 
-def _say(**facts: object) -> None:
+def _report(**facts: object) -> None:
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
 
 
 def _share(mine: bytes) -> list[bytes]:
-    _say(said=mine.hex())
+    _report(said=mine.hex())
     return [bytes.fromhex(each) for each in _listen()["heard"]]
 
 
 def _published(manifest: Manifest, endpoints: tuple[str, ...]) -> None:
-    _say(digest=manifest.digest, size=manifest.size, endpoints=endpoints)
+    _report(digest=manifest.digest, size=manifest.size, endpoints=endpoints)
 
 
 def _obey(order: dict[str, Any]) -> None:
     own = _Rank(order)
     listener = socket.create_server(("127.0.0.1", 0))
-    _say(at=listener.getsockname()[1])
+    _report(at=listener.getsockname()[1])
     at = _listen()["at"] if own.rank else 0
     others: list[socket.socket] = []
     publisher: Any = None
@@ -221,7 +221,7 @@ def _obey(order: dict[str, Any]) -> None:
     while True:
         order_now = _listen()
         if "peak" in order_now:
-            _say(peak=_resident("VmHWM") - before)
+            _report(peak=_resident("VmHWM") - before)
             continue
         version = order_now["publish"]
         if isinstance(publisher, HttpShardPublisher):
@@ -231,7 +231,7 @@ def _obey(order: dict[str, Any]) -> None:
         else:
             for name, _, _ in own.tensors:
                 others[0].sendall(own.rows[name].data)
-            _say()
+            _report()
             continue
         publisher.retain(frozenset())
         _published(manifest, publisher.endpoints)

@@ -74,13 +74,13 @@ class Link:
             due = min((queue[0][0] for queue in self._queues if queue), default=now + 1)
             ready, _, _ = select.select(self._devices, [], [], max(0.0, due - now))
             for device in ready:
-                self._take(self._devices.index(device))
+                self._forward(self._devices.index(device))
             now = time.monotonic()
             for end, queue in enumerate(self._queues):
                 while queue and queue[0][0] <= now:
                     os.write(self._devices[1 - end], queue.popleft()[1])
 
-    def _take(self, end: int) -> None:
+    def _forward(self, end: int) -> None:
         for _ in range(64):
             try:
                 packet = os.read(self._devices[end], 65536)

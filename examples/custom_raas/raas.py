@@ -32,7 +32,7 @@ class Raas:
         self.dataflow = raas_client.RaasClient(self.http, name, [policy], self.capacity, self.hear)
         self.tasks: dict[str, tuple[messages.Task, asyncio.Task[None]]] = {}
         self.known: dict[int, messages.AnnouncementMessage] = {}
-        self.pins, self.news, self.stopped = Versions(), asyncio.Event(), asyncio.Event()
+        self.pins, self.notices, self.stopped = Versions(), asyncio.Event(), asyncio.Event()
 
     async def run(self) -> None:
         """Until the dataflow says stop; an error of any part ends all of them."""
@@ -62,7 +62,7 @@ class Raas:
         return max(0, room) if self.serving else 0
 
     async def lease(self) -> None:
-        """A long-poll for tasks; for news alone while nothing is free."""
+        """A long-poll for tasks; for notices alone while nothing is free."""
         while True:
             for task in await self.dataflow.lease(self.free, 1.0, self.serving, self.seen):
                 self.tasks[task.id] = task, self.work.create_task(self.roll_out(task))
@@ -73,16 +73,16 @@ class Raas:
             await asyncio.sleep(self.dataflow.renew_s)
             await self.dataflow.renew(list(self.tasks), self.serving, self.seen)
 
-    def hear(self, news: messages.Notices) -> None:
+    def hear(self, notices: messages.Notices) -> None:
         """Versions to fetch, versions to keep, leases that are lost, and the wish to stop."""
-        self.known |= {entry.version: entry for entry in news.announcements}
-        self.pins = news.pins
-        for lost in news.revoked:
+        self.known |= {entry.version: entry for entry in notices.announcements}
+        self.pins = notices.pins
+        for lost in notices.revoked:
             if lost.task in self.tasks:
                 self.tasks[lost.task][1].cancel()
-        if news.stop:
+        if notices.stop:
             self.stopped.set()
-        self.news.set()
+        self.notices.set()
 
     async def roll_out(self, task: messages.Task) -> None:
         """A task ends by a push, by a failure that is told, or because its lease is lost."""
@@ -96,7 +96,7 @@ class Raas:
             await self.dataflow.fail(task.id, f"missed its deadline of {task.deadline_s:g} s")
         finally:
             del self.tasks[task.id]
-            self.news.set()
+            self.notices.set()
 
     async def play(self, task: messages.Task) -> bytes:
         """The group: prompts and completions as the token ids that were given and sampled, never text."""
@@ -124,12 +124,12 @@ class Raas:
         return held[0] if held else self.pins.get(self.policy, self.seen[self.policy])
 
     async def refresh(self) -> None:
-        """Follow the versions. Whatever fails is tried again when there are news."""
+        """Follow the versions. Whatever fails is tried again when there are notices."""
         while True:
-            self.news.clear()
+            self.notices.clear()
             if self.wanted != self.engine.version and self.wanted in self.known:
                 await self.swap(self.known[self.wanted])
-            await self.news.wait()
+            await self.notices.wait()
 
     async def swap(self, entry: messages.AnnouncementMessage) -> None:
         try:

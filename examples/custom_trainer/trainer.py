@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 import xxhash
 
+from astraflow_core.shared_secret import shared_secret
 from astraflow_wire import batches, messages
 from astraflow_wire.http import client
 from astraflow_wire.model_files import tensor_file
@@ -131,7 +132,10 @@ class Trainer:
 
     def __init__(self, table: Table, url: str, token: str, policy: str, saved: Path) -> None:
         self.table, self.policy, self.saved = table, policy, saved
-        self.dataflow, self.weights = client.SyncClient(url, token), Weights(policy, token)
+        self.dataflow, self.weights = (
+            client.SyncClient(url, token),
+            Weights(policy, shared_secret(token)),
+        )
         self.version, self.incarnation = -1, 0
 
     def run(self, save_every: int = 4) -> None:

@@ -60,7 +60,7 @@ class Service:
         gone_since = None
         while gone_since is None or time.monotonic() < gone_since + GONE_S:
             try:
-                self._look()
+                self._find_gateway()
                 return self._call("episodes", {}, self._token)
             except Refused as refused:
                 if refused.status != 503:
@@ -74,7 +74,7 @@ class Service:
                 time.sleep(0.2)
         return None
 
-    def _look(self) -> None:
+    def _find_gateway(self) -> None:
         """Where the gateway is now."""
         files = list((self._run / "online").glob("*.json"))
         if not files:

@@ -152,6 +152,25 @@ def test_what_kills_a_worker_fails_nothing_else_and_is_remembered(own: Checkers)
 
 
 @pytest.mark.slow
+def test_nobody_waits_behind_an_answer_that_takes_long(own: Checkers) -> None:
+    ended: list[str] = []
+
+    async def check(text: str, cpu_s: float) -> None:
+        await own.check("x^2", rf"\boxed{{{text}}}", cpu_s, 100)
+        ended.append(text)
+
+    async def scenario() -> None:
+        await check("xx", 5)
+        long = [asyncio.create_task(check(text, 2)) for text in UNFORESEEN]
+        await asyncio.sleep(0)
+        await asyncio.gather(*(check(text, 5) for text in ("x x", "x^3", "x^4")))
+        await asyncio.gather(*long)
+
+    asyncio.run(scenario())
+    assert ended[1:4] == ["x x", "x^3", "x^4"] and set(ended[4:]) == set(UNFORESEEN)
+
+
+@pytest.mark.slow
 def test_it_may_be_called_from_one_event_loop_after_the_other(reward: MathVerify) -> None:
     for _ in range(2):
         assert asyncio.run(reward.score(view("x+x", r"\boxed{2x}"))) == 1.0

@@ -40,7 +40,8 @@ open_sessions = 0
 
 
 class Guessing:
-    def reset(self, seed: int = 0, does: str = "", high: int = 9, **_: Any) -> Any:
+    def reset(self, seed: int = 0, does: str = "", high: int = 9, index: int = 0, **_: Any) -> Any:
+        seed += index
         self.number, self.does, self.tries = random.Random(seed).randint(1, high), does, 0
         if does == "over":
             return observed("", 0.0, True)
@@ -122,6 +123,27 @@ async def answer(socket: web.WebSocketResponse, guessing: Guessing, told: Any) -
         await socket.send_json(guessing.step(told["data"]))
 
 
+TASKS = {"train": 1200, "few": 3}
+"""Split → how many tasks it has; of another one the server knows nothing."""
+
+
+async def environments(_: web.Request) -> web.Response:
+    return web.json_response(["guessing"])
+
+
+async def num_tasks(request: web.Request) -> web.Response:
+    split = (await request.json())["split"]
+    if split == "none":
+        return web.json_response({"detail": "num_tasks is not supported"}, status=501)
+    return web.json_response({"num_tasks": TASKS.get(split, 0)})
+
+
+async def task_range(request: web.Request) -> web.Response:
+    asked = await request.json()
+    tasks = [{"id": f"{asked['split']}-{at}"} for at in range(asked["start"], asked["stop"])]
+    return web.json_response({"tasks": tasks})
+
+
 async def main() -> None:
     app = web.Application()
     app["most"] = int(sys.argv[2]) if len(sys.argv) > 2 else 64
@@ -134,6 +156,13 @@ async def main() -> None:
 
     app.add_routes(
         [web.get("/health", health), web.get("/schema", schema), web.get("/ws", session)]
+    )
+    app.add_routes(
+        [
+            web.get("/list_environments", environments),
+            web.post("/guessing/num_tasks", num_tasks),
+            web.post("/guessing/task_range", task_range),
+        ]
     )
     runner = web.AppRunner(app)
     await runner.setup()

@@ -36,3 +36,10 @@ class TestSeeds(PromptSourceConformance):
     def component(self) -> Subject:
         held_out = {"size": 5, "split": "held_out", "reset": {"high": 5}}
         return installed("prompt_source", "openenv_seeds", {"size": 10}, held_out)
+
+
+class TestTasks(PromptSourceConformance):
+    @pytest.fixture
+    def component(self, url: str) -> Subject:
+        few = {"url": url, "task_split": "few", "skip": 1, "size": 1, "reset": {"high": 5}}
+        return installed("prompt_source", "openenv_tasks", {"url": url}, few)

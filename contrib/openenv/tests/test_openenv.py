@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from astraflow_contrib_openenv.config import OpenEnvConfig
+from astraflow_contrib_openenv.config import OpenEnvConfig, OpenEnvTasksConfig
 from astraflow_contrib_openenv.environment import OpenEnvEnvironment
+from astraflow_contrib_openenv.task_api import OpenEnvTasks
 from astraflow_core.errors import EnvironmentFailed, PreflightError, PromptError
 from astraflow_core.types import Action, FunctionCall, Observation, Outcome, Prompt
 from astraflow_environments.keys import EnvironmentKeys
@@ -197,6 +198,41 @@ def test_a_prompt_with_other_data_and_a_token_that_is_missing_are_named(url: str
         play(said([], Prompt("p", {"reset": 3})), url=url)
     with pytest.raises(PreflightError, match="'NO_SUCH_TOKEN', which is not set"):
         play(said([]), url=url, token_variable="NO_SUCH_TOKEN")
+
+
+def test_tasks_of_a_server_choose_its_resets(url: str) -> None:
+    tasks = OpenEnvTasks(
+        OpenEnvTasksConfig(url=url, skip=2, reset={"high": 5}),
+        context("dataflow", Path("/nonexistent")),
+    )
+    assert len(tasks) == 1198
+    assert [tasks[0].id, tasks[1197].id] == ["train:2", "train:1199"]
+    assert tasks[600].data == {
+        "reset": {"high": 5, "split": "train", "index": 602},
+        "task": {"id": "train-602"},
+    }
+    right = str(random.Random(2).randint(1, 5))
+    prompt = Prompt("t", {**tasks[0].data, "seed": 0})
+    _, last = play(said([Action(right)], prompt), url=url, fields=["text"])
+    assert (last.reward, last.outcome) == (1.0, Outcome.FINISHED)
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"task_split": "other"}, "has 0 tasks in its split 'other'"),
+        ({"task_split": "none"}, "no tasks to choose from .*use 'openenv_seeds'"),
+        ({"skip": 5000}, "skip = 5000 leaves none of the 1200 tasks"),
+        ({"url": "http://127.0.0.1:9"}, "127.0.0.1:9 does not tell its tasks: .*running there"),
+    ],
+)
+def test_a_server_without_such_tasks_is_explained(
+    url: str, keys: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(PromptError, match=told):
+        OpenEnvTasks(
+            OpenEnvTasksConfig(**{"url": url, **keys}), context("dataflow", Path("/nonexistent"))
+        )
 
 
 @pytest.mark.slow

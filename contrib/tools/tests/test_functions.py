@@ -179,3 +179,33 @@ def test_what_does_not_fit_is_refused_before_the_run(keys: dict[str, Any], says:
 def test_a_bad_config_says_what_is_expected(keys: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         workflow(**keys)
+
+
+def test_calls_may_be_plain_text_which_an_example_shows() -> None:
+    examples = [
+        {"role": "user", "content": "what is 2 + 1?"},
+        {"role": "assistant", "content": "add(a=2)"},
+        {"role": "tool", "content": "3"},
+        {"role": "assistant", "content": "it is 3"},
+    ]
+    keys = {"functions": [ADD], "calls": "python", "examples": examples, "system": "Be exact."}
+    trajectory, shown = one("add(a=41)", "it is 42", **keys)
+    parts = (
+        "Be exact.",
+        "add(a: integer, b: integer, how: string)  # Add two numbers. Or subtract them.",
+        "add(a=2)",
+        "Result: 3",
+        "6 * 7?",
+        "add(a=41)",
+        "Result: 42",
+    )
+    assert [shown.index(part) for part in parts] == sorted(shown.index(part) for part in parts)
+    (sequence,) = trajectory.sequences
+    assert int(sequence.loss_mask.sum()) == len("add(a=41)") + len("it is 42") + 2
+    assert trajectory.metrics["tool_calls"] == 1
+
+
+@pytest.mark.parametrize("example", [{"role": "system", "content": "x"}, {"role": "user"}])
+def test_an_example_that_is_no_message_is_refused(example: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"expected role \(user, assistant, tool\) and content"):
+        workflow(functions=[ADD], examples=[example])

@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ class Obeys:
         """Its keys."""
 
         step: float = 1.0
+        metrics: tuple[str, ...] = ()
 
     capabilities = frozenset({"blocking"})
 
@@ -65,6 +67,11 @@ class Obeys:
                 )
                 Path(about).write_text(str(child.pid))
                 time.sleep(ENDLESS_S)
+            case "litter":
+                Path(tempfile.mkdtemp(), "litter").touch()
+            case "daemon":
+                daemon = subprocess.Popen(["sleep", str(ENDLESS_S)], start_new_session=True)
+                return Observation(({"role": "user", "content": str(daemon.pid)},))
             case "exit":
                 os._exit(int(about))
             case "crash":

@@ -78,6 +78,21 @@ async def test_an_episode_is_played(tmp_path: Path, use: str) -> None:
 
 
 @in_a_loop
+async def test_metrics_that_no_episode_has_are_warned_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with pool(tmp_path, table={"metrics": ["said", "score"]}) as made:
+        for _ in range(2):
+            async with made.episode() as played:
+                await played.reset(Prompt("p"), 1)
+                await played.step(Action("end"))
+    (warned,) = [record.getMessage() for record in caplog.records]
+    assert (
+        "ended without 'score', which [workflow.environment] metrics names; it has 'said'" in warned
+    )
+
+
+@in_a_loop
 async def test_workers_are_used_again_and_draw_by_the_seed_alone(tmp_path: Path) -> None:
     async with pool(tmp_path, table={"step": 0.25}) as made:
         said = []
@@ -164,6 +179,29 @@ async def test_a_worker_that_hangs_or_dies_is_replaced(
         await until_gone(pid)
         async with made.episode() as played:
             assert await pid_of(played) != pid
+
+
+@pytest.mark.parametrize("ends", ["crash", "end"])
+@in_a_loop
+async def test_a_worker_leaves_no_process_and_no_temporary_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    async with pool(tmp_path) as made:
+        with contextlib.suppress(EnvironmentFailed):
+            async with made.episode() as played:
+                await played.reset(Prompt("p"), 1)
+                await played.step(Action("litter"))
+                daemon = int(text(await played.step(Action("daemon"))))
+                assert len(list(temporary.rglob("litter"))) == 1 and look_at(daemon)
+                await played.step(Action(ends))
+        if ends == "crash":
+            await until_gone(daemon)
+            assert not list(temporary.rglob("litter"))
+    await until_gone(daemon)
+    assert not list(temporary.iterdir())
 
 
 @in_a_loop

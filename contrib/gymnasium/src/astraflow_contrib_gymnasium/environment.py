@@ -41,7 +41,7 @@ class GymnasiumEnvironment:
         observed, info = _parts(self._environment.reset(**given), "reset", 2)
         self._taken = self._illegal = 0
         self._metrics = {}
-        self._hear(info)
+        self._read_info(info)
         instructions = self._config.instructions
         if instructions is None:
             instructions = self._reader.instructions(self._config.turns)
@@ -68,7 +68,7 @@ class GymnasiumEnvironment:
             raise EnvironmentFailed(
                 MALFORMED, f"gave the reward {reward!r:.80}; a reward is a finite number"
             )
-        self._hear(info, over=bool(terminated or truncated))
+        self._read_info(info, over=bool(terminated or truncated))
         return self._ended(float(reward), terminated, truncated) or self._observation(
             action, self._text(observed), reward=float(reward)
         )
@@ -77,7 +77,7 @@ class GymnasiumEnvironment:
         """Close it."""
         self._environment.close()
 
-    def _hear(self, info: Any, over: bool = False) -> None:
+    def _read_info(self, info: Any, over: bool = False) -> None:
         if not isinstance(info, dict):
             raise EnvironmentFailed(MALFORMED, f"gave info that is no dict: {info!r:.80}")
         self._metrics.update((key, info[key]) for key in self._config.metrics if key in info)

@@ -60,7 +60,7 @@ def _check_observations(config: GymnasiumConfig, environment: Environment) -> No
             if name not in there:
                 raise _refused(
                     config,
-                    f"has no field {name!r} in its observations ([workflow.environment] fields): {_said(space)}",
+                    f"has no field {name!r} in its observations ([workflow.environment] fields): {_space_text(space)}",
                 )
         space = gymnasium.spaces.Dict({name: space[name] for name in config.fields})  # type: ignore[index]
     if problem := not_text(space):
@@ -75,5 +75,5 @@ def _refused(config: GymnasiumConfig, problem: str) -> PreflightError:
     return PreflightError(f"environment 'gymnasium': {config.id} {problem}")
 
 
-def _said(space: gymnasium.Space[Any]) -> str:
+def _space_text(space: gymnasium.Space[Any]) -> str:
     return f"{space!r:.300}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from astraflow_core.component import Component
+from astraflow_core.component import Component, load_attribute
 from astraflow_core.hookspecs import hookimpl
 
 ASTRAFLOW_API = (1, 0)
@@ -34,3 +34,10 @@ def astraflow_prompt_sources() -> list[Component]:
             capabilities=frozenset({"generated"}),
         )
     ]
+
+
+@hookimpl
+def astraflow_views(trajectory: object) -> list[object]:
+    """What an episode looks like, on the page Trajectories."""
+    views: list[object] = load_attribute("astraflow_contrib_household.views:views")(trajectory)
+    return views

@@ -11,14 +11,17 @@ import struct
 import subprocess
 import sys
 from collections import OrderedDict, deque
+from collections.abc import Callable
 
 import msgspec
 
 from astraflow_contrib_math_verify.fork_server import (
     LIMIT,
+    LONG,
     READY,
     RIGHT,
     UNREADABLE,
+    WRONG,
     CheckRequest,
 )
 from astraflow_core.errors import WorkflowError
@@ -28,6 +31,8 @@ MODULE = "astraflow_contrib_math_verify.fork_server"
 _START_S = 120.0
 _REMEMBERED = 4096
 _ATTEMPTS = 3
+_MOST_LONG = 4
+"""Checks that have given up their place since they take long, so that others do not wait behind them."""
 _RECYCLE_AFTER = 2000
 """Checks after which a worker is replaced, so that what sympy keeps stays bounded."""
 
@@ -42,6 +47,13 @@ class CheckOutcome(enum.Enum):
     UNREADABLE = "unreadable"
 
 
+_OUTCOMES = {
+    RIGHT: CheckOutcome.RIGHT,
+    WRONG: CheckOutcome.WRONG,
+    UNREADABLE: CheckOutcome.UNREADABLE,
+}
+
+
 class _Ended(Exception):
     """The worker is gone."""
 
@@ -52,14 +64,16 @@ class _Worker:
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         self._connection, self._greeted, self.calls = connection, False, 0
+        self.usable = True
 
     async def started(self) -> None:
         """Wait until it is ready. :class:`_Ended` if it is gone."""
         if not self._greeted:
             self._greeted = await self._heard() == READY
 
-    async def check(self, request: CheckRequest) -> CheckOutcome:
-        """What it says. :class:`_Ended` if it was gone before."""
+    async def check(self, request: CheckRequest, takes_long: Callable[[], None]) -> CheckOutcome:
+        """What it says, at most once before that it ``takes_long``; it ends by itself then. :class:`_Ended` if it was gone
+        before."""
         self.calls += 1
         body = msgspec.msgpack.encode(request)
         loop = asyncio.get_running_loop()
@@ -68,15 +82,17 @@ class _Worker:
         except OSError:
             raise _Ended from None
         await self._heard()  # it has begun
+        outcome = CheckOutcome.UNREADABLE  # if it ends before it has read the expected answer
         try:
-            if await self._heard() == UNREADABLE:
-                return CheckOutcome.UNREADABLE
+            while (said := await self._heard()) not in (RIGHT, WRONG, UNREADABLE):
+                if said == LONG:
+                    self.usable = False
+                    takes_long()
+                else:
+                    outcome = CheckOutcome.SPENT
         except _Ended:
-            return CheckOutcome.UNREADABLE
-        try:
-            return CheckOutcome.RIGHT if await self._heard() == RIGHT else CheckOutcome.WRONG
-        except _Ended:
-            return CheckOutcome.SPENT
+            return outcome
+        return _OUTCOMES[said]
 
     async def _heard(self) -> bytes:
         try:
@@ -93,8 +109,9 @@ class _Worker:
 
 
 class Checkers:
-    """``size`` workers, each busy with one answer at a time, forked from one process that starts with the first check.
-    All end when this object's process does. Calls may come from one event loop after the other."""
+    """``size`` workers, each busy with one answer at a time, forked from one process that starts with the first check; and
+    a few more while there are answers that take long. All end when this object's process does. Calls may come from one
+    event loop after the other."""
 
     def __init__(self, size: int, memory_mb: int) -> None:
         self._size, self._memory_mb = size, memory_mb
@@ -113,33 +130,57 @@ class Checkers:
             return CheckOutcome.SPENT
         if self._loop is not asyncio.get_running_loop():
             self._loop, self._places = asyncio.get_running_loop(), asyncio.Semaphore(self._size)
-        async with self._places:
-            for _ in range(_ATTEMPTS):
-                worker, outcome = await self._started(), None
-                try:
-                    async with asyncio.timeout(deadline_s):
-                        outcome = await worker.check(CheckRequest(expected, given, cpu_s))
-                except TimeoutError:
-                    raise WorkflowError(
-                        f"a worker gave no verdict within {deadline_s:g} s (deadline_s); is the machine overloaded?"
-                    ) from None
-                except _Ended:  # somebody killed it while it had nothing to do
-                    continue
-                finally:
-                    self._give_back(worker, outcome)
-                break
+            self._long = 0
+        given_up = False
+
+        def give_up_place() -> None:
+            nonlocal given_up
+            if given_up or self._long == _MOST_LONG:
+                return
+            given_up = True
+            self._long += 1
+            self._places.release()
+
+        request = CheckRequest(expected, given, cpu_s)
+        await self._places.acquire()
+        try:
+            outcome = await self._checked(request, deadline_s, give_up_place)
+        finally:
+            if given_up:
+                self._long -= 1
             else:
-                raise WorkflowError(f"{_ATTEMPTS} of its worker processes were killed")
+                self._places.release()
         if outcome is CheckOutcome.SPENT:
             self._spent[expected, given] = None
             if len(self._spent) > _REMEMBERED:
                 self._spent.popitem(last=False)
         return outcome
 
+    async def _checked(
+        self, request: CheckRequest, deadline_s: float, takes_long: Callable[[], None]
+    ) -> CheckOutcome:
+        for _ in range(_ATTEMPTS):
+            worker, outcome = await self._started(), None
+            try:
+                async with asyncio.timeout(deadline_s):
+                    outcome = await worker.check(request, takes_long)
+                    return outcome
+            except TimeoutError:
+                raise WorkflowError(
+                    f"a worker gave no verdict within {deadline_s:g} s (deadline_s); is the machine overloaded?"
+                ) from None
+            except _Ended:  # somebody killed it while it had nothing to do
+                continue
+            finally:
+                self._give_back(worker, outcome)
+        raise WorkflowError(f"{_ATTEMPTS} of its worker processes were killed")
+
     async def _started(self) -> _Worker:
         """A worker that is ready, be it one that was asked for when another ended."""
         for _ in range(self._size + 2):
             worker = self._idle.popleft() if self._idle else self._forked()
+            if not self._idle:  # the next, if this one takes long
+                self._idle.append(self._forked())
             try:
                 async with asyncio.timeout(_START_S):
                     await worker.started()
@@ -168,12 +209,13 @@ class Checkers:
         return _Worker(ours)
 
     def _give_back(self, worker: _Worker, outcome: CheckOutcome | None) -> None:
-        if outcome in (CheckOutcome.RIGHT, CheckOutcome.WRONG) and worker.calls < _RECYCLE_AFTER:
+        """Keep a worker for the next check."""
+        done = worker.usable and outcome in (CheckOutcome.RIGHT, CheckOutcome.WRONG)
+        if done and worker.calls < _RECYCLE_AFTER and len(self._idle) <= self._size:
             self._idle.append(worker)
             return
         worker.close()
-        self.replaced += 1
-        self._idle.append(self._forked())
+        self.replaced += not done
 
     def close(self) -> None:
         """End the fork server, and with it the workers."""

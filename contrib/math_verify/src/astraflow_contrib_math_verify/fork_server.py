@@ -23,11 +23,19 @@ import msgspec
 from astraflow_wire.host.parent import signal_at_parent_death
 from astraflow_wire.host.worker_channel import read_message
 
-READY, BEGUN, READ, RIGHT, WRONG, UNREADABLE = b"R", b"B", b"G", b"1", b"0", b"U"
+READY, BEGUN, READ, LONG, RIGHT, WRONG, UNREADABLE = b"R", b"B", b"G", b"L", b"1", b"0", b"U"
 LIMIT = struct.Struct("<I")
 _EXPECTED_CPU_S = 5.0
 """CPU time for reading the expected answer, which is the user's data."""
-_FORMULAS = (r"\frac{1}{2}", r"\{1,2\}", r"3\sqrt{2}", "(x+1)^2", r"50\%", "x=5", r"\frac{\pi}{2}")
+_LONG_CPU_S, _LOW_PRIORITY = 0.02, 10
+"""A check that takes more says so, and leaves the processor to others."""
+_FORMULAS = (
+    r"\frac{1}{2}", r"\{1,2\}", r"3\sqrt{2}", "(x+1)^2", r"50\%", "x=5", r"\frac{\pi}{2}", "x^2+2x+1", r"\pi/3",
+    r"\frac{1}{2}+3", "2x+3y-4", "x+x+3", r"\left(\frac{1}{2},-\sqrt{3}\right)", "[1,2)", r"1\le x<3", "-2.5", r"x^{-1}", r"\sin(x)",
+    r"\log_2 8", r"10^3", r"\text{no}", "A", r"5\text{ cm}", r"(-\infty,3]\cup[4,\infty)", r"\sqrt[3]{2}", r"\binom{5}{2}", "e^{2x}", "3!",
+    r"2\cdot 3^{n}", r"\begin{pmatrix}1&2\end{pmatrix}", "f(x)=x+1", r"y=\frac{x-1}{2}", r"30^\circ", "3+2i", r"\frac{a+b}{c}", "|x-1|",
+)  # fmt: skip
+"""Read and compared before workers are forked: what a grammar's rules and comparisons take the first time is paid once."""
 
 
 class CheckRequest(msgspec.Struct, frozen=True, array_like=True):
@@ -65,21 +73,32 @@ def prepare() -> None:
 
 
 def answer(connection: socket.socket) -> None:
-    """Check answers until the other end is closed. An answer that takes too long ends the process: SIGPROF stops
-    native code, too, which an exception would not."""
+    """Check answers until the other end is closed, or one took long. An answer that takes too long ends the process: SIGPROF stops native code, too, which an exception would not."""
+    takes_long = False
+
+    def tell(*_: object) -> None:
+        nonlocal takes_long
+        takes_long = True
+        os.nice(_LOW_PRIORITY)
+        connection.sendall(LONG)
+
+    signal.signal(signal.SIGVTALRM, tell)
     connection.sendall(READY)
-    while body := read_message(connection):
+    while not takes_long and (body := read_message(connection)):
         connection.sendall(BEGUN)
         request = msgspec.msgpack.decode(body, type=CheckRequest)
+        signal.setitimer(signal.ITIMER_VIRTUAL, _LONG_CPU_S)
         signal.setitimer(signal.ITIMER_PROF, _EXPECTED_CPU_S)
         expected = parsed(request.expected)
         connection.sendall(READ if expected else UNREADABLE)
+        right = False
         if expected:
             signal.setitimer(signal.ITIMER_PROF, request.cpu_s)
             right = equal(expected, request.given)
-            signal.setitimer(signal.ITIMER_PROF, 0)
-            connection.sendall(RIGHT if right else WRONG)
         signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        if expected:
+            connection.sendall(RIGHT if right else WRONG)
 
 
 def _work(descriptor: int, server: int, memory_mb: int) -> NoReturn:

@@ -89,19 +89,16 @@ class OpenEnvConfig(ConfigModel):
         if self.command and not any(PORT in part for part in self.command):
             raise ValueError(f"command must say where its port goes: {PORT!r}")
         if self.url is not None:
-            self._check_url(self.url)
+            _check_url(self.url, self.token_variable)
         return self
 
-    def _check_url(self, url: str) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https", "ws", "wss") or not parts.hostname:
-            raise ValueError(f"url {url!r} is not http://HOST:PORT or https://HOST")
-        if (
-            self.token_variable
-            and parts.scheme in ("http", "ws")
-            and not _is_loopback(parts.hostname)
-        ):
-            raise ValueError("a token is not sent in plain text: url must begin with https://")
+
+def _check_url(url: str, token_variable: str | None) -> None:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https", "ws", "wss") or not parts.hostname:
+        raise ValueError(f"url {url!r} is not http://HOST:PORT or https://HOST")
+    if token_variable and parts.scheme in ("http", "ws") and not _is_loopback(parts.hostname):
+        raise ValueError("a token is not sent in plain text: url must begin with https://")
 
 
 def _is_loopback(host: str) -> bool:
@@ -115,3 +112,28 @@ class OpenEnvSeedsConfig(DrawnTaskKeys):
     """``use = "openenv_seeds"``"""
 
     reset: dict[str, Any] = Field({}, description="Data of the reset, data['reset'].")
+
+
+class OpenEnvTasksConfig(ConfigModel):
+    """``use = "openenv_tasks"``"""
+
+    url: str = Field(description="A server that runs, such as 'http://127.0.0.1:8000'.")
+    task_split: Annotated[str, Field(min_length=1)] = Field(
+        "train", description="Which of the server's splits."
+    )
+    skip: Annotated[int, Field(ge=0)] = Field(0, description="Tasks that are left out first.")
+    size: OrNone[PositiveInt] = Field(
+        None, description="Tasks behind those; 'none': all that there are."
+    )
+    reset: dict[str, Any] = Field({}, description="Other data of the reset, data['reset'].")
+    token_variable: OrNone[str] = Field(
+        None, description="Variable of the environment that has the bearer token for url."
+    )
+    deadline_s: Seconds = Field(60.0, description="Longest that the server may take to tell them.")
+
+    @model_validator(mode="after")
+    def _over_http(self) -> OpenEnvTasksConfig:
+        _check_url(self.url, self.token_variable)
+        if not self.url.startswith("http"):
+            raise ValueError(f"url {self.url!r} is not http://HOST:PORT or https://HOST")
+        return self

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
 import msgspec
 
-from astraflow_core.errors import EnvironmentFailed
+from astraflow_core.errors import EnvironmentFailed, PreflightError
 
 LOST = "lost"
 MALFORMED = "malformed"
@@ -27,6 +28,18 @@ class ServerError(Exception):
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
         self.code = code
+
+
+def authorization(token_variable: str | None, who: str) -> dict[str, str]:
+    """Headers with the bearer token of a variable; :class:`PreflightError` names ``who`` lacks it."""
+    if token_variable is None:
+        return {}
+    token = os.environ.get(token_variable)
+    if not token:
+        raise PreflightError(
+            f"{who}: token_variable is {token_variable!r}, which is not set; put the token there"
+        )
+    return {"Authorization": f"Bearer {token}"}
 
 
 class OpenEnvConnection:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from numbers import Real
 from typing import Any
 
@@ -14,9 +13,10 @@ from astraflow_contrib_openenv.connection import (
     MALFORMED,
     OpenEnvConnection,
     ServerError,
+    authorization,
 )
 from astraflow_contrib_openenv.servers import Servers, StartedServer, servers_of
-from astraflow_core.errors import EnvironmentFailed, PreflightError, PromptError
+from astraflow_core.errors import EnvironmentFailed, PromptError
 from astraflow_core.types import Action, ComponentContext, Observation, Outcome, Prompt
 from astraflow_environments.actions import said
 from astraflow_environments.tasks import seed_of
@@ -32,7 +32,7 @@ class OpenEnvEnvironment:
 
     def __init__(self, config: OpenEnvConfig, context: ComponentContext) -> None:
         self._config, self._folder = config, context.directory
-        self._headers = _authorization(config)
+        self._headers = authorization(config.token_variable, "environment 'openenv'")
         self._connection: OpenEnvConnection | None = None
         self._servers: Servers | None = None
         self._server: StartedServer | None = None
@@ -208,14 +208,3 @@ def _reset_data(config: OpenEnvConfig, task: Prompt, seed: int) -> Json:
             f"prompt {task.id!r}: 'reset' is {more!r:.40}; the environment 'openenv' needs an object, or none"
         )
     return {**config.reset, **more, "seed": seed_of("the environment 'openenv'", task, seed)}
-
-
-def _authorization(config: OpenEnvConfig) -> dict[str, str]:
-    if config.token_variable is None:
-        return {}
-    token = os.environ.get(config.token_variable)
-    if not token:
-        raise PreflightError(
-            f"environment 'openenv': token_variable is {config.token_variable!r}, which is not set; put the token there"
-        )
-    return {"Authorization": f"Bearer {token}"}

@@ -25,7 +25,7 @@ def astraflow_environments() -> list[Component]:
 
 @hookimpl
 def astraflow_prompt_sources() -> list[Component]:
-    """The prompt source ``openenv_seeds``."""
+    """The prompt sources."""
     return [
         Component(
             name="openenv_seeds",
@@ -33,5 +33,11 @@ def astraflow_prompt_sources() -> list[Component]:
             config="astraflow_contrib_openenv.config:OpenEnvSeedsConfig",
             summary="seeds of resets as tasks, train and held out apart",
             capabilities=frozenset({"generated"}),
-        )
+        ),
+        Component(
+            name="openenv_tasks",
+            target="astraflow_contrib_openenv.task_api:OpenEnvTasks",
+            config="astraflow_contrib_openenv.config:OpenEnvTasksConfig",
+            summary="the tasks that an OpenEnv server tells by its Task API",
+        ),
     ]

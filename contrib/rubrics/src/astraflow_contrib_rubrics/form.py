@@ -30,10 +30,10 @@ class Form:
             return 0.0
         if self._config.each_policy:
             last = {completion.policy: completion for completion in view.completions}
-            return {policy: self._met(completion) for policy, completion in last.items()}
-        return self._met(view.completions[-1])
+            return {policy: self._score(completion) for policy, completion in last.items()}
+        return self._score(view.completions[-1])
 
-    def _met(self, completion: Completion) -> float:
+    def _score(self, completion: Completion) -> float:
         met = [demand(completion) for demand in self._demands]
         return sum(met) / len(met) if self._config.partial else float(all(met))
 

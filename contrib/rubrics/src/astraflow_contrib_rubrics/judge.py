@@ -38,7 +38,7 @@ class Verdicts:
             return self._known[name]
         task = self._under_way.get(name)
         if task is None:
-            task = self._under_way[name] = loop.create_task(self._judged(name, case, ask))
+            task = self._under_way[name] = loop.create_task(self._judge_case(name, case, ask))
             task.add_done_callback(lambda done: self._ended(name, done))
         # Whoever asked first may be cancelled; the others still want it.
         return await asyncio.shield(task)
@@ -48,7 +48,7 @@ class Verdicts:
         if not task.cancelled():
             task.exception()  # it was raised for those who waited, if anybody still did
 
-    async def _judged(self, name: str, case: dict[str, str], ask: Asked) -> float:
+    async def _judge_case(self, name: str, case: dict[str, str], ask: Asked) -> float:
         config = self._config
         reason = ""
         async with self._places:

@@ -47,7 +47,7 @@ def drawn_level(
 ) -> Level:
     """A house, and what is to be done in it."""
     names = ["kitchen", *generator.sample([r for r in ROOMS if r != "kitchen"], rooms - 1)]
-    ways = _ways(generator, names)
+    ways = _exits(generator, names)
     level: Level = {
         "kind": kind,
         "rooms": ways,
@@ -91,7 +91,7 @@ def distances(level: Level, start: str) -> dict[str, int]:
     return found
 
 
-def _ways(generator: random.Random, names: list[str]) -> dict[str, dict[str, str]]:
+def _exits(generator: random.Random, names: list[str]) -> dict[str, dict[str, str]]:
     """Rooms on a grid, each with a way to one that was there before."""
     places: dict[tuple[int, int], str] = {(0, 0): names[0]}
     ways: dict[str, dict[str, str]] = {name: {} for name in names}

@@ -74,7 +74,7 @@ class TextGame(ABC):
     async def step(self, action: Action) -> Observation:
         """Make a move; what is no move costs a turn as well."""
         self.left -= 1
-        told = self._told(action)
+        told = self._play(action)
         won = told.over
         outcome = Outcome.FINISHED if won else Outcome.TRUNCATED if self.left == 0 else None
         text = told.text if self.terse or outcome else f"{told.text} Turns left: {self.left}."
@@ -85,7 +85,7 @@ class TextGame(ABC):
         """The episode is over; there is nothing to free."""
         self.left = 0
 
-    def _told(self, action: Action) -> MoveResult:
+    def _play(self, action: Action) -> MoveResult:
         if self._config.actions == "text":
             words = action.text.lower().replace(".", " ").split()
             return self.move(words[-1] if words else "")

@@ -52,32 +52,32 @@ class KeyDoor(TextGame):
     def move(self, word: str) -> MoveResult:
         """left, right, take or open; the first letter is enough."""
         before = self._done
-        result = self._made(word)
+        result = self._move(word)
         if self._config.step_rewards != "distance":
             return result
         return replace(result, progress=self._done - before)
 
-    def _made(self, word: str) -> MoveResult:
+    def _move(self, word: str) -> MoveResult:
         word = WORDS.get(word, word)
         if word in ("left", "right"):
             to = self._player + (1 if word == "right" else -1)
             if not 0 <= to < self._squares:
-                return self._said("There is a wall.")
+                return self._result("There is a wall.")
             self._player = to
-            return self._said("")
+            return self._result("")
         if word == "take":
             if self._has_key or self._player != self._key:
-                return self._said("There is no key here.")
+                return self._result("There is no key here.")
             self._has_key = True
-            return self._said("You have the key.", 0.5)
+            return self._result("You have the key.", 0.5)
         if word == "open":
             if self._player != self._door:
-                return self._said("There is no door here.")
+                return self._result("There is no door here.")
             if not self._has_key:
-                return self._said("You need the key.")
+                return self._result("You need the key.")
             self._is_open = True
-            return self._said("The door is open. You have won.", 0.5)
-        return self._said("That is no move.")
+            return self._result("The door is open. You have won.", 0.5)
+        return self._result("That is no move.")
 
     def called(self, name: str, arguments: Mapping[str, Any]) -> str:
         """The word of a call."""
@@ -112,6 +112,6 @@ class KeyDoor(TextGame):
             return abs(self._player - self._door) + 1
         return abs(self._player - self._key) + 1 + abs(self._key - self._door) + 1
 
-    def _said(self, text: str, progress: float = 0.0) -> MoveResult:
+    def _result(self, text: str, progress: float = 0.0) -> MoveResult:
         told = self.state if self.terse else f"{text} {self.state} .".strip()
         return MoveResult(told, progress, self._is_open)

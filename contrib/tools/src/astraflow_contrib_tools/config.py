@@ -11,6 +11,8 @@ from astraflow_core.config.models import ConfigModel, Name, PositiveInt, Seconds
 from astraflow_core.config.or_none import OrNone
 from astraflow_sandbox.config import SandboxTable
 
+EXAMPLE_ROLES = ("user", "assistant", "tool")
+
 
 class McpConnectionKeys(ConfigModel):
     """How a server of the Model Context Protocol is reached: by ``command`` or by ``url``."""
@@ -88,6 +90,15 @@ class ToolsConfig(ConfigModel):
     system: str = Field(
         "", description="System message of a prompt that has none; empty: no such message."
     )
+    examples: list[dict[str, str]] = Field(
+        [],
+        description="Messages before each prompt that show how tools are called: role (user, assistant, tool) and content.",
+    )
+    calls: Literal["template", "python"] = Field(
+        "template",
+        description='Form of calls: that of the model\'s template, or plain text, name(key="value") alone on a line, for '
+        "small models that know no tools.",
+    )
     max_turns: PositiveInt = Field(
         8, description="Replies of an episode; tools that the last one calls are not run."
     )
@@ -118,6 +129,16 @@ class ToolsConfig(ConfigModel):
             if not all(function.partition(":")):
                 raise ValueError(f"expected 'module:function', got {function!r}")
         return functions
+
+    @field_validator("examples")
+    @classmethod
+    def _are_messages(cls, examples: list[dict[str, str]]) -> list[dict[str, str]]:
+        for message in examples:
+            if message.keys() != {"role", "content"} or message["role"] not in EXAMPLE_ROLES:
+                raise ValueError(
+                    f"expected role ({', '.join(EXAMPLE_ROLES)}) and content, got {message!r:.80}"
+                )
+        return examples
 
     @model_validator(mode="after")
     def _has_tools(self) -> Self:

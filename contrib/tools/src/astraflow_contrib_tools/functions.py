@@ -39,9 +39,9 @@ class FunctionTools:
         self._free = [_Worker(command, self._variables, config) for _ in range(config.workers)]
         self._room: asyncio.Semaphore | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.tools = [self._tool(offer) for offer in self._offers()]
+        self.tools = [self._tool(offer) for offer in self._describe()]
 
-    def _offers(self) -> list[FunctionOffer]:
+    def _describe(self) -> list[FunctionOffer]:
         """What the functions are, found by a process of their own, so that none of their modules is imported here."""
         if not self._functions:
             return []
@@ -70,7 +70,7 @@ class FunctionTools:
         return Tool(offer.name, offer.description, offer.parameters, origin, call)
 
     async def _call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        async with self._place():
+        async with self._slots():
             worker = self._free.pop()
             try:
                 answer = await worker.call(WorkerCall(name, dict(arguments)))
@@ -80,7 +80,7 @@ class FunctionTools:
             raise ToolError(answer.text)
         return answer.text
 
-    def _place(self) -> asyncio.Semaphore:
+    def _slots(self) -> asyncio.Semaphore:
         """For as many calls at once as there are workers."""
         loop = asyncio.get_running_loop()
         if self._room is None or self._loop is not loop:

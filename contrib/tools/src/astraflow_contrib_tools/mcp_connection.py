@@ -63,7 +63,7 @@ class McpConnection:
     async def open(self) -> None:
         """Connect, and ask for the tools."""
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._holding = asyncio.create_task(self._hold(ready))
+        self._holding = asyncio.create_task(self._run(ready))
         try:
             async with asyncio.timeout(self._server.start_deadline_s):
                 await asyncio.shield(ready)
@@ -87,21 +87,21 @@ class McpConnection:
         if not self._holding.done():  # it may have ended with an event loop of before
             await asyncio.wait({self._holding})
 
-    async def _hold(self, ready: asyncio.Future[None]) -> None:
+    async def _run(self, ready: asyncio.Future[None]) -> None:
         # Opened and closed in one task: anyio demands it.
         with tempfile.TemporaryFile() as self._errors:
             try:
                 async with self._client(self._errors) as client:
                     found = await self._listed(client)
                     self.every = {tool.name: self._tool(client, tool) for tool in found}
-                    self.tools = self._offered()
+                    self.tools = self._selected_tools()
                     if not ready.done():
                         ready.set_result(None)
                     await self._closing.wait()
             except Exception as raised:  # noqa: BLE001 - any error of a transport whose server has exited
                 error = _first(raised)
                 if not isinstance(error, PreflightError):
-                    error = self._failed(f"cannot be used: {_told(error)}")
+                    error = self._failed(f"cannot be used: {_error_text(error)}")
                 if not ready.done():
                     ready.set_exception(error)
 
@@ -148,7 +148,7 @@ class McpConnection:
         self.tool(name)
         return await self._whole[name](arguments)
 
-    def _offered(self) -> list[Tool]:
+    def _selected_tools(self) -> list[Tool]:
         wanted = self._server.tools
         if wanted is None:
             return list(self.every.values())
@@ -206,7 +206,7 @@ class McpConnection:
 
     def _lost(self, tool: str, error: Exception) -> EnvironmentFailed:
         self._closing.set()  # a shared connection is opened anew by the next episode
-        return self._failed(f"was lost in a call of {tool!r}: {_told(error)}")
+        return self._failed(f"was lost in a call of {tool!r}: {_error_text(error)}")
 
     def _failed(self, what: str) -> EnvironmentFailed:
         where = self._server.url or " ".join(self._server.command or ())
@@ -228,7 +228,7 @@ def _first(error: Exception) -> Exception:
     return error
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return str(_first(error)) or type(_first(error)).__name__
 
 

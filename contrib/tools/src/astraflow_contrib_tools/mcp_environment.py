@@ -57,7 +57,7 @@ class McpEnvironment:
             raise PromptError(f"prompt {task.id!r} has no 'prompt', and the server shows nothing")
         per_turn = self._config.scored == "turn"
         self._score = await self._scored(connection, "") if per_turn else 0.0
-        return Observation(messages, tools=self._offers, metrics=dict(self._counts))
+        return Observation(messages, tools=self._tools, metrics=dict(self._counts))
 
     async def step(self, action: Action) -> Observation:
         """Make the calls of a reply, in their order."""
@@ -72,7 +72,7 @@ class McpEnvironment:
         if self._config.score is not None and (outcome or self._config.scored == "turn"):
             score = await self._scored(connection, action.text)
             reward, self._score = score - self._score, score
-        return Observation(messages, reward, outcome, self._offers, metrics=dict(self._counts))
+        return Observation(messages, reward, outcome, self._tools, metrics=dict(self._counts))
 
     async def close(self) -> None:
         """End the connection, and a server that was started for it."""
@@ -81,7 +81,7 @@ class McpEnvironment:
             self._connection = None
 
     @property
-    def _offers(self) -> tuple[Mapping[str, Any], ...]:
+    def _tools(self) -> tuple[Mapping[str, Any], ...]:
         return () if self._config.text_tool else tuple(self._toolbox.offers)
 
     async def _connected(self) -> McpConnection:

@@ -40,7 +40,8 @@ class ToolsWorkflow:
                 f"workflow 'tools': policy {config.policy!r} is not in the run, which has {', '.join(policies)}"
             )
         self._policy, self._config = config.policy or policies[0], config
-        self._episodes = Episodes(context.run, Budget(config.max_turns, config.max_tokens))
+        budget = Budget(config.max_turns, config.max_tokens)
+        self._episodes = Episodes(context.run, budget, config.calls == "python")
         self._functions = FunctionTools(config)
         self._python = None if config.python is None else PythonInterpreter(config)
         Toolbox(self._functions.tools)  # refuses what cannot be offered
@@ -105,6 +106,8 @@ class ToolsWorkflow:
             )
         if self._config.system and messages[0]["role"] != "system":
             messages.insert(0, {"role": "system", "content": self._config.system})
+        place = int(messages[0]["role"] == "system")
+        messages[place:place] = map(dict, self._config.examples)
         return messages
 
     @asynccontextmanager

@@ -38,6 +38,18 @@ class ChosenEnvironment:
         return cls(selected, config, context)
 
     @property
+    def described(self) -> str:
+        """In messages: its name and, if that is another, its class."""
+        name, target = self.selected.component.name, self.selected.component.target
+        return repr(name) if name == target else f"{name!r} ({target})"
+
+    @property
+    def named_metrics(self) -> frozenset[str]:
+        """What its key ``metrics`` names, if it has one."""
+        named = getattr(self.config, "metrics", ())
+        return frozenset(named) if isinstance(named, tuple | list) else frozenset()
+
+    @property
     def capabilities(self) -> frozenset[str]:
         """What it declares."""
         return self.selected.component.capabilities

@@ -1,19 +1,25 @@
 """The process that worker processes are forked from: it imports an environment once, and plays nothing itself.
 
 ``python -m astraflow_environments.fork_server PARENT REQUESTS REPORTS``: two sockets. On the first come the spec and then,
-for each worker, a number and a descriptor, the worker's socket; on the second it says what became of them.
+for each worker, a number and a descriptor, the worker's socket; on the second it says what became of them. What a worker leaves
+ends with it: processes, those of other sessions included, and its folder for temporary files.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import resource
 import select
+import shutil
 import signal
 import socket
 import struct
 import sys
+import tempfile
+import time
+from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
@@ -35,13 +41,15 @@ from astraflow_environments.messages import (
     WorkerObserved,
 )
 from astraflow_environments.observations import MALFORMED, checked
-from astraflow_wire.host.parent import signal_at_parent_death
+from astraflow_wire.host.parent import adopt_orphans, signal_at_parent_death
 from astraflow_wire.host.worker_channel import MAX_ANSWER, answer_calls, read_message, say
 
 SEAT = struct.Struct("<I")
 _CALLS: msgspec.msgpack.Decoder[Call] = msgspec.msgpack.Decoder(Call)
 _LOOK_EVERY_S = 1.0
 """Where no signal says that the parent has died."""
+_ENDING_S = 2.0
+"""How long the end of what workers have started is waited for; they have been killed."""
 
 
 class ForkServer:
@@ -50,6 +58,7 @@ class ForkServer:
     def __init__(self, parent: int, requests: socket.socket, reports: socket.socket) -> None:
         self._parent, self._requests, self._reports = parent, requests, reports
         self._workers: set[int] = set()
+        self._temporary: Path
         self._chosen: ChosenEnvironment
         self._spec: EnvironmentSpec
 
@@ -72,6 +81,7 @@ class ForkServer:
 
     def serve(self) -> None:
         """Serve until the last client has disconnected; no worker is left then."""
+        self._temporary = Path(tempfile.mkdtemp(prefix="astraflow-environments-"))
         woken, wakes = socket.socketpair()
         for end in (woken, wakes):
             end.setblocking(False)
@@ -89,8 +99,18 @@ class ForkServer:
                         return
                     self._fork(SEAT.unpack(seat)[0], descriptors[0])
         finally:
-            for pid in self._workers:
-                _kill(pid)
+            self._end()
+
+    def _end(self) -> None:
+        """Kill workers and what they have started, and remove their files."""
+        until = time.monotonic() + _ENDING_S
+        workers, self._workers = self._workers, set()
+        for pid in workers:
+            _kill(pid)
+        while _children() and time.monotonic() < until:
+            self._reap()
+            time.sleep(0.005)
+        shutil.rmtree(self._temporary, ignore_errors=True)
 
     def _fork(self, seat: int, descriptor: int) -> None:
         server = os.getpid()
@@ -102,13 +122,24 @@ class ForkServer:
         self._report(ForkedWorker(pid))
 
     def _reap(self) -> None:
-        while self._workers:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if not pid:
-                return
-            self._workers.discard(pid)
-            _kill(pid)  # what it has started
-            self._report(EndedWorker(pid, status))
+        with contextlib.suppress(ChildProcessError):  # there is none
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if not pid:
+                    break
+                if pid in self._workers:
+                    self._workers.discard(pid)
+                    _kill(pid)  # what it has started
+                    shutil.rmtree(self._folder_of(pid), ignore_errors=True)
+                    self._report(EndedWorker(pid, status))
+        # Workers adopt their orphans, so that those of this process are of workers that have ended.
+        for pid in _children() - self._workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _folder_of(self, worker: int) -> Path:
+        """For its temporary files."""
+        return self._temporary / str(worker)
 
     def _report(self, message: ServerSays) -> None:
         say(self._reports, msgspec.msgpack.encode(message))
@@ -117,6 +148,7 @@ class ForkServer:
         code = 1
         try:
             os.setsid()
+            adopt_orphans()
             signal_at_parent_death(signal.SIGKILL)
             if os.getppid() != server:
                 os._exit(1)
@@ -124,6 +156,9 @@ class ForkServer:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._requests.close()
             self._reports.close()
+            folder = self._folder_of(os.getpid())
+            folder.mkdir()
+            tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
             if self._spec.memory_mb:
                 limit = self._spec.memory_mb << 20
                 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -182,6 +217,15 @@ def _failed(error: Exception) -> WorkerFailed:
     return WorkerFailed("", str(told), fatal=True)
 
 
+def _children() -> set[int]:
+    """Processes whose parent this process is; without ``/proc`` none are seen."""
+    try:
+        text = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
+    except OSError:
+        return set()
+    return set(map(int, text.split()))
+
+
 def _kill(leader: int) -> None:
     try:
         os.killpg(leader, signal.SIGKILL)
@@ -197,6 +241,7 @@ def main() -> int:
     if os.getppid() != parent or not server.prepare():
         return 1
     # From now on it sees the end of its parent by itself, and ends what workers have started, too.
+    adopt_orphans()
     signal_at_parent_death(0)
     server.serve()
     return 0

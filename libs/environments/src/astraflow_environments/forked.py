@@ -39,6 +39,8 @@ from astraflow_wire.host.worker_channel import WorkerChannel, WorkerEnded, Worke
 MODULE = "astraflow_environments.fork_server"
 _STATUS_S = 5.0
 """How long the news of a worker's end may be on its way."""
+_END_S = 3.0
+"""How long it may take to end its workers."""
 
 
 class RunningForkServer:
@@ -87,20 +89,20 @@ class RunningForkServer:
         try:
             say(requests, msgspec.msgpack.encode(spec))
             async with asyncio.timeout(deadline_s):
-                ready = _said(await channel.receive())
+                ready = _decoded(await channel.receive())
             if isinstance(ready, ServerFailed):
                 raise _start_failure(ready.reason, ready.fatal)
             if not isinstance(ready, ServerReady):
                 raise EnvironmentFailed("start", f"its fork server sent {ready!r:.80}")
         except (TimeoutError, WorkerGone, WireError, OSError) as error:
-            _end(process, requests)
+            _end(process, requests, 0.0)
             await channel.close()
             reason = (
                 str(error) or f"took longer than {deadline_s:g} s ([workflow] start_deadline_s)"
             )
             raise EnvironmentFailed("start", f"its process did not start: {reason}") from error
         except BaseException:
-            _end(process, requests)
+            _end(process, requests, 0.0)
             await channel.close()
             raise
         return cls(process, requests, channel)
@@ -163,7 +165,7 @@ class RunningForkServer:
         return pid in self._ended and self._ended[pid].done()
 
     def close(self) -> None:
-        """Kill it and its workers, without waiting for anything but the kernel."""
+        """End it and its workers, and what they have started."""
         self._listening.cancel()
         _end(self._process, self._requests)
 
@@ -173,7 +175,7 @@ class RunningForkServer:
     async def _listen(self) -> None:
         with contextlib.suppress(WorkerGone, WireError):
             while True:
-                message = _said(await self._reports.receive())
+                message = _decoded(await self._reports.receive())
                 if isinstance(message, ForkedWorker):
                     self._forked.put_nowait(message.pid)
                 elif isinstance(message, EndedWorker):
@@ -235,7 +237,7 @@ def kill(leader: int) -> None:
             signalled(leader, signal.SIGKILL)
 
 
-def _said(body: bytes) -> ServerSays:
+def _decoded(body: bytes) -> ServerSays:
     return from_msgpack(body, ServerSays, "sent a malformed message")  # type: ignore[arg-type]
 
 
@@ -243,8 +245,13 @@ def _start_failure(reason: str, fatal: bool) -> EnvironmentFailed | UserError:
     return UserError(reason) if fatal else EnvironmentFailed("start", reason)
 
 
-def _end(process: subprocess.Popen[bytes], requests: socket.socket) -> None:
+def _end(
+    process: subprocess.Popen[bytes], requests: socket.socket, patience_s: float = _END_S
+) -> None:
+    """Let it end its workers and remove their files, or kill it."""
     requests.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(patience_s)
     if process.poll() is None:
         process.kill()
         process.wait()

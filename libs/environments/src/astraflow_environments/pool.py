@@ -7,7 +7,7 @@ import contextlib
 import functools
 import logging
 import types
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping
 from typing import Any, Protocol
 
 from astraflow_core.errors import EnvironmentFailed
@@ -23,63 +23,101 @@ RECYCLE_AFTER = 500
 
 
 class Player(Protocol):
-    """One instance, wherever it is. What it raises is an :class:`EnvironmentFailed` or a mistake of the user."""
+    """One instance, wherever it is. What it returns and raises is that of the environment, unchecked."""
 
     @property
     def roles(self) -> tuple[str, ...]: ...
 
-    def reset(self, task: Prompt, seed: int) -> Coroutine[Any, Any, Observation]: ...
+    def reset(self, task: Prompt, seed: int) -> Awaitable[Any]: ...
 
-    def step(self, action: Action) -> Coroutine[Any, Any, Observation]: ...
+    def step(self, action: Action) -> Awaitable[Any]: ...
 
     async def end(self) -> None: ...
 
 
-class EpisodeEnvironment:
-    """An environment for one episode; ``roles`` are those that act in it, none if it has one without a name."""
+class NamedMetrics:
+    """Warns once of metrics that the configuration names and an episode did not have."""
 
-    def __init__(self, name: str, player: Player, keys: EnvironmentKeys) -> None:
-        self.roles = player.roles
+    def __init__(self, chosen: ChosenEnvironment) -> None:
+        self._described, self._names = chosen.described, chosen.named_metrics
+
+    def check(self, metrics: Mapping[str, Any]) -> None:
+        """Those of an episode that is over."""
+        missing = self._names - metrics.keys()
+        if missing:
+            log.warning(
+                "environment %s: an episode has ended without %s, which [workflow.environment] metrics names; it has %s. "
+                "There is no further warning",
+                self._described,
+                ", ".join(map(repr, sorted(missing))),
+                ", ".join(map(repr, sorted(metrics))) or "none",
+            )
+            self._names = frozenset()
+
+
+class EpisodeEnvironment:
+    """An environment for one episode, ``name`` in messages; ``roles`` are those that act in it, none if it has one without a name."""
+
+    def __init__(
+        self, name: str, player: Player, keys: EnvironmentKeys, named: NamedMetrics
+    ) -> None:
+        self.roles, self._named = player.roles, named
         self.under_way = self.failed = False
         self._name, self._player, self._keys = name, player, keys
 
     def reset(self, task: Prompt, seed: int) -> Coroutine[Any, Any, Observation]:
         """Begin the episode. :class:`EnvironmentFailed` if there is none."""
-        call = self._player.reset(task, seed)
-        return self._within(call, self._keys.reset_deadline_s, "reset_deadline_s")
+        keys = self._keys
+        return self._within(True, keys.reset_deadline_s, self._player.reset, task, seed)
 
     def step(self, action: Action) -> Coroutine[Any, Any, Observation]:
         """What follows an action. :class:`EnvironmentFailed` if nothing does; the episode is over then."""
-        call = self._player.step(action)
-        return self._within(call, self._keys.step_deadline_s, "step_deadline_s")
+        return self._within(False, self._keys.step_deadline_s, self._player.step, action)
 
     async def _within(
-        self, call: Coroutine[Any, Any, Observation], deadline_s: float, key: str
+        self, first: bool, deadline_s: float, call: Callable[..., Awaitable[Any]], *given: Any
     ) -> Observation:
         if self.under_way or self.failed:
             raise RuntimeError(
                 "an environment handles one request at a time and none after it failed"
             )
         self.under_way = self.failed = True
+        deadline: asyncio.Timeout | None = None
         try:
+            answer = call(*given)
+            if type(answer) is not types.CoroutineType:
+                answer = _awaited(answer)
             # What waits for nothing cannot be late, and a step of a game is cheaper than a timer.
-            waited = call.send(None)
-            async with asyncio.timeout(deadline_s):
-                observation = await _resumed(call, waited)
-        except StopIteration as done:
-            observation = done.value
-        except TimeoutError:
-            reason = f"gave no answer within {deadline_s:g} s ([workflow] {key})"
-            raise self._failure("timeout", reason) from None
-        except EnvironmentFailed as error:
-            raise self._failure(error.kind, error.reason) from error
+            try:
+                waited = answer.send(None)
+            except StopIteration as done:
+                observation = done.value
+            else:
+                async with asyncio.timeout(deadline_s) as deadline:
+                    observation = await _resumed(answer, waited)
+            observation = checked(observation, first, self.roles)
+        except Exception as error:
+            if deadline is not None and deadline.expired():
+                key = "reset_deadline_s" if first else "step_deadline_s"
+                reason = f"gave no answer within {deadline_s:g} s ([workflow] {key})"
+                raise self._failure("timeout", reason) from None
+            told = failure_of(error)
+            if isinstance(told, EnvironmentFailed):
+                raise self._failure(told.kind, told.reason) from error
+            raise told from error
         finally:
             self.under_way = False
         self.failed = False
+        if observation.outcome is not None:
+            self._named.check(observation.metrics)
         return observation
 
     def _failure(self, kind: str, reason: str) -> EnvironmentFailed:
-        return EnvironmentFailed(kind, f"environment {self._name!r} {reason}")
+        return EnvironmentFailed(kind, f"environment {self._name} {reason}")
+
+
+async def _awaited(answer: Awaitable[Any]) -> Any:
+    return await answer
 
 
 @types.coroutine
@@ -109,6 +147,7 @@ class EnvironmentPool:
     def __init__(self, keys: EnvironmentKeys, context: ComponentContext) -> None:
         self._keys, self._context = keys, context
         self._chosen = ChosenEnvironment.of(keys.environment, context)
+        self._named = NamedMetrics(self._chosen)
         self.name: str = keys.environment["use"]
         self.capabilities = self._chosen.capabilities
         self.replaced = 0
@@ -127,7 +166,7 @@ class EnvironmentPool:
             played = None
             try:
                 player, count = await self._taken(seat)
-                played = EpisodeEnvironment(self.name, player, self._keys)
+                played = EpisodeEnvironment(self._chosen.described, player, self._keys, self._named)
                 yield played
             finally:
                 try:
@@ -166,7 +205,7 @@ class EnvironmentPool:
             return await server.fork(seat, deadline_s), 0
         except EnvironmentFailed as error:
             raise EnvironmentFailed(
-                error.kind, f"environment {self.name!r} {error.reason}"
+                error.kind, f"environment {self._chosen.described} {error.reason}"
             ) from error
 
     async def _fork_server(self) -> RunningForkServer:
@@ -208,22 +247,16 @@ class _OnLoop:
                 told = EnvironmentFailed("start", f"could not be built: {told.reason}")
             raise told from error
 
-    def reset(self, task: Prompt, seed: int) -> Coroutine[Any, Any, Observation]:
-        return self._observed(True, self._environment.reset, task, seed)
+    def reset(self, task: Prompt, seed: int) -> Awaitable[Any]:
+        awaited: Awaitable[Any] = self._environment.reset(task, seed)
+        return awaited
 
-    def step(self, action: Action) -> Coroutine[Any, Any, Observation]:
-        return self._observed(False, self._environment.step, action)
+    def step(self, action: Action) -> Awaitable[Any]:
+        awaited: Awaitable[Any] = self._environment.step(action)
+        return awaited
 
     async def end(self) -> None:
         try:
             await self._environment.close()
         except Exception:  # its episode is over, and nobody waits for more
             log.exception("an environment could not be closed")
-
-    async def _observed(
-        self, first: bool, call: Callable[..., Awaitable[Any]], *given: Any
-    ) -> Observation:
-        try:
-            return checked(await call(*given), first, self.roles)
-        except Exception as error:
-            raise failure_of(error) from error

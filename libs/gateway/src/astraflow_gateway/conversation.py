@@ -124,9 +124,11 @@ class Conversation:
 
 
 class Episodes:
-    """Begins the episodes of a workflow: the rules and the formats of the models, which they share."""
+    """Begins the episodes of a workflow: the rules and the formats of the models, which they share. ``plain_calls``: that
+    of :class:`~astraflow_gateway.chat.format.ChatFormat`."""
 
-    def __init__(self, run: RunInfo, budget: Budget) -> None:
+    def __init__(self, run: RunInfo, budget: Budget, plain_calls: bool = False) -> None:
+        self._plain_calls = plain_calls
         self._rules = Rules(budget, train_auxiliary=True, trained=frozenset(run.policies))
         self._formats: dict[str, ChatFormat] = {}
 
@@ -134,5 +136,5 @@ class Episodes:
         """A new episode over the policies and frozen engines of a run."""
         for name, engine in engines.items():
             if name not in self._formats:
-                self._formats[name] = ChatFormat(engine)
+                self._formats[name] = ChatFormat(engine, self._plain_calls)
         return Episode(engines, self._formats, self._rules, next(iter(engines)))

@@ -60,7 +60,7 @@ class OpenEpisode:
         async with self._room:
             self._check()
             body = await request.body()
-            with _noted(self.episode):
+            with _recording_refusals(self.episode):
                 return JSONResponse(route.answer(self.episode, body, request.path_params))
 
     async def _begin(
@@ -69,7 +69,7 @@ class OpenEpisode:
         self._check()
         body = await request.body()
         self._check()
-        with _noted(self.episode):
+        with _recording_refusals(self.episode):
             exchange = dialect.read(body, self.episode)
         answering = _answer(self.episode, exchange.wanted, dialect, request, body)
         return exchange, asyncio.ensure_future(answering)
@@ -85,7 +85,7 @@ class OpenEpisode:
 
 
 @contextlib.contextmanager
-def _noted(episode: Episode) -> Iterator[None]:
+def _recording_refusals(episode: Episode) -> Iterator[None]:
     """The episode knows what its agent was told."""
     try:
         yield

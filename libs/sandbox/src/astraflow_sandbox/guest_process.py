@@ -109,7 +109,7 @@ class GuestProcess:
         source, given = (text.encode("utf-8", "replace") for text in (program, stdin))
         self.used += 1
         asked = {"mode": mode, "program": len(source), "keeps": keeps}
-        header, body = await self._asked(asked, source + given)
+        header, body = await self._request(asked, source + given)
         if header["ending"] == "failed":
             said = body.decode("utf-8", "replace")
             raise Gone(f"the sandbox did not start a program: {said[-500:]}")
@@ -129,15 +129,15 @@ class GuestProcess:
     async def end_session(self) -> None:
         """End the process of the cells, and all it has started."""
         if self.in_session and self.usable:
-            await self._asked({"mode": "end"})
+            await self._request({"mode": "end"})
             self.in_session = False
 
     async def remove_files(self) -> None:
         """Remove what programs have kept; a process that is not usable takes it with it."""
         if self.usable:
-            await self._asked({"mode": "end"})
+            await self._request({"mode": "end"})
 
-    async def _asked(
+    async def _request(
         self, header: dict[str, Any], body: bytes = b""
     ) -> tuple[dict[str, Any], bytes]:
         loop = asyncio.get_running_loop()

@@ -76,14 +76,14 @@ class SubprocessRunner:
 
     async def run(self, program: str, stdin: str = "") -> ProgramResult:
         """See :class:`~astraflow_sandbox.code_runner.CodeRunner`."""
-        async with self._place():
+        async with self._slots():
             guest = await self._started()
             try:
                 return await guest.run(program, stdin)
             finally:
                 await _finished(guest.end)
 
-    def _place(self) -> asyncio.Semaphore:
+    def _slots(self) -> asyncio.Semaphore:
         loop = asyncio.get_running_loop()
         return self._places.setdefault(loop, asyncio.Semaphore(self._at_once))
 
@@ -145,7 +145,7 @@ class WarmRunner(SubprocessRunner):
 
     async def run(self, program: str, stdin: str = "") -> ProgramResult:
         """See :class:`~astraflow_sandbox.code_runner.CodeRunner`."""
-        async with self._place():
+        async with self._slots():
             guest: GuestProcess | None = None
             try:
                 async with self._guest() as guest:
@@ -159,7 +159,7 @@ class WarmRunner(SubprocessRunner):
 
     async def evaluate(self, code: str) -> ProgramResult:
         """What one piece of a session gives, which then ends; it counts for one of ``at_once``."""
-        async with self._place(), self.session() as session:
+        async with self._slots(), self.session() as session:
             return await session.run(code)
 
     @asynccontextmanager
@@ -174,7 +174,7 @@ class WarmRunner(SubprocessRunner):
     async def workspace(self) -> AsyncIterator[Workspace]:
         """A folder whose files stay from one program to the next; each program counts for one of ``at_once``."""
         async with self._guest() as guest:
-            yield Workspace(guest, self._place)
+            yield Workspace(guest, self._slots)
             await guest.remove_files()
 
     @asynccontextmanager
@@ -216,11 +216,11 @@ class Workspace:
     def __init__(
         self, guest: GuestProcess, place: Callable[[], AbstractAsyncContextManager[object]]
     ) -> None:
-        self._guest, self._place = guest, place
+        self._guest, self._slots = guest, place
 
     async def run(self, program: str, stdin: str = "") -> ProgramResult:
         """See :class:`~astraflow_sandbox.code_runner.CodeRunner`, but for the files."""
-        async with self._place():
+        async with self._slots():
             return await self._guest.run(program, stdin, keeps=True)
 
     async def shell(

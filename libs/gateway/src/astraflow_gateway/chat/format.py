@@ -12,6 +12,7 @@ import xxhash
 
 from astraflow_core.errors import UserError
 from astraflow_gateway.capture.graph import Tokens
+from astraflow_gateway.chat import python_calls
 from astraflow_gateway.chat.messages import ChatModel, Message, tool_call
 from astraflow_gateway.chat.quoting import Quoting
 from astraflow_gateway.requests import NotEncodable
@@ -67,11 +68,14 @@ class ChatFormat:
     """How a policy's template is to be used. ``tool_style`` is the form in which its model writes tool calls (a key
     of :data:`~astraflow_gateway.chat.replies.STYLES`); with ``native_tools`` false the template knows
     nothing of tools, and they are told in plain text, in the form of Hermes. ``reasons``: the template keeps
-    reasoning apart."""
+    reasoning apart. With ``plain_calls`` tools are told in plain text whatever the template knows, and called as
+    :mod:`astraflow_gateway.chat.python_calls` says."""
 
-    def __init__(self, engine: ChatModel) -> None:
+    def __init__(self, engine: ChatModel, plain_calls: bool = False) -> None:
         self._engine = engine
-        self.tool_style, self.native_tools = self._probe_tools()
+        self.tool_style, self.native_tools = (
+            (python_calls.STYLE, False) if plain_calls else self._probe_tools()
+        )
         self.reasons = self._probe_reasoning()
         self._quoting = Quoting(engine.tokenizer)
         decode = engine.tokenizer.decode
@@ -94,7 +98,8 @@ class ChatFormat:
             messages = _named_ids(messages)
         if self.native_tools:
             return self._engine.chat_text(messages, add_generation_prompt, tools)
-        return self._engine.chat_text(_in_plain_text(messages, tools), add_generation_prompt)
+        plain = _in_plain_text(messages, tools, self.tool_style)
+        return self._engine.chat_text(plain, add_generation_prompt)
 
     def encode(
         self,
@@ -185,15 +190,16 @@ def _named_ids(messages: Sequence[Message]) -> list[Message]:
 
 
 def _in_plain_text(
-    messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
+    messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], style: str
 ) -> list[Message]:
     """The same messages without tool calls and roles of tools; the first message describes the tools."""
-    plain = [_plain(message) for message in messages]
+    write = _python_plain if style == python_calls.STYLE else _plain
+    plain = [write(message) for message in messages]
     if tools and plain:
-        offer = _OFFER.format(
-            tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
-        )
+        offer = python_calls.offer(tools) if style == python_calls.STYLE else _offer(tools)
         first = plain[0]
+        if style == python_calls.STYLE and first["role"] != "system":
+            return [{"role": "system", "content": offer}, *plain]
         parts = (
             (first["content"], offer) if first["role"] == "system" else (offer, first["content"])
         )
@@ -201,14 +207,31 @@ def _in_plain_text(
     return plain
 
 
+def _offer(tools: Sequence[Mapping[str, Any]]) -> str:
+    return _OFFER.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
+
+
 def _plain(message: Message) -> Message:
     if message["role"] == "tool":
         content = f"<tool_response>\n{message['content']}\n</tool_response>"
         return {"role": "user", "content": content}
-    content = message["content"]
-    for call in message.get("tool_calls", ()):
-        said = {each: call["function"][each] for each in ("name", "arguments")}
-        block = f"<tool_call>\n{json.dumps(said, ensure_ascii=False)}\n</tool_call>"
-        content = f"{content}\n{block}" if content else block
+    blocks = [
+        json.dumps(
+            {each: call["function"][each] for each in ("name", "arguments")}, ensure_ascii=False
+        )
+        for call in message.get("tool_calls", ())
+    ]
+    return _said(message, [f"<tool_call>\n{block}\n</tool_call>" for block in blocks])
+
+
+def _python_plain(message: Message) -> Message:
+    if message["role"] == "tool":
+        return {"role": "user", "content": f"Result: {message['content']}"}
+    calls = [call["function"] for call in message.get("tool_calls", ())]
+    return _said(message, [python_calls.written(each["name"], each["arguments"]) for each in calls])
+
+
+def _said(message: Message, calls: Sequence[str]) -> Message:
+    content = "\n".join(part for part in (message["content"], *calls) if part)
     plain: Message = {key: message[key] for key in ("role", "reasoning_content") if key in message}
     return {**plain, "content": content}

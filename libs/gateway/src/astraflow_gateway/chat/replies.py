@@ -9,6 +9,7 @@ from typing import Any
 
 from astraflow_core.protocols.workflow import Tokenizer
 from astraflow_core.types import GenerateResult
+from astraflow_gateway.chat import python_calls
 from astraflow_gateway.chat.messages import ModelReply, ToolCall
 
 Found = list[tuple[str, str]]
@@ -79,6 +80,7 @@ STYLES: dict[str, Callable[[str], tuple[str, Found]]] = {
     "llama": llama,
     "mistral": mistral,
     "kimi": kimi,
+    python_calls.STYLE: python_calls.python_calls,
 }
 
 
@@ -147,10 +149,12 @@ def _first_json(text: str) -> Any:
 
 
 def forced_start(style: str, name: str) -> str:
-    """The beginning of a call of the tool ``name``, or of any if it is empty."""
+    """The beginning of a call of the tool ``name``, or of any if it is empty; a call in Python of any has none."""
     if style == "kimi":
         call = f"{_KIMI_SECTION}{_KIMI_BEGIN}functions."
         return f"{call}{name}:0{_KIMI_ARGUMENTS}" if name else call
+    if style == python_calls.STYLE:
+        return f"{name}(" if name else ""
     key = "parameters" if style == "llama" else "arguments"
     call = f'{{"name": {json.dumps(name)}, "{key}": ' if name else '{"name": "'
     return {"hermes": "<tool_call>\n", "mistral": "[TOOL_CALLS] [", "llama": ""}[style] + call

@@ -125,7 +125,7 @@ def _played(
             plan, text = history.plan(messages, tools), form.text(messages, tools, True)
             outcomes.append(plan.outcome)
             append_only &= text.startswith(before)
-            sampled = _said(turn, form.tool_style, text, model.tokenizer.end)
+            sampled = _sampled_text(turn, form.tool_style, text, model.tokenizer.end)
             before = text + sampled
             call = _call(plan.tokens, model.tokenizer.encode(sampled))
             style = form.tool_style if tools else ""
@@ -140,7 +140,7 @@ def _played(
     return ConversationCheck(name, tuple(outcomes[1:]), append_only)
 
 
-def _said(turn: _Turn, style: str, prompt: str, end: str) -> str:
+def _sampled_text(turn: _Turn, style: str, prompt: str, end: str) -> str:
     """What the model samples after the text ``prompt``; one whose prompt begins to think cannot but think."""
     begun = prompt.rstrip().endswith("<think>")
     call = forced_start(style, "add") + _ARGUMENTS + _CALL_ENDS[style]

@@ -21,7 +21,7 @@ def make(memory_bytes: int, processes: int) -> Groups:
     reasons: list[str] = []
     for parent in _parents_v2():
         try:
-            return [_made(parent / name, {"memory.max": memory_bytes, "pids.max": processes})]
+            return [_create(parent / name, {"memory.max": memory_bytes, "pids.max": processes})]
         except OSError as error:
             reasons.append(f"{parent}: {error.strerror}")
     made: Groups = []
@@ -30,7 +30,7 @@ def make(memory_bytes: int, processes: int) -> Groups:
             ("memory", "memory.limit_in_bytes", memory_bytes),
             ("pids", "pids.max", processes),
         ):
-            made.append(_made(_own_v1(controller) / name, {key: value}))
+            made.append(_create(_own_v1(controller) / name, {key: value}))
     except OSError as error:
         remove(made)
         reasons.append(str(error))
@@ -60,7 +60,7 @@ def remove(groups: Groups) -> None:
                 time.sleep(_WAIT_S)
 
 
-def _made(group: Path, values: dict[str, int]) -> Path:
+def _create(group: Path, values: dict[str, int]) -> Path:
     group.mkdir()
     try:
         for key, value in values.items():

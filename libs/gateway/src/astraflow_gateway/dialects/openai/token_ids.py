@@ -41,7 +41,7 @@ class TokenIds(Dialect):
 
     def read(self, body: bytes, episode: Episode) -> Exchange:
         """The request in ``body``."""
-        return Exchange(_request(body), False, _whole, lambda answer: iter(()))
+        return Exchange(_request(body), False, _complete_reply, lambda answer: iter(()))
 
     def failed(self, refused: BadRequest) -> bytes:
         """Nothing: this dialect has no streams."""
@@ -69,7 +69,7 @@ def _request(body: bytes) -> ModelRequest:
     )
 
 
-def _whole(answer: ModelAnswer) -> Json:
+def _complete_reply(answer: ModelAnswer) -> Json:
     choices = []
     for index, choice in enumerate(answer.choices):
         tokens = [] if choice.result is None else choice.result.tokens.tolist()

@@ -1,0 +1,1 @@
+"""The environments that ``bench.environment_learning`` learns, and who demonstrates them."""
