@@ -1,9 +1,13 @@
 """The pages about a run of 100,000 steps in a real Chromium: seconds to the first curve, milliseconds to answer a user.
 
 `first_paint_s`: from opening the page of the run in a fresh server, which has not read the run before, until the first curve is
-drawn; `again_s`: the same in that server later. `interaction_p95_ms`: from a zoom, or the way back, until the next frame after the
-curves of the new view are drawn. `read_steps_per_s`: how fast the server reads `metrics.jsonl`, beside `json_steps_per_s`, the
-standard library decoding the same lines. Medians, and the 95th percentile of all zooms. A quick run has 10,000 steps.
+drawn, of a sample of the steps; `complete_s`: until those of all steps are. `again_s`: the first curve in that server later.
+`interaction_p95_ms`: from the event of a zoom, or of the way back, until the next frame after all curves in sight are
+drawn, measured in the page. `first_cpu_s` and `interaction_cpu_ms`: CPU time of server, browser and driver for the same, which
+other load on the machine changes less. `rollouts_s`: until the list of 10,000 stored rollouts is shown; `group_s`: one of
+them. `journal_first_s` and `journal_again_ms`: the server's answer about the weights of a journal of 100,000 entries, first and later.
+`read_steps_per_s`: how fast the server reads `metrics.jsonl`, beside `json_steps_per_s`, the standard library decoding the same lines.
+Medians, and the 95th percentile of all zooms. A quick run has 10,000 steps.
 """
 
 from __future__ import annotations
@@ -16,21 +20,31 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from shutil import which
 from typing import Any
 
-from playwright.sync_api import Page, sync_playwright
+import numpy as np
+import psutil  # type: ignore[import-untyped]
+from playwright.sync_api import Browser, Page, sync_playwright
 
-from astraflow_contrib_pages.metric_columns import MetricColumns
+from astraflow_contrib_pages.metrics.metric_columns import MetricColumns
 from astraflow_contrib_pages.runs_folder import RunsFolder
 from astraflow_contrib_pages.serving import login_url, pages_app, pages_server
+from astraflow_runtime.dataflow.journal.entries import Announced, Entry, Leased
+from astraflow_runtime.dataflow.journal.entry_log import ENTRIES, encode_record
+from astraflow_runtime.dataflow.journal_reader import FOLDER as JOURNAL_FOLDER
+from astraflow_runtime.rollouts.building import line_of
+from astraflow_runtime.rollouts.segments import FOLDER as ROLLOUT_FOLDER
+from astraflow_runtime.rollouts.segments import SegmentWriter, encode
 from astraflow_wire.http.browser_sessions import BrowserSessions
+from astraflow_wire.messages import AnnouncementMessage
+from bench import rollouts
 
-STEPS, QUICK_STEPS = 100_000, 10_000
+STEPS, QUICK_STEPS, ROLLOUTS = 100_000, 10_000, 10_000
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
-DRAWN = "() => document.querySelectorAll('.chart canvas').length > 3"
+DRAWN = "() => document.querySelectorAll('.chart canvas').length > 0"
 TWO_FRAMES = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 
@@ -43,30 +57,87 @@ def measure(quick: bool) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         run = Path(folder) / "long"
         write_run(run, steps)
+        write_rollouts(run, ROLLOUTS // 10 if quick else ROLLOUTS)
+        write_journal(run, steps)
         read, decoded = reading(run)
         browser = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
-        first, later, answered = [], [], list[float]()
-        for _ in range(2 if quick else 5):
-            with serving(Path(folder)) as link:
-                page = browser.new_page(viewport={"width": 1280, "height": 900})
-                page.goto(link)
-                place = f"{page.url.partition('#')[0]}#/run/long"
-                first.append(opened(page, place))
-                page.goto(f"{page.url.partition('#')[0]}#/")
-                page.wait_for_selector(".run-row a")
-                later.append(opened(page, place))
-                answered += [zoomed(page, number) for number in range(zooms)]
-                page.close()
+        visits = [_visit(browser, run, zooms) for _ in range(2 if quick else 5)]
         browser.close()
+    found = {name: statistics.median(visit[name] for visit in visits) for name in visits[0] if name != "zooms"}  # fmt: skip
+    zoomed = sorted(each for visit in visits for each in visit["zooms"])
     return {
         "steps": steps,
-        "first_paint_s": round(statistics.median(first), 3),
-        "again_s": round(statistics.median(later), 3),
-        "interaction_p95_ms": round(1000 * sorted(answered)[int(0.95 * (len(answered) - 1))], 1),
-        "interaction_ms": round(1000 * statistics.median(answered), 1),
+        **{name: round(value, 3) for name, value in found.items()},
+        "interaction_p95_ms": round(zoomed[int(0.95 * (len(zoomed) - 1))], 1),
+        "interaction_ms": round(statistics.median(zoomed), 1),
         "read_steps_per_s": round(steps / read),
         "json_steps_per_s": round(steps / decoded),
     }
+
+
+def _visit(browser: Browser, run: Path, zooms: int) -> dict[str, Any]:
+    """What somebody sees of the run in a fresh server."""
+    with serving(run.parent) as link:
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.goto(link)
+        start = page.url.partition("#")[0]
+        place, began, cpu = f"{start}#/run/long", time.perf_counter(), _cpu_s()
+        found: dict[str, Any] = {
+            "first_paint_s": opened(page, place),
+            "first_cpu_s": _cpu_s() - cpu,
+        }
+        page.wait_for_function(
+            "() => !document.querySelector('.charts')?.parentElement.innerText.includes('A sample of')"
+        )
+        found["complete_s"] = time.perf_counter() - began
+        page.goto(f"{start}#/")
+        page.wait_for_selector(".run-row a")
+        found["again_s"] = opened(page, place)
+        page.wait_for_load_state("networkidle")
+        cpu = _cpu_s()
+        found["zooms"] = [zoomed(page, number) for number in range(zooms)]
+        found["interaction_cpu_ms"] = 1000 * (_cpu_s() - cpu) / zooms
+        found["rollouts_s"] = shown(page, f"{place}/trajectories", ".roll-row a")
+        found["group_s"] = shown(page, f"{place}/trajectories?group=train-7", ".token-text .t")
+        found["journal_first_s"] = asked(page, "api/runs/long/weights") / 1000
+        found["journal_again_ms"] = asked(page, "api/runs/long/weights")
+        page.close()
+    return found
+
+
+def _cpu_s() -> float:
+    """CPU time of this process, which serves, and of all below it: the browser and what drives it."""
+    own = psutil.Process()
+    total = time.process_time()
+    for child in own.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            times = child.cpu_times()
+            total += times.user + times.system
+    return total
+
+
+def write_rollouts(run: Path, count: int) -> None:
+    """Groups of eight stored rollouts of 256 tokens."""
+    writer = SegmentWriter(run / ROLLOUT_FOLDER, "dataflow", 8 << 30)
+    received = rollouts.group_of(0, 256, np.random.default_rng(0))
+    for number in range(count // rollouts.GROUP):
+        record = rollouts.record_of(number, received)
+        writer.append(line_of(record), encode(record))
+    writer.close()
+
+
+def write_journal(run: Path, entries: int) -> None:
+    """A journal of leases and versions."""
+    (run / JOURNAL_FOLDER).mkdir()
+    with (run / JOURNAL_FOLDER / ENTRIES).open("wb") as file:
+        for number in range(entries):
+            entry: Entry = Leased(task=f"train-{number}", raas="raas-0", capacity=8)
+            if number % 20 == 0:
+                version = AnnouncementMessage(
+                    "solver", number // 20, "http", ["http://x"], "d" * 16, 1 << 20
+                )
+                entry = Announced(message=version)
+            file.write(b"".join(encode_record(entry, number / 10)))
 
 
 def write_run(run: Path, steps: int) -> None:
@@ -120,12 +191,43 @@ def opened(page: Page, place: str) -> float:
     return time.perf_counter() - began
 
 
+def shown(page: Page, place: str, selector: str) -> float:
+    """Seconds until something of a page is there."""
+    began = time.perf_counter()
+    page.goto(place)
+    page.wait_for_selector(selector)
+    page.evaluate(TWO_FRAMES)
+    return time.perf_counter() - began
+
+
+def asked(page: Page, path: str) -> float:
+    """Milliseconds until the server has answered."""
+    asking = "async path => { const began = performance.now(); await (await fetch(path)).json(); return performance.now() - began; }"
+    return float(page.evaluate(asking, path))
+
+
+WATCH = """kind => {
+  const plots = [...document.querySelectorAll('.plot')].filter((plot) => {
+    const box = plot.getBoundingClientRect();
+    return plot.dataset.range && box.top < innerHeight && box.bottom > 0;
+  });
+  const before = plots.map((plot) => plot.dataset.range);
+  window.answered = new Promise((done) => window.addEventListener(kind, (event) => {
+    const look = () => {
+      if (plots.some((plot, index) => plot.dataset.range === before[index])) setTimeout(look, 1);
+      else requestAnimationFrame(() => done(performance.now() - event.timeStamp));
+    };
+    look();
+  }, { capture: true, once: true }));
+}"""
+"""From an event of this kind until the next frame after all charts in sight have another range."""
+
+
 def zoomed(page: Page, number: int) -> float:
-    """Seconds of one zoom, or of the way back."""
+    """Milliseconds of one zoom, or of the way back."""
     if number % 2:
-        began = time.perf_counter()
-        with page.expect_response("**/curves?*"):
-            page.get_by_role("button", name="show all steps").click()
+        page.evaluate(WATCH, "click")
+        page.get_by_role("button", name="show all steps").click()
     else:
         box = page.locator(".chart .u-over").first.bounding_box()
         if box is None:
@@ -133,8 +235,7 @@ def zoomed(page: Page, number: int) -> float:
         page.mouse.move(box["x"] + 20 + number, box["y"] + 50)
         page.mouse.down()
         page.mouse.move(box["x"] + 150, box["y"] + 50, steps=3)
-        began = time.perf_counter()
-        with page.expect_response("**/curves?*"):
-            page.mouse.up()
-    page.evaluate(TWO_FRAMES)
-    return time.perf_counter() - began
+        page.evaluate(TWO_FRAMES)
+        page.evaluate(WATCH, "mouseup")
+        page.mouse.up()
+    return float(page.evaluate("window.answered"))

@@ -28,9 +28,9 @@ def lively() -> Served:
     bench.next_batch(0)
     bench.lease(2)
     for version in range(2):  # the first step begins the windows of the balance
-        bench.state.balance.brought("r0", "solver", 6, True)
+        bench.state.balance.group_pushed("r0", "solver", 6, True)
         step = StepBalance(0.0, 0, 0, version, again=False, done=False)
-        bench.state.balance.stepped("solver", step, float(version), 1, {})
+        bench.state.balance.step_acknowledged("solver", step, float(version), 1, {})
     return served
 
 

@@ -41,7 +41,8 @@ NOT_JSON = {
     "is made, until the run is over",
 }
 ANY_ROUTE = {
-    401: "no token, or not this run's",
+    401: "no token, or one that is not of this run, has ended or was revoked",
+    403: "the token is of a role whose rights do not include the request, or of another process than the one that the message names ([security](security.md#rights))",
     404: "there is no such path",
     405: "the path has another method",
     413: "the body is over 512 MiB (on a RaaS 1 MiB)",

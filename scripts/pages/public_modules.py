@@ -25,6 +25,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "astraflow_core.config.or_none",
         "astraflow_core.config.environments",
         "astraflow_core.seeds",
+        "astraflow_core.shared_secret",
         "astraflow_wire.host.disk",
         "astraflow_wire.decoding",
         "astraflow_wire.host.private_folder",
@@ -70,6 +71,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "astraflow_wire.groups",
         "astraflow_wire.batches",
     ),
+    "Launchers": ("astraflow_launching.*", "astraflow_wire.http.listening"),
     "Commands": (
         "astraflow_runtime.cli",
         "astraflow_runtime.cli.helping",
@@ -80,6 +82,10 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "astraflow_runtime.rollouts.reader",
         "astraflow_runtime.rollouts.filters",
         "astraflow_runtime.rollouts.records",
+    ),
+    "Trackers": (
+        "astraflow_trackers.keys",
+        "astraflow_trackers.records",
     ),
     "Workflows in which agents sample through the gateway": (
         "astraflow_gateway.server",
@@ -118,6 +124,8 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "astraflow_testing.weight_faults",
         "astraflow_testing.damage",
         "astraflow_testing.runs",
+        "astraflow_testing.cluster_runs",
+        "astraflow_testing.debian",
         "astraflow_testing.table",
         "astraflow_tiny_model.folder",
         "astraflow_testing.tiny_decoder",

@@ -20,6 +20,9 @@ DATAFLOW: dict[str, View] = {
         "service": "`dataflow`",
         "state": ", ".join(f"`{state.value}`" for state in RunState),
     },
+    "/v1/access": {
+        "oldest": "`ROLE/NAME` → the first generation whose tokens are valid; of what is not there none was revoked",
+    },
     "/v1/waits": described(WaitStatus, "N."),
     "/v1/balance": {
         **described(PoolStatus, "pool."),

@@ -6,7 +6,6 @@ import fcntl
 import os
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
@@ -16,7 +15,7 @@ INSTALL_S = 170
 
 def chromium() -> str:
     """The path of the program; a failure says what to install."""
-    with (Path(tempfile.gettempdir()) / "astraflow-chromium.lock").open("w") as turn:
+    with (_own_folder() / "chromium.lock").open("w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
         found = _on_path()
         if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
@@ -30,6 +29,14 @@ def chromium() -> str:
         f"these tests need a Chromium on PATH; install it: {' '.join(INSTALL)} (as root, on Debian)"
     )
     return found
+
+
+def _own_folder() -> Path:
+    """A folder that nobody else can write to, the same for all tests of a user."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    folder = (Path(cache) if cache else Path.home() / ".cache") / "astraflow-tests"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
 
 
 def _on_path() -> str | None:

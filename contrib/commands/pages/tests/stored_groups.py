@@ -94,6 +94,7 @@ def trained(record: GroupRecord, step: int) -> UpdateRecord:
                 int(stored.loss_mask.sum()),
                 raw(advantages, "<f4"),
                 raw(stored.logprobs - 0.05 * stored.loss_mask, "<f4"),
+                raw_entropies=raw(0.25 * np.cumsum(stored.loss_mask) * stored.loss_mask, "<f4"),
             )
         )
     return UpdateRecord("solver", f"solver-{step:06d}", step, 4, 1.7e9 + step, rows)

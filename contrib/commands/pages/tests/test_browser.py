@@ -23,7 +23,8 @@ from astraflow_testing.runs import TABLE_RUN, User
 expect.set_options(timeout=20_000)
 pytestmark = [pytest.mark.backend, pytest.mark.timeout(300)]
 HOSTILE = "<img src=x onerror=document.title='broken'><script>document.title='broken'</script>"
-EVALUATED = f"""{TABLE_RUN}
+EXPLORED = TABLE_RUN.replace('use = "digits"\n', 'use = "digits"\ndata = [{ use = "greso" }]\n', 1)
+EVALUATED = f"""{EXPLORED}
 [eval]
 every = 10
 sets.held_out = {{ use = "digits", digits = 2, size = 8, split = "held_out" }}
@@ -217,12 +218,12 @@ def test_tokens_of_a_trajectory_are_shown(visitor: Visitor) -> None:
     page.get_by_label("side by side").check()
     assert page.locator(".episode").count() == 4
     colour = page.get_by_label("colour by")
-    for look in ("version", "mask", "advantage", "gap", "logprob"):
+    for look in ("version", "mask", "advantage", "gap", "entropy", "logprob"):
         colour.select_option(look)
         expect(page.locator(".token-text .t[class*=' ']").first).to_be_visible()
     page.locator(".token-text .t").last.click()
     expect(page.locator(".told")).to_contain_text(
-        "log-prob -6, trainer -6.05, advantage 0.5, version 4"
+        "log-prob -6, trainer -6.05, entropy 10, advantage 0.5, version 4"
     )
     picture(page, "group")
     page.get_by_label("as a table").check()
@@ -267,6 +268,16 @@ def test_a_data_policy_a_raas_and_the_run_obey(visitor: Visitor, lived: tuple[Us
     page.get_by_role("button", name="swap…", exact=True).click()
     page.get_by_role("button", name="Swap", exact=True).click()
     expect(page.get_by_role("alert")).to_be_visible()
+    page.get_by_label("data policy").fill("greso")
+    page.get_by_label("table", exact=True).fill('{ use = "greso", floor_hard = 0.5 }')
+    page.get_by_role("button", name="swap…", exact=True).click()
+    page.get_by_role("button", name="Swap", exact=True).click()
+    expect(page.get_by_role("status").filter(has_text="swap: done")).to_be_visible()
+    swaps = visitor.pages.ask(f"/ui/api/runs/{run.name}/status").json["swaps"]
+    assert [(s["table"]["use"], s["table"]["floor_hard"]) for s in swaps] == [("greso", 0.5)]
+    before = (run / "metrics.jsonl").read_text().count('"step"')
+    user.wait_for(lambda: (run / "metrics.jsonl").read_text().count('"step"') > before, 60)
+    picture(page, "swapped")
     page.get_by_role("button", name="stop the run…").click()
     page.get_by_role("button", name="Stop the run", exact=True).click()
     user.wait_for(lambda: (run / "summary.json").exists(), 60)

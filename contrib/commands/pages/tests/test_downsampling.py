@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from served_runs import step_line, write_run
 
-from astraflow_contrib_pages.downsampling import min_max
-from astraflow_contrib_pages.metric_columns import MetricColumns
+from astraflow_contrib_pages.metrics.downsampling import min_max
+from astraflow_contrib_pages.metrics.metric_columns import MetricColumns
 from astraflow_runtime.launch.results.metrics import read_metrics
 
 FINITE = st.floats(-1e9, 1e9, allow_nan=False)

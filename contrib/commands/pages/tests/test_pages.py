@@ -23,10 +23,10 @@ from served_runs import Pages, behind, serving, step_line, write_run
 from stored_groups import store, tokenizer
 
 from astraflow_contrib_pages.routes import static_files
-from astraflow_contrib_pages.running_run import AUDIT
 from astraflow_contrib_pages.runs_folder import RunsFolder
 from astraflow_contrib_pages.serving import pages_app, pages_server
 from astraflow_core.errors import UserError
+from astraflow_runtime.cli.running.audit import FILE
 from astraflow_runtime.file_lock import lock
 from astraflow_wire.http.browser_sessions import LOGIN, BrowserSessions
 
@@ -105,6 +105,15 @@ def test_curves_are_thin_and_can_be_zoomed(tmp_path: Path, serve: Serve) -> None
         assert pages.ask(f"/ui/api/runs/long/curves?{wrong}").status == 400, wrong
 
 
+def test_a_head_is_answered_without_a_body(tmp_path: Path, serve: Serve) -> None:
+    pages = serve(some(tmp_path))
+    for path in ("/ui/", "/ui/static/main.js"):
+        answer = pages.ask(path, "HEAD")
+        assert (answer.status, answer.body) == (200, b"")
+        assert answer.headers["content-length"] == str(len(pages.ask(path).body))
+        assert pages.ask(path, "HEAD", scope=None).status == 401
+
+
 def test_up_to_eight_runs_are_compared(tmp_path: Path, serve: Serve) -> None:
     pages = serve(some(tmp_path))
     found = pages.ask("/ui/api/compare?run=one&run=two").json
@@ -142,11 +151,38 @@ def test_what_a_run_has_not_is_said(tmp_path: Path, serve: Serve) -> None:
     config = {row["key"]: row for row in pages.ask("/ui/api/runs/one/config").json["values"]}
     assert config["run.steps"]["origin"] == "set for this run" and config["run.steps"]["meaning"]
     assert config["run.seed"]["origin"] == "default"
+    (tmp_path / "one" / "origins.json").write_text(
+        '{"run.steps": "--set", "prompts": "default of prompt_source digits"}'
+    )
+    config = {row["key"]: row for row in pages.ask("/ui/api/runs/one/config").json["values"]}
+    assert config["run.steps"]["origin"] == "--set"
+    assert config["prompts.use"]["origin"] == "default of prompt_source digits"
     assert pages.ask("/ui/api/runs/one/plugins").json == {"plugins": []}
     for view in ("weights", "data", "life/group?id=train-1"):
         answer = pages.ask(f"/ui/api/runs/one/{view}")
         assert answer.status == 404 and "journal" in answer.json["error"]
     assert pages.ask("/ui/api/runs/one/pool").json["status"] == {"live": False}
+
+
+def test_no_answer_has_a_secret_of_the_configuration(tmp_path: Path, serve: Serve) -> None:
+    pages = serve(some(tmp_path))
+    for name in ("one", "two"):
+        with (tmp_path / name / "config.toml").open("a") as file:
+            file.write(f'[reward]\nurl = "http://u:S3CR{name}@h/?api_key=S3CR"\n')
+            file.write(f'[reward.headers]\nx-team = "S3CR{name}"\n')
+    (tmp_path / "one" / "summary.json").write_text(
+        '{"state": "failed", "error": "no http://u:S3CR@h", "trackers": {"a": {"place": "http://u:S3CR@h"}}}'
+    )
+    action = {"action": "swap", "given": {"table": '{ use = "x", api_key = "S3CR" }'}}
+    (tmp_path / "one" / FILE).write_text(json.dumps(action) + "\n")
+    for path in ("runs", "runs/one", "runs/one/config", "runs/one/pool", "compare?run=one&run=two"):
+        answer = pages.ask(f"/ui/api/{path}")
+        assert answer.status == 200 and b"S3CR" not in answer.body, path
+    config = {
+        row["key"]: row["value"] for row in pages.ask("/ui/api/runs/one/config").json["values"]
+    }
+    assert config["reward.url"] == "http://***@h/?api_key=***"
+    assert config["reward.headers.x-team"] == "***" and config["prompts.use"] == "digits"
 
 
 def test_what_was_rolled_out(tmp_path: Path, serve: Serve) -> None:
@@ -300,7 +336,7 @@ def test_actions_need_a_full_login_and_our_page(tmp_path: Path, serve: Serve) ->
         without = {key: value for key, value in ours.items() if key != header}
         answer = pages.ask("/ui/api/runs/one/actions/stop", "POST", b"{}", **without)
         assert answer.status == 403, header
-    assert not (folder / AUDIT).exists()
+    assert not (folder / FILE).exists()
     assert pages.ask("/ui/api/runs/one/actions/stop").status == 405
     for action, body in (
         ("drain", b"{}"), ("drain", b'{"raas": 1}'), ("swap", b"x"), ("drain", b"[]"),
@@ -310,13 +346,13 @@ def test_actions_need_a_full_login_and_our_page(tmp_path: Path, serve: Serve) ->
         assert act(action, body) == 400, (action, body)
     assert act("reboot") == 404 and act(body=b"x" * 100_000) == 413
     assert act() == 409, "the run has ended"
-    assert not (folder / AUDIT).exists()
+    assert not (folder / FILE).exists()
     folder = folder.parent / "gone"
     with (folder / "launcher.lock").open("w") as launcher:
         assert lock(launcher.fileno())
         path = "/ui/api/runs/gone/actions/stop"
         assert pages.ask(path, "POST", b"{}", **ours).status == 503, "no dataflow answers"
-    asked, failed = [json.loads(line) for line in (folder / AUDIT).read_text().splitlines()]
+    asked, failed = [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
     assert asked["action"] == "stop" and asked["outcome"] == "asked" and asked["id"] == failed["id"]
     assert failed["outcome"].startswith("failed: ") and asked["who"] and asked["login"]
     assert pages.ask("/ui/api/runs/gone/pool").json["audit"][0] == failed

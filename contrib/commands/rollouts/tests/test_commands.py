@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from astraflow_contrib_rollouts import progress
 from astraflow_contrib_rollouts.recompute import reward_override
 from astraflow_contrib_rollouts.rescoring import correlation
 from astraflow_core.config.sources import parse_value
@@ -188,6 +189,30 @@ def test_a_reward_that_cannot_be_built_is_explained(
     said = capsys.readouterr().err
     assert "reward 'argument_free_rewards:always' cannot be built: TypeError" in said
     assert "a function of one argument named 'view'" in said
+
+
+def test_a_mistake_in_the_reward_names_the_option(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "config.toml").write_text(TABLE_RUN)
+    table = '{use = "exact", partail = 1}'
+    assert main(["rewards", "recompute", str(run), "--reward", table]) == 2
+    said = capsys.readouterr().err
+    assert "--reward: 1 problem" in said and "reward.partail: unknown key" in said
+    assert "config.toml" not in said
+
+
+def test_a_reward_that_takes_long_is_told_about(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run / "config.toml").write_text(TABLE_RUN)
+    (run / "slow_rewards.py").write_text(
+        "import asyncio\nasync def slow(view):\n    await asyncio.sleep(0.2)\n    return 1.0\n"
+    )
+    monkeypatch.syspath_prepend(run)
+    monkeypatch.setattr(progress, "EVERY_S", 0.02)
+    assert main(["rewards", "recompute", str(run), "--reward", "slow_rewards:slow"]) == 0
+    assert "0 of 2 rollouts scored; 2 under way, train-3/0 for 0 s" in capsys.readouterr().err
 
 
 def test_correlation_of_what_does_not_vary_is_none() -> None:

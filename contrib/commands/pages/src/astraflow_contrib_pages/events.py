@@ -16,7 +16,7 @@ LONGEST_S = 3600.0
 
 async def changes(look: Callable[[], dict[str, Any]], ends: float) -> AsyncIterator[bytes]:
     """What ``look`` gives (called in a thread each second), whenever it is not as before; until it says that the run is no
-    longer ``running``, the login ends (seconds since 1970), or an hour is over. A comment every 15 s shows that the line is
+    longer ``running`` and that its ``share`` of what is read is 1, the login ends (seconds since 1970), or an hour is over. A comment every 15 s shows that the line is
     open."""
     before, said_at = "", time.monotonic()
     until = time.monotonic() + min(LONGEST_S, max(0.0, ends - time.time()))
@@ -29,7 +29,7 @@ async def changes(look: Callable[[], dict[str, Any]], ends: float) -> AsyncItera
         elif time.monotonic() - said_at > KEEP_ALIVE_S:
             said_at = time.monotonic()
             yield b": nothing new\n\n"
-        if found.get("state") != "running":
+        if found.get("state") != "running" and found.get("share", 1) == 1:
             yield b"event: end\ndata: {}\n\n"
             return
         await asyncio.sleep(EVERY_S)

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse,
 from starlette.datastructures import MutableHeaders
 
 from astraflow_core.errors import Refused
-from astraflow_wire.http.auth import authorized, is_loopback
+from astraflow_wire.http.auth import is_loopback
 from astraflow_wire.http.browser_sessions import LOGIN, PREFIX, BrowserSession, BrowserSessions
 from astraflow_wire.http.server import Receive, Scope, Send
 
@@ -62,7 +62,7 @@ class PagesGuard:
         if not (is_loopback(host) or host in self.hosts):
             return _refused(403, f"this server is not called {host[:200]!r}")
         path = request.url.path
-        if path == "/" and request.method == "GET":
+        if path == "/" and request.method in ("GET", "HEAD"):
             return RedirectResponse(PREFIX, 307, headers=HEADERS)
         query, cookies = request.scope["query_string"], request.headers.get("cookie")
         encoded = None if cookies is None else cookies.encode("latin-1")
@@ -87,10 +87,13 @@ def own_origin(request: Request) -> None:
 
 
 def logged_in(request: Request, sessions: BrowserSessions, token: str) -> BrowserSession:
-    """The login of a request; one with the token of the run may do everything. ``Refused`` (401) without one."""
+    """The login of a request; a token of the run or of an operator may do everything, one of a viewer may look.
+    ``Refused`` (401) without one."""
     session = sessions.session(request.headers.get("cookie"))
-    if session is None and token and authorized(request.headers.get("authorization"), token):
-        session = BrowserSession("full", float("inf"), "token")
+    grant = request.scope.get("grant")
+    if session is None and token and grant is not None:
+        looks = grant.role == "viewer"
+        session = BrowserSession("read" if looks else "full", float("inf"), "token")
     if session is None:
         raise Refused(401, EXPIRED)
     return session

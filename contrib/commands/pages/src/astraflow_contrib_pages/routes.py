@@ -13,9 +13,10 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
-from astraflow_contrib_pages import guard, journal_views
+from astraflow_contrib_pages import guard
 from astraflow_contrib_pages.configuration import described
 from astraflow_contrib_pages.events import changes
+from astraflow_contrib_pages.journal.journal_views import JournalViews
 from astraflow_contrib_pages.running_run import RunningRun
 from astraflow_contrib_pages.runs_folder import RunFolder, RunsFolder
 from astraflow_contrib_pages.trajectories import StoredRollouts
@@ -23,6 +24,7 @@ from astraflow_core.errors import Refused
 from astraflow_core.installed.provenance import read_plugins
 from astraflow_runtime.launch.results.config_differences import differing, flatten
 from astraflow_wire.http.browser_sessions import LOGIN, PREFIX, BrowserSession, BrowserSessions
+from astraflow_wire.redaction import without_secrets
 
 FIGURES = (
     "reward", "reward_std", "trained_reward", "pass_rate", "loss", "kl", "approx_kl", "entropy", "entropy_estimate",
@@ -62,12 +64,14 @@ class PageRoutes:
         self._folder, self._sessions = folder, sessions
         self._running: dict[str, RunningRun] = {}
         self._rollouts: dict[str, StoredRollouts] = {}
+        self._journals: dict[str, JournalViews] = {}
         self._static = static_files()
         self.router = APIRouter()
         get = partial(self.router.add_api_route, methods=["GET"])
         get(LOGIN, self._login)
-        get(PREFIX, self._index)
-        get(PREFIX + "static/{path:path}", self._file)
+        looked_at = partial(self.router.add_api_route, methods=["GET", "HEAD"])
+        looked_at(PREFIX, self._index)
+        looked_at(PREFIX + "static/{path:path}", self._file)
         for path, view in {
             "session": self._session,
             "runs": self._runs,
@@ -154,7 +158,7 @@ class PageRoutes:
         if not 0 < len(names) <= MOST_COMPARED:
             raise Refused(400, f"name 1 to {MOST_COMPARED} runs; {len(names)} are named")
         runs = [self._folder.run(name) for name in names]
-        flat = {run.name: flatten(run.config) for run in runs}
+        flat = {run.name: flatten(run.shown_config) for run in runs}
         keys = differing(flat)
         return {
             "runs": [{**run.row(), **self._drawn(run, request)} for run in runs],
@@ -163,12 +167,13 @@ class PageRoutes:
 
     def _run(self, request: Request, session: BrowserSession) -> Any:
         run = self._found(request)
+        run.columns.look()
         return {
             **run.row(),
             "seed": run.config.get("run", {}).get("seed"),
             "max_staleness": run.config.get("run", {}).get("max_staleness"),
-            "summary": run.summary,
-            "figures": (run.columns.update(), run.columns.names())[1],
+            "summary": without_secrets(run.summary),
+            "figures": run.columns.names(),
             "damaged": run.columns.damaged,
         }
 
@@ -178,9 +183,10 @@ class PageRoutes:
         buckets = min(_whole(asked.get("buckets"), _BUCKETS, 1), _MOST_BUCKETS)
         first = _number(asked.get("first"), -math.inf)
         last = _number(asked.get("last"), math.inf)
-        read = run.columns.update()
+        read = run.columns.look()
         return {
             "read": read,
+            "share": run.columns.share,
             "steps": run.columns.steps,
             "policies": run.columns.curves(names, buckets, first, last),
             "waiting": run.columns.waiting(buckets, first, last),
@@ -199,7 +205,12 @@ class PageRoutes:
         waits = status.get("waits", [])
         if status["live"]:
             waits = asked.ask("waits")
-        return {"status": status, "waits": waits, "audit": asked.audit(), "scope": session.scope}
+        return {
+            "status": status,
+            "waits": waits,
+            "audit": without_secrets(asked.audit()),
+            "scope": session.scope,
+        }
 
     def _weights(self, request: Request, session: BrowserSession) -> Any:
         run = self._found(request)
@@ -208,12 +219,12 @@ class PageRoutes:
             {"name": raas["name"], "state": raas["state"], "serving": raas["serving"]}
             for raas in status.get("raas", [])
         ]
-        return {"versions": journal_views.versions(run.path), "serving": serving}
+        return {**self._journal(run).versions(), "serving": serving}
 
     def _data(self, request: Request, session: BrowserSession) -> Any:
         run = self._found(request)
         status = self._asked(request, run).status()
-        return {**journal_views.funnel(run.path), "status": status}
+        return {**self._journal(run).funnel(), "status": status}
 
     def _plugins(self, request: Request, session: BrowserSession) -> Any:
         return {"plugins": read_plugins(self._found(request).path)}
@@ -223,7 +234,10 @@ class PageRoutes:
 
     def _life(self, request: Request, session: BrowserSession) -> Any:
         run, name = self._found(request), request.query_params.get("id", "")
-        return journal_views.life(run.path, run.config, request.path_params["subject"], name)
+        return self._journal(run).life(run.config, request.path_params["subject"], name)
+
+    def _journal(self, run: RunFolder) -> JournalViews:
+        return self._journals.setdefault(run.name, JournalViews(run.path))
 
     def _stored(self, run: RunFolder) -> StoredRollouts:
         return self._rollouts.setdefault(run.name, StoredRollouts(run))
@@ -244,7 +258,8 @@ class PageRoutes:
 
         def look() -> dict[str, Any]:
             state = run.state
-            found = {"state": state, "read": run.columns.update(), "steps": run.columns.steps}
+            found = {"state": state, "read": run.columns.look(), "steps": run.columns.steps}
+            found["share"] = run.columns.share
             if state == "running":
                 found["status"] = asked.status()
             return found

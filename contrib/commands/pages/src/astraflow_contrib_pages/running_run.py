@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 import tomllib
 import uuid
 from collections.abc import Mapping
 from contextlib import closing
-from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from astraflow_contrib_pages.runs_folder import RunFolder
 from astraflow_core.errors import DeadlineExceeded, Refused, WireError
+from astraflow_runtime.cli.running.audit import read_actions, write_action
 from astraflow_runtime.cli.running.pool import user
 from astraflow_wire.http.auth import is_token
 from astraflow_wire.http.client import SyncClient
@@ -26,13 +27,12 @@ from astraflow_wire.messages import (
     StopRun,
     SwapPolicy,
 )
+from astraflow_wire.redaction import hidden_texts, redacted, without_secrets
 
 ASK_S = 3.0
 ACT_S = 30.0
 FRESH_S = 1.0
 """How long an answer is given again, however many look at it."""
-AUDIT = "ui-actions.jsonl"
-_MOST_SHOWN = 200
 
 
 class RunningRun:
@@ -63,11 +63,13 @@ class RunningRun:
         """The status of now, or the last one that an ended run has left; empty if it left none. ``live`` says which."""
         if self.run.alive:
             try:
-                return {**self.ask("status"), "live": True}
+                return {**without_secrets(self.ask("status")), "live": True}
             except Refused as error:
                 return {"live": False, "trouble": str(error)}
         left = self.run.read("status.json")
-        return {**left, "live": False} if isinstance(left, dict) else {"live": False}
+        return (
+            {**without_secrets(left), "live": False} if isinstance(left, dict) else {"live": False}
+        )
 
     def _client(self) -> SyncClient:
         place = self.run.read("dataflow.json")
@@ -91,15 +93,16 @@ class RunningRun:
     # -- actions ----------------------------------------------------------------------------------
 
     def act(self, action: str, given: Mapping[str, Any], who: str) -> dict[str, Any]:
-        """Do what somebody asks for, with a line in :data:`AUDIT` before and after; ``Refused`` as the dataflow says."""
+        """Do what somebody asks for, with a line in ``actions.jsonl`` before and after; ``Refused`` as the dataflow says."""
         path, message, expected = _message(action, given)
         entry = {
             "id": uuid.uuid4().hex,
             "who": user(),
             "login": who,
             "action": action,
-            "given": dict(given),
+            "given": without_secrets(given),
         }
+        known = hidden_texts(msgspec.to_builtins(message))
         if not self._token and not self.run.alive:  # with it, this is the run's own dataflow
             raise Refused(409, f"{self.run.name} has ended: it takes no {action}")
         self._audit({**entry, "outcome": "asked"})
@@ -107,7 +110,7 @@ class RunningRun:
             with closing(self._client()) as client:
                 client.post(path, message, expected, deadline_s=ACT_S)
         except (Refused, DeadlineExceeded, WireError) as error:
-            self._audit({**entry, "outcome": f"failed: {error}"})
+            self._audit({**entry, "outcome": f"failed: {redacted(str(error), known)}"})
             if isinstance(error, Refused):
                 raise
             raise Refused(503, f"{action} of {self.run.name}: {error}") from error
@@ -116,23 +119,11 @@ class RunningRun:
         return {"done": action}
 
     def _audit(self, entry: Mapping[str, Any]) -> None:
-        line = json.dumps({"time": time.time(), **entry}) + "\n"
-        with (self.run.path / AUDIT).open("a", encoding="utf-8") as file:
-            file.write(line)
+        write_action(self.run.path, entry)
 
     def audit(self) -> list[dict[str, Any]]:
         """The newest actions, the last one first."""
-        return audit_lines(self.run.path / AUDIT)
-
-
-def audit_lines(file: Path) -> list[dict[str, Any]]:
-    """The newest lines of an audit file, the last one first; what a killed process left unfinished is passed over."""
-    try:
-        text = file.read_text("utf-8")
-    except FileNotFoundError:
-        return []
-    whole = text[: text.rfind("\n") + 1].splitlines()
-    return [json.loads(line) for line in whole[-_MOST_SHOWN:]][::-1]
+        return read_actions(self.run.path)
 
 
 def _message(action: str, given: Mapping[str, Any]) -> tuple[str, Message, type[Any]]:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from astraflow_contrib_pages.metric_columns import MetricColumns
+from astraflow_contrib_pages.metrics.metric_columns import MetricColumns
 from astraflow_core.errors import Refused
 from astraflow_runtime.launch.results.config_differences import differing, flatten
+from astraflow_wire.redaction import redacted, without_secrets
 
 _MARKS = ("config.toml", "dataflow.json", "summary.json")
 _MOST_RUNS = 2000
@@ -35,6 +36,7 @@ class RunFolder:
     path: Path
     columns: MetricColumns
     _files: dict[str, _Cached] = field(default_factory=dict)
+    _shown: tuple[Any, dict[str, Any]] = (None, {})
 
     @property
     def name(self) -> str:
@@ -65,6 +67,14 @@ class RunFolder:
     def config(self) -> dict[str, Any]:
         """``config.toml``, as it was resolved."""
         return _table(self.read("config.toml"))
+
+    @property
+    def shown_config(self) -> dict[str, Any]:
+        """The same without its secrets."""
+        config, shown = self.config, self._shown
+        if shown[0] is not config:
+            self._shown = shown = (config, without_secrets(config))
+        return shown[1]
 
     @property
     def state(self) -> str:
@@ -115,7 +125,7 @@ class RunFolder:
         summary, run = self.summary, _table(self.config.get("run"))
         state = self.state
         if not summary:
-            self.columns.update()
+            self.columns.look()
         steps = summary.get("steps", self.columns.steps)
         newest = {} if summary else self.columns.last()
         reward = summary.get("reward_last", _first(newest, "reward"))
@@ -128,7 +138,7 @@ class RunFolder:
             "tokens": summary.get("tokens_generated", _first(newest, "tokens_generated")),
             "wall_s": summary.get("wall_s"),
             "policies": list(_table(self.config.get("policies"))),
-            "error": str(error).splitlines()[0] if error else "",
+            "error": redacted(str(error).splitlines()[0]) if error else "",
         }  # fmt: skip
 
 
@@ -175,7 +185,7 @@ class RunsFolder:
     def table(self) -> dict[str, Any]:
         """All runs, each with the keys of its configuration that not all of them have alike."""
         runs = list(self)
-        flat = {run.name: flatten(run.config) for run in runs if run.config}
+        flat = {run.name: flatten(run.shown_config) for run in runs if run.config}
         keys = differing(flat)
         rows = []
         for run in runs:

@@ -12,9 +12,8 @@ from fastapi import FastAPI
 from astraflow_contrib_pages.guard import PagesGuard
 from astraflow_contrib_pages.routes import PageRoutes
 from astraflow_contrib_pages.runs_folder import RunsFolder
-from astraflow_core.errors import UserError
-from astraflow_wire.http.auth import is_loopback
 from astraflow_wire.http.browser_sessions import LOGIN, BrowserSessions, Scope
+from astraflow_wire.http.listening import tls_context
 from astraflow_wire.http.server import Server, create_app
 
 _BODY_BYTES = 1 << 16
@@ -37,24 +36,11 @@ def pages_server(
 
 
 def _tls(bind: str, certificate: Path | None, private_key: Path | None) -> ssl.SSLContext | None:
-    if (certificate is None) != (private_key is None):
-        raise UserError("give both --certificate and --private-key, or neither")
-    if certificate is None:
-        if not is_loopback(bind):
-            raise UserError(
-                f"--bind {bind} is reached by other hosts, and logins and conversations would travel in clear text: give "
-                "--certificate and --private-key, or leave --bind out and forward the port (ssh -L)"
-            )
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(certificate, private_key, password="")
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"certificate {certificate} and private key {private_key} cannot be used: {error}; expected PEM files that "
-            "belong together, the key without a password"
-        ) from error
-    return context
+    exposed = (
+        f"--bind {bind} is reached by other hosts, and logins and conversations would travel in clear text: give "
+        "--certificate and --private-key, or leave --bind out and forward the port (ssh -L)"
+    )
+    return tls_context(bind, certificate, private_key, exposed=exposed)
 
 
 def names_of(bind: str) -> set[str]:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
+from astraflow_contrib_pages.plugin_views import PluginViews
 from astraflow_contrib_pages.runs_folder import RunFolder
 from astraflow_core.errors import AstraFlowError, Refused
 from astraflow_runtime.rollouts.reader import (
@@ -38,6 +39,7 @@ class StoredRollouts:
         self._run = run
         self._lock = threading.Lock()
         self._reader: RolloutReader | None = None
+        self._views = PluginViews(run.path)
         self._tokenizers: dict[str, tokenizers.Tokenizer | None] = {}
 
     def _opened(self) -> RolloutReader:
@@ -82,6 +84,7 @@ class StoredRollouts:
                 "verdicts": msgspec.to_builtins(record.verdicts),
                 "trajectories": [_trajectory(each) for each in group.trajectories],
                 "tokens": self._tokens(group, index),
+                "views": self._viewed(group, index),
                 "index": index,
             }
 
@@ -99,6 +102,27 @@ class StoredRollouts:
             _sequence(sequence, updates, self._texts(sequence))
             for sequence, updates in zip(loaded.stored.sequences, loaded.trained, strict=True)
         ]
+
+    def _viewed(self, group: LoadedGroup, index: int) -> list[dict[str, Any]]:
+        """What plugins of the run show of a trajectory, which they get as docs/pages.md says."""
+        if not 0 <= index < len(group.trajectories):
+            return []
+        record, stored = group.record, group.trajectories[index].stored
+        return self._views.of(
+            {
+                "group": record.group,
+                "index": index,
+                "prompt_id": record.prompt_id,
+                "prompt_data": record.prompt_data,
+                "rewards": dict(stored.rewards),
+                "metrics": dict(stored.metrics),
+                "turns": [
+                    {"role": turn.role, "policy": turn.policy, "text": turn.text}
+                    for turn in stored.turns or ()
+                ],
+                "workflow": self._run.config.get("workflow", {}),
+            }
+        )
 
     def _texts(self, sequence: StoredSequence) -> list[str] | None:
         """The text of each token; ``None`` if the model of its policy is not on this host."""
@@ -167,6 +191,7 @@ def _sequence(
         "logprobs": _rounded(stored.logprobs),
         "trainer": _rounded(trainer),
         "reference": _rounded(reference),
+        "entropies": None if first is None else _rounded(first.entropies),
         "advantages": None if first is None else _rounded(first.advantages),
         "updates": [
             {"policy": u.policy, "batch": u.batch, "step": u.step, "version": u.version}

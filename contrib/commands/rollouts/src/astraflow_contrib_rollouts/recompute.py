@@ -128,8 +128,8 @@ def _print(result: Rescored, document: dict[str, Any]) -> None:
     for policy, figures in summary["policies"].items():
         print_line(
             f"{policy}: {figures['rollouts']} rollouts, mean reward {figures['old_mean']:.4g} -> "
-            f"{figures['new_mean']:.4g}, equal in {figures['equal']:.0%}, correlation {_told(figures['correlation'])}, "
-            f"of ranks {_told(figures['rank_correlation'])}"
+            f"{figures['new_mean']:.4g}, equal in {figures['equal']:.0%}, correlation {_advantage_text(figures['correlation'])}, "
+            f"of ranks {_advantage_text(figures['rank_correlation'])}"
         )
     moved = result.most_moved(SHOWN)
     if moved:
@@ -147,5 +147,5 @@ def _print(result: Rescored, document: dict[str, Any]) -> None:
         print_line(f"{len(result.errors)} rollouts could not be scored")
 
 
-def _told(value: float | None) -> str:
+def _advantage_text(value: float | None) -> str:
     return "none (all rewards are equal)" if value is None else f"{value:.3f}"

@@ -13,12 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import tomli_w
 
-from astraflow_core.config.load import LoadedConfig, load_config
-from astraflow_core.errors import AstraFlowError, UserError, WorkflowError
+from astraflow_contrib_rollouts.progress import ScoringProgress
+from astraflow_core.config.load import LoadedConfig
+from astraflow_core.errors import AstraFlowError, ConfigError, UserError, WorkflowError
 from astraflow_core.installed.provenance import read_plugins
 from astraflow_core.types import Completion, Prompt, RewardReport, TrajectoryView
 from astraflow_engine_host.failures import describe
 from astraflow_runtime.cli.run_directory import read_config
+from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.launch.planning.plugins_file import write_plugins
 from astraflow_runtime.launch.planning.prepare import described_plugins
 from astraflow_runtime.raas.episodes.workflows import build_scorer
@@ -131,7 +133,10 @@ def rescore(run: Path, override: str, where: Filter) -> Rescored:
         own = folder.path / "config.toml"
         own.write_text(tomli_w.dumps(raw), encoding="utf-8")
         write_plugins(folder.path, read_plugins(run))
-        loaded = load_config(own, [override], workflow_given=(run / FILE).exists())
+        try:
+            loaded = load_config(own, [override], workflow_given=(run / FILE).exists())
+        except ConfigError as error:
+            raise ConfigError(error.problems, "--reward") from error
         return asyncio.run(_rescore(reader, loaded, where, folder.path))
 
 
@@ -150,13 +155,14 @@ async def _rescore(
         )
     if isinstance(scorer, RewardPool):
         await scorer.start()
+    entries = [entry for entry in reader.entries(where) if entry.index >= 0]
+    progress = ScoringProgress(len(entries))
+    telling = asyncio.create_task(progress.tell())
     try:
         found: list[RescoredRollout] = []
         without_text = 0
         waiting: list[LoadedTrajectory] = []
-        for entry in reader.entries(where):
-            if entry.index < 0:
-                continue
+        for entry in entries:
             try:
                 trajectory = reader.load(entry)
             except UserError as error:  # the record is damaged; others may not be
@@ -168,10 +174,11 @@ async def _rescore(
                 continue
             waiting.append(trajectory)
             if len(waiting) == AT_ONCE:
-                found += await _scored(scorer, reader, waiting)
+                found += await _scored(scorer, reader, waiting, progress)
                 waiting = []
-        found += await _scored(scorer, reader, waiting)
+        found += await _scored(scorer, reader, waiting, progress)
     finally:
+        telling.cancel()
         if isinstance(scorer, RewardPool):
             await scorer.close()
     if not found and not without_text:
@@ -197,9 +204,16 @@ def _built(loaded: LoadedConfig, folder: Path) -> Scorer:
 
 
 async def _scored(
-    scorer: Scorer, reader: RolloutReader, trajectories: list[LoadedTrajectory]
+    scorer: Scorer,
+    reader: RolloutReader,
+    trajectories: list[LoadedTrajectory],
+    progress: ScoringProgress,
 ) -> list[RescoredRollout]:
-    return list(await asyncio.gather(*(_score(scorer, reader, each) for each in trajectories)))
+    async def one(trajectory: LoadedTrajectory) -> RescoredRollout:
+        with progress.scoring(f"{trajectory.entry.group}/{trajectory.entry.index}"):
+            return await _score(scorer, reader, trajectory)
+
+    return list(await asyncio.gather(*map(one, trajectories)))
 
 
 async def _score(

@@ -46,19 +46,20 @@ export const query = (values) => {
   return given.toString();
 };
 
-// The answer to `path`, asked again when it changes or `again` does; what was there stays until the next is.
+// The answer to `path`, asked again when it changes or `again` does; what was there stays until the next is, and `of` is the path
+// that was asked for it.
 export function useAnswer(path, again = 0) {
-  const [state, set] = useState({ value: null, error: null, path: null });
+  const [state, set] = useState({ value: null, of: null, error: null, path: null });
   useEffect(() => {
     let wanted = true;
     if (path === null) return undefined;
     get(path).then(
-      (value) => wanted && set({ value, error: null, path }),
-      (error) => wanted && set((before) => ({ value: before.path === path ? before.value : null, error, path })),
+      (value) => wanted && set({ value, of: path, error: null, path }),
+      (error) => wanted && set((before) => ({ value: before.path === path ? before.value : null, of: before.of, error, path })),
     );
     return () => { wanted = false; };
   }, [path, again]);
-  return state.path === path || path === null ? state : { value: state.value, error: null, path };
+  return state.path === path || path === null ? state : { value: state.value, of: state.of, error: null, path };
 }
 
 // What changes in a running run; `trouble` while the stream is interrupted.

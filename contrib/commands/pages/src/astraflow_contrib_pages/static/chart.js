@@ -21,13 +21,12 @@ function roomy(_, low, high) {
   return [low - room, high + room];
 }
 
-function options(lines, width, theme, range, onZoom) {
+function options(lines, width, onZoom) {
   const axis = { stroke: style("--quiet"), grid: { stroke: style("--line"), width: 1 }, ticks: { stroke: style("--line"), width: 1 }, font: `${Math.round(0.74 * rem())}px system-ui, sans-serif` };
-  const scale = { x: range ? { time: false, min: range[0], max: range[1] } : { time: false }, y: { range: roomy } };
   return {
     width,
     height: Math.round(HEIGHT_REM * rem()),
-    scales: scale,
+    scales: { x: { time: false }, y: { range: roomy } },
     legend: { show: false },
     cursor: { drag: { x: true, y: false }, sync: { key: "steps" } },
     axes: [{ ...axis, size: Math.round(1.8 * rem()) }, { ...axis, size: Math.round(3.7 * rem()), values: (_, splits) => splits.map((v) => number(v)) }],
@@ -52,25 +51,45 @@ function options(lines, width, theme, range, onZoom) {
 export function Chart({ title, unit, lines, theme, zoom, onZoom }) {
   const place = useRef(null);
   const plot = useRef(null);
+  const shown = useRef(null);
   const zoomed = useRef(onZoom);
   const [width, setWidth] = useState(0);
+  const [near, setNear] = useState(false);
   const drawn = lines.filter((line) => line.x.length);
   zoomed.current = onZoom;
+  const everNear = useRef(false);
+  everNear.current ||= near;
   const shape = drawn.map((line) => `${line.label}/${line.colour}/${line.x.length < 40}`).join("|");
   const range = zoom ? zoom.join() : "";
 
   useEffect(() => {
     const observer = new ResizeObserver((entries) => setWidth(Math.floor(entries[0].contentRect.width)));
     observer.observe(place.current);
-    return () => observer.disconnect();
+    // A chart out of sight is drawn when somebody scrolls to it.
+    const sight = new IntersectionObserver((entries) => setNear(entries[entries.length - 1].isIntersecting), { rootMargin: "100px" });
+    sight.observe(place.current);
+    return () => { observer.disconnect(); sight.disconnect(); };
   }, []);
   useEffect(() => {
-    if (!width || !drawn.length) return undefined;
-    plot.current = new uPlot(options(drawn, width, theme, zoom, (range) => zoomed.current?.(range)), joined(drawn), place.current);
+    if (!width || !drawn.length || !everNear.current) return undefined;
+    plot.current = new uPlot(options(drawn, width, (range) => zoomed.current?.(range)), joined(drawn), place.current);
+    shown.current = { lines, range: "" };
+    place.current.dataset.range = "all";
     return () => { plot.current.destroy(); plot.current = null; };
-  }, [shape, theme, range, width > 0]);
+  }, [shape, theme, width > 0, everNear.current]);
   useEffect(() => { plot.current?.setSize({ width, height: Math.round(HEIGHT_REM * rem()) }); }, [width]);
-  useEffect(() => { if (plot.current) plot.current.setData(joined(drawn), !zoom); }, [lines]);
+  useEffect(() => {
+    const now = plot.current;
+    if (!now || !near || (shown.current.lines === lines && shown.current.range === range)) return;
+    // A plot is kept while people zoom: to make one takes as long as to draw it ten times.
+    now.batch(() => {
+      if (shown.current.lines !== lines) now.setData(joined(drawn), !zoom);
+      else if (!zoom) now.setData(now.data, true);
+      if (zoom) now.setScale("x", { min: zoom[0], max: zoom[1] });
+    });
+    shown.current = { lines, range };
+    place.current.dataset.range = range || "all";
+  }, [lines, range, shape, theme, width > 0, near]);
 
   const newest = drawn.map((line) => `${line.label} ${number(line.y[line.y.length - 1])} at ${number(line.x[line.x.length - 1])}`);
   return html`<figure class="chart">

@@ -1,5 +1,5 @@
 // The charts of one or several runs, from what `curves` answers.
-import { html, useState } from "./vendor/htm-preact.js";
+import { html, useMemo, useState } from "./vendor/htm-preact.js";
 import { Chart } from "./chart.js";
 
 const PANELS = [
@@ -50,14 +50,15 @@ function ascending(line) {
   return { ...line, x: sorted, y: sorted.map((x) => points.get(x)) };
 }
 
-export function Curves({ runs, theme, zoom, onZoom, others = [] }) {
+export function Curves({ runs, theme, zoom, wanted = zoom, onZoom, others = [] }) {
   const several = runs.length > 1;
   const [all, setAll] = useState(false);
-  const panels = [...PANELS, ...others.map((name) => [name, "", [[name, ""]]])];
-  const drawn = panels.map(([title, unit, what]) => ({ title, unit, what, lines: runs.flatMap((run, index) => linesOf(what, run, several, index)) }));
+  // The same as before as long as the answer is: charts draw anew only what has changed.
+  const drawn = useMemo(() => [...PANELS, ...others.map((name) => [name, "", [[name, ""]]])]
+    .map(([title, unit, what]) => ({ title, unit, what, lines: runs.flatMap((run, index) => linesOf(what, run, several, index)) })), [others.join("|"), ...runs]);
   const some = drawn.filter((panel) => all || panel.lines.some((line) => line.x.length));
   return html`<div class="curves-head">
-      ${zoom ? html`<button type="button" onClick=${() => onZoom(null)}>show all steps</button>` : html`<span class="quiet">drag over a chart to zoom in; double-click shows all</span>`}
+      ${wanted ? html`<button type="button" onClick=${() => onZoom(null)}>show all steps</button>` : html`<span class="quiet">drag over a chart to zoom in; double-click shows all</span>`}
       <label><input type="checkbox" checked=${all} onChange=${(event) => setAll(event.target.checked)} /> empty charts too</label>
     </div>
     <div class="charts">${some.map((panel) => html`<${Chart} key=${panel.title} title=${panel.title} unit=${panel.unit} lines=${panel.lines} theme=${theme}

@@ -13,10 +13,10 @@ function Answered({ path: asked, every = 0, children }) {
 }
 
 export const Weights = ({ name }) => html`<h1>Weights</h1><${Answered} path=${path(name, "weights")} every=${5}>${(value) => {
-  const newest = [...value.versions].reverse().slice(0, 500);
+  const newest = [...value.versions].reverse();
   const servers = (version) => value.serving.filter((raas) => raas.serving[version.policy] === version.version && raas.state === "alive").map((raas) => raas.name);
   return html`${newest.length ? null : html`<${Empty}>No version was announced yet.<//>`}
-    ${newest.length < value.versions.length ? html`<p class="quiet">the newest ${newest.length} of ${value.versions.length}</p>` : null}
+    ${newest.length < value.count ? html`<p class="quiet">the newest ${newest.length} of ${number(value.count)}</p>` : null}
     <${Table} label="versions" rows=${newest} rowKey=${(row) => `${row.policy}/${row.version}`} columns=${[
       ["policy", (row) => row.policy], ["version", (row) => number(row.version), true], ["announced after", (row) => seconds(row.at_s), true],
       ["size", (row) => bytes(row.bytes), true], ["transport", (row) => row.transport],
@@ -57,13 +57,13 @@ export const Data = ({ name }) => html`<h1>Data</h1><${Answered} path=${path(nam
 function Keys({ values }) {
   const [text, setText] = useState("");
   const [all, setAll] = useState(true);
-  const rows = useMemo(() => values.filter((row) => (all || row.origin !== "default")
-    && `${row.key} ${shown(row.value)} ${row.meaning}`.toLowerCase().includes(text.toLowerCase())), [values, text, all]);
+  const rows = useMemo(() => values.filter((row) => (all || !row.origin.startsWith("default"))
+    && `${row.key} ${shown(row.value)} ${row.origin} ${row.meaning}`.toLowerCase().includes(text.toLowerCase())), [values, text, all]);
   return html`<div class="bar"><label class="grow"><span class="unseen">filter keys</span><input type="search" placeholder="filter by key, value or meaning" value=${text} onInput=${(event) => setText(event.target.value)} /></label>
     <label><input type="checkbox" checked=${!all} onChange=${(event) => setAll(!event.target.checked)} /> only what is not the default</label></div>
     <${Table} label="configuration" rows=${rows} rowKey=${(row) => row.key} columns=${[
       ["key", (row) => html`<code>${row.key}</code>`], ["value", (row) => html`<code>${shown(row.value)}</code>`],
-      ["from", (row) => html`<span class=${row.origin === "default" ? "quiet" : "strong"}>${row.origin}</span>`],
+      ["from", (row) => html`<span class=${row.origin.startsWith("default") ? "quiet" : "strong"}>${row.origin}</span>`],
       ["meaning", (row) => html`${row.meaning}${row.type ? html` <span class="quiet">(${row.type})</span>` : null}`]]} />`;
 }
 

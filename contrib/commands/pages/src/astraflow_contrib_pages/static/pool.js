@@ -74,7 +74,7 @@ export function Pool({ name, scope }) {
       <h2>End of the run</h2><p><button type="button" class="danger" onClick=${() => setAsked({ action: "stop", given: {}, title: `Stop ${name}?`, text: "Trainers save and everyone leaves. astraflow run --resume continues it.", verb: "Stop the run" })}>stop the run…</button></p>` : null}
     ${status.live && scope === "read" ? html`<p class="quiet">This login may look only, so that there are no actions.</p>` : null}
     <h2>Audit</h2>
-    ${audit.length ? html`<${Table} label="actions of these pages" rows=${audit} columns=${[
-      ["time", (line) => when(line.time)], ["who", (line) => line.who], ["action", (line) => line.action], ["given", (line) => html`<code>${shown(line.given)}</code>`], ["outcome", (line) => line.outcome]]} />` : html`<${Empty}>Nobody did anything from these pages.<//>`}
+    ${audit.length ? html`<${Table} label="actions" rows=${audit} columns=${[
+      ["time", (line) => when(line.time)], ["who", (line) => line.who], ["action", (line) => line.action], ["given", (line) => html`<code>${shown(line.given)}</code>`], ["reason", (line) => line.reason || "–"], ["outcome", (line) => line.outcome]]} />` : html`<${Empty}>Nobody did anything from pages or as an agent.<//>`}
     ${asked ? html`<${Confirm} title=${asked.title} text=${asked.text} verb=${asked.verb} onYes=${now} onNo=${() => setAsked(null)} />` : null}`;
 }

@@ -1,5 +1,5 @@
 // One run: where it stands, and its curves.
-import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
+import { html, useEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
 import { query, useAnswer, useChanges } from "./api.js";
 import { Curves } from "./curves.js";
 import { count, number, percent, seconds, when } from "./format.js";
@@ -7,17 +7,25 @@ import { Loading, Problem, State, Tile, Tiles } from "./parts.js";
 
 const FRESH_MS = 2000;
 
-// Counts up when `read` changed, at most once in two seconds.
-function useThrottled(read) {
+// Counts up when `read` is no longer what the curves were drawn from, at most once in two seconds.
+function useThrottled(read, drawn) {
   const [count, set] = useState(0);
   const last = useRef(0);
   useEffect(() => {
-    if (read === undefined) return undefined;
+    if (read === undefined || drawn === undefined || read === drawn) return undefined;
     const wait = Math.max(0, last.current + FRESH_MS - performance.now());
     const timer = setTimeout(() => { last.current = performance.now(); set((n) => n + 1); }, wait);
     return () => clearTimeout(timer);
-  }, [read]);
+  }, [read, drawn]);
   return count;
+}
+
+// About as many points as a chart has pixels; charts are as wide as pages.css makes them.
+function pixels() {
+  const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
+  const room = document.getElementById("main").clientWidth;
+  const beside = Math.max(1, Math.floor(room / (24.8 * rem)));
+  return Math.min(1200, Math.max(200, Math.round((room / beside - 4 * rem) * devicePixelRatio)));
 }
 
 function Now({ run, status, state }) {
@@ -46,17 +54,27 @@ export function Run({ name, theme }) {
   const [zoom, setZoom] = useState(null);
   const [others, setOthers] = useState([]);
   const { change, trouble } = useChanges(name);
-  const again = useThrottled(change?.read);
   const state = change?.state;
   const path = `runs/${encodeURIComponent(name)}`;
   const range = zoom ? { first: Math.floor(zoom[0]), last: Math.ceil(zoom[1]) } : {};
-  const run = useAnswer(path, `${again}${state}`);
-  const drawn = useAnswer(`${path}/curves?${query({ buckets: 600, ...range })}`, `${again}${state}`);
-  const more = useAnswer(others.length ? `${path}/curves?${query({ figure: others, buckets: 600, ...range })}` : null, again);
+  const [buckets] = useState(pixels);
+  const [drawnFrom, setDrawnFrom] = useState(undefined);
+  const again = useThrottled(change?.read, drawnFrom);
+  const ran = useRef(false);
+  ran.current ||= state === "running";
+  const run = useAnswer(path, `${again}${ran.current && state !== "running"}`);
+  const wanted = `${path}/curves?${query({ buckets, ...range })}`;
+  const drawn = useAnswer(wanted, again);
+  const more = useAnswer(others.length ? `${path}/curves?${query({ figure: others, buckets, ...range })}` : null, again);
+  useEffect(() => setDrawnFrom(drawn.value?.read), [drawn.value]);
+  const curves = useMemo(() => drawn.value && { name, ...drawn.value, policies: merged(drawn.value.policies, more.value?.policies) }, [drawn.value, more.value]);
+  // What is drawn changes once, when there are curves of the new range.
+  const inSight = useRef(null);
+  if (drawn.of === wanted || drawn.error) inSight.current = zoom;
+  const share = change?.share ?? drawn.value?.share ?? 1;
   if (!run.value) return run.error ? html`<${Problem} error=${run.error} />` : html`<${Loading} />`;
   const status = change?.status;
   const now = state ?? run.value.state;
-  const curves = drawn.value && { name, ...drawn.value, policies: merged(drawn.value.policies, more.value?.policies) };
   return html`<div class="title"><h1>${name}</h1><${State} state=${now} />
       ${now === "running" ? html`<span class="live" role="status">${trouble ? "interrupted" : "live"}</span>` : null}</div>
     <${Problem} error=${trouble || run.error || drawn.error} />
@@ -65,7 +83,8 @@ export function Run({ name, theme }) {
     <${Problem} error=${run.value.damaged ? `${run.value.damaged} lines of metrics.jsonl are damaged and left out.` : ""} />
     <${Now} run=${run.value} status=${status} state=${now} />
     <h2>Curves</h2>
-    ${curves ? html`<${Curves} runs=${[curves]} theme=${theme} zoom=${zoom} onZoom=${setZoom} others=${others} />` : html`<${Loading} />`}
+    ${share < 1 ? html`<p class="quiet" role="status">A sample of the steps; ${percent(share)} of them are read so far.</p>` : null}
+    ${curves ? html`<${Curves} runs=${[curves]} theme=${theme} zoom=${inSight.current} wanted=${zoom} onZoom=${setZoom} others=${others} />` : html`<${Loading} />`}
     <label class="more">another figure <select onChange=${(event) => { if (event.target.value) setOthers([...others, event.target.value]); event.target.value = ""; }}>
       <option value="">choose…</option>${run.value.figures.filter((figure) => !others.includes(figure)).map((figure) => html`<option value=${figure}>${figure}</option>`)}</select></label>
     <${Waits} waits=${status?.waits} />`;

@@ -10,6 +10,7 @@ const clamp = (value) => Math.max(0, Math.min(STEPS, Math.round(value)));
 // Each gives a class for a token, or "" for one without a value; `value` is what a reader gets.
 const LOOKS = {
   logprob: { title: "log-prob of the engine", value: (s, i) => (s.mask[i] ? s.logprobs[i] : null), look: (v) => `h${clamp(-v * 1.5)}`, note: "darker: less likely; 0 to −4 nats" },
+  entropy: { title: "entropy of the trainer", value: (s, i) => (s.mask[i] && s.entropies ? s.entropies[i] : null), look: (v) => `h${clamp(v * 1.5)}`, note: "darker: less certain; 0 to 4 nats" },
   gap: { title: "engine − trainer", value: (s, i) => (s.mask[i] && s.trainer ? s.logprobs[i] - s.trainer[i] : null), look: (v) => `${v < 0 ? "n" : "p"}${clamp(Math.abs(v) * 60)}`, note: "difference of log-probs; full colour at 0.1 nats" },
   reference: { title: "engine − reference", value: (s, i) => (s.mask[i] && s.reference ? s.logprobs[i] - s.reference[i] : null), look: (v) => `${v < 0 ? "n" : "p"}${clamp(Math.abs(v) * 6)}`, note: "difference of log-probs; full colour at 1 nat" },
   advantage: { title: "advantage", value: (s, i) => (s.mask[i] && s.advantages ? s.advantages[i] : null), look: (v, most) => `${v < 0 ? "n" : "p"}${clamp((Math.abs(v) / most) * STEPS)}`, note: "orange: negative, blue: positive; full colour at the largest" },
@@ -20,6 +21,7 @@ const LOOKS = {
 
 const available = (sequence) => Object.keys(LOOKS).filter((name) => {
   if (name === "gap") return sequence.trainer;
+  if (name === "entropy") return sequence.entropies;
   if (name === "reference") return sequence.reference;
   if (name === "advantage") return sequence.advantages;
   return true;
@@ -33,6 +35,7 @@ function facts(s, i) {
   if (s.mask[i]) parts.push(`log-prob ${number(s.logprobs[i])}`);
   if (s.mask[i] && s.trainer) parts.push(`trainer ${number(s.trainer[i])}`);
   if (s.mask[i] && s.reference) parts.push(`reference ${number(s.reference[i])}`);
+  if (s.mask[i] && s.entropies) parts.push(`entropy ${number(s.entropies[i])}`);
   if (s.mask[i] && s.advantages) parts.push(`advantage ${number(s.advantages[i])}`);
   parts.push(s.versions[i] >= 0 ? `version ${s.versions[i]}` : "not sampled", s.mask[i] ? "trained" : "not trained");
   return parts.join(", ");
@@ -60,8 +63,9 @@ export function Tokens({ sequence, title }) {
   }, [sequence, by, most]);
   const tell = (event) => { const index = event.target.dataset?.index; if (index !== undefined) setTold(Number(index)); };
   const estimate = sequence.ids.reduce((sum, _, i) => (sequence.mask[i] ? sum - sequence.logprobs[i] : sum), 0) / Math.max(1, sequence.mask.reduce((a, b) => a + b, 0));
+  const mean = (values) => sequence.mask.reduce((sum, trained, i) => (trained ? sum + values[i] : sum), 0) / Math.max(1, sequence.mask.reduce((a, b) => a + b, 0));
   return html`<section class="tokens" aria-label=${title}>
-    <div class="bar"><b>${title}</b><span class="quiet">${number(sequence.length)} tokens, entropy estimate ${number(estimate, 3)} nats${sequence.updates.map((use) => `, ${use.policy} step ${use.step}`).join("")}</span>
+    <div class="bar"><b>${title}</b><span class="quiet">${number(sequence.length)} tokens, entropy estimate ${number(estimate, 3)} nats${sequence.entropies ? `, entropy ${number(mean(sequence.entropies), 3)} nats` : ""}${sequence.updates.map((use) => `, ${use.policy} step ${use.step}`).join("")}</span>
       <label>colour by <select value=${by} onChange=${(event) => setBy(event.target.value)}>${available(sequence).map((name) => html`<option value=${name}>${LOOKS[name].title}</option>`)}</select></label>
       <span class="quiet">${chosen.note}</span>
       <label><input type="checkbox" checked=${table} onChange=${(event) => setTable(event.target.checked)} /> as a table</label></div>

@@ -4,6 +4,7 @@ import { query, useAnswer, usePeriod } from "./api.js";
 import { number, shown, when } from "./format.js";
 import { Empty, Loading, Problem, State, VirtualList } from "./parts.js";
 import { Tokens } from "./tokens.js";
+import { Views } from "./views.js";
 
 const ROW = 40;
 const EXAMPLES = ["reward>0", "reward<=0", "outcome=rejected", "outcome=failed", "outcome=truncated", "turns>1", "step>=10"];
@@ -76,6 +77,7 @@ function Group({ name, asked }) {
     <div class="bar" role="group" aria-label="trajectories of the group">${value.trajectories.map((one) => html`<button type="button" aria-pressed=${one.index === index} onClick=${() => choose(one.index)}>#${one.index} <b>${number(one.reward, 3)}</b></button>`)}
       <label><input type="checkbox" checked=${all} onChange=${(event) => setAll(event.target.checked)} /> side by side</label></div>
     <${Beside} group=${shownGroup} index=${index} onChoose=${choose} />
+    <${Views} views=${value.views} />
     <h2>Tokens of #${index}</h2>
     ${value.tokens.map((sequence, position) => html`<${Tokens} key=${`${index}/${position}`} sequence=${sequence} title=${`sequence ${position} of ${sequence.policy}`} />`)}`;
 }

@@ -1,0 +1,1 @@
+"""What the journal of a run says, for the pages."""

@@ -1,0 +1,141 @@
+"""Views of a trajectory that plugins of its run have (``astraflow_views``): plain data, checked, and never HTML."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from astraflow_core.catalog import Catalog
+from astraflow_core.hooks import Hooks
+from astraflow_core.installed.discovery import Plugin
+from astraflow_core.installed.provenance import read_plugins
+
+HOOK = "astraflow_views"
+MOST_VIEWS, MOST_ROWS, MOST_COLUMNS, MOST_TEXT = 20, 500, 64, 500
+MOST_PNG_BYTES, MOST_PIXELS = 1 << 20, 4096
+COLOURS = 8
+_PNG = b"\x89PNG\r\n\x1a\n"
+Cell = str | int | float | bool | None
+
+
+class FactsView(msgspec.Struct, tag="facts", tag_field="kind", forbid_unknown_fields=True):
+    """Names with their values."""
+
+    title: str
+    facts: dict[str, Cell]
+
+
+class TableView(msgspec.Struct, tag="table", tag_field="kind", forbid_unknown_fields=True):
+    """Rows as long as ``columns``."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[Cell]]
+
+
+class GridView(msgspec.Struct, tag="grid", tag_field="kind", forbid_unknown_fields=True):
+    """Small cells. ``colours``: text of a cell \u2192 one of eight colours; ``labels``: one for each row, or none."""
+
+    title: str
+    rows: list[list[str]]
+    colours: dict[str, int] = {}
+    labels: list[str] = []
+
+
+class ImageView(msgspec.Struct, tag="image", tag_field="kind", forbid_unknown_fields=True):
+    """A picture; ``alt`` says what it shows to those who do not see it."""
+
+    title: str
+    png: bytes
+    alt: str
+
+
+View = FactsView | TableView | GridView | ImageView
+
+
+class PluginViews:
+    """Those of the run in ``directory``, of the plugins that its ``plugins.json`` names and that are installed here."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._plugins: list[Plugin] | None = None
+
+    def of(self, trajectory: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Views of a trajectory as the page draws them; in place of those of a plugin that fails, why."""
+        found: list[dict[str, Any]] = []
+        for plugin in self._with_views():
+            try:
+                views = [checked(view) for view in Hooks([plugin]).views(trajectory)]
+                if len(views) > MOST_VIEWS:
+                    raise ValueError(f"{len(views)} views; at most {MOST_VIEWS} are shown")
+            except Exception as error:  # noqa: BLE001 - code of others: what it raises is shown to whoever looks
+                reason = f"{type(error).__name__}: {error}"[:MOST_TEXT]
+                views = [{"kind": "problem", "title": f"{HOOK} of plugin {plugin.name}", "reason": reason}]  # fmt: skip
+            found += views
+        return found
+
+    def _with_views(self) -> list[Plugin]:
+        if self._plugins is None:
+            names = {str(entry.get("plugin", "")) for entry in read_plugins(self._directory)} - {""}
+            plugins = Catalog.discover(only=sorted(names)).plugins if names else []
+            self._plugins = [p for p in plugins if p.healthy and HOOK in p.hooks]
+        return self._plugins
+
+
+def checked(given: Any) -> dict[str, Any]:
+    """A view as the page draws it; ``ValueError`` for one that breaks a rule."""
+    view = msgspec.convert(given, View)  # its error is a ValueError
+    match view:
+        case FactsView(facts=facts):
+            _within(len(facts), MOST_ROWS, "facts")
+            view.facts = {_cut(name): _cut(value) for name, value in facts.items()}
+        case TableView(columns=columns, rows=rows):
+            _within(len(columns), MOST_COLUMNS, "columns")
+            _within(len(rows), MOST_ROWS, "rows")
+            if any(len(row) != len(columns) for row in rows):
+                raise ValueError(f"a row is not as long as the {len(columns)} columns")
+            view.columns = [_cut(column) for column in columns]
+            view.rows = [[_cut(cell) for cell in row] for row in rows]
+        case GridView(rows=rows, labels=labels, colours=colours):
+            _within(len(rows), MOST_ROWS, "rows")
+            _within(max(map(len, rows), default=0), MOST_COLUMNS, "columns")
+            if labels and len(labels) != len(rows):
+                raise ValueError(f"{len(labels)} labels for {len(rows)} rows")
+            if not all(0 <= colour < COLOURS for colour in colours.values()):
+                raise ValueError(f"colours are numbers from 0 to {COLOURS - 1}")
+            view.rows = [[_cut(cell) for cell in row] for row in rows]
+            view.labels = [_cut(label) for label in labels]
+        case ImageView(png=png, alt=alt):
+            return {
+                "kind": "image",
+                "title": _cut(view.title),
+                "alt": _cut(alt),
+                "src": _source(png),
+            }
+    view.title = _cut(view.title)
+    found: dict[str, Any] = msgspec.to_builtins(view)
+    return found
+
+
+def _within(count: int, most: int, what: str) -> None:
+    if count > most:
+        raise ValueError(f"{count} {what}; at most {most}")
+
+
+def _cut(value: Any) -> Any:
+    return value[:MOST_TEXT] if isinstance(value, str) else value
+
+
+def _source(png: bytes) -> str:
+    """A PNG as a data URI: its size is in the header (PNG, third edition, 11.2.1), which is looked at before a browser
+    makes room for the pixels."""
+    _within(len(png), MOST_PNG_BYTES, "bytes of an image")
+    if not png.startswith(_PNG) or len(png) < 24:
+        raise ValueError("an image is no PNG")
+    width, height = int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
+    _within(max(width, height), MOST_PIXELS, "pixels of an image's side")
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
