@@ -44,10 +44,10 @@ def announcement(version: int, policy: str = "solver") -> messages.AnnouncementM
 
 
 class FakeDataflow:
-    """Hands out ``tasks`` to whoever asks, tells ``news``, keeps what it is sent."""
+    """Hands out ``tasks`` to whoever asks, tells ``notices``, keeps what it is sent."""
 
     def __init__(self, token: str = TOKEN) -> None:
-        self.news: list[messages.Notices] = []
+        self.notices: list[messages.Notices] = []
         self.announced: dict[tuple[str, int], messages.AnnouncementMessage] = {}
         self.revoked: list[messages.RevokedLease] = []
         self.tasks: list[messages.Task] = []
@@ -73,8 +73,8 @@ class FakeDataflow:
     async def __aexit__(self, *_):
         await self.server.stop()
 
-    async def tell(self, *news: messages.Notices, tasks=()) -> None:
-        self.news += news
+    async def tell(self, *notices: messages.Notices, tasks=()) -> None:
+        self.notices += notices
         self.tasks += tasks
         await self._note()
 
@@ -89,18 +89,20 @@ class FakeDataflow:
         async with self.changed:
             self.changed.notify_all()
 
-    def _take_news(self, seen: dict[str, int]) -> messages.Notices:
-        """The next news, with what was told before in an answer that may not have arrived."""
-        news = self.news.pop(0) if self.news else messages.Notices()
-        listed = {(entry.policy, entry.version) for entry in news.announcements}
+    def _on_notices(self, seen: dict[str, int]) -> messages.Notices:
+        """The next notices, with what was told before in an answer that may not have arrived."""
+        notices = self.notices.pop(0) if self.notices else messages.Notices()
+        listed = {(entry.policy, entry.version) for entry in notices.announcements}
         missed = [
             entry
             for key, entry in self.announced.items()
             if key not in listed and entry.version > seen.get(entry.policy, -1)
         ]
-        self.announced |= {(entry.policy, entry.version): entry for entry in news.announcements}
-        self.revoked += news.revoked
-        return replace(news, announcements=news.announcements + missed, revoked=list(self.revoked))
+        self.announced |= {(entry.policy, entry.version): entry for entry in notices.announcements}
+        self.revoked += notices.revoked
+        return replace(
+            notices, announcements=notices.announcements + missed, revoked=list(self.revoked)
+        )
 
     def _routes(self) -> None:
         def keep(path, expected, store, answer):
@@ -122,7 +124,7 @@ class FakeDataflow:
             return messages.RaasRegistered(
                 run="r",
                 renew_s=self.renew_s,
-                news=self._take_news({}),
+                notices=self._on_notices({}),
                 incarnation=len(self.registrations),
             )
 
@@ -134,7 +136,7 @@ class FakeDataflow:
             "/v1/tasks/renew",
             messages.RenewLeases,
             self.renewals,
-            lambda m: messages.LeasesRenewed(news=messages.Notices()),
+            lambda m: messages.LeasesRenewed(notices=messages.Notices()),
         )
 
         @self.app.post("/v1/tasks/lease")
@@ -149,19 +151,19 @@ class FakeDataflow:
             def ends() -> bool:
                 superseded = number != len(self.leases)
                 return superseded or bool(
-                    self.news or not self.known or (message.free and self.tasks)
+                    self.notices or not self.known or (message.free and self.tasks)
                 )
 
             with contextlib.suppress(TimeoutError):
                 await self.until(ends, min(message.wait_s, 0.3))
             if number != len(self.leases):
-                return reply(messages.TasksLeased(tasks=[], news=messages.Notices()))
+                return reply(messages.TasksLeased(tasks=[], notices=messages.Notices()))
             given = []
             free = message.free
             while self.tasks and free >= self.tasks[0].group_size:
                 given.append(self.tasks.pop(0))
                 free -= given[-1].group_size
-            return reply(messages.TasksLeased(tasks=given, news=self._take_news(message.seen)))
+            return reply(messages.TasksLeased(tasks=given, notices=self._on_notices(message.seen)))
 
         @self.app.post("/v1/groups")
         async def push(request: Request):

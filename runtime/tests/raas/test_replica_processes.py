@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
-def news(*versions):
+def notices(*versions):
     return messages.Notices(announcements=[announcement(version) for version in versions])
 
 
@@ -54,7 +54,7 @@ def both_busy(found):
 def test_a_killed_replica_takes_only_its_own_requests_and_rejoins(make_config, raas_process):
     async def scenario():
         async with FakeDataflow() as flow:
-            await flow.tell(news(3))
+            await flow.tell(notices(3))
             config = make_config(
                 engine={"token_s": 0.1, "replicas": 2},
                 run={"group_size": 1},
@@ -86,7 +86,7 @@ def test_a_killed_replica_takes_only_its_own_requests_and_rejoins(make_config, r
 def test_work_goes_round_a_replica_that_is_stopped(make_config, raas_process):
     async def scenario():
         async with FakeDataflow() as flow:
-            await flow.tell(news(0))
+            await flow.tell(notices(0))
             config = make_config(
                 engine={"replicas": 2},
                 run={"group_size": 1, "deadline_s": 1.0},
@@ -113,7 +113,7 @@ def test_work_goes_round_a_replica_that_is_stopped(make_config, raas_process):
 def test_a_replica_that_keeps_dying_leaves_the_run_to_the_other(make_config, raas_process):
     async def scenario():
         async with FakeDataflow() as flow:
-            await flow.tell(news(0))
+            await flow.tell(notices(0))
             config = make_config(engine={"replicas": 2}, run={"group_size": 1})
             async with raas_process(config, flow.server.url) as raas:
                 found = await until(raas, are("serving"))
@@ -137,7 +137,7 @@ def test_a_replica_that_keeps_dying_leaves_the_run_to_the_other(make_config, raa
 def test_each_replica_sees_its_own_devices(make_config, raas_process):
     async def scenario():
         async with FakeDataflow() as flow:
-            await flow.tell(news(0))
+            await flow.tell(notices(0))
             config = make_config(engine={"replicas": 2, "devices": ["3", "5,6"]})
             async with raas_process(config, flow.server.url) as raas:
                 found = await until(raas, are("serving"))

@@ -15,7 +15,7 @@ from astraflow_wire import messages
 pytestmark = pytest.mark.timeout(30)
 
 
-def news(*versions, policy="solver", **fields):
+def notices(*versions, policy="solver", **fields):
     return messages.Notices(announcements=[announcement(v, policy) for v in versions], **fields)
 
 
@@ -91,12 +91,12 @@ def test_answers_while_an_engine_blocks_and_leaves_on_a_signal(make_config, raas
 def test_weights_are_swapped_under_requests_in_flight(make_config, raas_process, pause):
     async def scenario():
         async with FakeDataflow() as flow:
-            await flow.tell(news(0), tasks=[slow_task()])
+            await flow.tell(notices(0), tasks=[slow_task()])
             config = make_config(engine={"token_s": 0.05}, raas={"pause": pause})
             async with raas_process(config, flow.server.url):
                 await flow.until(lambda: flow.leases and not flow.tasks)
                 await asyncio.sleep(0.4)
-                await flow.tell(news(1))
+                await flow.tell(notices(1))
                 await flow.until(lambda: flow.groups)
                 await flow.until(lambda: flow.renewals[-1].metrics["solver/swaps"] == 2)
             return flow
@@ -117,13 +117,13 @@ def test_tells_at_once_what_it_serves(make_config, raas_process):
     async def scenario():
         async with FakeDataflow() as flow:
             flow.renew_s = 60.0
-            await flow.tell(news(0))
+            await flow.tell(notices(0))
             async with raas_process(make_config(), flow.server.url):
                 for version in (0, 1):
                     await flow.until(
                         lambda v=version: any(r.serving == {"solver": v} for r in flow.renewals)
                     )
-                    await flow.tell(news(version + 1))
+                    await flow.tell(notices(version + 1))
 
     asyncio.run(scenario())
 
@@ -132,13 +132,13 @@ def test_pinned_episodes_keep_their_version_and_revoked_ones_end(make_config, ra
     async def scenario():
         async with FakeDataflow() as flow:
             pinned = slow_task("eval", pinned={"solver": 0}, eval_set="held_out")
-            await flow.tell(news(0, pins={"solver": 0}), tasks=[pinned, slow_task("revoked")])
+            await flow.tell(notices(0, pins={"solver": 0}), tasks=[pinned, slow_task("revoked")])
             config = make_config(engine={"token_s": 0.05}, run={"group_size": 1})
             async with raas_process(config, flow.server.url) as raas:
                 await flow.until(lambda: not flow.tasks)
                 revoked = messages.RevokedLease(task="revoked", reason="its lease expired")
                 # The pin is gone before the pinned episode ends.
-                await flow.tell(news(1, revoked=[revoked, revoked]))
+                await flow.tell(notices(1, revoked=[revoked, revoked]))
                 await flow.until(lambda: flow.groups)
                 held = dict(flow.leases[-1].serving)
                 await flow.until(lambda: flow.leases[-1].serving == {"solver": 1})
@@ -155,7 +155,7 @@ def test_pinned_episodes_keep_their_version_and_revoked_ones_end(make_config, ra
 def test_a_killed_host_is_replaced_and_its_tasks_go_on(make_config, raas_process):
     async def scenario():
         async with FakeDataflow() as flow:
-            await flow.tell(news(3), tasks=[slow_task()])
+            await flow.tell(notices(3), tasks=[slow_task()])
             async with raas_process(make_config(engine={"token_s": 0.05}), flow.server.url) as raas:
                 await flow.until(lambda: flow.leases and not flow.tasks)
                 os.kill((await raas.status())["replicas"]["solver"][0]["pid"], signal.SIGKILL)
@@ -180,7 +180,7 @@ def test_a_dataflow_that_stays_away_ends_the_raas_with_a_clear_message(make_conf
     async def scenario():
         flow = FakeDataflow()
         async with flow:
-            await flow.tell(news(0))
+            await flow.tell(notices(0))
             config = make_config(run={"deadline_s": 1.0})
             async with raas_process(config, flow.server.url) as raas:
                 await flow.until(lambda: flow.leases and flow.leases[-1].serving)

@@ -1,4 +1,6 @@
-"""How many episodes a RaaS takes at once: as many as its engines really run, by their own gauges."""
+"""The admission limit: how many episodes a RaaS runs at once, as many as its engines run by their
+own gauges.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import math
 from collections.abc import Mapping
 
 SPARE = 0.25
-"""Requests that may wait in an engine for each that runs, so that it never runs dry."""
+"""Requests that may queue in an engine for each running one, so that it is never idle."""
 
 CACHE_FULL = 0.95
 """Share of the KV cache from which an engine soon has to preempt what it runs."""
@@ -15,10 +17,10 @@ _GROWTH = 1.25
 
 
 class AdmissionLimit:
-    """A limit that follows the engines: down to what they run plus :data:`SPARE` when requests queue up, no
-    further up when the cache is full, slowly up to ``most`` while nothing waits.
-
-    A queue counts when it is there at two looks in a row: requests also wait during a swap of weights.
+    """A limit that follows the engines: it drops to what they run plus :data:`SPARE` when requests
+    queue up, stops growing when the cache is full, and grows slowly up to ``most`` while nothing
+    waits. A queue counts only if two consecutive observations see it: requests also wait during a
+    swap of weights.
     """
 
     def __init__(self, most: int, least: int) -> None:
@@ -28,7 +30,7 @@ class AdmissionLimit:
         self._before = math.inf
 
     def observe(self, episodes: int, gauges: Mapping[str, Mapping[str, float]]) -> None:
-        """Take the gauges of each policy's engines, looked at while ``episodes`` ran."""
+        """Update from the gauges of each policy's engines, read while ``episodes`` ran."""
         bounds = {policy: self._bound(episodes, said) for policy, said in gauges.items()}
         policy = min(bounds, key=lambda name: bounds[name][0], default=None)
         if policy is None:

@@ -14,7 +14,7 @@ from astraflow_engine_host.spec import child_environment
 
 _KEPT_BYTES = 4096
 _LAST_WORDS_S = 1.0
-"""How long the last output of a child may be on its way; what it started may hold the pipe open."""
+"""How long to wait for the last output of a child; its descendants may keep the pipe open."""
 
 
 class Child:
@@ -37,8 +37,9 @@ class Child:
         environment: Mapping[str, str] = MappingProxyType({}),
         through: tuple[str, ...] = (),
     ) -> Child:
-        """Start ``python -m module spec``, or ``python THROUGH -m module spec`` by a program that starts it; raises
-        :class:`OSError` if the interpreter is not there."""
+        """Start ``python -m module spec``, or ``python THROUGH -m module spec`` with a program that
+        starts it; raises :class:`OSError` if the interpreter does not exist.
+        """
         return cls(
             await asyncio.create_subprocess_exec(
                 python or sys.executable,
@@ -56,7 +57,9 @@ class Child:
         )
 
     async def ended(self) -> str:
-        """Wait for the end of the process; how it ended, in words: its own last ones if it failed."""
+        """Wait for the process to exit; returns how it ended as text, with its last output if it
+        failed.
+        """
         code = await self._process.wait()
         if code < 0:
             return f"was killed by {signal.Signals(-code).name}"
@@ -85,8 +88,9 @@ class Child:
             return
 
     async def stop(self, deadline_s: float) -> None:
-        """Wait for an end that was asked for, also of a process that is stopped; SIGTERM at half of the deadline,
-        SIGKILL at the end."""
+        """Wait for a requested exit, also of a stopped process; SIGTERM at half of the deadline,
+        SIGKILL at its end.
+        """
         self._signal(signal.SIGCONT)
         for step in (None, signal.SIGTERM, signal.SIGKILL):
             if step is not None:

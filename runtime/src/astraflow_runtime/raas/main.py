@@ -38,6 +38,7 @@ from astraflow_runtime.raas.service import RaasService
 from astraflow_runtime.raas.user_objects import load_user_objects
 from astraflow_runtime.rollouts.sampling import GroupSampling
 from astraflow_runtime.telemetry.logs import configure_logging
+from astraflow_runtime.telemetry.traced_prompts import is_traced, largest_share
 from astraflow_wire.host import active_clock
 from astraflow_wire.host.disk import room_for, when_room
 from astraflow_wire.host.parent import end_with_parent
@@ -55,7 +56,7 @@ R = TypeVar("R", bound=WeightRefresh)
 def serve(config: RunConfig, directory: Path, token: str, dataflow_url: str, name: str) -> int:
     """Run RaaS ``name`` until it is told to stop (by the dataflow or by SIGTERM); the exit code.
 
-    What ends it otherwise is logged as one line, and given to the hook ``astraflow_run_ended``.
+    Any other end is logged as one line, and passed to the hook ``astraflow_run_ended``.
     """
     configure_logging(name)
     end_with_parent()
@@ -83,7 +84,7 @@ def serve(config: RunConfig, directory: Path, token: str, dataflow_url: str, nam
 
 
 class _Raas:
-    """The parts of a RaaS and their life together."""
+    """The parts of a RaaS, and their lifetime."""
 
     def __init__(
         self,
@@ -120,8 +121,14 @@ class _Raas:
         given = load_user_objects(directory)
         self.scorer = build_scorer(config, catalog, directory, name, token, given)
         workflow = build_workflow(config, catalog, directory, name, token, given)
+        share = largest_share(config, catalog)
         self.runner = TaskRunner(
-            name, workflow, self.scorer, self.handles, GroupSampling.of_run(config).wants_text
+            name,
+            workflow,
+            self.scorer,
+            self.handles,
+            GroupSampling.of_run(config).wants_text,
+            lambda task: is_traced(task.id, share),
         )
         self.service = RaasService(
             name,
@@ -145,7 +152,7 @@ class _Raas:
         return SharedDevices(self.name, turn, self.config.run.give_up_after_s)
 
     def _sleepers(self) -> list[Replica]:
-        """Engines that may hold devices: a frozen one that cannot sleep is a server elsewhere."""
+        """Engines that may use devices: a frozen one that cannot sleep is a server elsewhere."""
         return [
             replica
             for name, handle in self.handles.items()
@@ -172,7 +179,7 @@ class _Raas:
         return engines
 
     def _refresh(self, name: str, policy: str, build: Callable[..., R]) -> R:
-        """What brings versions of ``policy`` into the engines ``name``."""
+        """The refresh that loads versions of ``policy`` into the engines ``name``."""
         config = self.config
         context = component_context(
             config, self.directory, role="raas", policy=policy, name=self.name, token=self.token
@@ -207,7 +214,7 @@ class _Raas:
         return PolicyHandle(replicas, FolderTokenizer(Path(served.model)), served.frozen)
 
     def _version_of(self, policy: str) -> Callable[[int], int | None]:
-        """What each replica serves."""
+        """The version that each replica serves."""
         refresh = self.refreshes.get(policy) or self.followers.get(policy)
         if refresh is None:
             return partial(initial_version, self.engines[policy])
@@ -227,7 +234,7 @@ class _Raas:
         watchdog.start()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.service.stopping.set)
-            # The loop is told by a file descriptor all the same, and learns of it only when it runs.
+            # The loop is also woken by a file descriptor, but handles it only when it runs.
             signal.signal(number, lambda *_: watchdog.hurry())
         app = monitor_app(
             self.token,
@@ -240,7 +247,7 @@ class _Raas:
         server = Server(app, "127.0.0.1", 0)
         await server.start()
         parts: list[Coroutine[Any, Any, None]] = [
-            self._leave_address(server.url),
+            self._write_address(server.url),
             *(engine.run() for engine in self._all_engines()),
             *(refresh.run() for refresh in self._all_refreshes()),
             *([] if self.shared is None else [self.shared.run()]),
@@ -250,7 +257,7 @@ class _Raas:
         tasks = [asyncio.create_task(part) for part in parts]
         try:
             running: set[asyncio.Task[None]] = set(tasks)
-            while running >= set(tasks[1:]):  # the address is left, and no more
+            while running >= set(tasks[1:]):  # only the address is written
                 ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for task in ended:
                     task.result()
@@ -260,13 +267,14 @@ class _Raas:
 
     def _watchdog(self) -> LoopWatchdog:
         run = self.config.run
-        # Leases are renewed meanwhile; what takes a moment, an import at the first call, may block for that moment.
+        # Leases are renewed meanwhile; a short block, such as an import at the first call, is
+        # allowed.
         interrupt_s = min(run.episode_deadline_s, max(WARN_S, run.lease_s / 2))
         client = SyncClient(self.client.base_url, self.token)
         return LoopWatchdog(self.runner.callers, interrupt_s, self.service.renews_in_thread(client))
 
-    async def _leave_address(self, url: str) -> None:
-        """For those on this host; the work does not wait until there is disk space for it."""
+    async def _write_address(self, url: str) -> None:
+        """Write the address for other processes of this host, without waiting for disk space."""
         path = self.state / "raas.json"
         await room_for(lambda: write_address(path, url, os.getpid()), path)
 

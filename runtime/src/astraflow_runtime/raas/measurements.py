@@ -1,4 +1,4 @@
-"""The figures of a RaaS: what a renewal reports to the dataflow, and the same for Prometheus."""
+"""The figures of a RaaS: for renewals to the dataflow, and for Prometheus."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def cpu_seconds() -> float:
 
 
 class Measurements:
-    """Collects the figures of one RaaS whenever asked."""
+    """Collects the figures of one RaaS on demand."""
 
     def __init__(
         self,
@@ -88,15 +88,15 @@ class Measurements:
 
 
 class _Families(Collector):
-    """A Prometheus collector of whatever the function returns."""
+    """A Prometheus collector of the metrics that a function returns."""
 
     def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
         self._families = families
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: what there is depends on the engines."""
+        """Nothing: the metrics depend on the engines."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """The families of now."""
+        """The current metric families."""
         return self._families()

@@ -48,6 +48,6 @@ def monitor_app(
 
 
 def write_address(path: Path, url: str, pid: int) -> None:
-    """Say where the server listens, atomically."""
+    """Write the address of the server, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, msgspec.json.encode({"url": url, "pid": pid}))

@@ -23,20 +23,24 @@ from astraflow_runtime.raas.episodes.policy_engine import PolicyHandle
 from astraflow_runtime.raas.measurements import Measurements
 from astraflow_runtime.raas.thread_renewal import ThreadRenewal
 from astraflow_wire import messages
+from astraflow_wire.host.active_clock import active_time
 from astraflow_wire.http.client import AsyncClient, SyncClient
 from astraflow_wire.http.raas_client import RaasClient
 
 log = logging.getLogger("astraflow.raas")
 LONG_POLL_S = 10.0
 FULL_S = 1.0
-"""How long a RaaS without room waits for some before it opens a poll that it would have to drop."""
+"""How long a RaaS without disk space waits for some before it opens a poll that it would have to
+drop.
+"""
 
 LEAVE_S = 3.0
 
 
 class RaasService:
-    """One RaaS as the dataflow sees it. ``policies`` and ``refreshes`` are by policy; ``followers`` hear of the same
-    versions."""
+    """One RaaS as the dataflow sees it. ``policies`` and ``refreshes`` are by policy; ``followers``
+    get the same announcements.
+    """
 
     def __init__(
         self,
@@ -64,7 +68,7 @@ class RaasService:
             name,
             list(refreshes),
             config.raas.max_concurrent_episodes,
-            self._take_news,
+            self._on_notices,
             config.run.give_up_after_s,
         )
         self._in_contact = True
@@ -83,13 +87,13 @@ class RaasService:
         self.admission = AdmissionLimit(config.raas.max_concurrent_episodes, config.run.group_size)
 
     def renews_in_thread(self, client: SyncClient) -> ThreadRenewal:
-        """What renews while the event loop, the running one, is blocked; ``client`` becomes its own."""
+        """The object that renews while the running event loop is blocked; it takes over ``client``."""
         run = self.config.run
         return ThreadRenewal(
             client,
             self._dataflow,
             lambda: list(self._tasks),
-            self._take_news,
+            self._on_notices,
             asyncio.get_running_loop(),
             lambda: self._renew_s,
             run.deadline_s,
@@ -113,7 +117,7 @@ class RaasService:
         except DeadlineExceeded as error:
             raise self._lost_contact(error) from error
         except RaasRefused:
-            self._in_contact = False  # nothing is left to say: another one speaks for this name
+            self._in_contact = False  # nothing to report: another process has this name
             raise
         finally:
             await self._leave()
@@ -132,7 +136,7 @@ class RaasService:
             raise errors.exceptions[0] from None
 
     async def _leave(self) -> None:
-        """Abandon what runs and give all leases back."""
+        """Abandon all episodes and give all leases back."""
         running = [task for _, task in self._tasks.values()]
         for task in running:
             task.cancel()
@@ -141,7 +145,7 @@ class RaasService:
             return
         reason = "failed" if self.failure is not None else "stopped"
         try:
-            # The last figures: a short run ends between two renewals.
+            # Report the last figures: a short run ends between two renewals.
             await self._renew(LEAVE_S)
             await self._dataflow.leave(reason, LEAVE_S)
         except (DeadlineExceeded, Refused) as error:
@@ -150,9 +154,10 @@ class RaasService:
     # -- leasing ---------------------------------------------------------------------------------
 
     def _free(self) -> int:
-        """Episodes to ask for: as many as the engines really run, in the share of the replicas that answer;
-        none before every policy is served, or while a trainer wants the devices. A whole group if nothing
-        runs, however large it is."""
+        """The number of episodes to ask for: as many as the engines run, scaled by the share of
+        replicas that respond; none before every policy is served, or while a trainer wants the
+        devices. If nothing runs, always a whole group.
+        """
         answering = min((h.replicas.answering for h in self._policies.values()), default=0.0)
         if not (self.ready and answering) or self._devices.yielding:
             return 0
@@ -168,7 +173,7 @@ class RaasService:
             if free := self._free():
                 await self._lease(free)
             elif not (self.ready and await self._room_within(FULL_S)):
-                await self._hear_news()
+                await self._poll_notices()
 
     async def _room_within(self, seconds: float) -> bool:
         with contextlib.suppress(TimeoutError):
@@ -176,8 +181,8 @@ class RaasService:
                 await self._room.wait()
         return self._room.is_set()
 
-    async def _hear_news(self) -> None:
-        """A poll for news only, dropped as soon as there is disk space for tasks."""
+    async def _poll_notices(self) -> None:
+        """A poll for notices only, cancelled as soon as there is disk space for tasks."""
         poll = asyncio.ensure_future(self._lease(0))
         room = asyncio.ensure_future(self._room.wait())
         try:
@@ -201,10 +206,10 @@ class RaasService:
     def _seen(self) -> dict[str, int]:
         return {policy: refresh.seen for policy, refresh in self._refreshes.items()}
 
-    # -- news ------------------------------------------------------------------------------------
+    # -- notices ------------------------------------------------------------------------------------
 
-    def _take_news(self, news: messages.Notices) -> None:
-        for entry in news.announcements:
+    def _on_notices(self, notices: messages.Notices) -> None:
+        for entry in notices.announcements:
             if (refresh := self._refreshes.get(entry.policy)) is not None:
                 announcement = Announcement(
                     entry.policy,
@@ -220,17 +225,17 @@ class RaasService:
                         follower.hear(announcement)
                 self.probes.hear(entry)
         for policy, refresh in self._refreshes.items():
-            refresh.pin(news.pins.get(policy))
-        for revoked in news.revoked:
+            refresh.pin(notices.pins.get(policy))
+        for revoked in notices.revoked:
             if (found := self._tasks.get(revoked.task)) is not None:
-                if not found[1].cancelling():  # the next answer names it again while it ends
+                if not found[1].cancelling():  # the next reply names it again while it ends
                     log.info("task %s is revoked: %s", revoked.task, revoked.reason)
                 found[1].cancel()
-        if news.stop:
+        if notices.stop:
             self.stopping.set()
 
     def served_changed(self) -> None:
-        """A host started or ended, or a version was loaded: there may be room now."""
+        """A host started or ended, or a version was loaded: there may be free slots now."""
         self._room.set()
         self._serving_changed.set()
         self.probes.changed()
@@ -251,7 +256,7 @@ class RaasService:
         running = task.group_size
 
         def episode_ended() -> None:
-            # The places of those that are done are free while the longest of the group continues.
+            # The slots of finished episodes are free while the longest of the group continues.
             nonlocal running
             if running:
                 running -= 1
@@ -294,7 +299,7 @@ class RaasService:
             )
 
     async def _until_all_served(self, deadline_s: float) -> None:
-        """A host may have died while its RaaS asked for work."""
+        """Wait until every policy is served: a host may have died while its RaaS asked for work."""
         try:
             async with asyncio.timeout(deadline_s):
                 await self._all_served.wait()
@@ -315,9 +320,10 @@ class RaasService:
     # -- renewal ---------------------------------------------------------------------------------
 
     async def _renew_loop(self) -> None:
-        """Renews at fixed times, and at once when another version is served: the dataflow holds back work
-        from a RaaS that it believes to be too far behind."""
-        asked = time.monotonic()
+        """Renews periodically, and at once when another version is served: the dataflow leases no
+        task to a RaaS that it believes to be too far behind.
+        """
+        asked = active_time()
         while True:
             every_s = self._renew_s
             with contextlib.suppress(TimeoutError):
@@ -325,9 +331,9 @@ class RaasService:
                 async with asyncio.timeout(every_s):
                     await self._serving_changed.wait()
             self._serving_changed.clear()
-            if time.monotonic() - asked >= every_s:
-                await self._ask_engines()
-                asked = time.monotonic()
+            if active_time() - asked >= every_s:
+                await self._check_engines()
+                asked = active_time()
             await self._renew()
 
     @property
@@ -340,8 +346,10 @@ class RaasService:
             list(self._tasks), serving, seen, self.measurements.collect(), self.waits(), deadline_s
         )
 
-    async def _ask_engines(self) -> None:
-        """At once, and for no longer than half a renewal: hosts that hang must not delay the next."""
+    async def _check_engines(self) -> None:
+        """Check at once, for at most half a renewal interval: hanging hosts must not delay the next
+        renewal.
+        """
         running = self._running
         half = self._renew_s / 2
         await asyncio.gather(*(h.replicas.look(half) for h in self._policies.values()))
@@ -361,7 +369,7 @@ class RaasService:
     # -- for people ------------------------------------------------------------------------------
 
     def waits(self) -> list[messages.Wait]:
-        """What this RaaS waits for."""
+        """The current waits of this RaaS."""
         refreshes = (*self._refreshes.values(), *self._followers)
         found = [wait for refresh in refreshes for wait in refresh.waits()]
         found += [wait for handle in self._policies.values() for wait in handle.replicas.waits()]

@@ -18,13 +18,14 @@ from astraflow_wire.http.raas_client import RaasClient
 
 log = logging.getLogger("astraflow.raas")
 _DEADLINE_S = 2.0
-"""Of one renewal: the thread has more to do."""
+"""The deadline of one renewal: the thread has more to do."""
 
 
 class ThreadRenewal:
-    """Sends the last renewal again, with the ``tasks`` held now and one more wait: who blocks the loop. What the dataflow replies is heard by the
-    loop, in order, as soon as it runs. No lease is kept for longer than ``longest_s`` in this way: a RaaS that cannot
-    be interrupted counts as gone then."""
+    """Sends the last renewal again, with the current ``tasks`` and one more wait: the code that
+    blocks the loop. The loop handles the replies, in order, as soon as it runs. This extends a
+    lease by ``longest_s`` at most: a RaaS that cannot be interrupted then counts as gone.
+    """
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class ThreadRenewal:
         self._next_s = 0.0
 
     def __call__(self, block: Block, left_s: float) -> None:
-        """Renew if it is time; ``left_s``: how long the block may last at most."""
+        """Renew if the interval has passed; ``left_s``: how long the block may last at most."""
         beat, now = self._dataflow.last_beat, active_time()
         if beat is None or now < self._next_s or block.seconds > self._longest_s:
             return
@@ -62,4 +63,4 @@ class ThreadRenewal:
             log.info("%s could not renew its leases while it is blocked: %s", beat.raas, error)
             return
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._hear, answer.news)
+            self._loop.call_soon_threadsafe(self._hear, answer.notices)

@@ -1,4 +1,4 @@
-"""Blocking calls off the event loop, in threads that never hold up the end of the process."""
+"""Blocking calls off the event loop, in threads that never delay the exit of the process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ T = TypeVar("T")
 
 
 async def in_thread(name: str, call: Callable[[], T]) -> T:
-    """Run ``call`` in a daemon thread. A cancelled caller leaves it behind; its outcome is dropped."""
+    """Run ``call`` in a daemon thread. If the caller is cancelled, the call continues and its
+    result is dropped.
+    """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
 

@@ -1,4 +1,4 @@
-"""A user's own workflow and reward objects, given to the Python API and handed over in a file."""
+"""A user's own workflow and reward objects, passed to the Python API and transferred in a file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILE = "user_objects.pkl"
 
 @dataclass(frozen=True, slots=True)
 class UserObjects:
-    """What the user gave; ``None`` where the config names a component."""
+    """The user's objects; ``None`` where the config names a component."""
 
     workflow: Any = None
     reward: Any = None
@@ -44,7 +44,7 @@ def load_user_objects(directory: Path) -> UserObjects:
 
 
 def read_own(file: Path) -> bytes:
-    """What is in a file that nobody but this user can have written: to load it is to run it."""
+    """The content of a file that only this user can have written: loading it executes it."""
     with file.open("rb") as opened:
         facts = os.fstat(opened.fileno())
         if facts.st_uid != os.geteuid() or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -57,7 +57,7 @@ def read_own(file: Path) -> bytes:
 
 
 def name_of(given: Any) -> str:
-    """What to call a user's object in errors."""
+    """The name of a user's object in errors."""
     return getattr(given, "__name__", None) or type(given).__name__
 
 
@@ -108,7 +108,7 @@ def checked_reward(name: str, reward: Any) -> Any:
 
 
 def score_function(reward: Any) -> Callable[..., Any]:
-    """What to call with a view: the ``score`` of a reward object, or the function that it is."""
+    """The function to call with a view: the ``score`` of a reward object, or the reward itself."""
     method = getattr(reward, "score", reward)
     if not callable(method):
         raise UserError(
@@ -124,7 +124,7 @@ def asks_engines(reward: Any) -> bool:
 
 
 def is_async(reward: Any) -> bool:
-    """Whether the reward's score can be awaited on the event loop; if not, it might block it."""
+    """Whether the reward's score is async; if not, it may block the event loop."""
     method = getattr(reward, "score", reward)
     return inspect.iscoroutinefunction(method) or inspect.iscoroutinefunction(
         getattr(method, "__call__", None)  # noqa: B004 - an instance with an async __call__

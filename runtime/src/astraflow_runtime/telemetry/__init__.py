@@ -1,1 +1,1 @@
-"""What services say about themselves: structured logs, and that they end with who started them."""
+"""Structured logs of services, and their exit with the process that started them."""

@@ -1,4 +1,4 @@
-"""Structured logs: one line per record on stderr, for people and for the launcher that reads them.
+"""Structured logs: one line per record on stderr, also parsed by the launcher.
 
 A line is ``TIME LEVEL NAME message key=value …``; keys are what a call passes in ``extra``. A traceback
 follows in indented lines.
@@ -14,11 +14,12 @@ import time
 from collections import deque
 from typing import Any, TextIO
 
+from astraflow_core.shared_secret import MARK
 from astraflow_runtime.telemetry.printable import printable
 from astraflow_wire.host.disk import says_full
 
 MOST_KEPT = 1000
-"""Lines that wait for room on a full disk."""
+"""The most lines held while the disk is full."""
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _BEARER = re.compile(r"(?i)(bearer\s+)\S+")
@@ -34,11 +35,15 @@ def _value(value: Any) -> str:
 
 
 class LineFormatter(logging.Formatter):
-    """Formats a record as one line that a terminal may show; ``secret`` and bearer tokens are replaced by ``***``."""
+    """Formats a record as one line that is safe for a terminal; ``secret`` and bearer tokens are
+    replaced by ``***``.
+    """
 
     def __init__(self, name: str, secret: str = "") -> None:
         super().__init__()
-        self.name, self.secret = name, secret
+        self.name = name
+        # What a process shows, and what it shares with others, may each stand alone.
+        self.secrets = [part for part in (secret, *secret.split(MARK)) if part]
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, and the indented traceback if the record has one."""
@@ -54,14 +59,15 @@ class LineFormatter(logging.Formatter):
         return printable(self._redact(line))
 
     def _redact(self, line: str) -> str:
-        if self.secret:
-            line = line.replace(self.secret, "***")
+        for secret in self.secrets:
+            line = line.replace(secret, "***")
         return _BEARER.sub(r"\1***", line)
 
 
 class KeepingHandler(logging.StreamHandler[TextIO]):
-    """Writes lines to a stream. Those that a full disk refuses are kept, :data:`MOST_KEPT` at most, and written before
-    the next line that it takes: else nobody would read why a process waited."""
+    """Writes lines to a stream. While the disk is full, up to :data:`MOST_KEPT` lines are held and
+    written before the next one, so that the log shows why a process waited.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
@@ -69,11 +75,11 @@ class KeepingHandler(logging.StreamHandler[TextIO]):
         self._torn = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record, or keep it."""
+        """Write a record, or hold it."""
         try:
             self._kept.append(self.format(record) + self.terminator)
             while self._kept:
-                # A line that the disk took half of must not run into this one.
+                # Do not append to a line that was written only in part.
                 self.stream.write("\n" * self._torn + self._kept[0])
                 self.flush()
                 self._torn = False

@@ -1,4 +1,4 @@
-"""Text from elsewhere, as a terminal may show it."""
+"""Makes untrusted text safe for a terminal."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import re
 from typing import Any
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""Control characters but tab and newline, with which terminal escape sequences begin, and those that turn or break
-lines."""
+"""Control characters except tab and newline, which begin terminal escape sequences, and characters
+that reorder or break lines.
+"""
 
 
 MAX_SHOWN = 500
-"""Characters of a line that a terminal is shown; logs and status have the whole."""
+"""The most characters of a line on a terminal; logs and status have all of it."""
 
 
 def cut_lines(text: str) -> str:
@@ -22,12 +23,12 @@ def cut_lines(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """``text`` as a terminal may show it, in lines that a person may read."""
+    """``text`` made safe for a terminal, with long lines cut."""
     return cut_lines(printable(text))
 
 
 def printable(text: str) -> str:
-    """``text`` with ``\\u001b`` and the like in place of characters that a terminal obeys."""
+    """``text`` with ``\\u001b`` and the like in place of control characters."""
     return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 

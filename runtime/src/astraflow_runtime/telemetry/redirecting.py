@@ -1,4 +1,6 @@
-"""What a command and its children say goes to a file, so that its own output is what it prints."""
+"""Redirects the output of a command and its children to a file, so that only the command's own
+lines are shown.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from typing import TextIO
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """The output of this process as it was."""
+    """The original output of this process."""
 
     out: TextIO
     err: TextIO
@@ -22,8 +24,9 @@ class Terminal:
 
 @contextlib.contextmanager
 def said_to(log: Path) -> Iterator[Terminal]:
-    """What this process and its children write to their output goes to a file meanwhile; what is to be read at once is
-    written to the :class:`Terminal`."""
+    """Redirect the output of this process and its children to a file within the context; write to
+    the :class:`Terminal` what the user should see.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     kept = os.dup(1), os.dup(2)

@@ -6,11 +6,14 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from astraflow_runtime.launch.results.metrics import MetricsFile, MetricsStep
 from astraflow_runtime.telemetry.printable import printable
 from astraflow_wire.host.disk import replace_file
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FILE = "curves.png"
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -79,6 +82,11 @@ def draw_curves(metrics: MetricsFile, title: str, max_staleness: int, path: Path
 
 def picture_of(metrics: MetricsFile, title: str, max_staleness: int, form: str) -> bytes:
     """The same as a ``"png"`` or an ``"svg"``."""
+    return saved(figure_of(metrics, title, max_staleness), form)
+
+
+def figure_of(metrics: MetricsFile, title: str, max_staleness: int) -> Figure:
+    """The same as a figure of matplotlib."""
     from matplotlib.figure import (
         Figure,
     )  # half a second, which services and most commands never need
@@ -103,7 +111,7 @@ def picture_of(metrics: MetricsFile, title: str, max_staleness: int, form: str) 
         axis.spines[["top", "right"]].set_visible(False)
         if axis.get_legend_handles_labels()[0]:
             axis.legend(fontsize=8, loc="upper left", framealpha=0.7, edgecolor="none")
-    return _saved(figure, form)
+    return figure
 
 
 def compared(runs: Mapping[str, MetricsFile]) -> bytes:
@@ -135,7 +143,7 @@ def compared(runs: Mapping[str, MetricsFile]) -> bytes:
         axis.spines[["top", "right"]].set_visible(False)
         if axis.get_legend_handles_labels()[0]:
             axis.legend(fontsize=9, framealpha=0.7, edgecolor="none")
-    return _saved(figure, "svg")
+    return saved(figure, "svg")
 
 
 def _plain(text: str) -> str:
@@ -144,7 +152,8 @@ def _plain(text: str) -> str:
     return printable(text).replace("$", r"\$")
 
 
-def _saved(figure: Any, form: str) -> bytes:
+def saved(figure: Figure, form: str) -> bytes:
+    """A figure as a ``"png"`` or an ``"svg"``, which has no date in it."""
     picture = io.BytesIO()
     figure.savefig(picture, format=form, metadata={"Date": None} if form == "svg" else None)
     return picture.getvalue()

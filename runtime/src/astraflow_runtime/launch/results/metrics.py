@@ -61,7 +61,7 @@ def read_metrics(directory: Path) -> MetricsFile:
     damaged = []
     for number, text in enumerate(texts, 1):
         try:
-            line, read = _read(text)
+            line, read = read_line(text)
         except (ValueError, KeyError, TypeError, AttributeError):
             if text.endswith(b"\n"):
                 damaged.append(number)
@@ -85,8 +85,9 @@ def left_out(metrics: MetricsFile, directory: Path) -> str:
     return f"{directory / FILE} is damaged: line {named} is ignored"
 
 
-def _read(text: bytes) -> tuple[dict[str, Any], MetricsStep | EvaluationRecord | None]:
-    """A line, and what it tells."""
+def read_line(text: bytes) -> tuple[dict[str, Any], MetricsStep | EvaluationRecord | None]:
+    """A line, and what it tells. :class:`ValueError`, :class:`KeyError`, :class:`TypeError` or :class:`AttributeError` if it
+    is not one that a dataflow writes."""
     line = json.loads(text.decode())
     if not isinstance(line, dict):
         raise ValueError("not a JSON object")

@@ -58,6 +58,11 @@ def read_summary(directory: Path) -> dict[str, Any]:
     try:
         summary: dict[str, Any] = json.loads(file.read_text())
     except FileNotFoundError:
+        if (directory / "dataflow.json").exists():
+            raise UserError(
+                f"the run in {directory} has not ended, or was killed: `astraflow top --run {directory}` shows one that goes on, "
+                f"`astraflow run --resume {directory}` continues one that was killed"
+            ) from None
         raise UserError(
             f"there is no {file}; give the directory of a run that has ended, such as runs/NAME-DATE-TIME"
         ) from None
@@ -157,6 +162,8 @@ def summary_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "trainer", f"waited for data {summary['trainer_wait_fraction']:.0%} of its time"
     restarts = f", {summary['restarts']} restarts" if summary["restarts"] else ""
     yield "processes", f"{summary['processes']}{restarts}"
+    for name, tracker in summary.get("trackers", {}).items():
+        yield f"tracker {name}", _tracker(tracker)
     for name, policy in summary["policies"].items():
         if policy["equal_groups_fraction"] == 1.0 and policy["pass_rate"] != 1.0:
             yield f"{name}: next" if several else "next", _EQUAL
@@ -186,6 +193,13 @@ def _episodes(policy: Mapping[str, Any]) -> str:
 def _environments(failures: Mapping[str, int], quarantined: int) -> str:
     kinds = ", ".join(f"{kind} {n}" for kind, n in sorted(failures.items(), key=lambda e: -e[1]))
     return f"failed {sum(failures.values())} task attempts ({kinds}); {quarantined} prompts quarantined"
+
+
+def _tracker(report: Mapping[str, Any]) -> str:
+    steps = sum(report["steps"].values())
+    said = f"{report['state']}: {report['error']}" if report["error"] else report["state"]
+    place = f"; {report['place']}" if report["place"] else ""
+    return f"{said}, {steps} steps, {report['rollouts']} rollouts, {report['spans']} spans{place}"
 
 
 def _prompts(summary: Mapping[str, Any]) -> str:

@@ -1,4 +1,6 @@
-"""The engines of one policy or frozen model, each in a host of its own, and what episodes hold of them."""
+"""Builds the engines of one policy or frozen model, each in a host of its own, and the handles that
+episodes use.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def build_engines(
     sockets: Path,
     devices: Devices = OWN_DEVICES,
 ) -> list[SupervisedEngine]:
-    """One for each replica. A host starts when its :meth:`SupervisedEngine.run` does and ``devices`` may be used."""
+    """One engine for each replica. A host starts when its :meth:`SupervisedEngine.run` does and
+    ``devices`` may be used.
+    """
 
     async def start(settings: HostSettings, attempt: int) -> EngineHostProcess:
         async with devices.use():
@@ -48,7 +52,9 @@ def as_replicas(
     serving: Callable[[int], int | None],
     pin_wait_s: float,
 ) -> Replicas:
-    """The ``engines`` of a policy together. ``serving``: number of a replica → the version that it serves."""
+    """The ``engines`` of a policy as replicas. ``serving``: number of a replica → the version that
+    it serves.
+    """
     members = [
         Replica(number, engine, partial(serving, number)) for number, engine in enumerate(engines)
     ]
@@ -56,5 +62,7 @@ def as_replicas(
 
 
 def initial_version(engines: Sequence[SupervisedEngine], number: int) -> int | None:
-    """The version of a replica whose weights stay those of its model's folder: 0 as soon as its host has started."""
+    """The version of a replica that keeps the weights of its model's folder: 0 once its host has
+    started.
+    """
     return 0 if engines[number].host is not None else None

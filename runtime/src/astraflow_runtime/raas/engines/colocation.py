@@ -1,4 +1,4 @@
-"""Engines that share their devices with a trainer: they sleep while it works, and use them by turns."""
+"""Colocated engines, which share their devices with a trainer and sleep while it works."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ class Devices(Protocol):
 
     @property
     def yielding(self) -> bool:
-        """Whether no more work should be taken on."""
+        """Whether no further work should be accepted."""
 
     def use(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """Work on the devices happens within the context, which is entered when they may be used."""
+        """A context in which the devices may be used; entering it waits for them."""
 
     def wait(self) -> Wait | None:
-        """What the engines wait for."""
+        """The current wait of the engines."""
 
 
 class OwnDevices:
-    """Devices that nobody else uses."""
+    """Devices that no other process uses."""
 
     yielding = False
 
     @contextlib.asynccontextmanager
     async def use(self) -> AsyncIterator[None]:
-        """At once."""
+        """Available at once."""
         yield
 
     def wait(self) -> None:
-        """For nothing."""
+        """No wait."""
         return
 
 
@@ -54,9 +54,10 @@ OWN_DEVICES = OwnDevices()
 
 
 class SharedDevices:
-    """Takes the turn for ``replicas``, wakes them, and gives it back with all of them asleep once a trainer
-    wants it and no work is under way. ``changed`` is called when they fell asleep or woke. ``deadline_s``
-    is the longest that a trainer may keep the devices and that an engine may take to sleep or wake."""
+    """Acquires the devices for ``replicas`` and wakes them; puts them to sleep and releases the
+    devices once a trainer wants them and no work is in flight. ``changed`` is called after they
+    fell asleep or woke. ``deadline_s`` is the longest that a trainer may keep the devices and that
+    an engine may take to sleep or wake."""
 
     def __init__(self, name: str, turn: SharedDeviceLock, deadline_s: float) -> None:
         self.changed: Callable[[], None] = lambda: None
@@ -73,7 +74,7 @@ class SharedDevices:
 
     @contextlib.asynccontextmanager
     async def use(self) -> AsyncIterator[None]:
-        """As soon as the engines have their turn, which they keep within the context."""
+        """Enter once the engines have the devices, which they keep within the context."""
         while not self._awake.is_set():
             await self._awake.wait()
         self._users += 1
@@ -83,7 +84,7 @@ class SharedDevices:
             self._users -= 1
 
     def wait(self) -> Wait | None:
-        """For the trainer that has the devices."""
+        """The wait for the trainer that has the devices."""
         if self._asleep_since is None:
             return None
         waited = time.monotonic() - self._asleep_since
@@ -96,10 +97,10 @@ class SharedDevices:
         )
 
     async def run(self) -> None:
-        """Take turns until cancelled."""
+        """Acquire and release the devices until cancelled."""
         try:
             while True:
-                await self._take()
+                await self._acquire_devices()
                 while self._users or not self._turn.exclusive_pending():
                     await asyncio.sleep(LOOK_S)
                 self._awake.clear()
@@ -109,7 +110,7 @@ class SharedDevices:
         finally:
             self._turn.release()
 
-    async def _take(self) -> None:
+    async def _acquire_devices(self) -> None:
         self._asleep_since = time.monotonic()
         try:
             async with asyncio.timeout(self._deadline_s):
@@ -127,12 +128,12 @@ class SharedDevices:
     async def _to_all(
         self, call: Callable[[Replica], Awaitable[None]], asleep: bool = False
     ) -> None:
-        """Those of them that are ``asleep``, or awake, and have a host."""
+        """Call all replicas with a host that are ``asleep``, or awake."""
         meant = [r for r in self.replicas if r.engine.host is not None and r.asleep == asleep]
         await asyncio.gather(*(self._obeyed(call, replica) for replica in meant))
 
     async def _obeyed(self, call: Callable[[Replica], Awaitable[None]], replica: Replica) -> None:
-        """One that does not obey loses its host, and with it what it holds of the devices."""
+        """Kill the host of a replica that failed, which frees its share of the devices."""
         host = replica.engine.running()
         try:
             await call(replica)

@@ -1,4 +1,4 @@
-"""Waiting for an engine host without counting the time in which somebody has stopped it."""
+"""Waiting for an engine host, not counting the time for which its process was stopped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ async def ended(
     futures: Iterable[asyncio.Future[Any]], deadline_s: float, stopped_s: Callable[[], float]
 ) -> bool:
     """Wait until all ``futures`` are done or one has failed; ``False`` if that takes longer than
-    ``deadline_s`` and what ``stopped_s()``, a count of seconds, has grown by since."""
+    ``deadline_s`` plus the growth of ``stopped_s()``, a count of seconds.
+    """
     loop = asyncio.get_running_loop()
     pending = set(futures)
     end = loop.time() + deadline_s - stopped_s()

@@ -1,4 +1,4 @@
-"""Keeps a frozen engine at older versions of a policy: an opponent that follows it at a distance."""
+"""Keeps a frozen engine at older versions of a policy, for example as an opponent in self-play."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ RETRY_S = 1.0
 
 
 class FollowingRefresh(WeightRefresh):
-    """Brings older versions of the policy ``follows`` into the engines of another name.
-
-    A version is set aside each time when one comes that is ``behind`` versions newer than the one set aside before, which
-    is then loaded. So the engines serve a version that is ``behind`` versions old when it is loaded, and less than
-    twice as many when the next one is; two versions lie on the disk. The first version that is heard of is loaded at once: in a
-    RaaS that joins later the newest one then, which grows old from there.
+    """Loads older versions of the policy ``follows`` into the engines of another name. Whenever a
+    version is announced that is ``behind`` versions newer than the stored one, it is stored and the
+    previously stored one is loaded. So the engines serve a version that is ``behind`` versions old
+    when it is loaded, and less than twice as old when the next one is; two versions are on disk.
+    The first announced version is loaded at once; in a RaaS that joins later that is the newest one
+    at that time.
     """
 
     def __init__(
@@ -46,34 +46,35 @@ class FollowingRefresh(WeightRefresh):
         self._cache.policy = follows  # whose trainer is waited for
         self._cache.direct = False  # a version is set aside as a file
         self._newest: Announcement | None = None
-        self._heard = asyncio.Event()
+        self._announced = asyncio.Event()
 
     def hear(self, announcement: Announcement) -> None:
-        """A version of the policy was announced."""
+        """Record an announced version of the policy."""
         if self._newest is None or announcement.version > self._newest.version:
             self._newest = announcement
-            self._heard.set()
+            self._announced.set()
 
     def _parts(self) -> list[Coroutine[Any, Any, None]]:
         return [*super()._parts(), self._follow()]
 
     async def _follow(self) -> None:
-        """Set one version aside after the other. One that is set aside or served is borrowed from the cache, so that
-        an engine that is started again finds it."""
+        """Store one version after the other. A stored or served version is kept in the cache, so
+        that a restarted engine finds it.
+        """
         newest_aside: int | None = None
         served, aside = contextlib.AsyncExitStack(), contextlib.AsyncExitStack()
         try:
             while True:
-                found = await self._due(newest_aside)
+                found = await self._next_to_store(newest_aside)
                 taken = contextlib.AsyncExitStack()
                 self._cache.on_announced(found)
                 try:
                     await taken.enter_async_context(self._cache.borrowed(found.version))
                 except (AstraFlowError, ValueError, OSError) as error:
-                    # It may have been overtaken; what is newest after a moment will do as well.
+                    # It may be outdated by now; retry with the newest version after a moment.
                     log.info("%s skips version %d: %s", self.policy, found.version, error)
                     await asyncio.sleep(RETRY_S)
-                    self._heard.set()
+                    self._announced.set()
                     continue
                 self.pin(found.version if newest_aside is None else newest_aside)
                 newest_aside = found.version
@@ -83,11 +84,11 @@ class FollowingRefresh(WeightRefresh):
             await served.aclose()
             await aside.aclose()
 
-    async def _due(self, aside: int | None) -> Announcement:
-        """The newest version, as soon as it is to be set aside after ``aside``."""
+    async def _next_to_store(self, aside: int | None) -> Announcement:
+        """The next version to store after ``aside``; waits until it is announced."""
         while True:
-            await self._heard.wait()
-            self._heard.clear()
+            await self._announced.wait()
+            self._announced.clear()
             newest = self._newest
             if newest is not None and (aside is None or newest.version >= aside + self._behind):
                 return newest

@@ -1,6 +1,5 @@
-"""The RaaS's end of the wire to one engine host.
-
-All requests made within one tick of the event loop go out as one message.
+"""The client of one engine host in its RaaS. All requests made within one tick of the event loop
+are sent as one message.
 """
 
 from __future__ import annotations
@@ -32,11 +31,10 @@ Call = Callable[[int], protocol.ToHost]
 
 
 class HostClient:
-    """Requests and calls to a host that is connected; every one ends when :meth:`lose` is called.
-
-    ``host`` names the host in errors. Frames that come back are fed in by :meth:`take`. ``finished``
-    counts results, ``lost`` is why the host is gone, once it is. ``stopped_s()``: seconds so far in which
-    the host was stopped, which no deadline counts.
+    """Requests and calls to a connected host; :meth:`lose` ends all of them. ``host`` names the
+    host in errors. :meth:`take` handles the frames that the host sends. ``finished`` counts
+    results; ``lost`` is why the host is gone, once it is. ``stopped_s()``: seconds for which the
+    host was stopped so far, which no deadline counts.
     """
 
     def __init__(
@@ -61,7 +59,7 @@ class HostClient:
 
     @property
     def pending(self) -> int:
-        """Requests under way."""
+        """The number of requests in flight."""
         return len(self._results)
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
@@ -140,16 +138,16 @@ class HostClient:
         return values
 
     async def ping(self, deadline_s: float) -> dict[str, float]:
-        """Proof of a living event loop in the host; returns its ``cpu_s``."""
+        """Check that the event loop of the host responds; returns its ``cpu_s``."""
         values, _ = await self._call(protocol.Ping, deadline_s, "ping")
         return values
 
     async def close(self, deadline_s: float) -> None:
-        """``Engine.close``; the host ends afterwards."""
+        """``Engine.close``; the host exits afterwards."""
         await self._call(protocol.Close, deadline_s, "close")
 
     def take(self, message: protocol.FromHost, buffers: list[bytes]) -> None:
-        """A message of the host. Raises :class:`WireError` if its parts do not fit together."""
+        """Handle a message of the host. Raises :class:`WireError` if it is malformed."""
         match message:
             case protocol.Results():
                 self._take_results(message, buffers)
@@ -175,7 +173,7 @@ class HostClient:
                 future.set_exception(protocol.as_exception(failure))
 
     def lose(self, reason: str) -> None:
-        """The host is gone: fail whatever waits for it, and whatever comes later."""
+        """The host is gone: fail all pending and future calls."""
         if self.lost is not None:
             return
         self.lost = reason

@@ -42,7 +42,7 @@ LOOK_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class HostSettings:
-    """How to start replica ``replica`` of the engine of ``policy``, and how patient to be with its host."""
+    """How to start replica ``replica`` of the engine of ``policy``, and the deadlines of its host."""
 
     config: RunConfig
     directory: Path
@@ -59,13 +59,13 @@ class HostSettings:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the host is told about its devices."""
+        """The environment variables of the host that select its devices."""
         devices = self.engine.devices
         return {"CUDA_VISIBLE_DEVICES": devices[self.replica]} if devices else {}
 
     @property
     def part(self) -> str:
-        """The policy and the replica, as files name them."""
+        """The policy and the replica, as used in file names."""
         return part_name(self.policy, self.replica)
 
     @property
@@ -76,11 +76,10 @@ class HostSettings:
 
 
 class EngineHostProcess:
-    """A running host. ``client`` talks to it until :meth:`wait_end` returns. ``silence_changed`` is called
-    when it falls silent and when it answers again.
-
-    A host that hangs is given up after ``deadline_s``. One that somebody has stopped is not at fault, and
-    what it holds is worth waiting for: it is given up after ``give_up_after_s``.
+    """A running host. ``client`` is connected to it until :meth:`wait_end` returns.
+    ``silence_changed`` is called when it stops responding and when it responds again. A hanging
+    host is given up after ``deadline_s``; a stopped one, which is not at fault, after
+    ``give_up_after_s``.
     """
 
     def __init__(
@@ -112,9 +111,9 @@ class EngineHostProcess:
     async def start(cls, settings: HostSettings, attempt: int) -> EngineHostProcess:
         """Start a host and its engine within the start deadline.
 
-        Raises what the engine raised (:class:`UserError` for the user's mistakes, else
-        :class:`RunFailed`), and :class:`HostGone`, with no more than how it ended, if the process did
-        without a word.
+        Raises the error of the engine (:class:`UserError` for errors of the user, else
+        :class:`RunFailed`), or :class:`HostGone` with the exit status if the process exited without
+        one.
         """
         address = f"ipc://{settings.sockets / f'{settings.part}.{attempt}'}"
         socket = zmq.asyncio.Context.instance().socket(zmq.ROUTER)
@@ -169,7 +168,7 @@ class EngineHostProcess:
         try:
             await asyncio.wait({word, end}, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
             if not word.done() and end.done():
-                # What it said last may still be on its way.
+                # Its last message may still be in transit.
                 await asyncio.wait({word}, timeout=0.5)
                 if not word.done():
                     raise HostGone(f"{end.result()}, before its engine was ready")
@@ -194,7 +193,9 @@ class EngineHostProcess:
         return peer, message
 
     async def wait_end(self) -> str:
-        """Serve the wire until the process ends or hangs; why it is gone. Pending requests have failed."""
+        """Handle messages until the process exits or hangs; returns why it is gone. Pending
+        requests have failed.
+        """
         receiving = asyncio.ensure_future(self._receive())
         beating = asyncio.ensure_future(self._beat())
         ended = asyncio.ensure_future(self._child.ended())
@@ -237,7 +238,7 @@ class EngineHostProcess:
             await asyncio.sleep(pause)
 
     async def _ping(self) -> float:
-        """A sign of life: the host's CPU seconds. Says so, meanwhile, if it does not come."""
+        """A heartbeat: the host's CPU seconds. Logs a warning while there is no reply."""
         silence = HostWatchdog(self.pid, self.stopped_s)
         ping = asyncio.ensure_future(self.client.ping(self._silent_s))
         try:
@@ -259,7 +260,7 @@ class EngineHostProcess:
         return values.get("cpu_s", self.cpu_s)
 
     def wait(self) -> Wait | None:
-        """What its RaaS waits for if it is silent."""
+        """The wait to report while it is silent."""
         if self.silence is None:
             return None
         return self.silence.wait(
@@ -275,6 +276,6 @@ class EngineHostProcess:
         await self._child.stop(max(1.0, CLOSE_S - (time.monotonic() - began)))
 
     def kill(self, reason: str) -> None:
-        """Kill a host that can no longer be trusted; :meth:`wait_end` returns."""
+        """Kill a host in an unknown state; :meth:`wait_end` then returns."""
         self.client.lose(reason)
         self._child.kill()

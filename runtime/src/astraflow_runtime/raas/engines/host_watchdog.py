@@ -1,4 +1,4 @@
-"""The silence of an engine host: for how long, and whether it hangs or was stopped by somebody."""
+"""Detects that an engine host does not respond, and whether it hangs or was stopped."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from astraflow_wire.host.processes import look_at
 from astraflow_wire.messages import Wait
 
 _BUSY = 0.05
-"""Share of a core from which a process counts as busy."""
+"""The share of a core above which a process counts as busy."""
 
 
 class StoppedTime:
-    """Seconds so far in which process ``pid`` was stopped; grows only when it is looked at."""
+    """Seconds for which process ``pid`` was stopped so far; updated only when called."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -20,7 +20,7 @@ class StoppedTime:
         self.now = False
 
     def __call__(self) -> float:
-        """Look, and count."""
+        """Update the count and return it."""
         look, now = look_at(self._pid), active_time()
         self.now = look is not None and look.stopped
         if self.now:
@@ -30,7 +30,7 @@ class StoppedTime:
 
 
 class HostWatchdog:
-    """From a question to its answer. ``str()`` tells how long it lasts and what the host does."""
+    """The time between a ping and its reply. ``str()`` gives its length and what the host does."""
 
     def __init__(self, pid: int, stopped_s: StoppedTime) -> None:
         self._pid, self._stopped_s = pid, stopped_s
@@ -47,12 +47,12 @@ class HostWatchdog:
         return active_time() - self._began
 
     def is_notable(self, deadline_s: float) -> bool:
-        """Whether people should know: the host is stopped, or silent for half of its deadline."""
+        """Whether to report it: the host is stopped, or has been silent for half of its deadline."""
         self._stopped_s()
         return self._stopped_s.now or self.seconds >= deadline_s / 2
 
     def activity(self) -> str:
-        """What the host does instead of answering."""
+        """What the host does instead of responding, as text."""
         self._stopped_s()
         if self._stopped_s.now:
             return f"it was stopped (SIGSTOP); `kill -CONT {self._pid}` resumes it"
@@ -64,7 +64,7 @@ class HostWatchdog:
         return f"{self.seconds:.1f} s: {self.activity()}"
 
     def wait(self, engine: str, host: str, give_up_after_s: float) -> Wait:
-        """The wait of its RaaS."""
+        """The wait that its RaaS reports."""
         return Wait(
             who=f"engine of {engine}",
             for_whom=host,

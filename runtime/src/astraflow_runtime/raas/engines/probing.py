@@ -1,4 +1,4 @@
-"""The RaaS's half of a probe: its engine's log-probs of the rows that came with a version."""
+"""Probes in a RaaS: the engine's log-probs of the rows that came with a version."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ log = logging.getLogger("astraflow.raas")
 
 
 class Probes:
-    """Measures how far the log-probs of engine and trainer are apart, whenever a version comes with a probe
-    and a replica of its policy serves just that version. One that is overtaken before is left out."""
+    """Measures how far the log-probs of engine and trainer are apart, whenever a version comes with
+    a probe and a replica of its policy serves exactly that version. If none serves it before the
+    next version, the probe is skipped.
+    """
 
     def __init__(
         self,
@@ -35,7 +37,7 @@ class Probes:
         self._changed = asyncio.Event()
 
     def hear(self, announcement: AnnouncementMessage) -> None:
-        """A version was announced."""
+        """Record an announced version."""
         if announcement.probe is not None:
             try:
                 columns_of(announcement.probe)
@@ -72,10 +74,10 @@ class Probes:
             self._changed.clear()
             for policy, announcement in list(self._due.items()):
                 async with self._devices.use():
-                    await self._look(policy, announcement)
+                    await self._probe(policy, announcement)
             await self._changed.wait()
 
-    async def _look(self, policy: str, announcement: AnnouncementMessage) -> None:
+    async def _probe(self, policy: str, announcement: AnnouncementMessage) -> None:
         version, asked = announcement.version, announcement.probe
         assert asked is not None
         for replica in self._replicas[policy].members:
@@ -87,7 +89,7 @@ class Probes:
                 log.warning("version %d of policy %r was not probed: %s", version, policy, error)
                 continue
             if replica.serving() != version:
-                continue  # swapped meanwhile: part of it is of another version
+                continue  # swapped meanwhile: some tokens are of another version
             log.info(
                 "version %d of policy %r: log-probs of engine and trainer differ by %s",
                 version,
@@ -114,7 +116,9 @@ class Probes:
 
 
 def columns_of(asked: Probe) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_], Floats]:
-    """Tokens, which of them were sampled, and what the trainer says of them. Raises :class:`WireError`."""
+    """Tokens, the mask of the sampled ones, and the trainer's log-probs of them. Raises
+    :class:`WireError`.
+    """
     total, whole = sum(asked.lengths), min(asked.lengths, default=1) > 0
     sizes = (len(asked.tokens), len(asked.sampled), len(asked.logprobs))
     if not whole or sizes != (4 * total, total, 4 * total):

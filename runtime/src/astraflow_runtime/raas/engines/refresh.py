@@ -1,7 +1,7 @@
-"""Keeps the replicas of one policy's engine at the newest version, each on its own.
+"""Keeps the replicas of one policy's engine at the newest version, each independently.
 
-A RaaS refreshes on its own clock. A version is fetched once and loaded whole and verified into every
-replica, or not at all; whatever fails, a replica continues with what it has.
+A RaaS refreshes on its own clock. A version is fetched and verified once and loaded into every
+replica completely or not at all; after a failure a replica continues with the version that it has.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from astraflow_wire.messages import Wait
 
 @dataclass(frozen=True, slots=True)
 class RefreshTimes:
-    """Seconds spent over all swaps of all replicas, and how many there were. Each version is pulled once.
-    ``link_mb_s`` and ``link_s`` are rate and round trip of the last fetch that was long enough to tell, 0 before."""
+    """The time of all swaps of all replicas, and their number. Each version is pulled once.
+    ``link_mb_s`` and ``link_s`` are rate and round trip of the last fetch that was long enough to
+    measure, 0 before."""
 
     pull_s: float
     pause_s: float
@@ -64,8 +65,9 @@ class WeightRefresh:
 
     @property
     def serving(self) -> int | None:
-        """The oldest version that a replica serves; ``None`` while none serves any. A replica that is being
-        started again joins with what the others have, so it takes nothing back."""
+        """The oldest version that a replica serves; ``None`` while none serves any. A replica that
+        restarts loads the version of the others, so this never decreases.
+        """
         found = [version for r in self.replicas if (version := r.serving) is not None]
         return min(found, default=None)
 
@@ -91,12 +93,12 @@ class WeightRefresh:
         )
 
     def wake(self) -> None:
-        """Something changed: every replica looks again at what it should serve."""
+        """Something changed: every replica checks again which version to serve."""
         for replica in self.replicas:
             replica.wake()
 
     def hear(self, announcement: Announcement) -> None:
-        """A version was announced."""
+        """Record an announced version."""
         self._cache.on_announced(announcement)
         self.wake()
 
@@ -108,7 +110,7 @@ class WeightRefresh:
 
     @contextlib.contextmanager
     def hold(self, version: int | None) -> Iterator[None]:
-        """No swap away from ``version`` within the context, whatever happens to the pin."""
+        """Keep ``version`` loaded within the context, even if the pin changes."""
         if version is None:
             yield
             return
@@ -120,7 +122,7 @@ class WeightRefresh:
             self.wake()
 
     def waits(self) -> list[Wait]:
-        """What the replicas wait for, for people."""
+        """The current waits of the replicas."""
         return [wait for replica in self.replicas if (wait := replica.wait()) is not None]
 
     async def run(self) -> None:
@@ -136,5 +138,5 @@ class WeightRefresh:
         return [replica.run() for replica in self.replicas]
 
     async def close(self, deadline_s: float) -> None:
-        """Release everything that was fetched."""
+        """Release all fetched versions."""
         await self._cache.close(deadline_s)

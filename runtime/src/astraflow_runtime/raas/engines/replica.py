@@ -1,4 +1,4 @@
-"""One of the engines that serve a policy, as requests and people see it."""
+"""A replica: one of the engines that serve a policy, with its load and its state."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from astraflow_runtime.raas.engines.supervised_engine import SupervisedEngine
 
 
 class Replica:
-    """``serving()`` is the version that its host serves, ``None`` while it has none; ``gauges`` what the
-    engine said last of itself, ``routed`` the requests that it was given so far."""
+    """``serving()`` is the version that its host serves, ``None`` while it has none; ``gauges`` the
+    last gauges of the engine, ``routed`` the number of requests routed to it so far.
+    """
 
     def __init__(
         self, number: int, engine: SupervisedEngine, serving: Callable[[], int | None]
@@ -23,11 +24,13 @@ class Replica:
 
     @property
     def asleep(self) -> bool:
-        """Whether its host was sent to sleep; the next one starts awake."""
+        """Whether its host is asleep; a new host starts awake."""
         return self._sleeper is not None and self._sleeper is self.engine.host
 
     async def fall_asleep(self, level: int, deadline_s: float) -> None:
-        """Give the devices back; what runs ends with what it has and is continued after :meth:`wake`."""
+        """Release the devices; running requests end with the tokens so far and are continued after
+        :meth:`wake`.
+        """
         host = self._sleeper = self.engine.running()
         await host.client.pause("abort", deadline_s)
         await host.client.sleep(level, deadline_s)
@@ -41,16 +44,18 @@ class Replica:
 
     @property
     def pending(self) -> int:
-        """Requests under way."""
+        """The number of requests in flight."""
         return self.engine.host.client.pending if self.engine.host is not None else 0
 
     @property
     def load(self) -> float:
-        """Requests under way with one more, for each that it can run at once if the engine says so."""
+        """The load with one more request, relative to the number that the engine runs at once, if
+        known.
+        """
         return (self.pending + 1) / max(1.0, self.gauges.get("max_running", 1.0))
 
     def can_take(self, pinned: int | None) -> bool:
-        """Whether a request may go to it: of any version, or of exactly the ``pinned`` one."""
+        """Whether it accepts a request: of any version, or of exactly the ``pinned`` one."""
         host, version = self.engine.host, self.serving()
         if host is None or host.client.lost is not None or version is None or self.asleep:
             return False

@@ -1,4 +1,4 @@
-"""Keeps one replica of an engine at the version that it should serve: pause, load, resume."""
+"""Keeps one replica of an engine at the right version: pause, load, resume."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LONGEST_PAUSE_S = 10.0
 
 @dataclass
 class SwapTimes:
-    """Seconds spent over all swaps of a replica, and how many there were."""
+    """The time of all swaps of a replica, and their number."""
 
     pause_s: float = 0.0
     load_s: float = 0.0
@@ -38,8 +38,9 @@ class SwapTimes:
 
 
 class ReplicaRefresh:
-    """Brings versions from ``cache`` into ``engine``. It only moves forward, except to a version that is
-    pinned or held: an evaluation whose host died continues where the newest version is served already.
+    """Loads versions from ``cache`` into ``engine``. Versions only increase, except to a version
+    that is pinned or held: an evaluation whose host died may continue on a replica that already
+    serves the newest version.
 
     A swap happens while ``devices`` may be used. ``drain_s`` is the longest that a pause may take (mode ``wait`` drains requests), ``deadline_s`` the
     longest for a fetch or a load.
@@ -75,11 +76,11 @@ class ReplicaRefresh:
         return self._loaded[1]
 
     def wake(self) -> None:
-        """Something changed: look again at what should be served."""
+        """Something changed: check again which version to serve."""
         self._wake.set()
 
     def wait(self) -> Wait | None:
-        """What this replica waits for, for people."""
+        """The current wait of this replica."""
         if self._activity is None:
             return None
         whom, what, since, stopped_before_s = self._activity
@@ -107,9 +108,9 @@ class ReplicaRefresh:
                 await self._wake.wait()
                 continue
             try:
-                await self._bring(target)
+                await self._fetch(target)
             except HostGone:
-                # The supervisor notices it too and starts another one, which wakes us.
+                # The supervisor notices it too and starts a new host, which wakes this task.
                 await self._wake.wait()
             except (AstraFlowError, ValueError, OSError) as error:
                 failures += 1
@@ -152,7 +153,7 @@ class ReplicaRefresh:
             self._activity = (whom, what, time.monotonic(), self.engine.stopped_s)
 
     def _target(self) -> int | None:
-        """The version to bring into the engine now, if any."""
+        """The version to load into the engine now, if any."""
         if self.engine.host is None:
             return None
         current, cache = self.serving, self._cache
@@ -163,22 +164,22 @@ class ReplicaRefresh:
             wanted = cache.newest
         if wanted is None or not cache.contains(wanted):
             return None
-        return wanted if self._is_due(wanted) else None
+        return wanted if self._should_load(wanted) else None
 
-    def _is_due(self, version: int) -> bool:
+    def _should_load(self, version: int) -> bool:
         current = self.serving
         if current is None or version > current:
             return True
         return version != current and (version == self._cache.pinned or version in self._cache.held)
 
     def _may_load(self, version: int) -> bool:
-        """Whether it is still wanted, after the time that its fetch took."""
+        """Whether it is still the version to load, after the fetch."""
         current, cache = self.serving, self._cache
         if current is None or (version in cache.held and current not in cache.held):
             return True
-        return not cache.held and cache.pinned in (None, version) and self._is_due(version)
+        return not cache.held and cache.pinned in (None, version) and self._should_load(version)
 
-    async def _bring(self, target: int) -> None:
+    async def _fetch(self, target: int) -> None:
         host = self.engine.running()
         if self._cache.direct and host.direct and (host, target) != self._asked:
             self._asked = host, target  # once; what does not come directly comes as a file
@@ -194,7 +195,9 @@ class ReplicaRefresh:
                 await self._swap(host, target, host.client.load_weights(source, self._deadline_s))
 
     async def _receive(self, host: EngineHostProcess, target: int) -> None:
-        """By a direct delivery. A drain could keep the others waiting, so it comes before the meeting."""
+        """Load by a direct delivery. The drain comes first, so that the other receivers do not wait
+        for it.
+        """
         client, member = host.client, f"{host.client.host} (pid {host.pid})"
         drains = self._mode == "wait"
         self._doing(f"trainer {self._cache.policy}", f"a direct delivery of version {target}")
@@ -245,7 +248,7 @@ class ReplicaRefresh:
         try:
             await load
         except DeadlineExceeded:
-            # Nobody can say what it holds now.
+            # Its state is unknown now.
             host.kill(f"did not load version {version} within {self._deadline_s:.0f} s")
             raise
 
@@ -253,13 +256,14 @@ class ReplicaRefresh:
         try:
             await client.resume(self._deadline_s)
         except HostGone:
-            # Whoever supervises the host says so, unless its RaaS ends.
+            # The supervisor of the host reports it, unless the RaaS ends.
             log.debug("the host of %s exited during a weight swap", self.engine.label)
 
 
 def _failure_level(overtaken: bool, quiet: bool) -> int:
-    """Of the line that a version did not come. A newer one may be there whose announcement is still on its way, so
-    that only the next failure of the same version is a warning."""
+    """The log level for a version that did not arrive. A newer one may exist whose announcement is
+    still in transit, so only a repeated failure of the same version is a warning.
+    """
     if overtaken:
         return logging.DEBUG
     return logging.INFO if quiet else logging.WARNING

@@ -1,4 +1,4 @@
-"""The engines of one policy: requests are routed to one of them, control goes to all."""
+"""The engines of one policy: a request goes to one of them, control calls go to all."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from astraflow_wire.messages import Wait
 
 log = logging.getLogger("astraflow.raas")
 SESSIONS = 4096
-"""Sessions whose replica is remembered, those that were used last."""
+"""The number of recently used sessions whose replica is remembered."""
 
 _WORST = {"version": min, "kv_cache_usage": max}
-"""Gauges that do not add up over replicas."""
+"""Gauges that are not summed over replicas."""
 
 
 class Replicas:
-    """Routes requests by load; those of a session stay with the replica that has its cache, while that can
-    take them. A request that is pinned to a version waits for a replica at that version, ``pin_wait_s`` at
-    the longest."""
+    """Routes requests by load; those of a session go to the replica that has its cache, while it
+    accepts them. A request that is pinned to a version waits up to ``pin_wait_s`` for a replica at
+    that version.
+    """
 
     def __init__(self, members: Sequence[Replica], pin_wait_s: float = 120.0) -> None:
         self.policy = members[0].engine.policy
@@ -37,17 +38,20 @@ class Replicas:
         self._changed = asyncio.Event()
 
     def changed(self) -> None:
-        """A host started, is gone, fell silent or answers, or a version was loaded: who waits looks again."""
+        """A host started, is gone, or stopped or resumed responding, or a version was loaded:
+        waiting requests check again.
+        """
         self._changed.set()
 
     # -- data plane ------------------------------------------------------------------------------
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
-        """``Engine.generate`` on one of them. A request whose host dies is made again on another replica, or
-        on the next host once that serves a version: an episode survives its host. It is given up with
-        :class:`HostGone` when as many hosts died over it as may die in a row, since it may be what kills
-        them, and with :class:`WrongVersion` if it is pinned and no replica comes to that version in time.
-        The deadline is the episode's."""
+        """``Engine.generate`` on one of them. A request whose host dies is retried on another
+        replica, or on the restarted host once it serves a version, so that an episode survives its
+        host. It fails with :class:`HostGone` after as many hosts died as may die in a row, since it
+        may be the cause, and with :class:`WrongVersion` if it is pinned and no replica reaches that
+        version in time. The deadline is that of the episode.
+        """
         for deaths in range(1, MAX_DEATHS + 1):
             replica = await self._route(request)
             replica.routed += 1
@@ -69,8 +73,9 @@ class Replicas:
         return replica
 
     def choose(self, session: str, pinned: int | None) -> Replica | None:
-        """The replica for a request, if any can take it: that of its session, else the least loaded; one
-        that is silent only if all are."""
+        """The replica for a request, if any accepts it: that of its session, else the least loaded;
+        a silent one only if all are.
+        """
         able = [member for member in self.members if member.can_take(pinned)]
         able = [member for member in able if member.engine.answers] or able
         if not able:
@@ -91,7 +96,7 @@ class Replicas:
             await self._changed.wait()
 
     async def available(self) -> None:
-        """Wait until a replica takes requests; the deadline is the caller's."""
+        """Wait until a replica accepts requests; the caller sets the deadline."""
         await self._until(lambda: any(member.can_take(None) for member in self.members))
 
     async def _until_pinned(self, request: GenerateRequest) -> None:
@@ -127,15 +132,15 @@ class Replicas:
         }
 
     async def look(self, within_s: float) -> None:
-        """Ask all engines for their gauges; one that does not answer in time keeps those that it had."""
-        await asyncio.gather(*(self._look(member, within_s) for member in self.members))
+        """Update the gauges of all engines; one that does not reply in time keeps its old ones."""
+        await asyncio.gather(*(self._check_replica(member, within_s) for member in self.members))
 
-    async def _look(self, replica: Replica, within_s: float) -> None:
+    async def _check_replica(self, replica: Replica, within_s: float) -> None:
         host = replica.engine.host
         if host is None or host.silence is not None:
             return
         try:
-            # Not by the deadline of the call, which does not count while the host is stopped.
+            # Not the deadline of the call, which is suspended while the host is stopped.
             async with asyncio.timeout(within_s):
                 replica.gauges = await host.client.health(2 * within_s)
         except (AstraFlowError, ValueError, TimeoutError) as error:
@@ -146,13 +151,13 @@ class Replicas:
 
     @property
     def serving(self) -> int | None:
-        """The oldest version that one of them serves; ``None`` while none serves any."""
+        """The oldest version served by a replica; ``None`` while none serves any."""
         found = [version for m in self.members if (version := m.serving()) is not None]
         return min(found, default=None)
 
     @property
     def answering(self) -> float:
-        """Share of them that takes requests and answers."""
+        """The share of replicas that accept requests and respond."""
         able = [m for m in self.members if m.can_take(None) and m.engine.answers]
         return len(able) / len(self.members)
 
@@ -165,12 +170,12 @@ class Replicas:
 
     @property
     def stopped_s(self) -> float:
-        """Seconds in which somebody had stopped their hosts, which no deadline counts."""
+        """Seconds for which their hosts were stopped, which no deadline counts."""
         return sum(member.engine.stopped_s for member in self.members)
 
     @property
     def restarts(self) -> int:
-        """Hosts that were started again."""
+        """The number of host restarts."""
         return sum(member.engine.restarts for member in self.members)
 
     @property
@@ -180,11 +185,11 @@ class Replicas:
         return sum(host.cpu_s for host in hosts if host is not None)
 
     def gauges(self) -> dict[str, float]:
-        """What the engines said last, added up; of versions the smallest, of shares the largest."""
+        """The last gauges of the engines, summed; the smallest version and the largest share."""
         return _together([member.gauges for member in self.members])
 
     def pressure(self) -> dict[str, float]:
-        """The gauges of those that take requests now."""
+        """The gauges of the replicas that accept requests now."""
         able = [m for m in self.members if m.can_take(None) and m.engine.answers]
         return _together([member.gauges for member in able])
 

@@ -13,18 +13,22 @@ from astraflow_runtime.raas.engines.host_process import EngineHostProcess
 
 log = logging.getLogger("astraflow.raas")
 MAX_DEATHS = 3
-"""Deaths of a host, with no finished request between, after which its RaaS gives up."""
+"""Consecutive deaths of a host, without a finished request between, after which its RaaS gives up.
+"""
 
 _PAUSE_S = 0.5
-"""Before the next start, for each death in a row but the first: one that worked is replaced at once."""
+"""Delay before the next start for each consecutive death but the first: a host that worked is
+replaced at once.
+"""
 
 _LONGEST_PAUSE_S = 30.0
 
 
 class SupervisedEngine:
-    """The engine of ``policy``, whichever process runs it now. ``changed`` is called when a host has
-    started, when it is gone, and when it falls silent or answers again. ``replica`` is its number if the
-    policy has several; ``needed()`` tells whether its RaaS must give up when hosts keep dying."""
+    """The engine of ``policy``, across restarts of its host. ``changed`` is called when a host has
+    started, is gone, and stops or resumes responding. ``replica`` is its number if the policy has
+    several; ``needed()`` returns whether its RaaS must give up when hosts keep dying.
+    """
 
     def __init__(
         self,
@@ -89,16 +93,16 @@ class SupervisedEngine:
 
     @property
     def answers(self) -> bool:
-        """Whether a host runs and is not silent."""
+        """Whether a host runs and responds."""
         return self.host is not None and self.host.silence is None
 
     @property
     def stopped_s(self) -> float:
-        """Seconds so far in which its host was stopped by somebody."""
+        """Seconds for which its host was stopped so far."""
         return self._stopped_before_s + (self.host.stopped_s() if self.host is not None else 0.0)
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
-        """``Engine.generate`` on the host that runs now; :class:`HostGone` if there is none."""
+        """``Engine.generate`` on the current host; :class:`HostGone` if there is none."""
         return await self.running().client.generate(request)
 
     def running(self) -> EngineHostProcess:
@@ -108,7 +112,7 @@ class SupervisedEngine:
         return self.host
 
     async def close(self) -> None:
-        """End the host, if one runs; :meth:`run` returns."""
+        """Close the host, if one runs; :meth:`run` then returns."""
         self._closing.set()
         if self.host is not None:
             await self.host.close()

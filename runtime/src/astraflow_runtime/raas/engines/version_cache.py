@@ -1,4 +1,4 @@
-"""The versions of one policy that a RaaS knows and those that it has fetched, for all its replicas."""
+"""The announced and the fetched versions of one policy, for all replicas of a RaaS."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from astraflow_runtime.raas.threads import in_thread
 
 log = logging.getLogger("astraflow.raas")
 REMEMBERED = 16
-"""Announcements kept, so that a pin to a version slightly older than the newest can be met."""
+"""The number of announcements kept, so that a version slightly older than the newest can be pinned.
+"""
 
 
 class VersionCache:
-    """Fetches each version once, whoever asks first, and keeps it while a replica has it or loads it.
-
-    ``pinned`` is the version that every replica should serve, ``held`` those that requests in flight need;
-    ``fetch_s`` and ``bytes_received`` add up over all fetches; ``link`` is what the last one that was long enough told about
-    its way. ``direct``: engines may receive a version without
-    a file, at a meeting (:meth:`deliver`).
+    """Fetches each version once and keeps it while a replica serves or loads it. ``pinned`` is the
+    version that every replica should serve, ``held`` those that requests in flight need;
+    ``fetch_s`` and ``bytes_received`` are totals over all fetches; ``link`` is what the last long
+    enough fetch measured of its link. ``direct``: engines may receive a version without a file
+    (:meth:`deliver`).
     """
 
     def __init__(self, policy: str, receiver: Receiver, deadline_s: float) -> None:
@@ -48,7 +48,7 @@ class VersionCache:
         self._fetching = asyncio.Lock()
 
     def on_announced(self, announcement: Announcement) -> None:
-        """A version was announced."""
+        """Record an announced version."""
         self._announced[announcement.version] = announcement
         for version in sorted(self._announced.keys() - {self.pinned})[:-REMEMBERED]:
             del self._announced[version]
@@ -56,16 +56,16 @@ class VersionCache:
 
     @property
     def newest(self) -> int | None:
-        """The highest version that can be had."""
+        """The highest available version."""
         return max(self._announced, default=None)
 
     def contains(self, version: int) -> bool:
-        """Whether it can be had."""
+        """Whether the version is available."""
         return version in self._announced or version in self._sources
 
     @contextlib.contextmanager
     def hold(self, version: int) -> Iterator[None]:
-        """Requests in flight need ``version`` within the context."""
+        """Hold ``version`` for requests in flight, within the context."""
         self.held[version] += 1
         try:
             yield
@@ -75,7 +75,7 @@ class VersionCache:
 
     @contextlib.asynccontextmanager
     async def borrowed(self, version: int) -> AsyncIterator[WeightSource]:
-        """The version's source, fetched if it is not here; it is not released within the context."""
+        """The source of the version, fetched if necessary; it is not released within the context."""
         if (source := self._sources.get(version)) is None:
             async with self._fetching:
                 source = self._sources.get(version) or await self._fetch(version)
@@ -89,8 +89,9 @@ class VersionCache:
 
     @contextlib.asynccontextmanager
     async def deliver(self, version: int, member: str, workers: int) -> AsyncIterator[Delivery]:
-        """A direct delivery of the version to ``member``, from the meeting until the context ends; :attr:`direct`
-        says whether there are any."""
+        """A direct delivery of the version to ``member``, open within the context; available if
+        :attr:`direct` is set.
+        """
         receiver, told = cast(DirectReceiver, self._receiver), self._announced.get(version)
         if told is None:
             raise WeightsError(f"version {version} was superseded")
@@ -120,7 +121,7 @@ class VersionCache:
         return source
 
     def keep(self, replica: object, version: int) -> None:
-        """``replica`` has loaded ``version``: it is kept for its restart, instead of the one before."""
+        """``replica`` has loaded ``version``: keep it for a restart, instead of the previous one."""
         self._kept[replica] = version
         oldest = min(self._kept.values())
         for old in [known for known in self._announced if known < oldest]:
@@ -133,7 +134,7 @@ class VersionCache:
             await in_thread(f"release-{self.policy}", partial(self._receiver.release, source))
 
     async def close(self, deadline_s: float) -> None:
-        """Release everything that was fetched."""
+        """Release all fetched versions."""
         try:
             async with asyncio.timeout(deadline_s):
                 await in_thread(f"close-{self.policy}", self._receiver.close)

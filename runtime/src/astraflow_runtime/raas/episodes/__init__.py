@@ -1,1 +1,1 @@
-"""Episodes: what a workflow is given, how a task is rolled out, and the dry call before a run."""
+"""Episodes: the engines that a workflow gets, the rollout of a task, and the dry call before a run."""

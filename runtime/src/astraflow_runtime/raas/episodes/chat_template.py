@@ -31,12 +31,12 @@ _CACHED = 1024
 
 
 class _GenerationBlock(Extension):
-    """``{% generation %}`` marks what an assistant said; the marked text is rendered as it is."""
+    """``{% generation %}`` marks the text of the assistant; it is rendered unchanged."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2's own declaration
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
-        """The nodes between the tags."""
+        """Parse the nodes between the tags."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
@@ -93,7 +93,7 @@ def read_template(folder: Path, tokenizer_config: Mapping[str, Any]) -> str | No
 
 
 class ChatTemplate:
-    """Renders messages to the text that the model was trained on. ``folder`` is named in errors."""
+    """Renders messages to the text format of the model. ``folder`` is named in errors."""
 
     def __init__(self, folder: Path, tokenizer_config: Mapping[str, Any]) -> None:
         self._folder = folder
@@ -114,7 +114,7 @@ class ChatTemplate:
         add_generation_prompt: bool,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
-        """The text of ``messages``; :class:`UserError` if there is no template or it refuses them."""
+        """The text of ``messages``; :class:`UserError` if there is no template or it rejects them."""
         given = msgspec.json.encode(tools) if tools else b""
         return self._render_json(msgspec.json.encode(messages), add_generation_prompt, given)
 

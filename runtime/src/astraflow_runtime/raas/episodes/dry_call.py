@@ -1,5 +1,6 @@
-"""One episode of a run's workflow with completions that are made up, and one call of its reward: what a process of its
-own does, so that nothing that this code may do ends or stops anybody else."""
+"""The dry call: one episode of a run's workflow with made-up completions, and one call of its
+reward, in a process of its own, so that this code cannot stop or crash the launcher.
+"""
 
 from __future__ import annotations
 
@@ -45,12 +46,13 @@ from astraflow_wire.messages import Task, decode
 NAME = "dry-call"
 _TOKENS = 4
 _FAR = 1 << 30
-"""Context of a model that does not say how long it is."""
+"""The context length assumed for a model that gives none."""
 
 
 class DryCallFailed(Exception):
-    """The text is for people. ``state``: ``unsure`` if a made-up answer of a frozen engine may be to blame, ``refused`` if
-    no answer can be, else ``failed``."""
+    """The text is a message for the user. ``state``: ``unsure`` if a made-up answer of a frozen
+    engine may be the cause, ``refused`` if no answer can be, else ``failed``.
+    """
 
     def __init__(self, text: str, state: str = "failed") -> None:
         self.state = state
@@ -58,8 +60,7 @@ class DryCallFailed(Exception):
 
 
 class MadeUp:
-    """The engines of a policy, as episodes see them, without an engine: each answer is the beginning of what it was asked,
-    and ends there."""
+    """A stand-in for the engines of a policy: each completion is the beginning of its prompt."""
 
     serving = 0
     stopped_s = 0.0
@@ -72,10 +73,10 @@ class MadeUp:
         self.asked = 0
 
     async def available(self) -> None:
-        """At once."""
+        """Available at once."""
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
-        """A few tokens."""
+        """Return a few tokens of the prompt."""
         self.asked += 1
         room = min(request.sampling.max_tokens, _TOKENS)
         tokens = np.array([*request.prompt[: _TOKENS - 1], *self._end][-room:], np.int32)
@@ -84,7 +85,7 @@ class MadeUp:
 
 
 class _InTurn:
-    """A reward that may block is called when the episode is over, in the main thread, as its workers do."""
+    """Calls a reward that may block after the episode, in the main thread, as reward workers do."""
 
     def __init__(
         self, name: str, reward: Any, at: Callable[[str], None], policies: list[str]
@@ -94,7 +95,7 @@ class _InTurn:
 
     @property
     def called(self) -> bool:
-        """Whether the workflow left it anything to reward."""
+        """Whether the workflow left anything to reward."""
         return self._view is not None
 
     async def score(self, view: TrajectoryView, engines: Engines = NO_ENGINES) -> float:
@@ -103,7 +104,7 @@ class _InTurn:
         return 0.0
 
     def call(self) -> None:
-        """Call the reward, if the workflow left it anything to reward."""
+        """Call the reward, if the workflow left anything to reward."""
         if self._view is None:
             return
         self._at(f"reward {self.name!r}")
@@ -129,7 +130,7 @@ class _InTurn:
 
 
 class _OnLoop(LoopScorer):
-    """An async reward, whose turn is told."""
+    """Calls an async reward, and reports when it is called."""
 
     def __init__(self, name: str, reward: Any, at: Callable[[str], None]) -> None:
         super().__init__(name, reward)
@@ -146,8 +147,10 @@ class _OnLoop(LoopScorer):
 def perform(
     config: RunConfig, catalog: Catalog, directory: Path, task: bytes, at: Callable[[str], None]
 ) -> str:
-    """Build workflow and reward and call them; ``at`` is told before who is called. Returns a note about a reward that the
-    workflow has left nothing to reward, else ''. Raises :class:`DryCallFailed`."""
+    """Build workflow and reward and call them; ``at`` is called with the name of each before its
+    call. Returns a note if the workflow left nothing to reward, else ''. Raises
+    :class:`DryCallFailed`.
+    """
     given = load_user_objects(directory)
     name = name_of(given.workflow) if given.workflow is not None else _used(config.workflow)
     at(f"workflow {name!r}")

@@ -1,4 +1,4 @@
-"""The dry call of a run's workflow and reward, in a process of its own: what it did, or what became of it.
+"""Runs the dry call of a run's workflow and reward in a process of its own.
 
 Forked where that is safe, since it then costs a tenth of a second; else ``python -m astraflow_runtime.raas.episodes.dry_process
 SPEC FD``, which costs what an interpreter and its imports do.
@@ -38,13 +38,13 @@ VARIABLE = "ASTRAFLOW_DRY_CALL_S"
 LONGEST_S = 10.0
 LEFT_OUT = f"set {VARIABLE}=none to skip it"
 ASYNC = "async"
-"""What a reward is called whose calls are awaited on the event loop."""
+"""The name of a reward whose calls are awaited on the event loop."""
 BLOCKS = "so it blocks the event loop of its RaaS"
-"""In the note on code that is awaited and that stood in a call of its own."""
+"""Part of the note on awaited code that blocked in a call of its own."""
 NOT_CALLED = "was not called"
-"""In the note on a reward that the workflow leaves nothing to reward."""
+"""Part of the note on a workflow that leaves nothing to reward."""
 _GRACE_S = 1.0
-"""After the deadline, for a process that says where it stands."""
+"""Seconds after the deadline for the process to report where it is."""
 
 _FAR_S = 86400.0
 _TASK, _LOG = "task", "said.log"
@@ -53,7 +53,9 @@ _READ_BYTES = 65536
 
 @dataclass
 class _Word:
-    """What the process has said: ``state`` is ``at``, ``passed``, ``refused``, ``failed``, ``unsure`` or ``late``."""
+    """A message of the process: ``state`` is ``at``, ``passed``, ``refused``, ``failed``,
+    ``unsure`` or ``late``.
+    """
 
     state: str = "at"
     text: str = ""
@@ -61,7 +63,9 @@ class _Word:
 
 
 def longest_s() -> float | None:
-    """How long a dry call may take, by the environment; ``None`` if none is to be made. Raises :class:`UserError`."""
+    """The time limit of a dry call, from the environment; ``None`` if dry calls are off. Raises
+    :class:`UserError`.
+    """
     said = os.environ.get(VARIABLE, "")
     if not said:
         return LONGEST_S
@@ -77,13 +81,15 @@ def longest_s() -> float | None:
 
 
 def is_live(config: RunConfig, catalog: Catalog) -> bool:
-    """Whether nobody would play with the run's workflow in a dry call, since it waits for requests from outside."""
+    """Whether the run's workflow waits for external requests, so that a dry call is not possible."""
     workflow = config.workflow
     return workflow is not None and "live" in catalog.flags(Kind.WORKFLOW, workflow.use)
 
 
 def check_evaluated(config: RunConfig, catalog: Catalog) -> None:
-    """Refuse ``[eval.sets]`` of a workflow that waits for requests from outside: nobody would play their prompts."""
+    """Reject ``[eval.sets]`` for a workflow that waits for external requests: its prompts would
+    never be played.
+    """
     if config.workflow is not None and config.eval.sets and is_live(config, catalog):
         raise PreflightError(
             f"eval.sets: workflow {config.workflow.use!r} waits for requests from outside, so it cannot play the "
@@ -99,9 +105,11 @@ def dry_call(
     objects: bytes = b"",
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """Call workflow and reward once with ``prompt`` and completions that are made up; ``objects``: the user's own, as
-    the run's processes get them. Returns a note if nobody can tell, since no answer came in time (:func:`longest_s`), or a
-    frozen engine was asked, and one about a reward that was not called; empty if all is well. Raises :class:`PreflightError` with what went wrong."""
+    """Call workflow and reward once with ``prompt`` and made-up completions; ``objects``: the
+    user's own, as the run's processes get them. Returns a note if the result is unclear (a timeout,
+    :func:`longest_s`, or a frozen engine was asked) or the reward was not called; empty if all is
+    well. Raises :class:`PreflightError` with what went wrong.
+    """
     deadline_s = longest_s()
     if deadline_s is None:
         return ""
@@ -124,7 +132,7 @@ def dry_call(
         finally:
             os.close(ours)
             ended = _end(pid)
-        return _judged(word, ended, directory / _LOG, deadline_s)
+        return _outcome(word, ended, directory / _LOG, deadline_s)
 
 
 def _task(config: RunConfig, prompt: Prompt) -> bytes:
@@ -151,11 +159,11 @@ def _task(config: RunConfig, prompt: Prompt) -> bytes:
         ) from error
 
 
-def _judged(word: _Word, ended: int, log: Path, deadline_s: float) -> str:
+def _outcome(word: _Word, ended: int, log: Path, deadline_s: float) -> str:
     match word.state:
         case "passed":
             return word.text
-        case "refused":  # the run would fail too, with or without a dry call
+        case "refused":  # the run would fail as well
             raise PreflightError(f"{word.text}\n  No process has been started")
         case "failed":
             raise PreflightError(
@@ -168,7 +176,7 @@ def _judged(word: _Word, ended: int, log: Path, deadline_s: float) -> str:
             return _late(word.who, deadline_s, word.text)
     if (
         os.WIFSIGNALED(ended) and os.WTERMSIG(ended) == signal.SIGKILL
-    ):  # ours, or nobody knows whose
+    ):  # an error of AstraFlow, or of unknown origin
         return _late(word.who, deadline_s, "")
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     after = f" after printing {lines[-1].strip()!r}" if lines else ""
@@ -194,7 +202,9 @@ def _late(who: str, deadline_s: float, place: str) -> str:
 
 
 def _may_fork() -> bool:
-    """Other threads may hold locks that a fork never gets, and a fork cannot use a device that is in use."""
+    """Whether a fork is safe: other threads may hold locks, and a fork cannot use an initialized
+    device.
+    """
     if sys.platform != "linux" or threading.active_count() > 1:
         return False
     cuda = sys.modules.get("torch.cuda")
@@ -252,8 +262,9 @@ def _spec(config: RunConfig, directory: Path) -> ChildSpec:
 
 
 def _listen(reader: int, start_s: float, seconds: float) -> _Word:
-    """What was said last, until a verdict, the end of the process, or ``seconds`` after its first word, which comes within
-    ``start_s``."""
+    """The last message before a verdict, the exit of the process, or ``seconds`` after its first
+    message, which comes within ``start_s``.
+    """
     word, rest, until = _Word(), b"", time.monotonic() + start_s
     while word.state == "at" and (left := until - time.monotonic()) > 0:
         if not select.select([reader], [], [], left)[0]:
@@ -272,7 +283,9 @@ def _listen(reader: int, start_s: float, seconds: float) -> _Word:
 
 
 def _end(pid: int) -> int:
-    """Its wait status, after it and all that it has started were killed. One that has closed its pipe ends by itself."""
+    """The wait status of the process, after it and its descendants were killed. A process that has
+    closed its pipe exits by itself.
+    """
     until = time.monotonic() + _GRACE_S / 10
     ended, status = os.waitpid(pid, os.WNOHANG)
     while not ended and time.monotonic() < until:
@@ -286,7 +299,7 @@ def _end(pid: int) -> int:
 def _work(
     config: RunConfig, catalog: Catalog | None, directory: Path, task: bytes, writer: int
 ) -> NoReturn:
-    """The whole life of the process."""
+    """The main function of the process."""
     from astraflow_runtime.raas.episodes.dry_call import DryCallFailed, perform
 
     def say(state: str, text: str) -> None:
@@ -320,7 +333,7 @@ def _work(
 
 
 class _Told:
-    """Tells who is called next, and remembers it."""
+    """Reports which code is called next, and remembers it."""
 
     def __init__(self, say: Any) -> None:
         self._say, self.who = say, ""
@@ -331,7 +344,7 @@ class _Told:
 
 
 def _standing() -> str:
-    """Where the main thread stands; empty if it waits for the event loop."""
+    """Where the main thread is; empty if it waits for the event loop."""
     main = threading.main_thread().ident
     frame = sys._current_frames().get(main) if main is not None else None
     frames: list[StackFrame] = []

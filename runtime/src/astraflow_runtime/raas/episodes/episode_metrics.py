@@ -1,4 +1,4 @@
-"""The metrics that a workflow or a reward gives with an episode, held to what can be averaged and shown."""
+"""Validates the metrics that a workflow or a reward returns with an episode."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ log = logging.getLogger("astraflow.raas")
 
 
 class EpisodeMetrics:
-    """Leaves out what no message may hold, so that an odd figure costs an episode that figure and nothing else. Each
-    reason is told once, with ``giver``, who gave it."""
+    """Drops invalid metrics, so that they do not fail the episode. Each reason is logged once, with
+    the name of the ``giver``.
+    """
 
     def __init__(self, giver: str) -> None:
         self._giver = giver
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def checked(self, given: Any, prompt_id: str) -> dict[str, float]:
         """The metrics of an episode on a prompt. :class:`TypeError` if they are not a dict of names to numbers."""
@@ -35,14 +36,14 @@ class EpisodeMetrics:
             if not reason and len(kept) == MAX_EPISODE_METRICS:
                 reason = f"at most {MAX_EPISODE_METRICS} metrics are allowed"
             if reason:
-                self._tell(reason, f"{name!r:.80} = {value!r}", prompt_id)
+                self._warn_once(reason, f"{name!r:.80} = {value!r}", prompt_id)
             else:
                 kept[name] = value
         return kept
 
-    def _tell(self, reason: str, metric: str, prompt_id: str) -> None:
-        if reason not in self._told:
-            self._told.add(reason)
+    def _warn_once(self, reason: str, metric: str, prompt_id: str) -> None:
+        if reason not in self._warned:
+            self._warned.add(reason)
             log.warning(
                 "%s: metric %s of an episode on prompt %.80r is dropped: %s; further ones are dropped without a "
                 "warning",

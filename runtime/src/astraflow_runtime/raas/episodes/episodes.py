@@ -1,4 +1,6 @@
-"""Rolls out one task: its episodes at once, each scored, together a group."""
+"""Rolls out one task: its episodes run concurrently, each is scored, and together they form a
+group.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +37,7 @@ from astraflow_runtime.raas.episodes.policy_engine import (
     TaskPolicyEngine,
 )
 from astraflow_runtime.raas.episodes.shown_turns import Decode, shown_turns
+from astraflow_runtime.raas.episodes.spans import EPISODE, SpanLog, record, recording
 from astraflow_runtime.raas.episodes.stored_text import episode_text
 from astraflow_runtime.raas.episodes.turns import Turns
 from astraflow_runtime.raas.episodes.workflows import NamedWorkflow
@@ -51,9 +54,10 @@ _SAYS_ENOUGH = (WorkflowError, HostGone, WrongVersion, EngineError)
 
 
 class TaskFailed(Exception):
-    """A task that could not be rolled out: the text is for people; ``fatal`` if no attempt can succeed; ``environment``:
-    the kind of failure, if it was an environment that failed; ``mistake`` if the configuration or the installation is to
-    blame, and not this task."""
+    """A task that could not be rolled out. ``fatal``: no attempt can succeed; ``environment``: the
+    kind of failure, if an environment failed; ``mistake``: the configuration or the installation is
+    the cause, not this task.
+    """
 
     def __init__(
         self, text: str, fatal: bool = False, environment: str = "", mistake: bool = False
@@ -64,16 +68,17 @@ class TaskFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PlayedEpisodes:
-    """What came of the episodes of a task: a trajectory each, ``None`` where the workflow rejected it, and how many were
-    ``late``."""
+    """The result of the episodes of a task: a trajectory each, ``None`` where the workflow rejected it, how many
+    were ``late``, and the ``spans`` of a traced one."""
 
     outcomes: list[Trajectory | None]
     late: int
+    spans: SpanLog | None = None
 
 
 @dataclass
 class EpisodeCounters:
-    """What the episodes of a RaaS add up to."""
+    """Totals over the episodes of a RaaS."""
 
     episodes: int = 0
     rejected: int = 0
@@ -85,13 +90,14 @@ class EpisodeCounters:
 @dataclass
 class TaskRunner:
     """Rolls out tasks with the run's workflow and reward over ``policies``. ``stores(task)``: whether the rollout store
-    keeps its group, whose text is pushed then."""
+    keeps its group; if so, its text is pushed too; ``traces(task)``: whether its spans are recorded."""
 
     raas: str
     workflow: NamedWorkflow
     scorer: Scorer | None
     policies: Mapping[str, PolicyHandle]
     stores: Callable[[Task], bool] = lambda _: False
+    traces: Callable[[Task], bool] = lambda _: False
     counters: EpisodeCounters = field(default_factory=EpisodeCounters)
     turns: Turns = field(default_factory=Turns)
     metrics: EpisodeMetrics = field(init=False)
@@ -115,38 +121,39 @@ class TaskRunner:
     async def play(
         self, task: Task, episode_ended: Callable[[], None] = lambda: None
     ) -> PlayedEpisodes:
-        """The same as trajectories."""
+        """Roll out the task; returns trajectories."""
         prompt = Prompt(task.prompt_id, task.data)
         engines = {name: self._engine(handle, task) for name, handle in self.policies.items()}
         scoring: set[asyncio.Task[Any] | None] = set()
         episodes: list[asyncio.Task[Trajectory | None]] = []
-        episodes += [
-            asyncio.create_task(self._episode(engines, prompt, scoring, episodes))
-            for _ in range(task.group_size)
-        ]
-        for episode in episodes:
-            episode.add_done_callback(lambda _: episode_ended())
+        spans = SpanLog() if self.traces(task) else None
+        for number in range(task.group_size):
+            with recording(spans, number):
+                episode = self._episode(engines, prompt, scoring, episodes)
+                episodes.append(asyncio.create_task(episode))
+        for each in episodes:
+            each.add_done_callback(lambda _: episode_ended())
         try:
             group_deadline_s = task.group_deadline_s or task.deadline_s
             await ended(episodes, min(group_deadline_s, task.deadline_s), self._stopped_s)
             _raise_first(episodes)
-            late = {episode for episode in episodes if not episode.done()}
-            played = [episode.result() for episode in episodes if episode not in late]
+            late = {each for each in episodes if not each.done()}
+            played = [each.result() for each in episodes if each not in late]
             if late and (task.group_deadline_s is None or not any(played)):
                 raise self._missed_deadline(task, len(late), len(late & scoring))
         except TaskFailed:
             self.counters.failed_tasks += 1
             raise
         finally:
-            for episode in episodes:
-                episode.cancel()
-            # Nobody else reads what the others raised.
+            for each in episodes:
+                each.cancel()
+            # The exceptions of the others are otherwise never retrieved.
             await asyncio.gather(*episodes, return_exceptions=True)
-        return PlayedEpisodes(played, len(late))
+        return PlayedEpisodes(played, len(late), spans)
 
     @property
     def callers(self) -> dict[CodeType, str]:
-        """The code that calls a user's, and whom it calls."""
+        """Our code objects that call the user's code, and what each calls."""
         workflow = (TaskRunner._play, FunctionWorkflow.run_episode)
         found = {function.__code__: f"workflow {self.workflow.name!r}" for function in workflow}
         if self.scorer is not None:
@@ -184,7 +191,7 @@ class TaskRunner:
         return TaskPolicyEngine(handle, sampling, pinned, turns=self.turns)
 
     def body_of(self, task: Task, played: PlayedEpisodes, incarnation: int = 0) -> bytes:
-        """The push body of a task's episodes, which are counted."""
+        """The push body of a task's episodes; updates the counters."""
         kept = tuple(trajectory for trajectory in played.outcomes if trajectory is not None)
         rejected = len(played.outcomes) - len(kept)
         self.counters.episodes += len(played.outcomes)
@@ -200,6 +207,7 @@ class TaskRunner:
             eval_set=task.eval_set,
             turns=shown_turns(shown, self._decode),
             episodes=[episode_text(trajectory, self._decode) for trajectory in told],
+            spans=played.spans.encoded() if played.spans is not None else (),
         )
 
     def _decode(self, policy: str) -> Decode:
@@ -215,7 +223,8 @@ class TaskRunner:
         try:
             return await self._play(engines, prompt, scoring)
         except (LoopBlocked, SystemExit, BaseExceptionGroup) as error:
-            # Now: the steps of its siblings come before those of whoever waits for all, and would block as well.
+            # Immediately: the steps of its siblings run before the one that waits for all, and
+            # would block as well.
             self.turns.was_blocked()
             for each in siblings:
                 if each is not asyncio.current_task():
@@ -237,11 +246,14 @@ class TaskRunner:
         played = time.monotonic()
         self.counters.workflow_s += played - began
         if trajectory is None:
+            record(EPISODE, "", began)
             return None
         scoring.add(asyncio.current_task())
-        trajectory = await self._rewarded(self._checked(trajectory, prompt), prompt, engines)
+        rewarded = await self._rewarded(self._checked(trajectory, prompt), prompt, engines)
         self.counters.reward_s += time.monotonic() - played
-        return trajectory
+        record("reward", "", played)
+        record(EPISODE, "", began)
+        return rewarded
 
     def _failed(self, error: Exception, prompt: Prompt) -> TaskFailed:
         if isinstance(error, _FATAL):
@@ -355,7 +367,7 @@ class TaskRunner:
 
 
 def _raise_first(episodes: Iterable[asyncio.Task[Any]]) -> None:
-    """Raise what one of them has raised; the siblings that it has cancelled say nothing."""
+    """Raise the exception of one of them; the cancelled siblings raise nothing."""
     for episode in episodes:
         if episode.done() and not episode.cancelled():
             episode.result()
@@ -374,7 +386,7 @@ def _kind(error: EnvironmentFailed) -> str:
 
 
 def _ending(error: BaseException) -> str:
-    """What code did that ends more than its own episode; the first of a group."""
+    """An exception that ends more than its own episode; the first of a group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, LoopBlocked):

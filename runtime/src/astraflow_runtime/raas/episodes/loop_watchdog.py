@@ -1,7 +1,8 @@
 """Names the workflow or reward that blocks the event loop of its RaaS, and interrupts it.
 
-While one callback of the loop blocks, no other episode, no request and no signal handler of asyncio runs. A thread
-looks at the loop instead, and interrupts the main thread by a signal, whose handler raises where that thread stands.
+While one callback of the loop blocks, no other episode, no request and no signal handler of asyncio
+runs. A thread watches the loop and interrupts the main thread with a signal, whose handler raises
+in the blocking code.
 """
 
 from __future__ import annotations
@@ -23,19 +24,23 @@ log = logging.getLogger("astraflow.raas")
 
 BEAT_S = 0.25
 WARN_S = 5.0
-"""How long the loop is blocked before that is logged. Interruptions come no earlier, unless episodes have less time."""
+"""How long the loop is blocked before a warning is logged. Interruptions come no earlier, unless
+the deadline of episodes is shorter.
+"""
 
 REMEDY = (
     "async code must not block: await slow operations, or move them into a reward with a plain `def score`, which "
     "runs in worker processes"
 )
 SIGNAL = signal.SIGURG
-"""Ignored by default, so that one that comes too late does no harm."""
+"""Ignored by default, so that a late one is harmless."""
 
 _STEP = asyncio.events.Handle._run.__code__
 
 playing: ContextVar[str] = ContextVar("playing", default="")
-"""Whose code runs in this task and in those that it makes: ``"reward 'exact'"``; empty outside episodes."""
+"""The user code that runs in this task and its child tasks: ``"reward 'exact'"``; empty outside
+episodes.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,7 @@ class Block:
 
     @property
     def what(self) -> str:
-        """What it does, and what to do about it."""
+        """The message: what blocks, and the next step."""
         return f"blocked the event loop for {self.seconds:.1f} s at {self.place}; {REMEDY}"
 
     def __str__(self) -> str:
@@ -56,8 +61,9 @@ class Block:
 
 
 class LoopBlocked(BaseException):
-    """Raised in code that blocks the event loop. No ``Exception``: `except Exception` around what blocks, often with a
-    retry, must not keep it."""
+    """Raised in code that blocks the event loop. Not an ``Exception``, so that `except Exception`
+    around the blocking call, often with a retry, does not catch it.
+    """
 
     def __init__(self, block: Block) -> None:
         self.block = block
@@ -66,7 +72,9 @@ class LoopBlocked(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The callback that blocks: its outermost frame, when it was first seen, and the beat before it."""
+    """The blocking callback: its outermost frame, when it was first seen, and the heartbeat before
+    it.
+    """
 
     root: FrameType
     since_s: float
@@ -76,9 +84,10 @@ class _Seen:
 class LoopWatchdog:
     """Watches the event loop of the main thread.
 
-    ``callers``: code of ours that calls a user's, and whom it calls (``"workflow 'single_turn'"``). ``interrupt_s``:
-    after how many seconds a block is interrupted; those that follow have ``WARN_S`` at most. ``blocked``: called in the
-    watchdog's thread at every look at a block; ``seconds`` so far and ``interrupt_s`` tell how long it may last.
+    ``callers``: our code objects that call user code, and what each calls (``"workflow
+    'single_turn'"``). ``interrupt_s``: seconds after which a block is interrupted; later ones are
+    interrupted after ``WARN_S`` at most. ``blocked`` is called in the watchdog's thread at every
+    check during a block, with the ``seconds`` so far and ``interrupt_s``.
     """
 
     def __init__(
@@ -98,20 +107,22 @@ class LoopWatchdog:
         self._beating: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin, in the loop that shall be watched; the main thread's, for signals reach no other."""
+        """Start watching the running loop; it must be that of the main thread, which alone gets
+        signals.
+        """
         signal.signal(SIGNAL, self._interrupted)
         self._beat(asyncio.get_running_loop())
         threading.Thread(target=self._watch, name="loop-watchdog", daemon=True).start()
 
     def stop(self) -> None:
-        """End; a signal that is under way does nothing any longer."""
+        """Stop watching; a pending signal has no effect."""
         self._ended.set()
         self._due = None
         if self._beating is not None:
             self._beating.cancel()
 
     def hurry(self) -> None:
-        """The process is to end: interrupt at once what blocks. May be called in a signal handler."""
+        """The process is about to exit: interrupt blocking code at once. Safe in a signal handler."""
         self._interrupt_s = self._warn_s = 2 * self._beat_s
 
     def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -125,7 +136,7 @@ class LoopWatchdog:
         told: _Seen | None = None
         asked_s = 0.0
         while not self._ended.wait(self._beat_s / 2):
-            found = self._look(seen)
+            found = self._blocking_call(seen)
             if found is None or found is not seen:
                 seen, told, asked_s = found, None, 0.0
                 continue
@@ -139,8 +150,8 @@ class LoopWatchdog:
                 self._interrupt_s = min(self._interrupt_s, self._warn_s)
                 signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
 
-    def _look(self, seen: _Seen | None) -> _Seen | None:
-        """The callback that blocks now, ``seen`` if it is still that one."""
+    def _blocking_call(self, seen: _Seen | None) -> _Seen | None:
+        """The callback that blocks now; ``seen`` if it is still the same one."""
         beat_s, now = self._last_beat_s, active_time()
         if now - beat_s < 2 * self._beat_s:
             return None
@@ -156,21 +167,21 @@ class LoopWatchdog:
         stack = _stack(sys._current_frames().get(threading.main_thread().ident or 0))
         whose = (self._callers[f.f_code] for f in stack if f.f_code in self._callers)
         who = next(whose, "a callback of the event loop")
-        return Block(who, _place(stack or [seen.root]), active_time() - seen.since_s)
+        return Block(who, _user_frame(stack or [seen.root]), active_time() - seen.since_s)
 
     # -- the main thread -------------------------------------------------------------------------
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
-        """Raise where the main thread stands, if that is still within the user's code that was seen."""
+        """Raise in the main thread, if it is still within the user code that was seen."""
         due, self._due = self._due, None
         stack = _stack(frame)
         if due is None or due.beat_s != self._last_beat_s or not stack or stack[-1] is not due.root:
             return
         if (who := playing.get()) and self._is_users(stack):
-            raise LoopBlocked(Block(who, _place(stack), active_time() - due.since_s))
+            raise LoopBlocked(Block(who, _user_frame(stack), active_time() - due.since_s))
 
     def _is_users(self, stack: list[FrameType]) -> bool:
-        """Whether no code of ours runs within the user's: that could not bear to be interrupted anywhere."""
+        """Whether none of our code is called from the user's: it is not safe to interrupt."""
         for depth, frame in enumerate(stack):
             if is_ours(frame.f_code.co_filename):
                 return depth > 0 and frame.f_code in self._callers
@@ -186,7 +197,7 @@ def _stack(frame: FrameType | None) -> list[FrameType]:
     return found if frame is not None else []
 
 
-def _place(stack: list[FrameType]) -> str:
+def _user_frame(stack: list[FrameType]) -> str:
     """``file:line in function`` of the innermost frame of the user's code."""
     return place_of(
         [StackFrame(f.f_code.co_filename, f.f_lineno, f.f_code.co_name) for f in reversed(stack)]

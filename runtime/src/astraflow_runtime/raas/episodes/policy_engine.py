@@ -1,8 +1,11 @@
-"""One policy as an episode sees it: an engine behind the sampling, the pin and the session of a task."""
+"""A policy for an episode: its engines with the sampling parameters, the pin and the session of a
+task.
+"""
 
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -15,11 +18,12 @@ from astraflow_core.protocols.workflow import Messages, PolicyEngine, Tokenizer,
 from astraflow_core.types import Completion, GenerateRequest, GenerateResult, Sampling
 from astraflow_core.types import Sequence as TokenSequence
 from astraflow_runtime.raas.engines.replicas import Replicas
+from astraflow_runtime.raas.episodes.spans import record
 from astraflow_runtime.raas.episodes.turns import Turns
 
 
 class FatalTaskError(WorkflowError):
-    """A task that no other attempt can do better."""
+    """A task that fails in every attempt."""
 
 
 class RenderingTokenizer(Tokenizer, Protocol):
@@ -36,7 +40,7 @@ class RenderingTokenizer(Tokenizer, Protocol):
 
 @dataclass
 class PolicyHandle:
-    """What all episodes share of a policy: its engines, its tokenizer, counters."""
+    """What all episodes of a policy share: its engines, its tokenizer, counters."""
 
     replicas: Replicas
     tokenizer: RenderingTokenizer
@@ -75,7 +79,7 @@ class TaskPolicyEngine:
 
     @property
     def version(self) -> int:
-        """Version served now; -1 while there is none."""
+        """The version served now; -1 while there is none."""
         version = self._handle.replicas.serving
         return -1 if version is None else version
 
@@ -86,7 +90,7 @@ class TaskPolicyEngine:
 
     @property
     def sampling(self) -> Sampling:
-        """Sampling of this task."""
+        """The sampling parameters of this task."""
         return self._sampling
 
     def render(
@@ -104,7 +108,7 @@ class TaskPolicyEngine:
     async def generate(
         self, prompt: npt.NDArray[np.int32], sampling: Sampling | None = None
     ) -> GenerateResult:
-        """Sample a continuation; what a pause cut short is continued with what it has."""
+        """Sample a continuation; a result that a pause cut short is continued from its tokens."""
         sampling = sampling or self._sampling
         prompt = np.asarray(prompt, dtype=np.int32)
         await self._handle.replicas.available()
@@ -141,7 +145,9 @@ class TaskPolicyEngine:
             pinned_version=self._pinned,
         )
         handle.prompt_tokens += len(prompt)
+        began = time.monotonic()
         result = await handle.replicas.generate(request)
+        record("generate", self.policy, began)
         handle.tokens_generated += len(result.tokens)
         return result
 
@@ -178,7 +184,7 @@ class TaskPolicyEngine:
         return Completion(self.policy, text, result.tokens, result.finish_reason)
 
     def session(self) -> PolicyEngine:
-        """The same policy with requests that share a session."""
+        """The same policy, with requests that share a session."""
         name = f"session-{next(self._handle.numbers)}"
         return TaskPolicyEngine(self._handle, self._sampling, self._pinned, name, self._turns)
 
@@ -196,7 +202,7 @@ def _joined(parts: Sequence[GenerateResult], reason: str) -> GenerateResult:
 def _cut_at_stop(
     result: GenerateResult, seam: int, stops: tuple[tuple[int, ...], ...]
 ) -> GenerateResult | None:
-    """The result up to a stop sequence that lies across ``seam``, which the engine could not see whole."""
+    """The result up to a stop sequence that spans ``seam``, which the engine could not detect."""
     tokens = result.tokens.tolist()
     ends = [
         start + len(stop)

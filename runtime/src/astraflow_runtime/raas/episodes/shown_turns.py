@@ -1,4 +1,4 @@
-"""The turns of an episode as text, for people who look at a run."""
+"""The turns of an episode as text, for the status and the pages of a run."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Tokens = npt.NDArray[np.int32]
 Decode = Callable[[Tokens], str]
 
 TURN_CHARACTERS = 1000
-"""Most characters of a turn; of a longer one its beginning and its end."""
+"""The most characters of a turn; a longer one is shown by its beginning and its end."""
 EPISODE_CHARACTERS = 1 << 14
-"""Most characters of all turns: the status has several episodes in every reply."""
+"""The most characters of all turns: every reply of the status has several episodes."""
 
 
 def shown_turns(sequences: Iterable[Sequence], decode: Callable[[str], Decode]) -> list[Turn]:
@@ -73,7 +73,9 @@ def spans_of(sequences: Iterable[Sequence]) -> Iterator[TurnSpan]:
 
 
 def _text(tokens: Tokens, decode: Decode, most: int) -> str:
-    """At most ``most`` characters; a token is at least one, so that no more of them than twice that are decoded."""
+    """At most ``most`` characters; decodes at most twice as many tokens, since a token has at least
+    one.
+    """
     half = (most - 1) // 2
     tokens = tokens[tokens >= 0]
     if len(tokens) > 2 * most:

@@ -12,7 +12,7 @@ from astraflow_wire.groups import EpisodeCompletion, EpisodeText, EpisodeTurn
 from astraflow_wire.limits import MAX_NAME, cut
 
 LONGEST = 1 << 20
-"""Tokens of an episode of which there is text: what is decoded holds up the event loop."""
+"""The most tokens of an episode whose text is stored: decoding blocks the event loop."""
 
 
 def episode_text(trajectory: Trajectory, decode: Callable[[str], Decode]) -> EpisodeText:
@@ -32,8 +32,9 @@ def episode_text(trajectory: Trajectory, decode: Callable[[str], Decode]) -> Epi
 def _completions(
     trajectory: Trajectory, spans: list[TurnSpan], turns: list[EpisodeTurn]
 ) -> list[EpisodeCompletion]:
-    """Completions are made in the order of their turns; those that differ from every turn that is left have a text of
-    their own."""
+    """Completions are in the order of their turns; those that differ from all remaining turns have
+    a text of their own.
+    """
     found, first = [], 0
     for completion in trajectory.completions:
         policy = cut(_sendable(completion.policy), MAX_NAME)
@@ -52,7 +53,7 @@ def _completions(
 
 
 def _sendable(text: str) -> str:
-    """What a workflow made of a text, without lone surrogates, for which UTF-8 has no bytes."""
+    """A text of a workflow without lone surrogates, which UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

@@ -87,7 +87,6 @@ class FolderTokenizer:
         try:
             encoded = self._tokenizer.encode(text, add_special_tokens=False)
         except Exception as error:  # tokenizers raises Exception itself
-            # Agents read this too, and no path of this host concerns them.
             file = f"{self._file.parent.name}/{self._file.name}"
             raise UserError(f"{file} cannot encode {text!r:.80}: {error}") from error
         ids = np.array(encoded.ids, dtype=np.int32)
@@ -102,8 +101,9 @@ class FolderTokenizer:
     def render(
         self, messages: Messages | str, add_generation_prompt: bool = True
     ) -> npt.NDArray[np.int32]:
-        """Token ids of chat messages by the model's template; a string is encoded as it is. Special tokens that messages
-        quote stay text, as behind the gateway."""
+        """Token ids of chat messages by the model's template; a string is encoded as it is. Special
+        tokens quoted in messages stay text, as in the gateway.
+        """
         if isinstance(messages, str):
             return self.encode(messages)
         return self._quoting.render(

@@ -1,4 +1,4 @@
-"""Turns of the event loop between one call of a user's code and the next, once such code has blocked the loop."""
+"""Gives the event loop a turn between two calls of user code, after such code has blocked it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ _TURN_S = 0.01
 
 
 class Turns:
-    """Many episodes may be ready in one turn of the loop, and each would block it again, before anybody can be told about
-    the first. For a minute after a block each is therefore let on in a turn of its own."""
+    """Many episodes may be ready in one turn of the loop, and each would block it again before the
+    first block is reported. For a minute after a block, each therefore runs in a turn of its own.
+    """
 
     def __init__(self) -> None:
         self._until_s = 0.0
@@ -23,7 +24,7 @@ class Turns:
         self._until_s = active_time() + _CAREFUL_S
 
     async def __call__(self) -> None:
-        """Wait for a turn; at once if the loop was not blocked of late."""
+        """Wait for a turn; returns at once if the loop was not blocked recently."""
         if self._until_s and active_time() < self._until_s:
             async with self._lock:
                 await asyncio.sleep(_TURN_S)

@@ -35,7 +35,7 @@ log = logging.getLogger("astraflow.raas")
 
 @dataclass(frozen=True, slots=True)
 class NamedWorkflow:
-    """A workflow and what to call it in errors."""
+    """A workflow and its name in errors."""
 
     name: str
     workflow: Any
@@ -78,7 +78,7 @@ def build_scorer(
 
 
 def check_engines_asked(name: str, reward: Any) -> None:
-    """Refuse engines to a reward that runs in worker processes."""
+    """Reject a reward that asks for engines but runs in worker processes."""
     if asks_engines(reward):
         raise UserError(
             f"the reward {name!r} uses the engines, which are only available on the event loop: make its score "

@@ -22,7 +22,7 @@ from astraflow_wire.host.worker_channel import WorkerChannel, WorkerEnded, Worke
 log = logging.getLogger("astraflow.raas")
 MODULE = "astraflow_runtime.raas.rewards.worker"
 RECYCLE_AFTER = 500
-"""Calls after which a worker is replaced, so that what a reward leaks stays bounded."""
+"""Calls after which a worker is replaced, so that memory leaks of a reward stay bounded."""
 
 
 class _Worker:
@@ -107,7 +107,7 @@ class RewardPool:
         """What the reward returned. The deadline counts from the moment a worker is free; a worker that
         hangs or dies is replaced and its call fails with :class:`WorkflowError`."""
         body = pack(view)
-        # None is the place of a worker that is gone.
+        # None stands for a worker that is gone.
         worker = await self._idle.get()
         try:
             if worker is not None and worker.calls >= RECYCLE_AFTER:

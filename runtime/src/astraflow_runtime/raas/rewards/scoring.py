@@ -1,4 +1,4 @@
-"""Scores trajectories: async rewards on the event loop, those that may block in worker processes."""
+"""Scores trajectories: async rewards on the event loop, blocking ones in worker processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_ENGINES: Engines = MappingProxyType({})
 
 
 class Scorer(Protocol):
-    """Scores a view, wherever that is done. ``name`` is the reward's, for errors."""
+    """Scores a view. ``name`` is the name of the reward in errors."""
 
     name: str
 
@@ -32,7 +32,7 @@ class Scorer(Protocol):
 
 
 class LoopScorer:
-    """Awaits an async reward on the event loop; one that asks for them is given the engines."""
+    """Awaits an async reward on the event loop; passes the engines if the reward takes them."""
 
     def __init__(self, name: str, reward: Any) -> None:
         self.name = name
@@ -54,8 +54,9 @@ def build_reward(
     given: UserObjects,
     catalog: Catalog | None = None,
 ) -> tuple[str, Any]:
-    """Name and object of the run's reward: the user's own, or the component that the config names. ``catalog``: where one
-    is at hand."""
+    """Name and object of the run's reward: the user's own, or the component that the config names.
+    ``catalog``: if there is one already.
+    """
     if given.reward is not None:
         return name_of(given.reward), given.reward
     assert config.reward is not None
@@ -66,7 +67,9 @@ def build_reward(
 
 
 def declares_blocking(config: RunConfig, catalog: Catalog) -> bool:
-    """Whether the reward that the config names says that it may block; it is not built for the answer."""
+    """Whether the reward that the config names declares that it may block; it is not built for
+    this.
+    """
     assert config.reward is not None
     selected, _ = catalog.validate(Kind.REWARD, config.reward, "reward")
     return "blocking" in selected.component.capabilities
@@ -82,8 +85,9 @@ def as_number(value: Any) -> Any:
 
 
 def validated(name: str, value: Any, policies: Iterable[str], prompt_id: str) -> dict[str, float]:
-    """Policy → reward for the ``policies`` of a trajectory, of what a reward returned; :class:`WorkflowError` names what
-    is wrong."""
+    """Policy → reward for the ``policies`` of a trajectory, from the result of a reward;
+    :class:`WorkflowError` names what is wrong.
+    """
     value = as_number(value.reward if isinstance(value, RewardReport) else value)
     if isinstance(value, dict):
         missing = sorted(set(policies) - value.keys())

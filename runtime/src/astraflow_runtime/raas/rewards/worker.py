@@ -37,7 +37,7 @@ class WireCompletion(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WireView(msgspec.Struct, frozen=True, array_like=True):
-    """A trajectory view on its way to a worker."""
+    """A trajectory view, encoded for a worker."""
 
     prompt_id: str
     data: dict[str, Any]
@@ -45,8 +45,9 @@ class WireView(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WorkerVerdict(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker answers: ``value`` as the reward returned it, with the ``metrics`` of a report, or ``error`` for a
-    person. The first one, sent when the reward is built, has neither."""
+    """A worker's reply: ``value`` as the reward returned it, with the ``metrics`` of a report, or
+    ``error`` as text. The first one, sent when the reward is built, has neither.
+    """
 
     value: float | dict[str, float] | None = None
     error: str = ""
@@ -75,7 +76,7 @@ def unpack(body: bytes) -> TrajectoryView:
 
 
 def verdict_of(score: Callable[[TrajectoryView], Any], body: bytes) -> WorkerVerdict:
-    """What a reward says of a packed view; what it raises is an error in words."""
+    """The verdict of a reward on a packed view; an exception becomes its ``error``."""
     view = unpack(body)
     try:
         value = score(view)

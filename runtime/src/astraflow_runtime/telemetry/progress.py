@@ -1,0 +1,118 @@
+"""Says on standard error that something which takes long goes on: a line that moves on a terminal, else one now and then.
+
+Not one of rich's: what runs meanwhile may write lines and bars of its own to ``sys.stderr``, such as those of tqdm, which are to be seen
+as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO, cast
+
+from astraflow_runtime.telemetry.printable import printable
+
+AFTER_S, EVERY_S, FRAME_S = 2.0, 30.0, 0.1
+OTHERS_S = 1.5
+"""Seconds for which a line of somebody else that is not ended is left alone."""
+_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_PLAIN_FRAMES = "|/-\\"
+_CLEAR = "\r\x1b[2K"
+
+
+class _Shared:
+    """``stream`` with a line that moves below what others write."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._lock = stream, threading.RLock()
+        self._shown = self._open = False
+        self._written = 0.0
+
+    def write(self, text: str) -> int:
+        """Somebody else's text."""
+        with self._lock:
+            self.clear()
+            self._open, self._written = not text.endswith("\n"), time.monotonic()
+            return self._stream.write(text)
+
+    def show(self, line: str) -> None:
+        """The line as it is now, unless somebody else is writing one."""
+        with self._lock:
+            if self._open and time.monotonic() - self._written < OTHERS_S:
+                return
+            self._stream.write(("" if self._shown or not self._open else "\n") + _CLEAR + line)
+            self._stream.flush()
+            self._shown, self._open = True, False
+
+    def clear(self) -> None:
+        """Take the line away."""
+        with self._lock:
+            if self._shown:
+                self._stream.write(_CLEAR)
+                self._stream.flush()
+            self._shown = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def progress(what: str) -> Iterator[None]:
+    """``what`` goes on inside. If that takes more than two seconds, a terminal shows for how long it has; other outputs get a line then
+    and each thirty seconds."""
+    stream, ended, began = sys.stderr, threading.Event(), time.monotonic()
+    shared = _Shared(stream) if _moves(stream) else None
+
+    def tell() -> None:
+        count, wait = 0, AFTER_S
+        while not ended.wait(wait):
+            elapsed = time.monotonic() - began
+            if shared is None:
+                stream.write(f"{printable(what)}: {_duration(elapsed)} so far\n")
+                stream.flush()
+                wait = EVERY_S
+            else:
+                shared.show(_line(what, elapsed, count, stream))
+                wait = FRAME_S
+            count += 1
+
+    thread = threading.Thread(target=tell, name="progress", daemon=True)
+    if shared is not None:
+        sys.stderr = cast(TextIO, shared)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        if shared is not None:
+            shared.clear()
+            sys.stderr = stream
+
+
+def _moves(stream: TextIO) -> bool:
+    """Whether a line on it can be written again."""
+    return stream.isatty() and os.environ.get("TERM") not in (None, "", "dumb")
+
+
+def _line(what: str, elapsed: float, count: int, stream: TextIO) -> str:
+    """One line, narrower than the terminal, without colour where ``NO_COLOR`` (no-color.org) is set."""
+    unicode = (stream.encoding or "").lower().replace("-", "") == "utf8"
+    frames = _FRAMES if unicode else _PLAIN_FRAMES
+    frame, after = frames[count % len(frames)], f" {_duration(elapsed)}"
+    room = shutil.get_terminal_size().columns - len(after) - 3
+    text = printable(what)
+    if len(text) > room:
+        text = text[: max(0, room - 3)] + "..."
+    if not os.environ.get("NO_COLOR"):
+        frame = f"\x1b[36m{frame}\x1b[0m"
+    return f"{frame} {text}{after}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 60 else f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
