@@ -84,6 +84,10 @@ CAPABILITIES: dict[str, dict[str, str]] = {
         "local": "starts processes on this host",
         "cluster": "places processes on other hosts",
     },
+    "tracker": {
+        "rollouts": "shows trajectories",
+        "spans": "takes the spans of prompts",
+    },
 }
 """Kind → flag → what a component that declares it promises."""
 

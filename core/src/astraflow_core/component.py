@@ -15,7 +15,7 @@ API_VERSION = (1, 0)
 
 
 class Kind(StrEnum):
-    """The ten kinds of component; each has one registration hook."""
+    """The eleven kinds of component; each has one registration hook."""
 
     ENGINE = "engine"
     TRAINER = "trainer"
@@ -27,6 +27,7 @@ class Kind(StrEnum):
     REWARD = "reward"
     PROMPT_SOURCE = "prompt_source"
     LAUNCHER = "launcher"
+    TRACKER = "tracker"
 
     @property
     def hook(self) -> str:

@@ -77,6 +77,11 @@ class Hooks:
         )
         return chosen
 
+    def views(self, trajectory: Mapping[str, Any]) -> list[Any]:
+        """Views that plugins have of a stored trajectory, plugin by plugin."""
+        answers = self._hook.astraflow_views(trajectory=trajectory)
+        return [view for views in answers for view in views or ()]
+
     def routes(self, service: str) -> list[Any]:
         """FastAPI routers that plugins add to ``service``, in the order of the plugins' names."""
         answers = self._hook.astraflow_routes(service=service)

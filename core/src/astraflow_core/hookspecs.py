@@ -109,6 +109,13 @@ class Registration:
         """
 
     @hookspec
+    def astraflow_trackers(self) -> Iterable[Component]:  # type: ignore[empty-body]
+        """Where metrics and rollouts of runs are recorded; see ``protocols.tracker``.
+
+        :built: in a process of its own, which the launcher starts, for each table in ``[trackers]``
+        """
+
+    @hookspec
     def astraflow_commands(self) -> Iterable[Command]:  # type: ignore[empty-body]
         """Commands of ``astraflow``.
 
@@ -132,6 +139,8 @@ class Lifecycle:
        ``astraflow_step_ended``
     4. trainers, RaaS and the dataflow, each when it has ended: ``astraflow_run_ended``
     5. the command that started it, last: ``astraflow_run_ended``
+
+    ``astraflow_views`` is called by the pages about a run, also when it has ended.
     """
 
     @hookspec
@@ -215,6 +224,15 @@ class Lifecycle:
             are added in name order, those of the service first
         :returns: a list of routers, or ``None`` for none
         :error: ends the service, and so the run
+        """
+
+    @hookspec
+    def astraflow_views(self, trajectory: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:  # type: ignore[empty-body]
+        """Views of a stored trajectory, on the page Trajectories; docs/pages.md has the fields of both.
+
+        :called: in ``astraflow ui``, when somebody opens a trajectory of a run that names the plugin
+        :returns: a list of views, ``None`` for none
+        :error: is shown in place of the views
         """
 
     @hookspec(firstresult=True)

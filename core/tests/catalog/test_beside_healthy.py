@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from astraflow_core import catalog
-from astraflow_core.config.load import load_config
 from astraflow_core.errors import ConfigError
 from astraflow_core.installed import discovery
 from astraflow_core.installed.distributions import Index
 from astraflow_runtime.cli import main
+from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.config.saved import dump_toml
 from astraflow_runtime.launch.planning.plugins_file import write_plugins
 from astraflow_runtime.launch.planning.prepare import described_plugins

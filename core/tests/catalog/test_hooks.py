@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from astraflow_core.config.load import load_config, run_info
-from astraflow_core.errors import ConfigError
+from astraflow_core.config.load import read_config, run_info
 from astraflow_core.hooks import Hooks
 from astraflow_core.installed.discovery import Plugin
 
@@ -37,20 +36,6 @@ def astraflow_train_step(step):
     heard.append("after")
     return {{**metrics, "{name}": float(step)}}
 """
-CHOOSER = """
-@hookimpl
-def astraflow_choose_transport(engine, trainer):
-    assert (engine, trainer) == ("toy_engine", "toy_trainer")
-    return "toy_full"
-"""
-REASONED = """
-from astraflow_core.types import TransportChoice
-
-@hookimpl
-def astraflow_choose_transport(run, ends):
-    assert ends.same_host and "toy_full" in ends.transports and ends.host is None
-    return TransportChoice("toy_full", "it was asked")
-"""
 
 
 def heard_by(plugin: Plugin) -> list[Any]:
@@ -58,7 +43,7 @@ def heard_by(plugin: Plugin) -> list[Any]:
 
 
 def hooks_of(site: Any, run_file: Path, *overrides: str) -> Hooks:
-    loaded = load_config(run_file, overrides, site.catalog())
+    loaded = read_config(run_file, overrides, site.catalog())
     return Hooks.for_run(loaded.catalog, loaded.config)
 
 
@@ -67,7 +52,7 @@ def test_only_named_plugins_hear(site: Any, run_file: Path, manifest: str) -> No
         site.add(name, manifest + RECORDER.format(name=name))
     hooks = hooks_of(site, run_file, 'plugins.enable=["ear"]')
     assert [plugin.name for plugin in hooks.active] == ["ear", "runtime", "three_zones", "toy"]
-    loaded = load_config(run_file, (), site.catalog())
+    loaded = read_config(run_file, (), site.catalog())
     run = run_info(loaded.config, Path("d"))
     boom = RuntimeError("boom")
     hooks.run_started(run)
@@ -116,33 +101,9 @@ def test_a_failed_start_ends_those_that_had_started(
         site.add(name, manifest + source.format(name=name))
     enabled = 'plugins.enable=["a", "b", "c"]'
     hooks = hooks_of(site, run_file, enabled)
-    loaded = load_config(run_file, [enabled], site.catalog())
+    loaded = read_config(run_file, [enabled], site.catalog())
     with pytest.raises(OSError, match="torn") as raised:
         hooks.run_started(run_info(loaded.config, Path("d")))
     heard = {name: heard_by(loaded.catalog.plugin(name)) for name in ("a", "b", "c")}
     # pluggy calls the last name first.
     assert heard == {"a": [], "b": [], "c": [("started", "run"), ("ended", raised.value)]}
-
-
-def test_a_plugin_of_the_run_chooses_the_transport(
-    site: Any, run_file: Path, manifest: str
-) -> None:
-    site.add("chooser", manifest + CHOOSER)
-    overrides = ["policies.solver.transport.use=auto"]
-    with pytest.raises(ConfigError, match=r"run\.toml: (.|\n)*'auto' needs a plugin that chooses"):
-        load_config(run_file, overrides, site.catalog())
-    loaded = load_config(run_file, [*overrides, 'plugins.enable=["chooser"]'], site.catalog())
-    assert loaded.config.policies["solver"].transport.use == "toy_full"
-    assert loaded.components["policies.solver.transport"][0].plugin == "toy"
-    assert loaded.notes == (
-        "policies.solver.transport: 'auto' chose 'toy_full', because a plugin of the run chose it",
-    )
-
-
-def test_a_choice_brings_its_reason(site: Any, run_file: Path, manifest: str) -> None:
-    site.add("chooser", manifest + REASONED)
-    overrides = ["policies.solver.transport.use=auto", 'plugins.enable=["chooser"]']
-    loaded = load_config(run_file, overrides, site.catalog())
-    assert loaded.notes == (
-        "policies.solver.transport: 'auto' chose 'toy_full', because it was asked",
-    )

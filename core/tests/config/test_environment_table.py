@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from astraflow_core.component import Kind
-from astraflow_core.config.load import load_config
+from astraflow_core.config.load import read_config
 from astraflow_core.config.tables import component_tables
 from astraflow_core.errors import ConfigError
 from astraflow_core.hooks import Hooks
@@ -46,7 +46,7 @@ def test_it_is_a_component_of_the_run(site: Any, run_file: Path) -> None:
         'use = "plays"\nenvironment = { use = "toy_room", path = "levels.txt" }',
     )
     run_file.write_text(text)
-    loaded = load_config(run_file, (), site.catalog())
+    loaded = read_config(run_file, (), site.catalog())
     selected, keys = loaded.components["workflow.environment"]
     expected = run_file.parent.absolute() / "levels.txt"
     assert (selected.kind, getattr(keys, "path", None)) == (Kind.ENVIRONMENT, expected)
@@ -64,7 +64,7 @@ def astraflow_environments():
 """
     site.add("rooms", manifest + rooms)
     overrides = ("workflow.use=plays", "workflow.environment.use=rooms")
-    loaded = load_config(run_file, overrides, site.catalog())
+    loaded = read_config(run_file, overrides, site.catalog())
     active = [plugin.name for plugin in Hooks.for_run(loaded.catalog, loaded.config).active]
     assert "rooms" in active
 
@@ -81,10 +81,10 @@ def test_its_keys_are_validated_with_the_run(
     site: Any, run_file: Path, overrides: tuple[str, ...], problem: str
 ) -> None:
     with pytest.raises(ConfigError, match=problem.replace("?", r"\?")):
-        load_config(run_file, overrides, site.catalog())
+        read_config(run_file, overrides, site.catalog())
 
 
 def test_another_key_of_that_name_is_no_environment(site: Any, run_file: Path) -> None:
     overrides = ("workflow.use=plays", "workflow.environment.PATH=/bin")
-    loaded = load_config(run_file, overrides, site.catalog())
+    loaded = read_config(run_file, overrides, site.catalog())
     assert "workflow.environment" not in loaded.components

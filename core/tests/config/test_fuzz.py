@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from astraflow_core.config.load import load_config
+from astraflow_core.config.load import read_config
 from astraflow_core.errors import ConfigError
 
 VOCABULARY = """
@@ -51,6 +51,6 @@ def test_arbitrary_tables(
     if isinstance(table.get(section), dict):
         table[section] |= inner
     with contextlib.suppress(ConfigError):
-        load_config(table, sets, site.catalog())
+        read_config(table, sets, site.catalog())
     with contextlib.suppress(ConfigError):
-        load_config(table, sets)
+        read_config(table, sets)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from astraflow_core.config.load import load_config
+from astraflow_core.config.load import read_config
 from astraflow_core.config.models import ConfigModel, PositiveInt
 from astraflow_core.config.or_none import OrNone
 from astraflow_runtime.config.explain import explain
@@ -44,12 +44,12 @@ def test_a_file_switches_off_what_the_one_sets_that_it_extends(
 ) -> None:
     catalog = site.catalog()
     base = tmp_path / "base.toml"
-    base.write_text(dump_toml(load_config(run_file, ["run.group_deadline_s=9"], catalog).config))
+    base.write_text(dump_toml(read_config(run_file, ["run.group_deadline_s=9"], catalog).config))
     own = tmp_path / "own.toml"
     own.write_text('extends = "base.toml"\n[run]\ngroup_deadline_s = "none"\n')
-    assert load_config(base, (), catalog).config.run.group_deadline_s == 9
-    assert load_config(own, (), catalog).config.run.group_deadline_s is None
-    set_off = load_config(base, ["run.group_deadline_s=none"], catalog).config
+    assert read_config(base, (), catalog).config.run.group_deadline_s == 9
+    assert read_config(own, (), catalog).config.run.group_deadline_s is None
+    set_off = read_config(base, ["run.group_deadline_s=none"], catalog).config
     assert set_off.run.group_deadline_s is None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from astraflow_core.config.load import load_config
+from astraflow_core.config.load import read_config
 from astraflow_runtime.config.saved import dump_toml
 
 names = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
@@ -82,10 +82,10 @@ runs = st.fixed_dictionaries(
 @given(run=runs)
 def test_dumped_runs_load_equal(run_file: Path, site: Any, run: dict[str, Any]) -> None:
     catalog = site.catalog()
-    config = load_config(run, (), catalog).config
+    config = read_config(run, (), catalog).config
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "config.toml"
         file.write_text(dump_toml(config), encoding="utf-8")
-        again = load_config(file, (), catalog)
+        again = read_config(file, (), catalog)
     assert again.config == config
     assert dump_toml(again.config) == dump_toml(config)

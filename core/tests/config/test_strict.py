@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field, ValidationError
 
-from astraflow_core.config.load import load_config
+from astraflow_core.config.load import read_config
 from astraflow_core.config.models import ConfigModel
 from astraflow_core.config.or_none import OrNone
 from astraflow_core.errors import ConfigError
@@ -99,7 +99,7 @@ def test_schemas_for_documents_stay_as_they_are() -> None:
 )
 def test_the_line_says_key_and_value(run_file: Path, override: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        load_config(run_file, [override])
+        read_config(run_file, [override])
     assert said in str(caught.value)
     key, _, value = override.rpartition("=")
     table: dict[str, Any] = {}
@@ -110,5 +110,5 @@ def test_the_line_says_key_and_value(run_file: Path, override: str, said: str) -
     child = run_file.with_name("child.toml")
     child.write_text(tomli_w.dumps({"extends": run_file.name, **table}))
     with pytest.raises(ConfigError) as caught:
-        load_config(child)
+        read_config(child)
     assert said in str(caught.value)

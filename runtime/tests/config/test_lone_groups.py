@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from astraflow_core.config.load import LoadedConfig, load_config
+from astraflow_core.config.load import LoadedConfig
+from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.config.lone_groups import lone_group_notes, lone_group_problems
 
 ONE = "run.group_size=1"

@@ -10,10 +10,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from astraflow_core.catalog import Catalog, Selected
-from astraflow_core.config.auto_transport import Joining, choose_transports
 from astraflow_core.config.models import RunConfig, RunTable
 from astraflow_core.config.own_modules import make_importable
-from astraflow_core.config.pairing import pairing_lines
 from astraflow_core.config.paths import absolute, resolved_options
 from astraflow_core.config.rendering import join, render
 from astraflow_core.config.sources import Layers, Origin, apply_overrides, read_file
@@ -23,6 +21,7 @@ from astraflow_core.installed.discovery import DISABLE_VARIABLE, disabled_by_env
 from astraflow_core.installed.entry_points import RUNTIME
 from astraflow_core.installed.provenance import lock_of
 from astraflow_core.seeds import derive_seed
+from astraflow_core.shared_secret import shared_secret
 from astraflow_core.suggestions import nearest
 from astraflow_core.types import ComponentContext, RunInfo
 
@@ -32,30 +31,29 @@ class LoadedConfig:
     """A validated run. ``origins`` maps the dotted path of each value that was set to its file or
     ``"--set"`` (what is absent has its default); ``components`` maps the path of each component table to
     what it selected and its validated keys. ``notes``: what was chosen in the user's place, and why, and what
-    comes from a base file where that is easily overlooked."""
+    comes from a base file where that is easily overlooked. ``label`` names the file in errors, empty if there is none."""
 
     config: RunConfig
     origins: dict[str, str]
     catalog: Catalog
     components: dict[str, tuple[Selected, BaseModel | None]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    label: str = ""
 
 
-def load_config(
+def read_config(
     source: str | Path | Mapping[str, Any],
     overrides: Sequence[str] = (),
     catalog: Catalog | None = None,
     *,
     workflow_given: bool = False,
-    joining: Joining | None = None,
 ) -> LoadedConfig:
-    """Read, override and validate a run.
+    """Read and override a run, and validate each of its tables by itself; a transport may still be ``"auto"``.
 
     ``source`` is a TOML file or the same as a mapping (the Python API). ``overrides`` are texts
     ``"a.b.c=VALUE"``. Relative paths (keys of components whose type is a path, ``python``, and a ``model``
     that is a folder there) start from the file that set them. ``workflow_given`` allows a run without
-    ``[workflow]``, whose object comes from elsewhere. ``joining``: of a process that joins a run.
-    Raises :class:`ConfigError` with every problem.
+    ``[workflow]``, whose object comes from elsewhere. Raises :class:`ConfigError` with every problem.
     """
     if isinstance(source, Mapping):
         label, layers = "", Layers()
@@ -88,15 +86,9 @@ def load_config(
     problems = _add_defaults(config, catalog, components)
     if problems:
         raise ConfigError(problems, label)
-    info = run_info(config, Path(config.run.directory) / config.run.name)
-    config, notes = choose_transports(config, catalog, components, info, label, joining)
-    problems = pairing_lines(config, components)
-    if problems:
-        raise ConfigError(problems, label)
     origins = {path: origin.label for path, origin in layers.origins.items()}
-    notes += (*_taken_over(layers, components), *layers.notes)
-    notes += tuple(_of_several(config, catalog))
-    return LoadedConfig(config, origins, catalog, components, notes)
+    notes = (*_taken_over(layers, components), *layers.notes, *_of_several(config, catalog))
+    return LoadedConfig(config, origins, catalog, components, notes, label)
 
 
 def _of_several(config: RunConfig, catalog: Catalog) -> Iterator[str]:
@@ -150,14 +142,14 @@ def run_info(config: RunConfig, directory: Path) -> RunInfo:
 def component_context(
     config: RunConfig, directory: Path, role: str, policy: str, name: str, token: str
 ) -> ComponentContext:
-    """The context of the component ``name``, with a seed and a folder of its own."""
+    """The context of the component ``name``, with a seed and a folder of its own. ``token``: that of the process."""
     return ComponentContext(
         run=run_info(config, directory),
         role=role,
         policy=policy,
         seed=derive_seed(config.run.seed, role, policy, name),
         directory=Path(directory) / "state" / name,
-        token=token,
+        token=shared_secret(token),
     )
 
 

@@ -127,6 +127,15 @@ class TrainerTable(ComponentTable):
     ranks: PositiveInt = Field(default=1, description="Processes of the trainer.")
 
 
+class TrackerTable(ComponentTable):
+    """``[trackers.NAME]``: where the run is recorded. One that fails is switched off."""
+
+    python: Annotated[Interpreter | None, Field(description="Its Python interpreter.")] = None
+    deadline_s: Annotated[Seconds, Field(description="Maximum duration of a call.")] = 60.0
+    rollouts: Annotated[int, Field(ge=0, description="Trajectories per step.")] = 4
+    spans: Annotated[float, Field(ge=0, le=1, description="Share of prompts to trace.")] = 0.1
+
+
 class RunTable(ConfigModel):
     """``[run]``"""
 
@@ -350,9 +359,8 @@ class CheckpointTable(ConfigModel):
 class JournalTable(ConfigModel):
     """``[journal]``"""
 
-    enabled: bool = Field(
-        default=True, description="Keep an append-only log of groups, batches and versions."
-    )
+    enabled: bool = Field(default=True, description="Keep a log of groups, batches and versions.")
+    record_mb: Annotated[int, Field(ge=0, description="Megabytes of trained groups kept.")] = 0
 
 
 class RolloutsTable(ConfigModel):
@@ -415,6 +423,7 @@ class RunConfig(ConfigModel):
     dataflow: DataflowTable = DataflowTable()
     plugins: PluginsTable = PluginsTable()
     launcher: LauncherTable = LauncherTable()
+    trackers: dict[Name, TrackerTable] = Field(default={}, description="Name → tracker.")
 
     @model_validator(mode="after")
     def _refuse_shared_names(self) -> RunConfig:

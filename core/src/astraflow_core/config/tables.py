@@ -17,6 +17,7 @@ from astraflow_core.config.models import (
     PartTable,
     PromptsTable,
     RunConfig,
+    TrackerTable,
     TrainerTable,
 )
 
@@ -68,6 +69,8 @@ def component_tables(config: RunConfig | Mapping[str, Any]) -> Iterator[TablePla
         yield from _sources(f"eval.sets.{name}", ComponentTable, table)
     yield from _place("balance", Kind.DATA_POLICY, BalanceTable, _get(config, "balance"))
     yield from _place("launcher", Kind.LAUNCHER, LauncherTable, _get(config, "launcher"))
+    for name, table in _items(_get(config, "trackers")):
+        yield from _place(f"trackers.{name}", Kind.TRACKER, TrackerTable, table)
 
 
 def _place(path: str, kind: Kind, model: type[ComponentTable], table: Any) -> Iterator[TablePlace]:

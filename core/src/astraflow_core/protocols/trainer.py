@@ -49,7 +49,8 @@ class Trainer(Protocol):
         ``step`` counts the updates of the run (for the algorithm's schedules). Returns metrics, at least
         ``loss``, ``grad_norm`` (before clipping), ``lr``, ``tokens`` and the algorithm's. Raises
         :class:`astraflow_core.errors.NonFiniteLoss` before the optimizer changes anything. A trainer may have a method
-        ``step_logprobs()``: the log-probs that the last step computed, float32 ``[N]``, 0 where not trained.
+        ``step_logprobs()``: the log-probs that the last step computed, float32 ``[N]``, 0 where not trained; and one
+        ``step_entropies()``: the entropies in nats, ``None`` if the loss needed none. All ranks call them, or none does.
         """
 
     def export(self) -> Iterator[ExportedTensor]:

@@ -38,7 +38,7 @@ class ComponentContext:
     ``policy`` is the policy that the component works for (empty for those of the whole run), ``role``
     the process it lives in (``"dataflow"``, ``"raas"``, ``"engine"``, ``"trainer"``, ``"launcher"``),
     ``seed`` its own seed, derived from the run's, ``directory`` a folder of its own that it may fill
-    (it is created on first use by the component), ``token`` the run's bearer token (never logged),
+    (it is created on first use by the component), ``token`` the secret that the components of the run share (never logged),
     ``ranks`` the place of this process among those of a trainer, ``replica`` which of the ``replicas`` engines that
     serve the policy in one RaaS this is.
     """

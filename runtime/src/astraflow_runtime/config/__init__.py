@@ -1,1 +1,1 @@
-"""A configuration as text for people: what each key means, and who set each value."""
+"""The configuration as text: the meaning of each key, and the origin of each value."""

@@ -58,13 +58,13 @@ def _state(default: str | None, label: str) -> str:
 
 
 def core_keys() -> list[KeyDescription]:
-    """Every key of the core; ``NAME`` stands for a name of the user's, ``N`` for an index."""
+    """Every key of the core; ``NAME`` stands for a name chosen by the user, ``N`` for an index."""
     schema = RunConfig.model_json_schema()
     return list(_walk(schema, schema.get("$defs", {}), ""))
 
 
 def component_keys(catalog: Catalog, kind: Kind, use: str) -> list[KeyDescription]:
-    """The keys that a component brings, as ``KIND/NAME.KEY``."""
+    """The keys of a component, as ``KIND/NAME.KEY``."""
     model = catalog.select(kind, use).config_model()
     if model is None:
         return []
@@ -73,9 +73,10 @@ def component_keys(catalog: Catalog, kind: Kind, use: str) -> list[KeyDescriptio
 
 
 def explain(key: str, catalog: Catalog, loaded: LoadedConfig | None = None) -> list[KeyDescription]:
-    """The keys that ``key`` means: one, those of a table, or all of that last name. A key of a component may be
-    named by its place in a run (``policies.solver.trainer.lr``): that of the component that ``loaded`` has there, or
-    without it of every component of that kind that has such a key.
+    """The keys that ``key`` means: one, those of a table, or all with that last name. A key of a
+    component may be given by its path in a run (``policies.solver.trainer.lr``): then it is a key
+    of the component that ``loaded`` has there, or without ``loaded`` of every component of that
+    kind with such a key.
 
     Raises :class:`UserError` with the nearest key if there is none.
     """
@@ -111,7 +112,7 @@ def explain(key: str, catalog: Catalog, loaded: LoadedConfig | None = None) -> l
 
 
 def set_in_run(asked: str, key: KeyDescription, loaded: LoadedConfig) -> list[Value]:
-    """The values of a run that :func:`explain` of ``asked`` means by ``key``."""
+    """The values in a run of the ``key`` that :func:`explain` found for ``asked``."""
     name = key.path.rpartition(".")[2]
     return [
         value
@@ -122,7 +123,7 @@ def set_in_run(asked: str, key: KeyDescription, loaded: LoadedConfig) -> list[Va
 
 
 def _of_place(path: str, catalog: Catalog, loaded: LoadedConfig | None) -> list[KeyDescription]:
-    """Keys of the components that may stand in a place of a run."""
+    """Keys of the components that a path of a run may contain."""
     if loaded is not None and (inner := _of_nested(path, catalog, loaded)):
         return inner
     nested: Any = {}
@@ -144,7 +145,7 @@ def _of_place(path: str, catalog: Catalog, loaded: LoadedConfig | None) -> list[
 
 
 def _of_nested(path: str, catalog: Catalog, loaded: LoadedConfig) -> list[KeyDescription]:
-    """Keys of a component whose table is among the keys of another one, as an environment's is."""
+    """Keys of a component whose table is a key of another one, such as an environment's."""
     places = [place for place in loaded.components if path.startswith(f"{place}.")]
     if len(places) < 2:
         return []
@@ -159,12 +160,12 @@ def _of_nested(path: str, catalog: Catalog, loaded: LoadedConfig) -> list[KeyDes
 
 
 def _index(path: str, place: str) -> str:
-    """The place with the indices and names of ``path``."""
+    """The path of a table with the indices and names of ``path``."""
     return ".".join(path.split(".")[: place.count(".") + 1])
 
 
 def _means(path: str, wanted: str) -> bool:
-    """Whether ``wanted`` is ``path`` or a table that holds it, names and indices being free."""
+    """Whether ``wanted`` is ``path`` or a table that contains it, with any names and indices."""
     parts, given = path.split("."), wanted.split(".")
     return len(given) <= len(parts) and all(
         part in (have, "NAME", "N") or (have.isdecimal() and part == "N")

@@ -1,4 +1,4 @@
-"""Whether a group of one trajectory can teach what a run's algorithms learn from."""
+"""Whether a run's algorithms can learn from groups of one trajectory."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pydantic import ValidationError
 from astraflow_core.catalog import Catalog
 from astraflow_core.config.load import LoadedConfig
 from astraflow_core.config.models import RunConfig
-from astraflow_core.config.pairing import Components
 from astraflow_core.errors import PluginError
+from astraflow_runtime.config.pairing import Components
 
 _MORE_SEQUENCES = frozenset({"multi_turn", "multi_policy"})
 """Capabilities of a workflow whose trajectories may have several sequences of a policy."""
 
 
 def lone_group_problems(loaded: LoadedConfig) -> list[str]:
-    """Each algorithm that would learn nothing, with its dotted path and what to do."""
-    lines = list(_of(loaded.config, loaded.components, sure=True))
+    """Each algorithm that would learn nothing, with its dotted path and the next step."""
+    lines = list(_warnings(loaded.config, loaded.components, sure=True))
     if lines:
         others = ", ".join(_content_with_one(loaded.catalog))
         remedy = f", or use an algorithm that does not need groups ({others})" if others else ""
@@ -30,10 +30,10 @@ def lone_group_problems(loaded: LoadedConfig) -> list[str]:
 def lone_group_notes(loaded: LoadedConfig) -> list[str]:
     """Each algorithm that learns only if the workflow gives several sequences of a policy in one trajectory."""
     unless = "unless the workflow returns several sequences of the policy per trajectory"
-    return [f"{line}, {unless}" for line in _of(loaded.config, loaded.components, sure=False)]
+    return [f"{line}, {unless}" for line in _warnings(loaded.config, loaded.components, sure=False)]
 
 
-def _of(config: RunConfig, components: Components, *, sure: bool) -> Iterator[str]:
+def _warnings(config: RunConfig, components: Components, *, sure: bool) -> Iterator[str]:
     if config.run.group_size > 1:
         return
     several = _may_have_several(components)
@@ -47,7 +47,7 @@ def _of(config: RunConfig, components: Components, *, sure: bool) -> Iterator[st
 
 
 def _may_have_several(components: Components) -> bool:
-    """Of a workflow that no plugin describes nothing is known."""
+    """True also for a workflow without a manifest, which may return anything."""
     if "workflow" not in components:
         return True
     selected = components["workflow"][0]
@@ -59,7 +59,7 @@ def _compares(keys: Any) -> str:
 
 
 def _content_with_one(catalog: Catalog) -> Iterator[str]:
-    """Algorithms that say of their default keys that they compare nothing."""
+    """Algorithms that declare that they compare nothing with their default keys."""
     for selected in catalog.components("algorithm"):
         try:
             model = selected.config_model()

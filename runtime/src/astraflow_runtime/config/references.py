@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def unresolved(reference: str) -> str:
-    """Why the import of ``"module:attribute"`` would fail, as far as its source tells; else nothing."""
+    """Why the import of ``"module:attribute"`` would fail, judged from its source; else nothing."""
     module, _, attribute = reference.partition(":")
     first = attribute.partition(".")[0]
     try:
@@ -27,7 +27,7 @@ def unresolved(reference: str) -> str:
 
 
 def _bound(scope: ast.AST) -> Iterator[str]:
-    """Names that a module binds, in branches too but not in what has a scope of its own."""
+    """Names that a module binds, in branches too but not in nested scopes."""
     for node in ast.iter_child_nodes(scope):
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
@@ -45,7 +45,7 @@ def _bound(scope: ast.AST) -> Iterator[str]:
 
 
 def _is_compiled(module: str) -> bool:
-    """Whether the module is there but has no source that could be read."""
+    """Whether the module exists but has no readable source."""
     try:
         return importlib.util.find_spec(module) is not None
     except ImportError:

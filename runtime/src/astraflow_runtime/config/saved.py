@@ -1,4 +1,4 @@
-"""``config.toml`` of a run: the configuration as it was resolved."""
+"""``config.toml`` of a run: the resolved configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether what the components of a run name is there, read from sources alone."""
+"""Whether the targets of a run's components exist, judged from their sources."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from astraflow_runtime.config.references import unresolved
 
 
 def target_problems(loaded: LoadedConfig) -> Iterator[tuple[str, str]]:
-    """Path and problem of each component whose manifest names what is not there. Nothing is imported for it, so
-    that a run fails before its processes start and not in one of them."""
+    """Path and problem of each component whose manifest names a missing target. Nothing is
+    imported, so that a run fails before its processes start and not in one of them.
+    """
     for path, (selected, _) in loaded.components.items():
         if selected.packaged and (problem := unresolved(selected.component.target)):
             of = f"{selected.distribution} {selected.version}"

@@ -11,13 +11,14 @@ from pydantic import BaseModel
 
 from astraflow_core.catalog import Catalog, Selected
 from astraflow_core.component import Kind
+from astraflow_core.config.load import LoadedConfig, run_info
 from astraflow_core.config.models import RunConfig
 from astraflow_core.config.rendering import shown
 from astraflow_core.config.tables import AUTO
 from astraflow_core.errors import ConfigError
 from astraflow_core.hooks import Hooks
 from astraflow_core.installed.distributions import index
-from astraflow_core.types import Announcement, RunInfo, TransportChoice, TransportEnds
+from astraflow_core.types import Announcement, TransportChoice, TransportEnds
 
 Components = dict[str, tuple[Selected, BaseModel | None]]
 _HOOK = "astraflow_choose_transport"
@@ -27,7 +28,8 @@ _EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 (compared, not bound)
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A run that is on already: the newest version of each policy that has one, and the run's token."""
+    """A run that is on already: the newest version of each policy that has one, and the secret that its
+    components share."""
 
     announced: Mapping[str, Announcement]
     token: str = field(repr=False)
@@ -37,19 +39,14 @@ Joining = Callable[[], Joined]
 """Asks a run that is on already; called if a transport is to be chosen."""
 
 
-def choose_transports(
-    config: RunConfig,
-    catalog: Catalog,
-    components: Components,
-    run: RunInfo,
-    label: str,
-    joining: Joining | None = None,
-) -> tuple[RunConfig, tuple[str, ...]]:
-    """The config with every transport named, and a note on each choice. ``components`` gets what was
-    selected. Raises :class:`ConfigError` if nobody chooses."""
+def choose_transports(loaded: LoadedConfig, joining: Joining | None = None) -> LoadedConfig:
+    """The same with every transport named and what was selected among its components, and a note on each choice ahead
+    of the others. Raises :class:`ConfigError` if nobody chooses."""
+    config, catalog, components = loaded.config, loaded.catalog, dict(loaded.components)
     open_policies = [name for name, p in config.policies.items() if p.transport.use == AUTO]
     if not open_policies:
-        return config, ()
+        return loaded
+    run = run_info(config, Path(config.run.directory) / config.run.name)
     hooks = Hooks.for_run(catalog, config)
     joined = joining() if joining else Joined({}, "")
     policies, notes = dict(config.policies), []
@@ -72,12 +69,15 @@ def choose_transports(
                 f"install one ({' or '.join(known) or 'none is known'}), or name one of the "
                 f"installed transports: {names or 'none'}"
             )
-            raise ConfigError([problem], label)
+            raise ConfigError([problem], loaded.label)
         table = type(policy.transport)(use=chosen.use, **chosen.options)
         components[path] = catalog.validate("transport", table, path)
         policies[name] = policy.model_copy(update={"transport": table})
         notes.append(f"{path}: 'auto' chose {chosen.use!r}, because {chosen.why}")
-    return config.model_copy(update={"policies": policies}), tuple(notes)
+    chosen_config = config.model_copy(update={"policies": policies})
+    return replace(
+        loaded, config=chosen_config, components=components, notes=(*notes, *loaded.notes)
+    )
 
 
 def _ends(

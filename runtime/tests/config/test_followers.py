@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from astraflow_core.config.load import load_config
 from astraflow_core.errors import ConfigError
+from astraflow_runtime.config.loading import load_config
 
 
 def with_past(run_file: Path, **keys: Any) -> list[str]:
