@@ -30,8 +30,9 @@ from pathlib import Path
 from typing import Any
 
 from astraflow_core.component import Kind
-from astraflow_core.config.load import component_context, load_config
+from astraflow_core.config.load import component_context
 from astraflow_core.config.models import RunConfig
+from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.dataflow.tasks.cursor import PromptCursor
 from astraflow_runtime.models.folders import resolve_models
 from astraflow_runtime.models.resolver import ModelResolver

@@ -22,7 +22,7 @@ from safetensors.numpy import save_file
 
 from astraflow_contrib_raas_check.scripted import ScriptedDataflow
 from astraflow_contrib_raas_check.weights import Weights
-from astraflow_core.config.load import load_config
+from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.models.folders import resolve_models
 from astraflow_runtime.models.resolver import ModelResolver
 from astraflow_testing.runs import TABLE_RUN

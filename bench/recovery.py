@@ -226,7 +226,7 @@ class Job:
         target = self._target(name)
         # What the killed process had left to others can make updates meanwhile: those need nobody.
         ready = self._wait_for(
-            lambda: self._said(victim.log, victim.ready, killed), f"a new {name}"
+            lambda: self._first_logged(victim.log, victim.ready, killed), f"a new {name}"
         )
         progress = self._wait_for(
             lambda: self._time_of(target, ready), f"update {target} with a new {name}"
@@ -278,7 +278,7 @@ class Job:
         found = trees.tree(self._launcher.pid).values()
         return next((p for p in found if words <= set(p.words)), None)
 
-    def _said(self, name: str, what: str, since: float) -> float | None:
+    def _first_logged(self, name: str, what: str, since: float) -> float | None:
         """When a log first said ``what`` after ``since``."""
         return next((at for at, _ in self._lines(name, what, since)), None)
 

@@ -2,8 +2,9 @@
 
 ``quick_us`` is the CPU time of a call that numbers decide. ``loop_p99_ms`` is the CPU time that a call takes on the event loop, for a
 mix of which a tenth is hostile. ``beside_p50_ms`` and ``beside_p99_ms`` are the wall time of calls that are not hostile in that
-mix, eight under way at once, ``hostile_p99_ms`` that of those that are; on a machine that does something else they are longer.
-``per_s`` are calls of the mix in a second, ``symbolic_per_s`` of calls that all take mathematics, one worker each.
+mix, where ``rate`` calls arrive a second (at random), ``hostile_p99_ms`` that of those that are; on a machine that does something
+else they are longer. ``per_s`` are calls of the mix in a second with eight under way at once, ``symbolic_per_s`` of calls that all
+take mathematics, one worker each.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from astraflow_contrib_math_verify.reward import MathVerify
 from astraflow_core.types import Completion, Prompt, TrajectoryView
 from astraflow_testing.conformance.subject import context
 
-AT_ONCE = 8
+AT_ONCE, RATE = 8, 100
 NUMBERS = [("12", r"\boxed{12}"), ("12", "So there are 13."), (r"\frac{1}{2}", r"\boxed{0.5}")]
 SYMBOLIC = [
     (r"3\sqrt{2}", r"\boxed{\sqrt{18}}"), ("(x+1)^2", r"\boxed{x^2+2x+1}"), ("2x", r"\boxed{x+x+%d}"),
@@ -54,13 +55,22 @@ async def _measured(calls: int) -> dict[str, float]:
         await reward.score(view)
         loop.append(time.process_time() - cpu)
     waited: dict[bool, list[float]] = {False: [], True: []}
-    queue = iter(_mix(calls, seed=2))
+
+    async def call(hostile: bool, view: TrajectoryView) -> None:
+        wall = time.perf_counter()
+        await reward.score(view)
+        waited[hostile].append(time.perf_counter() - wall)
+
+    draw = random.Random(3)
+    async with asyncio.TaskGroup() as under_way:
+        for hostile, view in _mix(calls, seed=2):
+            under_way.create_task(call(hostile, view))
+            await asyncio.sleep(draw.expovariate(RATE))
+    queue = iter(_mix(calls, seed=4))
 
     async def caller() -> None:
-        for hostile, view in queue:
-            wall = time.perf_counter()
+        for _, view in queue:
             await reward.score(view)
-            waited[hostile].append(time.perf_counter() - wall)
 
     began = time.perf_counter()
     await asyncio.gather(*(caller() for _ in range(AT_ONCE)))
@@ -75,6 +85,7 @@ async def _measured(calls: int) -> dict[str, float]:
         "beside_p50_ms": 1e3 * statistics.median(waited[False]),
         "beside_p99_ms": 1e3 * _p99(waited[False]),
         "hostile_p99_ms": 1e3 * _p99(waited[True]),
+        "rate": float(RATE),
         "per_s": per_s,
         "symbolic_per_s": len(symbolic) / (time.perf_counter() - began),
         "calls": float(calls),

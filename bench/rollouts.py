@@ -91,7 +91,7 @@ def _again(run: Path, scratch: Path, cpu_s: float) -> dict[str, float]:
     for record, group in zip(groups, played, strict=True):
         episodes = [episode_text(each, lambda _: tokenizer.decode) for each in group.trajectories]
         received = ReceivedGroup(encode_group(group, "raas-0", episodes=episodes))
-        _write(writer, _record(record.number, received))
+        _write(writer, record_of(record.number, received))
     for update in updates:
         writer.append(line_of(update), encode(update))
     took = time.process_time() - began
@@ -128,7 +128,8 @@ def _played(record: GroupRecord) -> Group:
     )
 
 
-def _record(number: int, received: ReceivedGroup) -> GroupRecord:
+def record_of(number: int, received: ReceivedGroup) -> GroupRecord:
+    """A pushed group, as it is stored."""
     return GroupRecord(
         number=number,
         group=received.header.task,
@@ -147,7 +148,7 @@ def _write(writer: SegmentWriter, record: GroupRecord) -> None:
         raise AssertionError("the bound of the benchmark is too small")
 
 
-def _group(number: int, tokens: int, generator: np.random.Generator) -> ReceivedGroup:
+def group_of(number: int, tokens: int, generator: np.random.Generator) -> ReceivedGroup:
     """Sequences of random tokens, and texts as long as those of a language model."""
     words = [f"{word:x}" for word in range(4096)]
     played: list[Trajectory] = []
@@ -175,7 +176,7 @@ def _long(run: Path, count: int) -> dict[str, float]:
     generator = np.random.default_rng(0)
     writer = SegmentWriter(run / FOLDER, "dataflow", 8 << 30)
     for number in range(count):
-        _write(writer, _record(number, _group(number, TOKENS, generator)))
+        _write(writer, record_of(number, group_of(number, TOKENS, generator)))
     writer.close()
     size = sum(file.stat().st_size for file in (run / FOLDER).iterdir())
     reader = RolloutReader(run)
@@ -188,9 +189,9 @@ def _long(run: Path, count: int) -> dict[str, float]:
 
 def _many(run: Path) -> dict[str, Any]:
     writer = SegmentWriter(run / FOLDER, "dataflow", 1 << 30)
-    received = _group(0, 32, np.random.default_rng(0))
+    received = group_of(0, 32, np.random.default_rng(0))
     for number in range(MANY // GROUP):
-        _write(writer, _record(number, received))
+        _write(writer, record_of(number, received))
     writer.close()
     began = time.perf_counter()
     reader = RolloutReader(run)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Set up the workspace and run it, its tests, its checks or its benchmarks.
 
-Needs only Python 3.11+ and pip. Packages are found by their place (core/, libs/*, runtime/, testing/, plugins/*/*, contrib/*, contrib/commands/*),
-installed editable into .venv/ in one call held to constraints.txt (of uv where it understands pip's
-settings, else of pip), and installed again only when a pyproject.toml or constraints.txt changes.
+Needs only Python 3.11+ and pip. Packages are found by their place (core/, libs/*, runtime/, testing/, plugins/*/*, contrib/*,
+contrib/commands/*, contrib/trackers/*), installed editable into .venv/ in one call held to constraints.txt (of uv where it
+understands pip's settings, else of pip), and installed again only when a pyproject.toml or constraints.txt changes.
 ASTRAFLOW_VENV names another environment folder.
 """
 
@@ -42,7 +42,9 @@ PIP = (str(PYTHON), "-m", "pip", "--disable-pip-version-check", "--no-input")
 STAMP = VENV / "astraflow-setup.json"
 LOG = VENV / "install.log"
 CONSTRAINTS = ROOT / "constraints.txt"
-PLACES = ["core", "libs/*", "runtime", "testing", "plugins/*/*", "contrib/*", "contrib/commands/*"]
+PLACES = [
+    "core", "libs/*", "runtime", "testing", "plugins/*/*", "contrib/*", "contrib/commands/*", "contrib/trackers/*",
+]  # fmt: skip
 
 BUILD_TOOLS = ("flit_core", "setuptools", "wheel")
 UV = "uv"

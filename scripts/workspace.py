@@ -21,8 +21,8 @@ import dev
 
 ROOT = dev.ROOT
 HEAVY = {
-    "accelerate", "flax", "jax", "megatron", "numba", "ray", "sglang", "torch", "transformers",
-    "triton", "vllm",
+    "accelerate", "flax", "jax", "megatron", "mlflow", "numba", "ray", "sglang", "tensorboardX",
+    "torch", "transformers", "triton", "vllm", "wandb",
 }  # fmt: skip
 """Import names of backends: never in the core, in a manifest or in a config module."""
 

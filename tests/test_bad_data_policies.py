@@ -80,7 +80,9 @@ def test_a_state_of_another_version_is_refused(use: str, tmp_path: Path) -> None
         ('{ use = "replai" }', "replay"),
         ('{ use = "replay", max_staleness = 3 }', "max_staleness = 3 is looser than the run's, 2"),
         ('{ use = "replay" }, { use = "replay", name = "other" }', "'replay' and 'other'"),
-        ('{ use = "greso", policy = "critic" }', "this run has solver"),
+        pytest.param(
+            '{ use = "greso", policy = "critic" }', "this run has solver", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_run_does_not_begin_with_it(user: User, data: str, says: str) -> None:

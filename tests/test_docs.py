@@ -27,12 +27,12 @@ from workspace import HEAVY, ROOT, components, tracked_files, tree_of
 
 from astraflow_core.capabilities import CAPABILITIES
 from astraflow_core.catalog import Catalog
-from astraflow_core.config.load import load_config
 from astraflow_core.config.models import ComponentTable, RunConfig
 from astraflow_core.config.rendering import models_in
 from astraflow_runtime.cli import parser
 from astraflow_runtime.cli.helping import every_command
 from astraflow_runtime.cli.installation.docstrings import docstring_of
+from astraflow_runtime.config.loading import load_config
 
 CORE = ROOT / "core" / "src" / "astraflow_core"
 RUNTIME = ROOT / "runtime" / "src" / "astraflow_runtime"

@@ -28,6 +28,8 @@ from astraflow_runtime.dataflow.fleet import raas as fleet
 from astraflow_runtime.dataflow.http import service
 from astraflow_runtime.dataflow.policies import swapping
 from astraflow_wire import messages
+from astraflow_wire.http.access import process_token
+from astraflow_wire.http.auth import bearer
 from astraflow_wire.http.connection_limits import MAX_HEAD, Limits
 from astraflow_wire.http.server import Server, create_app
 
@@ -47,6 +49,9 @@ ACK = messages.AcknowledgeBatch(policy="solver", batch="solver-9", version=0, me
 RELEASE = messages.ReleaseBatches(policy="solver", updates=0)
 FAIL = messages.FailTask(raas="r0", task="train-0", error="e")
 LEAVE = messages.LeaveRaas(raas="r0", reason="e")
+OF_R0 = msgspec.structs.replace(BEAT, raas="r0", incarnation=1)
+REVOCATION = messages.RevokeToken(role="nobody", name="ada", author="bob")
+OF_NO_NAME = msgspec.structs.replace(REVOCATION, role="viewer", name="a b")
 FAILED = messages.TrainerFailed(policy="solver", error="e")
 VERSION = messages.AnnouncementMessage(
     policy="solver", version=0, transport="x", endpoints=[], digest="d0", size=1
@@ -138,7 +143,7 @@ def of_no_incarnation() -> Any:
 def of_one_that_left() -> Any:
     served = Served()
     served.bench.leave("r0")
-    return served.post("/v1/tasks/renew", msgspec.structs.replace(BEAT, raas="r0", incarnation=1))
+    return served.post("/v1/tasks/renew", OF_R0)
 
 
 def with_a_batch_under_way() -> Any:
@@ -286,6 +291,12 @@ PROVOKED: dict[str, list[tuple[Provocation, ...]]] = {
         (after(5, version=3),),
         (after(5, version=5, digest="another"),),
     ],
+    "/v1/access/revoke": [
+        (
+            lambda: Served().post("/v1/access/revoke", REVOCATION),
+            lambda: Served().post("/v1/access/revoke", OF_NO_NAME),
+        ),
+    ],
     "/v1/data_policies/swap": [
         (swapped(place="nobody", use="Open"), swapped(policy="nobody", use="Open")),
         (
@@ -342,6 +353,7 @@ def test_every_documented_refusal_is_one_and_every_refusal_is_documented(
     state_failed()
     without_room()
     assert of_no_incarnation().status_code == 400
+    assert of_another_raas().status_code == 403
     missed = refusals.never_raised(RUNTIME / "dataflow")
     assert not missed, (
         f"refused at {missed}: say so in the docstring of the message (wire/messages.py, wire/groups.py), "
@@ -364,7 +376,7 @@ def state_failed() -> Any:
 def crashed() -> Any:
     served = Served()
     served.bench.state.fleet.heard = None
-    return served.post("/v1/tasks/renew", msgspec.structs.replace(BEAT, raas="r0", incarnation=1))
+    return served.post("/v1/tasks/renew", OF_R0)
 
 
 def without_room() -> Any:
@@ -372,12 +384,20 @@ def without_room() -> Any:
     records = type(served.bench.state.records)
     full = "No space left on device"
     with patch.multiple(records, unwritten=full, write_error=full):
-        beat = msgspec.structs.replace(BEAT, raas="r0", incarnation=1)
-        return served.post("/v1/tasks/renew", beat)
+        return served.post("/v1/tasks/renew", OF_R0)
 
 
 def without_a_token() -> Any:
     return Served().client.get("/v1/status", headers={"Authorization": "Bearer another"})
+
+
+def of_a_viewer() -> Any:
+    return Served().client.post("/v1/stop", headers=bearer(process_token(TOKEN, "viewer", "ada")))
+
+
+def of_another_raas() -> Any:
+    shown, renew = bearer(process_token(TOKEN, "raas", "r1")), messages.encode(OF_R0)
+    return Served().client.post("/v1/tasks/renew", headers=shown, content=renew)
 
 
 def served_over_sockets(limits: Limits | None = None, **headers: str) -> Any:
@@ -394,6 +414,7 @@ def served_over_sockets(limits: Limits | None = None, **headers: str) -> Any:
 
 EVERYWHERE: dict[tuple[str, int], Provocation] = {
     ("any", 401): without_a_token,
+    ("any", 403): of_a_viewer,
     ("any", 404): lambda: Served().client.get("/v1/nothing"),
     ("any", 405): lambda: Served().client.get("/v1/groups"),
     ("any", 413): lambda: Served().post("/v1/groups", bytes(LIMIT + 1)),

@@ -47,7 +47,7 @@ def within(namespace: str, act: Any, *arguments: Any) -> Any:
 
 
 def announce(url: str, told: dict[str, Any]) -> None:
-    with closing(SyncClient(url, TOKEN)) as client:
+    with closing(SyncClient(url, f"~{TOKEN}")) as client:
         hello = RegisterTrainer(policy=told["policy"], pid=1, host="h")
         number = client.post(
             "/v1/trainers/register", hello, TrainerRegistered, deadline_s=DEADLINE_S
@@ -68,7 +68,7 @@ def test_a_far_raas_measures_its_link_and_chooses_by_it(tmp_path: Path, stack: E
     near, far = stack.enter_context(started("bench.support.slow_link", *shaped)).url.split()
     config = tmp_path / "run.toml"
     config.write_text(TABLE_RUN.replace('{ use = "http" }', '{ use = "auto" }'))
-    (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "token").write_text(f"~{TOKEN}")  # with the secret that the peers share
 
     def service(namespace: str, role: str, *arguments: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "astraflow_runtime", role, str(config), *arguments]

@@ -129,6 +129,13 @@ def wrapped(hooks: Hooks, run: RunInfo, module: ModuleType) -> None:
     assert metrics.keys() == {"loss", "wrapped_s"} and metrics["wrapped_s"] >= 0
 
 
+def viewed(hooks: Hooks, run: RunInfo, module: ModuleType) -> None:
+    turns = [{"role": "prompt", "text": "go"}, {"role": "assistant", "text": "left"}]
+    (view,) = hooks.views({"workflow": {"use": "mine"}, "turns": turns})
+    assert view["rows"] == [[0, "left"]]
+    assert hooks.views({"workflow": {"use": "other"}, "turns": turns}) == []
+
+
 CALLS: dict[str, Called] = {
     "astraflow_run_started": started,
     "astraflow_run_ended": ended,
@@ -136,6 +143,7 @@ CALLS: dict[str, Called] = {
     "astraflow_weights_published": published,
     "astraflow_choose_transport": chosen,
     "astraflow_routes": routed,
+    "astraflow_views": viewed,
     "astraflow_train_step": wrapped,
 }
 

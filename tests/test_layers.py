@@ -25,7 +25,7 @@ LIBRARIES_OF_LIBRARIES = {
     "torch_weights": {"serving"},
 }
 
-LOW = {"types", "errors", "capabilities", "seeds", "suggestions"}
+LOW = {"types", "errors", "capabilities", "seeds", "shared_secret", "suggestions"}
 SEAMS = LOW | {"protocols", "component", "hookspecs"}
 CHOICE = {"catalog", "config", "hooks", "nested"}
 SERVICES = {"dataflow", "raas", "trainer"}

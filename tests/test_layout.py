@@ -47,7 +47,15 @@ KIND_OF_FOLDER = {
     "data_policies": "data_policy",
     "transports": "transport",
 }
-KINDS = {*KIND_OF_FOLDER.values(), "workflow", "environment", "reward", "prompt_source", "launcher"}
+KINDS = {
+    *KIND_OF_FOLDER.values(),
+    "workflow",
+    "environment",
+    "reward",
+    "prompt_source",
+    "launcher",
+    "tracker",
+}
 PICKLING = {"pickle", "cloudpickle", "dill", "marshal", "shelve"}
 CONFINED = "libs/sandbox/src/astraflow_sandbox/guest/program.py"
 """Becomes the program of a policy, when the kernel has confined its process."""
@@ -117,7 +125,10 @@ def test_tests_of_a_plugin_use_no_other_plugin() -> None:
 
 
 def test_every_import_is_declared() -> None:
-    provided = packages_distributions()
+    provided = {
+        "mlflow": ["mlflow-skinny"],
+        **packages_distributions(),
+    }  # it has its own environment
     wrong = []
     for package in dev.packages():
         own = normal(package.name).replace("-", "_")

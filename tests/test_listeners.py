@@ -65,6 +65,8 @@ PROTECTED_BY = {
     "contrib/commands/doctor/src/astraflow_contrib_doctor/trainer_side.py": "private folder",
     "contrib/agent/src/astraflow_contrib_agent/zygote.py": "a folder that agents.py makes private",
     "contrib/verifiers/src/astraflow_contrib_verifiers/verifiers_worker/service.py": "a folder that worker.py makes private",
+    "libs/launching/src/astraflow_launching/agent.py": "a folder that it makes private",
+    "libs/launching/src/astraflow_launching/dial_in.py": "TLS and a secret of each agent, attacked by tests of its own",
     "plugins/transports/zmq/src/astraflow_plugin_zmq/server.py": "the token's key",
     "plugins/transports/shm/src/astraflow_plugin_shm/publisher.py": "private folder",
     # A store of torch and the connections of gloo and NCCL know no token; the READMEs say so.
@@ -109,7 +111,9 @@ SERVED = {
     "runtime/src/astraflow_runtime/dataflow/main.py": "attacked below",
     "runtime/src/astraflow_runtime/raas/main.py": "attacked below",
     "contrib/commands/pages/src/astraflow_contrib_pages/serving.py": "logins, attacked by tests of its own",
+    "contrib/commands/mcp/src/astraflow_contrib_mcp/serving.py": "a token of its own, attacked by tests of its own",
     "contrib/commands/raas_check/src/astraflow_contrib_raas_check/scripted.py": "the guard of a dataflow",
+    "contrib/commands/replay_run/src/astraflow_contrib_replay_run/service.py": "the guard of a dataflow",
 }
 """Every file that has one of our two HTTP servers listen."""
 _SERVES = re.compile(

@@ -13,6 +13,9 @@ from workspace import metadata_of
 from astraflow_core.installed.discovery import read_manifest
 from astraflow_testing.conformance.manifest import ManifestConformance
 
+IMPORT_MUCH = {"astraflow_plugin_hf.manifest", "astraflow_plugin_megatron.manifest"}
+"""Their targets import whole backends, which takes seconds."""
+
 
 def manifests() -> list[str]:
     """Manifest modules of all packages under plugins/ and contrib/, and of the core."""
@@ -24,7 +27,12 @@ def manifests() -> list[str]:
 
 
 class TestManifests(ManifestConformance):
-    @pytest.fixture(params=manifests())
+    @pytest.fixture(
+        params=[
+            pytest.param(name, marks=pytest.mark.slow) if name in IMPORT_MUCH else name
+            for name in manifests()
+        ]
+    )
     def manifest(self, request: pytest.FixtureRequest) -> str:
         return str(request.param)
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from astraflow_core.config.load import load_config
 from astraflow_core.errors import ConfigError
+from astraflow_runtime.config.loading import load_config
 from astraflow_testing.conformance.subject import context
 from astraflow_testing.runs import TABLE_RUN, User
 

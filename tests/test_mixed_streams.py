@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from astraflow_core.config.load import load_config
 from astraflow_core.errors import ConfigError, PreflightError
+from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.launch.planning.prepare import prepare
 from astraflow_testing.runs import TABLE_RUN, User
 from astraflow_tiny_model.folder import write_tiny_model

@@ -11,8 +11,8 @@ from workspace import ROOT
 
 from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
-from astraflow_core.config.load import load_config
 from astraflow_core.config.models import RunConfig
+from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.config.saved import dump_toml
 from astraflow_runtime.config.show import values
 

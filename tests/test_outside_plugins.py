@@ -31,6 +31,7 @@ NEEDED = {
     "rewards",
     "single_turn",
     "three_zones",
+    "trackers",
 }
 """Folders of the packages that the run of the table needs."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -116,4 +118,40 @@ def test_a_run_of_ones_own_objects_goes_on(user: User) -> None:
     )
     assert code == 0, output
     assert "continued" in output
+    assert user.left_running() == []
+
+
+CELLS = (
+    "import astraflow_runtime\nresult = astraflow_runtime.run('table.toml', overrides=['run.steps=4'])",
+    "result",
+    "result.plot()",
+    "print(sorted(result.metrics_frame()['step']), len(result.rollouts_frame('reward>=0')) > 0)",
+    "astraflow_runtime.load_run(result.directory)",
+    "astraflow_runtime.load_run('nowhere')",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_cells_of_a_notebook_run_in_a_kernel(
+    user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import nbclient
+    from nbformat.v4 import new_code_cell, new_notebook
+
+    user.write("table.toml", TABLE_RUN)
+    monkeypatch.setattr("os.environ", user.environment | {"PATH": str(Path(sys.executable).parent)})
+    book = new_notebook(cells=[new_code_cell(cell) for cell in CELLS])
+    client = nbclient.NotebookClient(book, timeout=120, kernel_name="python3", allow_errors=True,
+                                     resources={"metadata": {"path": str(user.directory)}})  # fmt: skip
+    client.execute()
+    shown = [cell.outputs for cell in book.cells]
+    assert [output.get("evalue") for output in shown[0]] == [None] * len(shown[0])
+    for own in (1, 4):
+        (output,) = shown[own]
+        assert "4 of 4 steps" in output.data["text/html"]
+        assert "<script" not in output.data["text/html"]
+    assert shown[2][0].data["image/png"].startswith("iVBOR")
+    assert shown[3][0].text == "[1, 2, 3, 4] True\n"
+    assert shown[5][0].ename == "UserError" and "there is no run in nowhere" in shown[5][0].evalue
     assert user.left_running() == []

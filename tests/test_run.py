@@ -80,6 +80,9 @@ def test_a_run_leaves_what_it_promises(first_run: tuple[User, EndedCommand]) -> 
         "models/solver/model.safetensors",
     ):
         assert (directory / name).exists(), name
+    origins = json.loads((directory / "origins.json").read_text())
+    assert origins["run.group_size"].endswith("table.toml")
+    assert origins["run.task_attempts"] == "default"
     assert list((directory / "checkpoints" / "solver").iterdir())
     assert oct((directory / "token").stat().st_mode & 0o777) == "0o600"
     assert user.left_running() == []
@@ -200,6 +203,7 @@ def test_ctrl_c_once_ends_cleanly_and_leaves_a_checkpoint(user: User) -> None:
     assert user.left_running() == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_before_anybody_but_the_dataflow_is_there(user: User) -> None:
     """Trainer and RaaS come when the run has ended already, and must learn of it."""
     process = user.start(*user.table_arguments("run.steps=100000"))

@@ -174,11 +174,19 @@ def test_v0_plays(v0: str, tmp_path: Path) -> None:
     assert isinstance(nothing, Trajectory), "this rubric counts an error of its function as 0"
 
 
-def test_the_example_trains(user: User, v1: str) -> None:
+@pytest.mark.parametrize(
+    ("generation", "example"), [("v1", "verifiers.toml"), ("v0", "verifiers_v0.toml")]
+)
+def test_the_example_trains(
+    user: User, request: pytest.FixtureRequest, generation: str, example: str
+) -> None:
+    python = request.getfixturevalue(generation)
     tables = ("prompts", "workflow", "eval.sets.held_out")
-    overrides = [*(f"{table}.python={v1}" for table in tables), "run.steps=2"]
+    overrides = [*(f"{table}.python={python}" for table in tables), "run.steps=2"]
     arguments = [part for override in overrides for part in ("--set", override)]
-    ended = user.astraflow("run", ROOT / "examples" / "verifiers.toml", *arguments, deadline_s=280)
+    ended = user.astraflow("run", ROOT / "examples" / example, *arguments, deadline_s=280)
     assert ended.exit_code == 0, ended.text
-    assert ended.summary["steps"] == 2 and ended.summary["failed"] == 0, ended.summary
+    # An empty reply, as this model writes some, is a failure for v0.
+    assert ended.summary["steps"] == 2, ended.summary
+    assert generation == "v0" or ended.summary["failed"] == 0, ended.summary
     assert "agent_calls 1.000" in ended.text and "turns 1.000" in ended.text

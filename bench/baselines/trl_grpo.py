@@ -90,7 +90,7 @@ class Course(TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step == 1:
-            self._tell({"step": 1})
+            self._log_line({"step": 1})
         if state.global_step % self.job["eval_every"] == 0:
             self._evaluate(state.global_step)
 
@@ -107,9 +107,9 @@ class Course(TrainerCallback):  # type: ignore[misc]
             matching_positions(*text_and_end(ids, self.tokenizer), answer) == 1
             for ids, answer in zip(completions, self.answers, strict=True)
         )
-        self._tell({"step": step, "accuracy": right / len(self.answers)})
+        self._log_line({"step": step, "accuracy": right / len(self.answers)})
 
-    def _tell(self, line: dict[str, float]) -> None:
+    def _log_line(self, line: dict[str, float]) -> None:
         with self.file.open("a") as file:
             file.write(json.dumps({"time": time.time(), **line}) + "\n")
 

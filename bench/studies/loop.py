@@ -24,10 +24,11 @@ from safetensors.numpy import save_file
 
 from astraflow_core.component import Kind
 from astraflow_core.config.environments import cache_folder
-from astraflow_core.config.load import LoadedConfig, component_context, load_config
+from astraflow_core.config.load import LoadedConfig, component_context
 from astraflow_core.config.models import ComponentTable, DataPolicyTable
 from astraflow_core.seeds import derive_seed
 from astraflow_core.types import Batch, Prompt, Sampling
+from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.dataflow.policies.pipeline import NamedPolicy, PolicyPipeline
 from astraflow_runtime.dataflow.rows.rows import shares_of, trained_tokens
 from astraflow_runtime.dataflow.rows.stream import PolicyStream, StreamSettings

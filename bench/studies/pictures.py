@@ -22,9 +22,10 @@ def panels(
     field: str,
     label: str,
     limit: float = math.inf,
+    shown: str = "held-out accuracy, greedy",
 ) -> str:
     """Panels side by side: title → line label → name of its runs. x is the points' ``field`` up to ``limit``, y
-    greedy held-out accuracy."""
+    their ``greedy``, which is what ``shown`` says."""
     entries = max(len(lines) for lines in wanted.values())
     height = TOP + HEIGHT + BOTTOM + LEGEND * entries
     parts = []
@@ -33,7 +34,7 @@ def panels(
         lines = {name: [p for p in points if p[0] <= limit] for name, points in lines.items()}
         lines = {name: points for name, points in lines.items() if points}
         parts.append(f'<g transform="translate({number * (WIDTH + LEFT + 16)} 0)">')
-        parts += _panel(title, lines, label)
+        parts += _panel(title, lines, f"{label} → {shown}")
         parts.append("</g>")
     width = len(wanted) * (WIDTH + LEFT + 16)
     return (
@@ -73,7 +74,7 @@ def _panel(title: str, lines: Mapping[str, Line], label: str) -> list[str]:
         parts.append(f'<path d="M{LEFT} {y:.1f}h{WIDTH}" stroke="#ddd"/>')
         parts.append(text(LEFT - 4, y + 4, f"{tick:g}", "end"))
         parts.append(text(LEFT + tick * WIDTH, TOP + HEIGHT + 15, f"{tick * most:.0f}"))
-    parts.append(text(LEFT + WIDTH / 2, TOP + HEIGHT + 30, f"{label} → held-out accuracy, greedy"))
+    parts.append(text(LEFT + WIDTH / 2, TOP + HEIGHT + 30, label))
     for number, (name, points) in enumerate(lines.items()):
         colour = COLOURS[number % len(COLOURS)]
         upper: Sequence[str] = [at(x, high) for x, _, _, high in points]

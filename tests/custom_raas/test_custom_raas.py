@@ -19,7 +19,7 @@ import pytest
 
 from astraflow_contrib_raas_check.check import CheckOptions, check_raas
 from astraflow_contrib_raas_check.outcome import RequirementOutcome
-from astraflow_core.config.load import load_config
+from astraflow_runtime.config.loading import load_config
 from astraflow_testing.runs import TABLE_RUN, User
 from astraflow_tiny_model.folder import write_tiny_model
 
@@ -96,15 +96,15 @@ def test_our_own_meets_every_demand(user: User, model: Path) -> None:
 def test_a_url_where_nobody_answers_is_named(user: User, model: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     outcomes = check(user, model, url, ["sleep", "100"], 1, "1")
-    (health,) = [o for told, o in outcomes.items() if told.startswith("It answers GET")]
+    (health,) = [o for told, o in outcomes.items() if told.startswith("It always answers GET")]
     assert health["state"] == "failed" and url in health["text"]
 
 
 MISTAKES = {
     "Hasty": "It asks for tasks only once it serves",
-    "NewestStamp": "It refuses weights that do not have",
-    "Credulous": "It refuses weights that do not have",
-    "Fragile": "It refuses weights that do not have",
+    "NewestStamp": "It rejects weights without",
+    "Credulous": "It rejects weights without",
+    "Fragile": "It rejects weights without",
     "Silent": "It renews its leases",
     "Forgetful": "Its renewals name the tasks",
     "Proud": "It registers again",
@@ -112,9 +112,9 @@ MISTAKES = {
     "Dropping": "It serves a new version without losing",
     "Boundless": "It fails a task whose prompt and max_tokens",
     "Impatient": "It pushes the same group again",
-    "Stubborn": "It leaves when the news say stop",
+    "Stubborn": "It leaves when a notice says stop",
     "Vanishing": "It asks for tasks only once it serves",
-    "Deaf": "It answers GET /v1/health",
+    "Deaf": "It always answers GET",
     "Changeless": "It registers again",
 }
 """What each of ``wrong_raas.py`` does not meet."""
@@ -162,7 +162,7 @@ def test_the_reason_of_a_refused_push_is_shown_at_once(user: User, model: Path) 
     port = free_port()
     command = [sys.executable, str(WRONG), "Garbled", str(model), "--port", str(port)]
     outcomes = check(user, model, f"http://127.0.0.1:{port}", command, 1, "200")
-    (pushed,) = [o for told, o in outcomes.items() if told.startswith("It rolls a task out to")]
+    (pushed,) = [o for told, o in outcomes.items() if told.startswith("It rolls out a task")]
     assert pushed["state"] == "failed"
     assert pushed["text"].startswith("its push was refused: RaaS 'custom', sequence 0")
     assert "logprobs has nan at token" in pushed["text"]
@@ -181,7 +181,7 @@ def test_the_command_on_the_page_runs(user: User) -> None:
         cwd=user.directory, env=user.environment, capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "It leaves when the news say stop" in ended.stdout
+    assert "It leaves when a notice says stop" in ended.stdout
 
 
 @pytest.mark.slow

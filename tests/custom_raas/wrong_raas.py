@@ -134,8 +134,8 @@ class Boundless(example.Raas):
 class Stubborn(example.Raas):
     """Does not leave."""
 
-    def hear(self, news: messages.Notices) -> None:
-        super().hear(msgspec.structs.replace(news, stop=False))
+    def hear(self, notices: messages.Notices) -> None:
+        super().hear(msgspec.structs.replace(notices, stop=False))
 
 
 class Impatient(example.Raas):
@@ -175,9 +175,9 @@ class Garbled(example.Raas):
 class Changeless(example.Raas):
     """Keeps the incarnation of its first registration."""
 
-    def hear(self, news: messages.Notices) -> None:
+    def hear(self, notices: messages.Notices) -> None:
         self.dataflow.incarnation = 1
-        super().hear(news)
+        super().hear(notices)
 
 
 class Vanishing(example.Raas):

@@ -17,10 +17,13 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "custom_trainer" / 
 STEPS = 30
 
 
-def test_it_imports_the_wire_alone() -> None:
+def test_it_imports_the_wire_and_the_secret_alone() -> None:
     tree = ast.parse(EXAMPLE.read_text(encoding="utf-8"))
     modules = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    assert {m.partition(".")[0] for m in modules if m[:9] == "astraflow"} == {"astraflow_wire"}
+    assert {m.partition(".")[0] for m in modules if m[:9] == "astraflow"} == {
+        "astraflow_core",  # for the shared secret
+        "astraflow_wire",
+    }
     assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) <= 220
 
 

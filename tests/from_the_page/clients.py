@@ -108,16 +108,16 @@ class Raas(Service):
         self.pushed = 0
 
     def run(self) -> None:
-        """Until the news say stop."""
+        """Until the notices say stop."""
         known = self.call(
             "/v1/raas/register", "RegisterRaas",
             raas="page", pid=7, host="h", policies=["solver"], capacity=8,
         )  # fmt: skip
-        self.incarnation, news = known["incarnation"], known["news"]
+        self.incarnation, notices = known["incarnation"], known["notices"]
         end = time.monotonic() + 30
-        while not news.get("stop"):
+        while not notices.get("stop"):
             assert time.monotonic() < end
-            for each in news.get("announcements", []):
+            for each in notices.get("announcements", []):
                 self.serving = {each["policy"]: each["version"]}
             who = {"raas": "page", "incarnation": self.incarnation}
             state = {"serving": self.serving, "seen": self.serving}
@@ -125,7 +125,7 @@ class Raas(Service):
             leased = self.call(
                 "/v1/tasks/lease", "LeaseTasks", free=free, wait_s=0.1, **state, **who
             )
-            tasks, news = leased["tasks"], leased["news"]
+            tasks, notices = leased["tasks"], leased["notices"]
             if tasks:
                 names = [task["id"] for task in tasks]
                 self.call("/v1/tasks/renew", "RenewLeases", tasks=names, **state, **who)

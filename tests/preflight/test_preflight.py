@@ -90,7 +90,13 @@ def test_a_sound_run(doctor: Doctor, trained: Path) -> None:
     assert not list(Path.cwd().glob("runs/*"))
 
 
-@pytest.mark.parametrize(("use", "wrong"), [("TableEngine", set()), ("ShiftedScores", {"score"})])
+@pytest.mark.parametrize(
+    ("use", "wrong"),
+    [
+        pytest.param("TableEngine", set(), marks=pytest.mark.slow),
+        ("ShiftedScores", {"score"}),
+    ],
+)
 def test_a_frozen_engine_is_compared_with_itself(
     doctor: Doctor, trained: Path, use: str, wrong: set[str]
 ) -> None:
@@ -101,6 +107,7 @@ def test_a_frozen_engine_is_compared_with_itself(
     assert found["answers"]["figures"]["tokens"] > 16 and not found["answers"]["figures"]["wrong"]
 
 
+@pytest.mark.slow
 def test_a_model_that_shows_nothing_is_said_to(doctor: Doctor) -> None:
     found = doctor.ask(0)
     assert found["log-probs"]["level"] == "warning"

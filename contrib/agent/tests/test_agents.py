@@ -156,7 +156,7 @@ async def main():
         async with processes.under("another"):
             os.kill(processes._reaper.pid, signal.SIGSTOP)
             for number in range(10_000):
-                processes._tell("another", 0)
+                processes._record("another", 0)
             print(sleeper.pid, flush=True)
             await asyncio.sleep(600)
 asyncio.run(main())

@@ -42,7 +42,7 @@ def scores(prompts: list[Prompt], texts: list[str], **keys: Any) -> list[float]:
     return asyncio.run(together())
 
 
-@pytest.mark.parametrize("kind", ["function", "program"])
+@pytest.mark.parametrize("kind", ["function", pytest.param("program", marks=pytest.mark.slow)])
 def test_our_solutions_pass_and_programs_that_do_nothing_do_not(kind: str) -> None:
     """The solutions are written on their own, so that each operation is checked by another author's code."""
     found = [*tasks(kind=kind, steps=1), *tasks(kind=kind, steps=1, split="held_out")]

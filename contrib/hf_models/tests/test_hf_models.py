@@ -123,6 +123,7 @@ def test_a_lost_connection_is_taken_up_where_it_ended(user: User) -> None:
     assert parts == ["", f"bytes={2 * CHUNK}-"]
 
 
+@pytest.mark.slow
 def test_an_interrupted_call_keeps_the_files_that_are_whole(user: User) -> None:
     user.hub.stall_at = CHUNK
     process = user.start("hf:ada/tiny")
@@ -140,6 +141,7 @@ def test_an_interrupted_call_keeps_the_files_that_are_whole(user: User) -> None:
     assert [path.rpartition("/")[2] for path in got] == ["model.safetensors"]
 
 
+@pytest.mark.slow
 def test_a_wrong_name_and_a_wrong_revision_are_named(user: User) -> None:
     error, _ = user.resolve("hf:ada/none")
     assert f"{user.hub.url} has no 'ada/none', or it is private: check the name" in error
@@ -159,6 +161,7 @@ def test_a_gated_model_needs_its_terms_accepted(user: User) -> None:
     assert pinned.endswith(NEW) and "hf_secret" not in said
 
 
+@pytest.mark.slow
 def test_without_a_network_the_cache_is_used_and_its_lack_is_told(user: User) -> None:
     error, _ = user.resolve("hf:ada/tiny", HF_HUB_OFFLINE="1")
     assert (

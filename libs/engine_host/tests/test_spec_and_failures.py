@@ -11,6 +11,7 @@ import pytest
 import astraflow_core
 import astraflow_engine_host
 import astraflow_wire
+from astraflow_core.shared_secret import shared_secret
 from astraflow_engine_host.failures import StackFrame, describe, is_ours, place_of
 from astraflow_engine_host.spec import (
     TOKEN_VARIABLE,
@@ -31,7 +32,7 @@ def test_a_spec_is_read_as_it_was_written_and_only_by_its_owner(tmp_path: Path) 
 
 def test_the_token_goes_by_environment() -> None:
     found = child_environment("secret", {"MINE": "1"})
-    assert (found[TOKEN_VARIABLE], found["MINE"]) == ("secret", "1")
+    assert (found[TOKEN_VARIABLE], found["MINE"]) == ("~" + shared_secret("secret"), "1")
 
 
 @pytest.mark.parametrize("package", [astraflow_core, astraflow_wire, astraflow_engine_host])

@@ -83,7 +83,7 @@ def test_after_some_attempts_the_next_publisher_is_tried(tmp_path: Path, damage:
 @pytest.mark.parametrize("damage", DAMAGED)
 def test_the_same_over_http(monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
     answers = iter([DAMAGED[damage]] * (BAD_ATTEMPTS - 1) + [SOUND] + [DAMAGED[damage]] * 99)
-    monkeypatch.setattr(VersionClient, "_whole", lambda *_: next(answers))
+    monkeypatch.setattr(VersionClient, "_read_all", lambda *_: next(answers))
     client = VersionClient(told(), "http://127.0.0.1:1", "", time.monotonic() + 20)
     assert client.manifest() == SNAPSHOT.manifest
     with pytest.raises(PublisherFailed, match="manifest"):
@@ -97,7 +97,7 @@ def test_a_desk_that_says_something_else_is_no_delivery(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, desk: bytes
 ) -> None:
     monkeypatch.setattr(
-        VersionClient, "_whole", lambda _, what, __: SOUND if what == "manifest" else desk
+        VersionClient, "_read_all", lambda _, what, __: SOUND if what == "manifest" else desk
     )
     made = DirectHttpReceiver(tmp_path, "", streams=1)
     try:

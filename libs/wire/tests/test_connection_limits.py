@@ -257,7 +257,7 @@ def test_without_a_place_the_answer_is_503() -> None:
 def test_who_shows_no_token_in_time_is_closed(
     monkeypatch: pytest.MonkeyPatch, begun: bytes
 ) -> None:
-    monkeypatch.setattr(listener, "_LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(listener, "_CHECK_EVERY_S", 0.02)
 
     async def main() -> None:
         async with service() as server:
@@ -280,7 +280,7 @@ def test_who_shows_no_token_in_time_is_closed(
 def test_a_head_of_one_with_the_token_has_a_deadline_too(
     monkeypatch: pytest.MonkeyPatch, rest: bytes
 ) -> None:
-    monkeypatch.setattr(listener, "_LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(listener, "_CHECK_EVERY_S", 0.02)
 
     async def main() -> None:
         async with service() as server:
@@ -295,7 +295,7 @@ def test_a_head_of_one_with_the_token_has_a_deadline_too(
 
 def test_a_body_that_does_not_go_on_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "BODY_STALLS_S", 0.2)
-    monkeypatch.setattr(listener, "_LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(listener, "_CHECK_EVERY_S", 0.02)
 
     async def main() -> None:
         async with service() as server:

@@ -23,7 +23,9 @@ from astraflow_wire.http.raas_client import RaasClient
 
 pytestmark = pytest.mark.timeout(60)
 
-REGISTERED = messages.RaasRegistered(run="r", renew_s=0.5, news=messages.Notices(), incarnation=1)
+REGISTERED = messages.RaasRegistered(
+    run="r", renew_s=0.5, notices=messages.Notices(), incarnation=1
+)
 BODY = messages.encode(REGISTERED)
 HEAD = b"HTTP/1.1 200 OK\r\ndate: today\r\ncontent-type: application/msgpack\r\n"
 SIZED = HEAD + b"content-length: %d\r\nserver: test\r\n\r\n" % len(BODY) + BODY
@@ -155,7 +157,7 @@ def test_a_raas_registers_all_the_same() -> None:
         http = AsyncClient(service.url, "")
 
         def call() -> float:
-            raas = RaasClient(http, "r", ["a"], 1, lambda news: None, deadline_s=30)
+            raas = RaasClient(http, "r", ["a"], 1, lambda notices: None, deadline_s=30)
             loop.run(raas.register())
             return raas.renew_s
 

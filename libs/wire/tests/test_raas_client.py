@@ -26,10 +26,10 @@ TASK = messages.Task(
 )
 ANSWERS = {
     "register": messages.RaasRegistered(
-        run="r", renew_s=0.5, news=messages.Notices(pins={"a": 1}), incarnation=1
+        run="r", renew_s=0.5, notices=messages.Notices(pins={"a": 1}), incarnation=1
     ),
-    "lease": messages.TasksLeased(tasks=[TASK], news=messages.Notices(pins={"a": 2})),
-    "renew": messages.LeasesRenewed(news=messages.Notices(stop=True)),
+    "lease": messages.TasksLeased(tasks=[TASK], notices=messages.Notices(pins={"a": 2})),
+    "renew": messages.LeasesRenewed(notices=messages.Notices(stop=True)),
     "groups": messages.GroupPushed(status="accepted"),
     "fail": messages.Done(),
     "leave": messages.Done(),
@@ -65,7 +65,7 @@ class Dataflow:
 def spoken(
     flow: Dataflow, talk: Callable[[RaasClient], Awaitable[object]]
 ) -> tuple[object, list[messages.Notices]]:
-    """What the call gave, and the news heard."""
+    """What the call gave, and the notices heard."""
     heard: list[messages.Notices] = []
 
     async def run() -> object:
@@ -86,7 +86,7 @@ def test_news_of_every_reply_are_heard() -> None:
 
     (tasks, renew_s), heard = spoken(flow, talk)
     assert tasks == [TASK] and renew_s == 0.5
-    assert [news.pins for news in heard] == [{"a": 1}, {"a": 2}, {}] and heard[-1].stop
+    assert [notices.pins for notices in heard] == [{"a": 1}, {"a": 2}, {}] and heard[-1].stop
     assert [(name, deadline) for name, _, deadline in flow.calls] == [
         ("register", 7.0), ("lease", 8.5), ("renew", 7.0),
     ]  # fmt: skip
@@ -104,7 +104,7 @@ def test_a_dataflow_that_forgot_it_is_told_once_again_however_many_calls_notice(
     (answers, later), heard = spoken(flow, talk)
     assert answers == [[], None] and later == [TASK]
     assert flow.names.count("register") == 2
-    assert [news.pins for news in heard] == [{"a": 1}, {"a": 1}, {"a": 2}]
+    assert [notices.pins for notices in heard] == [{"a": 1}, {"a": 1}, {"a": 2}]
 
 
 def test_what_comes_too_late_is_no_error_and_what_is_refused_is() -> None:

@@ -86,7 +86,7 @@ def test_a_wrong_token_is_refused(token: str) -> None:
             await client.post("/v1/leave", LeaveRaas(raas="r", reason=""), Done, deadline_s=5)
         assert caught.value.status == 401
         reason = str(caught.value)
-        assert "pass it with --token-file, or in ASTRAFLOW_TOKEN" in reason
+        assert "pass a valid one with --token-file, or in ASTRAFLOW_TOKEN" in reason
         record = logging.LogRecord("x", logging.ERROR, "", 0, reason, None, None)
         assert reason in LineFormatter("x").format(record)  # nothing of it is taken for a secret
         await client.aclose()

@@ -1,7 +1,6 @@
-"""Turns on devices that a trainer and engines of one host share: locks that the kernel gives back.
-
-Engines hold the devices together, a trainer alone. A trainer that wants them says so by a second lock, which
-engines look at; a process that is killed holds and wants nothing any longer.
+"""The lock on devices that a trainer and engines of one host share; the kernel releases it when its
+process dies. Engines hold it shared, a trainer exclusively. A trainer that waits for it holds a
+second lock, which engines check.
 """
 
 from __future__ import annotations
@@ -17,11 +16,13 @@ from astraflow_runtime.file_lock import lock
 from astraflow_wire.host.disk import is_full, when_room
 
 FOLDER = "devices"
-"""In the run's ``state``."""
+"""The folder of the locks in the run's ``state``."""
 
 
 class SharedDeviceLock:
-    """The turn of process ``name`` (``raas-0``, ``trainer-solver``) in ``folder``, which all of them share."""
+    """The lock for process ``name`` (``raas-0``, ``trainer-solver``) in ``folder``, which all
+    processes share.
+    """
 
     def __init__(self, folder: Path, name: str) -> None:
         self._turn, self._want, self._notes = folder / "turn", folder / "want", folder / "holders"
@@ -31,8 +32,9 @@ class SharedDeviceLock:
 
     @contextlib.contextmanager
     def exclusive(self, deadline_s: float) -> Iterator[None]:
-        """The devices without any engine, as soon as those have gone to sleep;
-        :class:`DeadlineExceeded` names who holds them."""
+        """Hold the devices exclusively, once all engines sleep; :class:`DeadlineExceeded` names the
+        holders.
+        """
         with _opened(self._want) as want, _opened(self._turn) as turn:
             if not (lock(want, deadline_s) and lock(turn, deadline_s)):
                 raise DeadlineExceeded(self.holders(), "the devices that are shared", deadline_s)
@@ -41,7 +43,9 @@ class SharedDeviceLock:
                 yield
 
     def acquire(self) -> bool:
-        """Hold the devices together with other engines; false while a trainer has or wants them."""
+        """Hold the devices shared with other engines; false while a trainer holds or waits for
+        them.
+        """
         if self._held is not None:
             return True
         if self.exclusive_pending():
@@ -57,7 +61,7 @@ class SharedDeviceLock:
         return True
 
     def release(self) -> None:
-        """Let go of them."""
+        """Release the devices."""
         if self._held is not None:
             self._note().unlink(missing_ok=True)
             os.close(self._held)
@@ -73,7 +77,7 @@ class SharedDeviceLock:
         return False
 
     def holders(self) -> str:
-        """Who has the devices, for people."""
+        """The processes that hold the devices, as text."""
         notes = [note for note in self._notes.iterdir() if note.name != self._name]
         names = sorted(note.name for note in notes if _lives(note))
         return ", ".join(names) or "another process on the same devices"
@@ -92,7 +96,9 @@ class SharedDeviceLock:
             file.touch(0o600)
 
     def _write_note(self) -> None:
-        """For :meth:`holders`. Nobody waits for disk space while the devices are held: who has no note goes unnamed."""
+        """Record this process for :meth:`holders`. It does not wait for disk space: without a note
+        the process is not named.
+        """
         try:
             self._note().write_text(str(os.getpid()))
         except OSError as error:
@@ -104,7 +110,7 @@ class SharedDeviceLock:
 
 
 def _lives(note: Path) -> bool:
-    """Whether the process that wrote ``note`` is there; one that was killed could not remove it."""
+    """Whether the process that wrote ``note`` is alive; a killed one could not remove it."""
     try:
         os.kill(int(note.read_text()), 0)
     except (OSError, ValueError):

@@ -1,4 +1,6 @@
-"""A lock on a file that one process at a time may write; the kernel lets go of it when that process dies."""
+"""A lock on a file that one process at a time may write; the kernel releases it when that process
+dies.
+"""
 
 from __future__ import annotations
 

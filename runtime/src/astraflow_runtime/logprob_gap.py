@@ -1,4 +1,4 @@
-"""How far the log-probs of two parties are apart, and where most."""
+"""The gap between log-probs of engine and trainer: mean, largest, and where."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float32]
 
 LARGEST_PER_MEAN = 20.0
-"""A single token may be as many times further apart than the mean may be."""
+"""The allowed largest gap, as a multiple of the allowed mean gap."""
 
 SHARE_OF_SPREAD = 0.1
 FLOOR = 1e-5
@@ -22,7 +22,7 @@ FLOOR = 1e-5
 class Gap:
     """Absolute differences of log-probs in nats over ``tokens`` tokens: ``mean``, ``largest`` and where that
     is (``row``, ``position`` in it) with both values. ``spread`` is the standard deviation of the log-probs
-    themselves: what a wrong assignment of values to tokens would show."""
+    themselves: the gap that a wrong assignment of values to tokens would cause."""
 
     mean: float
     largest: float
@@ -34,11 +34,11 @@ class Gap:
     tokens: int
 
     def allowed(self, most: float) -> float:
-        """The mean gap that may be: ``most``, but less where the log-probs hardly differ from each other."""
+        """The allowed mean gap: ``most``, but less if the log-probs themselves hardly vary."""
         return max(FLOOR, min(most, SHARE_OF_SPREAD * self.spread))
 
     def fits(self, most: float) -> bool:
-        """Whether mean and largest gap are within what may be."""
+        """Whether mean and largest gap are within their limits."""
         allowed = self.allowed(most)
         return self.mean <= allowed and self.largest <= LARGEST_PER_MEAN * allowed
 
@@ -64,7 +64,7 @@ def gap(engine: Sequence[Floats], trainer: Sequence[Floats]) -> Gap:
         apart = np.abs(joined - other)
     apart[~np.isfinite(apart)] = np.inf
     worst = int(apart.argmax())
-    row, position = _place([len(part) for part in engine], worst)
+    row, position = _row_and_position([len(part) for part in engine], worst)
     finite = other[np.isfinite(other)]
     return Gap(
         float(apart.mean()),
@@ -79,7 +79,7 @@ def gap(engine: Sequence[Floats], trainer: Sequence[Floats]) -> Gap:
 
 
 def shifted(engine: Sequence[Floats], trainer: Sequence[Floats], by: int) -> Gap:
-    """The gap if the engine's values belong to the token ``by`` places further on."""
+    """The gap if the engine's values are shifted by ``by`` tokens."""
     moved, kept = [], []
     for ours, theirs in zip(engine, trainer, strict=True):
         inner = slice(max(0, -by), min(len(ours), len(ours) - by))
@@ -88,7 +88,7 @@ def shifted(engine: Sequence[Floats], trainer: Sequence[Floats], by: int) -> Gap
     return gap(moved, kept)
 
 
-def _place(lengths: Sequence[int], index: int) -> tuple[int, int]:
+def _row_and_position(lengths: Sequence[int], index: int) -> tuple[int, int]:
     ends: npt.NDArray[np.int64] = np.cumsum(lengths)
     row = int(np.searchsorted(ends, index, side="right"))
     return row, index - int(ends[row] - lengths[row])

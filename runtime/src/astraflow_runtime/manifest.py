@@ -1,4 +1,4 @@
-"""The manifest of the plugin ``runtime``: what a run uses unless it names something else."""
+"""The manifest of the plugin ``runtime``: the default components of a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from astraflow_core.hookspecs import hookimpl
 
 ASTRAFLOW_API = API_VERSION
 ASTRAFLOW_INDEX = "astraflow_runtime.published.index:INDEX"
-"""Which distribution provides what, for errors about what is not installed."""
+"""Component → distribution, for errors about missing plugins."""
 
 _COMMANDS = {
     "start a run": (
@@ -28,6 +28,8 @@ _COMMANDS = {
         ("data-policy", "astraflow_runtime.cli.running.data_policy:add_arguments", "change a data policy of a running run"),
         ("raas add", "astraflow_runtime.cli.running.pool:add_more", "request more RaaS from the launcher of a running run"),
         ("raas drain", "astraflow_runtime.cli.running.pool:add_drain", "let RaaS of a running run finish their tasks and leave"),
+        ("token", "astraflow_runtime.cli.running.token:add_arguments", "make a token with less than all rights for a running run"),
+        ("token revoke", "astraflow_runtime.cli.running.token:add_revoke", "revoke the tokens of a process or a person"),
     ),
     "one process of a run": (
         ("dataflow", "astraflow_runtime.cli.roles:add_dataflow", "serve prompts, trajectories and batches (one process)"),
@@ -54,7 +56,7 @@ def astraflow_launchers() -> list[Component]:
 
 @hookimpl
 def astraflow_commands() -> list[Command]:
-    """What the command line has without any plugin; commands of plugins may join the groups."""
+    """The commands of the runtime; commands of plugins may join their groups."""
     return [
         Command(name, summary, group, target)
         for group, commands in _COMMANDS.items()

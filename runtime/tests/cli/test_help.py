@@ -26,7 +26,11 @@ def test_commands_are_listed_in_groups(capsys: pytest.CaptureFixture[str]) -> No
         "change a running run",
         "one process of a run",
     ]
-    first = {path for path in COMMANDS if path in ("raas add", "raas drain", "raas check")}
+    first = {
+        path
+        for path in COMMANDS
+        if path in ("raas add", "raas drain", "raas check", "token revoke")
+    }
     first |= {path for path in COMMANDS if " " not in path}
     listed = [
         line[2:].split("  ")[0]

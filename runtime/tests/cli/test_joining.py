@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from astraflow_core.shared_secret import shared_secret
 from astraflow_core.types import Announcement
 from astraflow_runtime.cli.running import joining
 from astraflow_runtime.cli.running.joining import joined
@@ -58,7 +59,7 @@ def test_the_newest_version_of_each_policy_that_has_one() -> None:
         found = joined(url, TOKEN)
         assert joined(url, "another").announced == {}
     told = Announcement("solver", 7, "delta", ("http://10.0.0.7:1",), "d", 9)
-    assert (found.announced, found.token) == ({"solver": told}, TOKEN)
+    assert (found.announced, found.token) == ({"solver": told}, shared_secret(TOKEN))
     assert TOKEN not in repr(found)
 
 

@@ -95,7 +95,7 @@ def test_config_show(site: Any, run_file: Path, capsys: pytest.CaptureFixture[st
     assert entries["policies.solver.trainer.lr"] == {
         "key": "policies.solver.trainer.lr",
         "value": 0.001,
-        "origin": "default",
+        "origin": "default of trainer toy/toy_trainer",
     }
 
 

@@ -30,6 +30,8 @@ ABOUT_A_RUN = {
     "data-policy rollback": ["data-policy", "rollback", "solver", "replay"],
     "raas add": ["raas", "add"],
     "raas drain": ["raas", "drain", "raas-0"],
+    "token": ["token", "--role", "viewer", "--name", "ada"],
+    "token revoke": ["token", "revoke", "--role", "viewer", "--name", "ada"],
 }
 
 

@@ -60,8 +60,10 @@ class Command:
         self.process.send_signal(number)
 
     def end(self) -> tuple[int, str, str]:
+        """Exit code and both streams, without the lines that only a slow machine shows."""
         out, err = self.process.communicate(timeout=60)
-        return self.process.returncode, out, err
+        told = [line for line in err.splitlines(keepends=True) if not line.endswith(" so far\n")]
+        return self.process.returncode, out, "".join(told)
 
 
 def running(directory: Path) -> list[str]:

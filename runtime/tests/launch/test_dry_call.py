@@ -9,8 +9,8 @@ import pytest
 from launch_support import Table
 
 from astraflow_contrib_doctor.preflight import preflight
-from astraflow_core.config.load import load_config
 from astraflow_core.errors import UserError
+from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.launch.planning.prepare import prepare
 from astraflow_runtime.raas.episodes import dry_process
 from astraflow_runtime.raas.episodes.dry_process import BLOCKS, VARIABLE

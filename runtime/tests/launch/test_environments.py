@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from astraflow_core.catalog import Catalog
-from astraflow_core.config.load import load_config
 from astraflow_core.config.models import EngineTable
 from astraflow_core.errors import UserError
 from astraflow_runtime.cli import main
+from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.launch.environments import create, environments, remove
 from astraflow_runtime.launch.planning.plan import check_interpreters
 

@@ -70,6 +70,25 @@ def test_runs_are_compared(run: Any, tmp_path: Path) -> None:
     assert ">run.steps</th>" not in differences and ">run.name</th>" not in differences
 
 
+def test_a_page_shows_no_secrets_of_the_configuration(run: Any, tmp_path: Path) -> None:
+    folders = []
+    for name in ("one", "two"):
+        folders.append(run(name, url=f"http://u:S3CR{name}@host/v1?api_key=S3CR"))
+        file = folders[-1] / "config.toml"
+        more = f'[reward.headers]\nx-team = "S3CR{name}"\n'
+        file.write_text("# a note\n" + file.read_text() + more)
+    text = page(tmp_path / "report.html", "--run", folders[0], "--compare", folders[1])
+    assert "S3CR" not in text and "# a note" in text
+    assert "http://***@host/v1?api_key=***" in text
+
+
+def test_a_run_that_goes_on_is_shown_by_top(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = run("one")
+    (folder / "summary.json").rename(folder / "dataflow.json")
+    assert main(["report", "--run", str(folder)]) == 2
+    assert f"`astraflow top --run {folder}` shows one that goes on" in capsys.readouterr().err
+
+
 def test_wrong_arguments_are_named(
     run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

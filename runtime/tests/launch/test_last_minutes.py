@@ -89,6 +89,7 @@ def test_a_dataflow_that_dies_of_ctrl_c_is_asked_again(table: Table, command: St
     assert running(directory) == []
 
 
+@pytest.mark.slow
 def test_trainers_save_at_ctrl_c_though_the_dataflow_is_gone(table: Table, command: Start) -> None:
     table["journal"] = {"enabled": False}
     started = command(behaving(table, rate=1, dataflow="die_at_stop"))
@@ -98,6 +99,7 @@ def test_trainers_save_at_ctrl_c_though_the_dataflow_is_gone(table: Table, comma
     assert (directory / "checkpoint").read_text() == "saved"
 
 
+@pytest.mark.slow
 def test_trainers_save_at_ctrl_c_though_the_dataflow_hangs(table: Table, command: Start) -> None:
     table["run"]["deadline_s"] = 0.6
     started = command(behaving(table, rate=1, dataflow="hang_at_stop"))

@@ -27,6 +27,8 @@ from astraflow_runtime.launch.watch.exit_status import (
 )
 from astraflow_runtime.launch.watch.logwatch import LogWatch
 from astraflow_runtime.launch.watch.restarts import Restarts
+from astraflow_wire.http.access import Access, Grant
+from astraflow_wire.http.auth import bearer
 from astraflow_wire.http.raas_client import ORIGIN, START
 
 pytestmark = pytest.mark.timeout(20)
@@ -79,10 +81,16 @@ def test_the_plan(table: Table, tmp_path: Path) -> None:
     assert origins[:3] == [None] * 3 and origins[3] == origins[4] and origins[3]
     assert origins[3] != plan(config, tmp_path, "secret-token", 3)[3].environment[ORIGIN]
     url = "http://127.0.0.1:1"
-    assert reaching(specs[4], url).environment == {
-        **specs[4].environment,
-        "ASTRAFLOW_DATAFLOW": url,
-    }
+    assert reaching(specs[0], url, tmp_path).environment["ASTRAFLOW_TOKEN"] == "secret-token"
+    access = Access("secret-token")
+    for spec, role, name in ((specs[1], "trainer", "solver"), (specs[4], "raas", "raas-1")):
+        own = reaching(spec, url, tmp_path).environment
+        assert own == {
+            **spec.environment,
+            "ASTRAFLOW_DATAFLOW": url,
+            "ASTRAFLOW_TOKEN": own["ASTRAFLOW_TOKEN"],
+        }
+        assert access.grant(bearer(own["ASTRAFLOW_TOKEN"])["authorization"]) == Grant(role, name)
     assert threads_each(specs, policies=2, cores=17) == 2
     assert threads_each(specs, policies=2, cores=1) == 1
 

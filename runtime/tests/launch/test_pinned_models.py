@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from launch_support import Table
 
-from astraflow_core.config.load import load_config
 from astraflow_core.errors import PreflightError
 from astraflow_core.types import ResolvedModel
+from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.launch.planning.prepare import prepare
 from astraflow_runtime.models.folders import FILE, bring_back
 from astraflow_runtime.models.resolver import ModelResolver

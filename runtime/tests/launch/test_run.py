@@ -86,7 +86,7 @@ def test_the_run_directory(table: Table) -> None:
     plugins = json.loads((ended.directory / "plugins.json").read_text())
     unpackaged = [entry for entry in plugins if not entry["packaged"]]
     assert any("workflow" in entry["components"] for entry in unpackaged)
-    from astraflow_core.config.load import load_config
+    from astraflow_runtime.config.loading import load_config
 
     again = load_config(ended.directory / "config.toml").config
     assert again.run.steps == 20

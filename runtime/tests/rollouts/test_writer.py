@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from stored_runs import batch_of, group_record
 
-from astraflow_core.config.load import load_config
 from astraflow_core.errors import UserError
+from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.rollouts.building import update_record
 from astraflow_runtime.rollouts.reader import RolloutReader
 from astraflow_runtime.rollouts.records import GroupRecord

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from astraflow_core.config.load import load_config
 from astraflow_core.config.models import PolicyTable
+from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.trainer.culprit import describe, owners
 
 LOSS = """

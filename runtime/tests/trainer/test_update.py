@@ -186,12 +186,14 @@ class Listener:
 
     def __init__(self, wanted: bool = True) -> None:
         self.wanted, self.told = wanted, list[tuple[Batch, int]]()
+        self.entropies: list[float] | None = None
 
     def wants(self, batch: Batch) -> bool:
         return self.wanted
 
-    def trained(self, batch: Batch, step: int) -> None:
+    def trained(self, batch: Batch, step: int, entropies: Any) -> None:
         self.told.append((batch, step))
+        self.entropies = None if entropies is None else entropies.tolist()
 
 
 def stepping(parts: int, listener: Listener, *needs: str) -> Trainer:
@@ -226,3 +228,14 @@ def test_log_probs_of_other_weights_are_not_told() -> None:
     assert one.told[0][0].proximal is not None and (one.told[0][0].proximal == -3).all()
     assert several.told[0][0].proximal is None
     assert nobody.told == []
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_listener_gets_the_entropies_of_all_mini_batches(parts: int) -> None:
+    listener, trainer = Listener(), Trainer()
+    batch = make_batch()
+    trainer.step_entropies = lambda: trainer.parts[-1].tokens.astype(np.float32)  # type: ignore[attr-defined]
+    update(batch, trainer, Algorithm(), parts=parts, seed=0, step=0, listener=listener)  # type: ignore[arg-type]
+    assert listener.entropies == batch.tokens.tolist()
+    update(batch, Trainer(), Algorithm(), parts=parts, seed=0, step=0, listener=listener)  # type: ignore[arg-type]
+    assert listener.entropies is None

@@ -43,7 +43,7 @@ def damaged(
         if trees and chance.random() < 0.6:
             tree = chance.choice(trees)
             for _ in range(chance.randint(1, 2)):
-                place = chance.choice(list(_places(tree)))
+                place = chance.choice(list(_paths(tree)))
                 tree = _replaced(tree, place, chance.choice(ODD))
             yield _written(tree, format)
         else:
@@ -90,7 +90,7 @@ def _written(tree: Any, format: Format) -> bytes:
     return json.dumps(tree, default=str, skipkeys=True).encode()
 
 
-def _places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def _paths(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     yield path
     keys: Sequence[Any] = ()
     if isinstance(tree, dict):
@@ -98,7 +98,7 @@ def _places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     elif isinstance(tree, list):
         keys = range(min(len(tree), 8))
     for key in keys:
-        yield from _places(tree[key], (*path, key))
+        yield from _paths(tree[key], (*path, key))
 
 
 def _replaced(tree: Any, path: tuple[Any, ...], new: Any) -> Any:

@@ -68,6 +68,10 @@ def astraflow_prompt_sources():
 @hookimpl
 def astraflow_launchers():
     return [Component("toy_start", "toy_parts:Part", "launcher", None, frozenset({"local"}))]
+
+@hookimpl
+def astraflow_trackers():
+    return [Component("toy_notes", "toy_parts:Part", "tracker")]
 """
 
 TOY_PARTS = """

@@ -95,13 +95,13 @@ def why_not_imported(module: str, error: BaseException) -> str:
         if f"{module}.".startswith(f"{error.name}."):
             return f"{last} ([workflow] folder says where the module lies)"
         return (
-            f"{last}{_place(error)}; {sys.executable} does not have it: install it there, or name an interpreter that has it "
+            f"{last}{_source_location(error)}; {sys.executable} does not have it: install it there, or name an interpreter that has it "
             "by [workflow] python"
         )
-    return f"{last}{_place(error)}"
+    return f"{last}{_source_location(error)}"
 
 
-def _place(error: BaseException) -> str:
+def _source_location(error: BaseException) -> str:
     """Where the innermost code stands that is no part of the machinery of imports."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" ({error.filename}:{error.lineno})"

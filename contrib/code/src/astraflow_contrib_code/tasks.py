@@ -50,7 +50,7 @@ class CodeTasks:
         given = _inputs(name, self._config.tests + 1)
         shown, *hidden = (self._test(numbers, _result(steps, numbers)) for numbers in given)
         listed = "\n".join(f"{at}. {step.words}" for at, step in enumerate(steps, 1))
-        prompt = ask.format(steps=listed, example=_told(shown))
+        prompt = ask.format(steps=listed, example=_description(shown))
         code = "\n".join(step.code for step in steps)
         return Prompt(name, {"prompt": prompt, "tests": hidden, "solution": solution(code)})
 
@@ -104,7 +104,7 @@ def _result(steps: list[Operation], numbers: list[int]) -> list[int]:
     return numbers
 
 
-def _told(test: dict[str, Any]) -> str:
+def _description(test: dict[str, Any]) -> str:
     if "function" in test:
         return f"solve({test['arguments'][0]}) returns {test['result']}"
     return f"For the input `{test['input'].strip()}` it prints `{test['output'].strip()}`"

@@ -15,10 +15,10 @@ import pytest
 from workspace import ROOT
 
 from astraflow_contrib_eval.versions import RunModels, WantedVersion
-from astraflow_core.config.load import load_config
 from astraflow_core.errors import UserError
 from astraflow_runtime.cli.running import weights_of
 from astraflow_runtime.cli.running.weights_of import WeightsOf
+from astraflow_runtime.config.loading import load_config
 from astraflow_testing.runs import TABLE_RUN, User
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

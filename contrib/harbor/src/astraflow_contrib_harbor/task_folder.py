@@ -90,8 +90,10 @@ def _refuse_what_needs_more(
     settings: Mapping[str, Any], environment: Mapping[str, Any], verifier: Mapping[str, Any]
 ) -> None:
     reasons = {
-        "has several steps ([[steps]]), of which none is played": settings.get("steps"),
-        f"needs the image {environment.get('docker_image')!r}, and no container runs here": environment.get(
+        "has several steps ([[steps]]), and an episode here has one: give each step a folder of its own, or play it "
+        "with Harbor": settings.get("steps"),
+        f"needs the image {environment.get('docker_image')!r}, and no container runs here: describe it by "
+        "environment/Dockerfile from one of 'images' of the prompt source, or play it with Harbor": environment.get(
             "docker_image"
         ),
         "is for another system than Linux": str(environment.get("os", "linux")).lower() != "linux",

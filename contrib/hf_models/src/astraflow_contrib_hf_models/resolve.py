@@ -37,7 +37,7 @@ def resolve(reference: str) -> ResolvedModel:
     began = time.monotonic()
     folder, fetched = _fetched(reference, name, revision)
     if fetched:
-        _say(reference, f"ready in {folder} after {time.monotonic() - began:.0f} s")
+        _print_progress(reference, f"ready in {folder} after {time.monotonic() - began:.0f} s")
     return ResolvedModel(folder, f"hf:{name}@{folder.name}")
 
 
@@ -108,7 +108,7 @@ def _announce(reference: str, commit: str, sizes: list[int]) -> None:
     total, free = sum(sizes), shutil.disk_usage(cache).free
     if total > free:
         raise PreflightError(f"model {reference!r}: {_no_room(total, free)}")
-    _say(reference, f"fetching {len(sizes)} files, {_size(total)}, of commit {commit}")
+    _print_progress(reference, f"fetching {len(sizes)} files, {_size(total)}, of commit {commit}")
 
 
 def _why(error: Exception, name: str, revision: str | None) -> str:
@@ -166,7 +166,7 @@ def _size(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
 
 
-def _say(reference: str, what: str) -> None:
+def _print_progress(reference: str, what: str) -> None:
     """A line for the person who waits; there is no live view yet when models are resolved."""
     sys.stderr.write(f"{reference}: {what}\n")
     sys.stderr.flush()

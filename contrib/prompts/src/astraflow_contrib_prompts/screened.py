@@ -45,7 +45,7 @@ class Screened:
             if not met or config.on_overlap != "drop":
                 self._chosen.append(index)
         if duplicates:
-            log.info("prompt source 'screened': %s left out as duplicates", _told(duplicates))
+            log.info("prompt source 'screened': %s left out as duplicates", _summary(duplicates))
         for name, ids in shared.items():
             if ids:
                 self._overlap(config, name, ids)
@@ -54,7 +54,7 @@ class Screened:
 
     def _overlap(self, config: ScreenedConfig, name: str, ids: list[str]) -> None:
         what = f"the text or {config.ngram} words in a row" if config.ngram else "the text"
-        said = f"prompt source 'screened': {_told(ids)} of {len(self._source)} with {what} of {name!r} in common"
+        said = f"prompt source 'screened': {_summary(ids)} of {len(self._source)} with {what} of {name!r} in common"
         if config.on_overlap == "refuse":
             raise PromptError(
                 f"{said}; what is trained on cannot be evaluated with. Leave them out with on_overlap = 'drop', or go on "
@@ -95,6 +95,6 @@ def _prompts(source: PromptSource) -> Iterator[tuple[int, Prompt]]:
         yield index, source[index]
 
 
-def _told(ids: list[str]) -> str:
+def _summary(ids: list[str]) -> str:
     shown = ", ".join(repr(each[:60]) for each in ids[:_SHOWN])
     return f"{len(ids)} prompts ({shown}{' …' if len(ids) > _SHOWN else ''})"

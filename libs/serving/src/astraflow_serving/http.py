@@ -69,13 +69,13 @@ class ServerClient:
 
     async def get(self, path: str, deadline_s: float | None = None) -> bytes:
         """The body of ``GET path``."""
-        return await self._within(deadline_s, "GET", path, None)
+        return await self._call_with_deadline(deadline_s, "GET", path, None)
 
     async def post(
         self, path: str, body: Mapping[str, Any] | None = None, deadline_s: float | None = None
     ) -> bytes:
         """The body of the answer to ``POST path``."""
-        return await self._within(deadline_s, "POST", path, body)
+        return await self._call_with_deadline(deadline_s, "POST", path, body)
 
     async def ask(
         self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
@@ -99,7 +99,7 @@ class ServerClient:
         """Close every connection; what is on its way fails."""
         await self._http.close()
 
-    async def _within(
+    async def _call_with_deadline(
         self, deadline_s: float | None, method: str, path: str, body: Mapping[str, Any] | None
     ) -> bytes:
         seconds = self._deadline_s if deadline_s is None else deadline_s

@@ -52,13 +52,16 @@ class Tally:
     computed: int = 0
     logprobs: list[tuple[npt.NDArray[np.int64], torch.Tensor]] = field(default_factory=list)
     """Of each micro-batch the positions in the batch and the log-probs there, on the device."""
+    entropies: list[tuple[npt.NDArray[np.int64], torch.Tensor]] = field(default_factory=list)
+    """The same of the entropies, if the loss is made of them."""
 
     def logprobs_of(self, batch: Batch) -> npt.NDArray[np.float32]:
         """The log-probs of all micro-batches: float32 ``[N]``, 0 at tokens that were not trained."""
-        found = np.zeros(len(batch.tokens), np.float32)
-        for positions, values in self.logprobs:
-            found[positions] = values.float().cpu().numpy()
-        return found
+        return _scattered(self.logprobs, batch)
+
+    def entropies_of(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """The entropies of all micro-batches in nats: float32 ``[N]``, 0 at tokens that were not trained."""
+        return _scattered(self.entropies, batch)
 
     def add(self, name: str, value: torch.Tensor) -> None:
         """Add a scalar to the sum called ``name``."""
@@ -76,6 +79,15 @@ class Tally:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
+
+
+def _scattered(
+    parts: Iterable[tuple[npt.NDArray[np.int64], torch.Tensor]], batch: Batch
+) -> npt.NDArray[np.float32]:
+    found = np.zeros(len(batch.tokens), np.float32)
+    for positions, values in parts:
+        found[positions] = values.float().cpu().numpy()
+    return found
 
 
 def step_metrics(sums: Mapping[str, float], batch: Batch) -> dict[str, float]:
@@ -133,6 +145,8 @@ def forward(
     tally.add(_SURPRISE, -predicted.logprobs.detach().sum())
     tally.add("loss", total)
     tally.logprobs.append((micro.positions, predicted.logprobs.detach()))
+    if predicted.entropy is not None:
+        tally.entropies.append((micro.positions, predicted.entropy.detach()))
     tally.tokens += micro.tokens
     tally.computed += micro.computed
     return total, predicted

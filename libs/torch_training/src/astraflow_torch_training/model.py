@@ -137,7 +137,7 @@ def load_model(
         )
     with enough_memory_for_state("the weights"):
         whole = whole.to(device)
-    model = _of(whole, device, gradient_checkpointing, autocast)
+    model = _prepared(whole, device, gradient_checkpointing, autocast)
     _check_head(model, folder)
     return model
 
@@ -151,10 +151,10 @@ def outline(folder: Path, attention: str, gradient_checkpointing: bool) -> Causa
             )
     except (OSError, ValueError, ImportError, KeyError, RuntimeError) as error:
         raise UserError(f"{folder} does not describe a Hugging Face causal LM: {error}") from error
-    return _of(whole, torch.device("meta"), gradient_checkpointing, None)
+    return _prepared(whole, torch.device("meta"), gradient_checkpointing, None)
 
 
-def _of(
+def _prepared(
     whole: Any, device: torch.device, gradient_checkpointing: bool, autocast: torch.dtype | None
 ) -> CausalLM:
     whole.train(gradient_checkpointing)  # transformers checkpoints in training mode only

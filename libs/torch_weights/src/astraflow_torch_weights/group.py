@@ -88,7 +88,7 @@ class GroupRendezvous:
     def lead(self, names: Mapping[int, str], backend: str) -> BroadcastGroup:
         """Wait for the ranks of ``names`` and make the group. Raises :class:`WeightsError` that names those which
         did not come by the deadline; the others are told the same."""
-        keys = {rank: _here(rank) for rank in names}
+        keys = {rank: _presence_key(rank) for rank in names}
         try:
             self._store.wait(list(keys.values()), _left(self.deadline))
         except RuntimeError:
@@ -120,7 +120,7 @@ def follow(rendezvous: Rendezvous, worker: int, deadline_s: float) -> BroadcastG
             wait_for_workers=False,
             timeout=_left(deadline),
         )
-        store.set(_here(rank), "")
+        store.set(_presence_key(rank), "")
         store.wait([_VERDICT], _left(deadline))
         verdict = store.get(_VERDICT).decode()
         if not verdict.startswith(_GO):
@@ -158,7 +158,7 @@ def _own_address(rendezvous: Rendezvous) -> str:
         return str(probe.getsockname()[0])
 
 
-def _here(rank: int) -> str:
+def _presence_key(rank: int) -> str:
     return f"here/{rank}"
 
 

@@ -62,7 +62,7 @@ def differences(before: list[Path], after: list[Path]) -> dict[str, Difference]:
     A layer is a name up to its first number; a tensor without one stands for itself. Raises
     :class:`WeightsError` if the sets differ in names, shapes or dtypes, or if a file is damaged.
     """
-    old, new = _places(before), _places(after)
+    old, new = _tensor_locations(before), _tensor_locations(after)
     if only := sorted(old.keys() ^ new.keys()):
         raise WeightsError(
             f"they have different tensors: {', '.join(only[:3])} is in one of them only"
@@ -91,7 +91,7 @@ def _compare(a: npt.NDArray[np.unsignedinteger], b: npt.NDArray[np.unsignedinteg
     return Difference(len(a), len(where), Counter(found))
 
 
-def _places(files: list[Path]) -> dict[str, tuple[Path, TensorSpec]]:
+def _tensor_locations(files: list[Path]) -> dict[str, tuple[Path, TensorSpec]]:
     places: dict[str, tuple[Path, TensorSpec]] = {}
     for file in files:
         try:

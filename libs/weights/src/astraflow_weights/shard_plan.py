@@ -131,7 +131,7 @@ def make_plan(who: str, said: Sequence[Sequence[ElementRange]], block_size: int)
     held = [(0, len(header), 0)]
     for spec in specs:
         width = DTYPE_BYTES[spec.dtype]
-        for start, stop, rank in _once(who, spec, sorted(pieces[spec.name])):
+        for start, stop, rank in _without_overlap(who, spec, sorted(pieces[spec.name])):
             held.append((spec.start + start * width, spec.start + stop * width, rank))
     size = held[-1][1]
     owners = _share_out(held, size, block_size, len(said))
@@ -142,7 +142,7 @@ def make_plan(who: str, said: Sequence[Sequence[ElementRange]], block_size: int)
     return Plan(header, specs, size, block_size, tuple(owners), fragments)
 
 
-def _once(
+def _without_overlap(
     who: str, spec: TensorSpec, pieces: list[tuple[int, int, int]]
 ) -> list[tuple[int, int, int]]:
     end, before = 0, -1

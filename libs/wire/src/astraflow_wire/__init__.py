@@ -1,1 +1,1 @@
-"""What passes between the processes of a run, and what each of them does for itself."""
+"""The messages between the processes of a run, and helpers for each process."""

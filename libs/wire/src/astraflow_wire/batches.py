@@ -53,7 +53,7 @@ class NoBatch(
 
 
 def encode_batch(batch: Batch) -> bytes:
-    """A batch as the dataflow serves it (what a trainer fills in later is not sent)."""
+    """A batch as the dataflow serves it (without the columns that a trainer computes)."""
     dense = {c.name: getattr(batch, c.name) for c in SPARSE_COLUMNS}
     given_sparse = sparse.of_columns(
         {n: values for n, values in dense.items() if values is not None}
@@ -104,7 +104,7 @@ def encode_no_batch(ended: bool, reason: str, best_version: int = -1) -> bytes:
 
 
 def _check(columns: Mapping[str, npt.NDArray[Any]], tokens: int) -> None:
-    """What every index into a batch takes for granted."""
+    """Check the invariants that every index into a batch relies on."""
     lengths, mask = columns["lengths"], columns["loss_mask"]
     if len(lengths) and lengths.min() < 1:
         raise WireError(f"row {int(lengths.argmin())} of the batch has {lengths.min()} tokens")
@@ -115,7 +115,9 @@ def _check(columns: Mapping[str, npt.NDArray[Any]], tokens: int) -> None:
 
 
 def decode_batch(body: bytes) -> Batch | NoBatch:
-    """What a trainer received; arrays are read-only views into ``body``. Raises :class:`WireError`."""
+    """The batch in a received frame; arrays are read-only views into ``body``. Raises
+    :class:`WireError`.
+    """
     frame = Frame(body)
     header = decode_header(frame, BatchHeader | NoBatch)  # type: ignore[arg-type]
     if isinstance(header, NoBatch):

@@ -1,4 +1,4 @@
-"""How messages become bytes, and bytes messages."""
+"""Encodes and decodes messages."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""What the columns of a pushed group must hold, so that no sequence of it can do harm on its way to a gradient.
-
-Every check looks at whole columns; only what fails is looked at closer, to be named.
+"""Validates the columns of a pushed group, so that no sequence can corrupt a gradient. Every check
+is vectorized over a column; a failing value is then located for the message.
 """
 
 from __future__ import annotations
@@ -32,13 +31,15 @@ Column = npt.NDArray[Any]
 
 
 def check_columns(group: ReceivedGroup) -> None:
-    """Refuse (:class:`WireError`) a group with values that no sampling gives: a loss mask that is neither 0 nor 1, a
-    trained first token or one with a version, ids below 0, versions below -1 and trained tokens without one, log-probs
-    outside of :data:`LOWEST_LOGPROB` to :data:`HIGHEST_LOGPROB` or, without a version, other than 0, rewards beyond
-    :data:`LARGEST_REWARD`, or a header that says another trajectory or smallest version than there is or has another
-    number of values of a metric than trajectories, or whose sparse columns have a number beyond :data:`LARGEST_REWARD` or a
-    value of a token that no policy sampled. A token that was
-    sampled and is not trained keeps its log-prob and version; what multiplies by the mask must not meet a NaN."""
+    """Reject (:class:`WireError`) a group with values that sampling cannot produce: a loss mask
+    that is neither 0 nor 1, a trained first token or one with a version, ids below 0, versions
+    below -1 and trained tokens without one, log-probs outside of :data:`LOWEST_LOGPROB` to
+    :data:`HIGHEST_LOGPROB` or, without a version, other than 0, rewards beyond
+    :data:`LARGEST_REWARD`, or a header that says another trajectory or smallest version than there
+    is or has another number of values of a metric than trajectories, or whose sparse columns have a
+    number beyond :data:`LARGEST_REWARD` or a value of a token that no policy sampled. A token that
+    was sampled and is not trained keeps its log-prob and version; code that multiplies by the mask
+    must not meet a NaN."""
     if len(group.tokens):
         _check_tokens(group)
     _check_sequences(group)
@@ -132,8 +133,8 @@ def _check_sparse(group: ReceivedGroup, name: str, given: SparseValues) -> None:
 
 
 def check_limits(group: ReceivedGroup, limits: Mapping[str, ModelLimits]) -> None:
-    """Refuse (:class:`WireError`) a group with a token id or a length beyond what the model of its policy takes.
-    ``limits`` has every policy of the group."""
+    """Reject (:class:`WireError`) a group with a token id or a length beyond the limits of its
+    policy's model. ``limits`` has every policy of the group."""
     sequences = group.header.sequences
     if not sequences:
         return

@@ -1,4 +1,4 @@
-"""The push body of a group whose episodes are one completion each, for a RaaS that has only lists of tokens."""
+"""Encodes a group whose episodes are one completion each, for a RaaS that has only lists of tokens."""
 
 from __future__ import annotations
 

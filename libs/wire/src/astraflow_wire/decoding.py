@@ -1,6 +1,5 @@
-"""Bytes of others into objects of ours: whatever is wrong with them, the error is one.
-
-Type and bounds of every field belong into the type that is decoded, so that output needs no second look.
+"""Decodes untrusted bytes; every problem raises one kind of error. The decoded type declares type
+and bounds of every field, so that the result needs no further checks.
 """
 
 from __future__ import annotations

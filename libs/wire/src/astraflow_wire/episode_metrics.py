@@ -11,7 +11,7 @@ Columns = dict[str, list[float | None]]
 
 
 def unsendable(name: str, value: float) -> str:
-    """Why no message may hold this metric; empty if one may."""
+    """Why a message may not contain this metric; empty if it may."""
     if not 0 < len(name) <= MAX_LABEL or not name.isprintable():
         return f"a name has 1 to {MAX_LABEL} printable characters"
     if not -MAX_NUMBER <= value <= MAX_NUMBER:

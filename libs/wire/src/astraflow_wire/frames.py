@@ -62,7 +62,7 @@ def _views_of(buffer: Buffer) -> list[bytes | memoryview]:
     if isinstance(buffer, np.ndarray):
         return [_bytes_of(buffer)]
     views = [_bytes_of(p) if isinstance(p, np.ndarray) else p for p in buffer]
-    # To hand many small ones on, one by one, costs more than a copy.
+    # Passing on many small ones costs more than a copy.
     small = len(views) > 1 and sum(map(len, views)) <= len(views) * _SMALL_BYTES
     return [b"".join(views)] if small else views
 

@@ -1,4 +1,4 @@
-"""Groups on the wire: what a RaaS pushes and the dataflow keeps, verbatim, in buffer and log."""
+"""Groups on the wire: what a RaaS pushes; the dataflow keeps it verbatim in buffer and journal."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from astraflow_wire.episode_metrics import columns as metric_columns
 from astraflow_wire.frames import Frame, decode_header, encode_frame
 from astraflow_wire.limits import (
     MAX_SEQUENCES,
+    MAX_SPAN_S,
+    MAX_SPANS,
     MAX_SPARSE,
     MAX_TURNS,
     EpisodeMetrics,
@@ -34,9 +36,9 @@ _RAW = {column.name: column.raw for column in TOKEN_COLUMNS}
 
 class SequenceHeader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One sequence: ``policy``, ``length`` in tokens, its ``reward``, ``trajectory`` it belongs to, ``truncated`` by
-    the token limit, smallest version of its trained tokens (-1: none trained). ``own_reward``: the reward is of this
-    sequence alone, a step's, and counts beside those of others in what the trajectory earned; else it is the
-    trajectory's, which counts once."""
+    the token limit, smallest version of its trained tokens (-1: none trained). ``own_reward``: the
+    reward belongs to this sequence alone, as for a step, and is added to the others in the reward
+    of the trajectory; else it is the reward of the trajectory, which counts once."""
 
     policy: Name
     length: Length
@@ -48,9 +50,10 @@ class SequenceHeader(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
 
 
 class Turn(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One turn of an episode for people: ``text`` as the model of ``policy`` read or wrote it. ``role``: ``prompt`` (what
-    stood before the first sampled token), ``assistant`` (what was sampled), ``environment`` (what came in between, such
-    as the answer of a tool), or ``omitted`` (in the place of turns that are left out)."""
+    """One turn of an episode, for display: ``text`` as the model of ``policy`` read or wrote it.
+    ``role``: ``prompt`` (what stood before the first sampled token), ``assistant`` (what was
+    sampled), ``environment`` (what came in between, such as the answer of a tool), or ``omitted``
+    (stands for turns that are left out)."""
 
     role: Name
     policy: Name
@@ -87,29 +90,42 @@ class EpisodeText(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     completions: Annotated[list[EpisodeCompletion], Meta(max_length=MAX_SEQUENCES)] = []
 
 
+class EpisodeSpan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What took time in number ``episode`` of a task's episodes: ``name`` is ``episode`` (all of it), ``generate`` (a request
+    to the engine of ``policy``) or ``reward``. It began ``ago_s`` before its group was encoded and took ``took_s``: durations,
+    since clocks of hosts differ."""
+
+    name: Name
+    episode: GroupCount
+    policy: Name
+    ago_s: Annotated[float, Meta(ge=0, le=MAX_SPAN_S)]
+    took_s: Annotated[float, Meta(ge=0, le=MAX_SPAN_S)]
+
+
 class GroupHeader(
     msgspec.Struct, frozen=True, tag="group", kw_only=True, forbid_unknown_fields=True
 ):
-    """Header of a pushed group; the buffers are its columns, over all sequences in order. For evaluation tasks ``eval_set`` is set. ``rejected``
-    episodes were so by the workflow, ``late`` ones aborted at the group deadline. ``metrics``: name → value for each
-    trajectory, null where it has none of that name; they are averaged over the episodes of a batch. ``turns``: one
-    episode of the group, for people. ``sparse``: names of the sparse columns that the group has, in the order of their
-    table. ``episodes``: the text of each trajectory, of a group that the rollout store keeps; else none.
+    """Header of a pushed group; the buffers are its columns, over all sequences in order. For evaluation tasks
+    ``eval_set`` is set. ``rejected``: episodes that the workflow rejected; ``late``: those aborted at the group
+    deadline. ``metrics``: name → value for each trajectory, null where it has none of that name; they are averaged
+    over the episodes of a batch. ``turns``: one episode of the group, for display. ``sparse``: names of the sparse
+    columns that the group has, in the order of their table. ``episodes``: the text of each trajectory if the rollout
+    store keeps the group; else none. ``spans``: those of a prompt that a tracker traces.
 
     400: the columns contradict the header: their number and sizes, another ``min_version``; or a metric has another
     number of values than there are trajectories.
     400: values that no sampling gives: a mask that is neither 0 nor 1, a token id below 0 or not of the model of its
-    policy, a trained token or the first of a sequence with or without a version as it must not be, a log-prob that is not
-    from -44 to 0 (0.001 above is rounding) or, where the version is -1, not 0, a reward beyond ±1e14, a value of a sparse column
-    beyond it or of a token that no policy sampled, a sequence longer than the model's context, a negative count.
-    400: the group does not fit its task: another prompt or evaluation set, more trajectories, rejected and late
-    ones together than asked for.
+    policy, a trained token or the first of a sequence with or without a version as it must not be, a log-prob that is
+    not from -44 to 0 (0.001 above is rounding) or, where the version is -1, not 0, a reward beyond ±1e14, a value of
+    a sparse column beyond it or of a token that no policy sampled, a sequence longer than the model's context, a
+    negative count.
+    400: the group does not fit its task: another prompt or evaluation set, more trajectories, rejected and late ones
+    together than asked for.
     400: a version that was never announced or, in evaluation, not the pinned one.
     400: a sequence of a policy that the run has not.
     409: the sender does not hold this task (any longer); the reason says why.
     404: this incarnation is not known: it must register (again).
-    409: another process has registered as this RaaS since; the reason says when.
-    """
+    409: another process has registered as this RaaS since; the reason says when."""
 
     raas: Name
     task: Name
@@ -124,6 +140,7 @@ class GroupHeader(
     incarnation: GroupCount = 0
     sparse: Annotated[list[Name], Meta(max_length=MAX_SPARSE)] = []
     episodes: Annotated[list[EpisodeText], Meta(max_length=MAX_SEQUENCES)] = []
+    spans: Annotated[list[EpisodeSpan], Meta(max_length=MAX_SPANS)] = []
 
 
 class ReceivedGroup:
@@ -180,6 +197,7 @@ def encode_group(
     eval_set: str = "",
     turns: AbstractSequence[Turn] = (),
     episodes: AbstractSequence[EpisodeText] = (),
+    spans: AbstractSequence[EpisodeSpan] = (),
 ) -> bytes:
     """The push body of a group; every trajectory must have a reward for each of its policies. ``incarnation``: the
     number that ``raas`` got when it registered; without it the body is not for a push. Metrics of trajectories and
@@ -207,6 +225,7 @@ def encode_group(
         incarnation=incarnation,
         sparse=list(given),
         episodes=list(episodes),
+        spans=list(spans),
     )
 
     def values(column: Column) -> npt.NDArray[np.generic]:

@@ -1,7 +1,6 @@
-"""What a number, a name or a text of a message may be, as types that decoding holds everybody to.
-
-NaN and infinities are refused wherever a number is bounded on both sides: JSON has no word for them, they survive
-in the journal, and a timer that is told one of them never fires.
+"""Limits of numbers, names and texts in messages, as types that decoding enforces. NaN and
+infinities are rejected wherever a number is bounded on both sides: JSON cannot represent them, they
+would persist in the journal, and a timer with such a value never fires.
 """
 
 from __future__ import annotations
@@ -15,21 +14,25 @@ from msgspec import Meta
 
 MAX_FAILURE_KIND = 32
 FAILURE_KIND = rf"^[a-z0-9_]{{0,{MAX_FAILURE_KIND}}}\Z"
-"""How an environment failed, in a word to count by."""
+"""The kind of failure of an environment: a word by which failures are counted."""
 MAX_FAILURE_KINDS = 64
-"""Such words that are counted apart."""
+"""The most kinds that are counted separately."""
 MAX_NAME = 256
-"""Characters of a name: of a RaaS, a task, a policy. Prometheus and file systems take as much as a label."""
+"""The most characters of a name of a RaaS, a task or a policy, which is also used in metrics and
+file names.
+"""
 MAX_LABEL = 128
-"""Characters of a metric's name; there may be :data:`MAX_METRICS` for each RaaS in every reply of the status."""
+"""The most characters of a metric's name; there may be :data:`MAX_METRICS` for each RaaS in every
+reply of the status.
+"""
 MAX_PROMPT_ID = 1 << 16
-"""Characters of a prompt's id, which a prompt source may take from its data."""
+"""The most characters of a prompt's id, which may come from a data set."""
 MAX_ENDPOINT = 4096
-"""Characters of an endpoint: a URL, or the path of a socket or a folder."""
+"""The most characters of an endpoint: a URL, or the path of a socket or a folder."""
 MAX_TEXT = 1 << 14
-"""Characters that are kept of a text for people; the rest is cut off."""
+"""The most characters of a text for display; the rest is cut."""
 MAX_WAIT_TEXT = 256
-"""The same for each text of a wait: every RaaS may report many."""
+"""The same for each text of a wait, of which every RaaS may report many."""
 TEXTS = {
     "error": MAX_TEXT,
     "reason": MAX_TEXT,
@@ -37,46 +40,52 @@ TEXTS = {
     "for_whom": MAX_WAIT_TEXT,
     "what": MAX_WAIT_TEXT,
 }
-"""Fields with a text for people → characters that are kept of it."""
+"""Field with a text for display → the most characters of it."""
 MAX_METRICS = 512
-"""Metrics in one message: some twenty figures of a policy, for two dozen policies."""
+"""The most metrics in one message: some twenty figures of a policy, for two dozen policies."""
 MAX_WAITS = 64
-"""Waits of one RaaS that are shown; the rest is left out."""
+"""The most waits of one RaaS that are shown."""
 MAX_POLICIES = 256
-"""Policies that a message names."""
+"""The most policies in a message."""
 MAX_ENDPOINTS = 4096
-"""Endpoints of a version: one for each rank of a large trainer."""
+"""The most endpoints of a version: one for each rank of a large trainer."""
 MAX_PLACES = 1 << 20
-"""Episodes that one RaaS runs at once."""
+"""The most episodes that one RaaS runs at once."""
 MAX_TASKS = 1 << 16
-"""Tasks that a heartbeat names."""
+"""The most tasks in a heartbeat."""
 MAX_RAAS = 1024
-"""RaaS that are there at once, and those that may be asked for."""
+"""The most RaaS at a time, and the most that may be requested."""
 MAX_ADDED = 256
-"""RaaS that one message asks for: each becomes a process."""
+"""The most RaaS that one message may request: each becomes a process."""
 MAX_UPDATES = 1 << 16
-"""Checkpoints that a trainer may offer to resume from."""
+"""The most checkpoints that a trainer may offer to resume from."""
 MAX_PROBE_BYTES = 16 << 20
-"""One column of a probe, which goes to every RaaS; that of a trainer has a few thousand tokens."""
+"""The most bytes of one column of a probe, which is sent to every RaaS; a trainer's probe has a few
+thousand tokens.
+"""
 MAX_PROBE_ROWS = 4096
+MAX_SPANS = 4096
+"""Spans of the episodes of a group."""
+MAX_SPAN_S = 1e7
+"""Seconds of a span."""
 MAX_SPARSE = 64
-"""Sparse columns of a group or a batch."""
+"""The most sparse columns of a group or a batch."""
 MAX_SEQUENCES = 1 << 16
-"""Sequences of a group."""
+"""The most sequences of a group."""
 MAX_EPISODE_METRICS = 64
-"""Names of ``Trajectory.metrics`` in a group, and those of a policy that the dataflow averages in a run."""
+"""The most names of ``Trajectory.metrics`` in a group, and of a policy in a run."""
 MAX_TURNS = 64
-"""Turns of the episode that a group shows."""
+"""The most turns of the episode shown for a group."""
 MAX_SWAPS = 1024
-"""Swaps of data policies in a run: the status has the table of each."""
+"""The most swaps of data policies in a run: the status has the table of each."""
 MAX_TABLE_VALUES = 1024
-"""Values in the table of a swap, those inside of others included."""
+"""The most values in the table of a swap, nested ones included."""
 MAX_TABLE_DEPTH = 8
-"""Arrays and tables inside of each other in the table of a swap."""
+"""The deepest nesting of arrays and tables in the table of a swap."""
 MAX_NUMBER = 1e100
-"""Far beyond anything that is measured, and sums and products of two of them are finite still."""
+"""Far beyond any measurement, while sums and products of two such numbers are still finite."""
 MAX_INTEGER = 1 << 53
-"""Integers up to here are exact as float64, and so in the JSON of every reader."""
+"""Integers up to this are exact as float64, and so in any JSON reader."""
 MAX_SECONDS = 1e12
 MAX_VERSION = (1 << 31) - 1
 """Versions are int32 in the columns of groups and batches."""
@@ -92,7 +101,7 @@ GroupCount = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
 Version = Annotated[int, Meta(ge=-1, le=MAX_VERSION)]
 """The version of a policy's weights; -1: none."""
 Places = Annotated[int, Meta(ge=0, le=MAX_PLACES)]
-"""Places for episodes."""
+"""Slots for episodes."""
 Length = Annotated[int, Meta(ge=1, le=(1 << 31) - 1)]
 """Tokens of a sequence: with :data:`MAX_SEQUENCES` of them their sum fits into int64."""
 Name = Annotated[str, Meta(max_length=MAX_NAME)]
@@ -118,13 +127,14 @@ ProbeColumn = Annotated[bytes, Meta(max_length=MAX_PROBE_BYTES)]
 
 
 def cut(text: str, most: int = MAX_TEXT) -> str:
-    """A text for people, without what is over ``most`` characters."""
+    """A text for display, cut to ``most`` characters."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def sendable(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The ``metrics`` that a message may hold: those that are not finite, have too long a name or are too many are
-    left out, so that an odd figure costs a report that figure and not the report."""
+    """The ``metrics`` that a message may contain: those that are not finite, have too long a name
+    or are too many are left out, so that an invalid metric does not invalidate the report.
+    """
     # As Python's floats: those of float32 are compared as float32, to which a large bound is infinite.
     given = ((name, float(value)) for name, value in metrics.items())
     kept = (
@@ -136,8 +146,10 @@ def sendable(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def check_table(table: Mapping[str, Any]) -> None:
-    """ValueError unless a table of a message holds only what TOML and JSON both can: texts, booleans, integers,
-    finite numbers, arrays and tables, and neither too many of them nor too deep inside of each other."""
+    """ValueError unless a table of a message contains only what both TOML and JSON can represent
+    (texts, booleans, integers, finite numbers, arrays and tables), not too many values, and not too
+    deeply nested.
+    """
     left = MAX_TABLE_VALUES
 
     def look(value: Any, where: str, depth: int) -> None:

@@ -1,11 +1,10 @@
 """Messages between RaaS or trainers and the dataflow; msgpack bodies of ``POST /v1/...``.
 
-Every call is made by the RaaS or the trainer. Announcements, pins, revocations and the wish to stop come
-back as :class:`Notices` in the replies to calls that a RaaS makes anyway.
+Every call is made by the RaaS or the trainer. Announcements, pins, revocations and the request to stop are sent as
+:class:`Notices` in the replies to a RaaS.
 
-Numbers are finite and bounded, names, lists and tables have a largest size (:mod:`astraflow_wire.limits`);
-decoding refuses what is beyond, and names the field. Texts for people are cut instead.
-"""
+Numbers are finite and bounded, names, lists and tables have a largest size (:mod:`astraflow_wire.limits`); decoding
+rejects larger ones, and names the field. Texts for display are cut instead."""
 
 from __future__ import annotations
 
@@ -43,11 +42,11 @@ from astraflow_wire.limits import (
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of all messages: immutable, unknown fields refused."""
+    """Base of all messages: immutable, unknown fields rejected."""
 
 
 class TextMessage(Message, frozen=True):
-    """A message with texts for people, which are cut (:data:`astraflow_wire.limits.TEXTS`)."""
+    """A message with texts for display, which are cut (:data:`astraflow_wire.limits.TEXTS`)."""
 
     def __post_init__(self) -> None:
         """Called when it is made or decoded."""
@@ -68,9 +67,9 @@ class SamplingMessage(Message, frozen=True):
 
 
 class Probe(Message, frozen=True):
-    """What a trainer says of the tokens of a few rows under a version: ``lengths`` of the rows; ``tokens``
-    int32, ``sampled`` uint8 (1: compare it) and ``logprobs`` float32 at temperature 1 are little-endian bytes,
-    concatenated over the rows."""
+    """A trainer's log-probs of a few rows under a version: ``lengths`` of the rows; ``tokens`` int32, ``sampled``
+    uint8 (1: compare it) and ``logprobs`` float32 at temperature 1 are little-endian bytes, concatenated over the
+    rows."""
 
     lengths: ProbeLengths
     tokens: ProbeColumn
@@ -79,14 +78,13 @@ class Probe(Message, frozen=True):
 
 
 class AnnouncementMessage(Message, frozen=True):
-    """A published version; fields as in :class:`astraflow_core.types.Announcement`. With a ``probe`` a RaaS
-    that serves the version compares its engine's log-probs, and reports the gap among its metrics.
+    """A published version; fields as in :class:`astraflow_core.types.Announcement`. With a ``probe`` a RaaS that
+    serves the version compares its engine's log-probs, and reports the gap among its metrics.
 
     400: the run has no such policy; the reason lists those that it has.
     409: the trainer is not registered, or another process has registered for its policy since.
     409: the number is not above the newest; version numbers must increase.
-    409: the number was announced with another digest.
-    """
+    409: the number was announced with another digest."""
 
     policy: Name
     version: Version
@@ -106,9 +104,9 @@ class RevokedLease(Message, frozen=True):
 
 
 class Notices(Message, frozen=True):
-    """What a RaaS should know now. ``announcements``: the newest version of each policy that is newer
-    than what the RaaS said it has seen. ``pins``: policy → version that this RaaS must serve until the
-    pin is gone (evaluation). ``stop``: leave."""
+    """Notices for a RaaS. ``announcements``: the newest version of each policy that is newer than what the RaaS
+    reports as seen. ``pins``: policy → version that this RaaS must serve until the pin is gone (evaluation).
+    ``stop``: leave."""
 
     announcements: list[AnnouncementMessage] = []
     pins: Versions = {}
@@ -133,17 +131,16 @@ class Task(Message, frozen=True):
 
 
 class RegisterRaas(Message, frozen=True):
-    """``POST /v1/raas/register``; ``capacity`` in episodes at once. ``origin``: a random id, by which a registration
-    that is made again is known: of the process, or of the launcher that restarts it when it has died, ``start``
-    times so far. While the name is another RaaS's the answer waits: until that one is heard from (409), or is not
-    for so long that it counts as *suspect*, and loses the name.
+    """``POST /v1/raas/register``; ``capacity`` in episodes at once. ``origin``: a random id of the process, or of the
+    launcher that has restarted it ``start`` times; it identifies a repeated registration. While another RaaS has the
+    name, the reply waits until that one sends a heartbeat (409), or has been silent for so long that it is *suspect*
+    and loses the name.
 
     400: a capacity below one episode.
     400: the run has no such policy; the reason lists those that it has.
     409: another RaaS has this name and is alive; the reason says which, and when the name is free.
-    409: of this ``origin`` a later ``start`` has registered: the process of this one has died.
-    409: as many RaaS as a run may have (1024) are there; none has left or was given up.
-    """
+    409: a later ``start`` of this ``origin`` has registered: this process was replaced.
+    409: the run has as many RaaS as it may have (1024)."""
 
     raas: Name
     pid: Count
@@ -155,24 +152,23 @@ class RegisterRaas(Message, frozen=True):
 
 
 class RaasRegistered(Message, frozen=True):
-    """Reply: how often to renew at least (``renew_s``), the news, and the ``incarnation``: the number of this
-    registration under this name, which every further call carries. A process that registers later under the
-    same name, once this one is silent or its launcher has seen its end, supersedes it."""
+    """Reply: the longest interval between renewals (``renew_s``), the notices, and the ``incarnation``: the number of
+    this registration under this name, which every further call carries. A process that registers later under the same
+    name, once this one is silent or its launcher has seen it exit, supersedes it."""
 
     run: Name
     renew_s: Seconds
-    news: Notices
+    notices: Notices
     incarnation: Count
 
 
 class LeaseTasks(Message, frozen=True):
-    """``POST /v1/tasks/lease``: up to ``free`` episodes' worth of tasks. Waits up to ``wait_s``, less if there are tasks
-    or news. ``serving``: policy → version served now; ``seen``: policy → newest version known.
+    """``POST /v1/tasks/lease``: tasks for up to ``free`` episodes. Waits up to ``wait_s``, less if there are tasks or
+    notices. ``serving``: policy → version served now; ``seen``: policy → newest version known.
 
     400: the run has no such policy; the reason lists those that it has.
     404: this RaaS is not registered, or was given up: it must register (again).
-    409: another process has registered as this RaaS since; the reason says when.
-    """
+    409: another process has registered as this RaaS since; the reason says when."""
 
     raas: Name
     free: Places
@@ -186,23 +182,22 @@ class TasksLeased(Message, frozen=True):
     """Reply to :class:`LeaseTasks`."""
 
     tasks: list[Task]
-    news: Notices
+    notices: Notices
 
 
 class RenewLeases(Message, frozen=True):
-    """``POST /v1/tasks/renew``: the heartbeat of a RaaS with all tasks that it holds. ``metrics``: gauges
-    and counters of the RaaS (``tokens_generated`` since it started, ``prompt_tokens``, ``running``, ``decode_s``, per policy
-    ``POLICY/pull_s``, ``POLICY/pause_s``, ``POLICY/load_s``, ``POLICY/resume_s``, ``POLICY/swaps``, of the way to
+    """``POST /v1/tasks/renew``: the heartbeat of a RaaS with all its leased tasks. ``metrics``: gauges and counters
+    of the RaaS (``tokens_generated`` since it started, ``prompt_tokens``, ``running``, ``decode_s``, per policy
+    ``POLICY/pull_s``, ``POLICY/pause_s``, ``POLICY/load_s``, ``POLICY/resume_s``, ``POLICY/swaps``, of the link to
     the publisher ``POLICY/link_mb_s`` and ``POLICY/link_s``, its round trip …, and of the last :class:`Probe`
-    ``POLICY/probe_version``, ``POLICY/probe_mean``, ``POLICY/probe_largest``).
-    A ``tokens_generated`` that has grown by more than 10 million a second is left out until that much can have been
-    generated. ``waits``: what it waits for; those beyond the first 64 are not shown.
+    ``POLICY/probe_version``, ``POLICY/probe_mean``, ``POLICY/probe_largest``). A ``tokens_generated`` that has grown
+    by more than 10 million a second is ignored until so many can have been generated. ``waits``: its current waits;
+    those beyond the first 64 are not shown.
 
     400: the run has no such policy; the reason lists those that it has.
-    400: ``tokens_generated`` is not a count, or of the three figures of a probe only some are there.
+    400: ``tokens_generated`` is not a count, or only some of the three figures of a probe are given.
     404: this RaaS is not registered, or was given up: it must register (again).
-    409: another process has registered as this RaaS since; the reason says when.
-    """
+    409: another process has registered as this RaaS since; the reason says when."""
 
     raas: Name
     tasks: TaskNames
@@ -214,8 +209,7 @@ class RenewLeases(Message, frozen=True):
 
 
 class Wait(TextMessage, frozen=True):
-    """One wait: ``who`` waits ``for_whom`` because of ``what``, ``since_s`` seconds, at most
-    ``until_s`` more."""
+    """One wait: ``who`` waits ``for_whom`` because of ``what``, ``since_s`` seconds, at most ``until_s`` more."""
 
     who: str
     for_whom: str
@@ -227,16 +221,15 @@ class Wait(TextMessage, frozen=True):
 class LeasesRenewed(Message, frozen=True):
     """Reply to :class:`RenewLeases`."""
 
-    news: Notices
+    notices: Notices
 
 
 class FailTask(TextMessage, frozen=True):
-    """``POST /v1/tasks/fail``: the RaaS could not roll the task out; ``error`` for a person. ``fatal``: no other attempt
-    can do better (prompt over the context …). ``environment``: the kind of failure, if an environment failed.
+    """``POST /v1/tasks/fail``: the RaaS could not roll out the task; ``error`` is a message. ``fatal``: no other
+    attempt can succeed (prompt over the context …). ``environment``: the kind of failure, if an environment failed.
 
     404: this RaaS or this incarnation of it is not known: it must register (again).
-    409: another process has registered as this RaaS since; the reason says when.
-    """
+    409: another process has registered as this RaaS since; the reason says when."""
 
     raas: Name
     task: Name
@@ -247,9 +240,9 @@ class FailTask(TextMessage, frozen=True):
 
 
 class GroupPushed(Message, frozen=True):
-    """Reply to ``POST /v1/groups``: ``status`` is ``accepted`` (by at least one policy), ``rejected``,
-    ``partial`` (what the group deadline cut off is a task of its own now) or ``duplicate`` (this task was
-    pushed before; nothing changed). A late push is answered 409."""
+    """Reply to ``POST /v1/groups``: ``status`` is ``accepted`` (by at least one policy), ``rejected``, ``partial``
+    (what the group deadline cut off is now a task of its own) or ``duplicate`` (this task was pushed before; nothing
+    changed). A late push is answered 409."""
 
     status: str
     reasons: dict[str, str] = {}
@@ -259,8 +252,7 @@ class LeaveRaas(TextMessage, frozen=True):
     """``POST /v1/raas/leave``: its leases return to the queue at once.
 
     404: this RaaS or this incarnation of it is not known: it must register (again).
-    409: another process has registered as this RaaS since; the reason says when.
-    """
+    409: another process has registered as this RaaS since; the reason says when."""
 
     raas: Name
     reason: str
@@ -268,13 +260,12 @@ class LeaveRaas(TextMessage, frozen=True):
 
 
 class AddRaas(Message, frozen=True):
-    """``POST /v1/raas/add``: the launcher of the run shall start ``count`` more RaaS. ``author``: who asks. A
-    message with the same ``id`` is done once.
+    """``POST /v1/raas/add``: the launcher of the run is to start ``count`` more RaaS. ``author``: who requests it. A
+    message with the same ``id`` is carried out once.
 
     400: the count is below one.
     409: the run ends.
-    409: it would be more RaaS beyond those of the config than may be asked for in all (1024).
-    """
+    409: more RaaS than may be requested in all (1024) beyond those of the config."""
 
     id: Name
     count: Added
@@ -282,8 +273,8 @@ class AddRaas(Message, frozen=True):
 
 
 class PoolChanged(Message, frozen=True):
-    """Since the run began ``added`` RaaS were asked for and ``drained`` were asked to leave; ``size``: those
-    that are there now and are to stay."""
+    """Since the start of the run ``added`` RaaS were requested and ``drained`` were drained; ``size``: those that are
+    present and not draining."""
 
     added: Count
     drained: Count
@@ -291,24 +282,39 @@ class PoolChanged(Message, frozen=True):
 
 
 class DrainRaas(Message, frozen=True):
-    """``POST /v1/raas/drain``: a RaaS gets no new tasks, finishes what it has, and leaves. ``author``: who
-    asks. Asked again, it changes nothing.
-
-    404: no RaaS of that name is there.
-    409: it is the last one; add another first.
-    """
+    """``POST /v1/raas/drain``: a RaaS gets no new tasks, finishes what it has, and leaves. ``author``: who requests
+    it. A repeated request changes nothing.
+    404: there is no RaaS of that name.
+    409: it is the last one; add another first."""
 
     raas: Name
     author: Name
 
 
+class RevokeToken(Message, frozen=True):
+    """``POST /v1/access/revoke``: the tokens of a process or a person that are valid now are so no longer. ``role`` and
+    ``name``: as the token was made for. ``author``: who asks.
+
+    400: no role is called that, or no token can be made for the name.
+    """
+
+    role: Name
+    name: Name
+    author: Name
+
+
+class TokenRevoked(Message, frozen=True):
+    """Reply: the generation of the tokens that are valid from now on."""
+
+    generation: Count
+
+
 class RegisterTrainer(Message, frozen=True):
-    """``POST /v1/trainers/register``: the trainer of a policy arrives, or comes back. ``updates``: those after
-    which it has a state to resume from: its checkpoints, or 0, the start.
+    """``POST /v1/trainers/register``: the trainer of a policy registers, perhaps after a restart. ``updates``: the
+    updates after which it has a state to resume from: its checkpoints, or 0, the start.
 
     400: the run has no such policy; the reason lists those that it has.
-    409: none of ``updates`` fits: they are more than were made, or later batches are no longer kept.
-    """
+    409: none of ``updates`` is possible: they are more than were made, or later batches are no longer kept."""
 
     policy: Name
     pid: Count
@@ -317,9 +323,9 @@ class RegisterTrainer(Message, frozen=True):
 
 
 class TrainerRegistered(Message, frozen=True):
-    """Reply: ``highest_version`` announced so far (-1: none), and the ``updates`` to resume from; those
-    made since are made again, from the same batches in the same order. ``incarnation``: the number of this registration
-    for this policy, which every further call carries. A process that has registered later supersedes this one."""
+    """Reply: ``highest_version`` announced so far (-1: none), and the ``updates`` to resume from; later ones are
+    repeated, from the same batches in the same order. ``incarnation``: the number of this registration for this
+    policy, which every further call carries. A process that has registered later supersedes this one."""
 
     run: Name
     highest_version: Version
@@ -328,21 +334,20 @@ class TrainerRegistered(Message, frozen=True):
 
 
 class VersionAnnounced(Message, frozen=True):
-    """Reply to ``POST /v1/versions`` (body: :class:`AnnouncementMessage`): the versions that the publisher
-    must retain beside the newest."""
+    """Reply to ``POST /v1/versions`` (body: :class:`AnnouncementMessage`): the versions that the publisher must
+    retain beside the newest."""
 
     retain: list[Version]
 
 
 class NextBatch(Message, frozen=True):
-    """``POST /v1/batches/next``: the batch that updates ``version``. Waits up to ``wait_s``; the reply is a
-    frame (``wire.batches``).
+    """``POST /v1/batches/next``: the batch that updates ``version``. Waits up to ``wait_s``; the reply is a frame
+    (``wire.batches``).
 
     400: the run has no such policy; the reason lists those that it has.
     409: the trainer is not registered, or another process has registered for its policy since.
     409: ``version`` is not the newest announced.
-    409: the batch before, for another version, is not acknowledged.
-    """
+    409: the previous batch, for another version, is not acknowledged."""
 
     policy: Name
     version: Version
@@ -351,14 +356,13 @@ class NextBatch(Message, frozen=True):
 
 
 class AcknowledgeBatch(Message, frozen=True):
-    """``POST /v1/batches/ack``: the update made from ``batch`` is done, and published as ``version`` if
-    that differs from the version updated. ``metrics`` of the step are logged and shown.
+    """``POST /v1/batches/ack``: the update made from ``batch`` is done, and published as ``version`` if that differs
+    from the version updated. ``metrics`` of the step are logged and shown.
 
     400: the run has no such policy; the reason lists those that it has.
     409: the trainer is not registered, or another process has registered for its policy since.
     409: the version is not announced.
-    409: this batch is not the one being trained.
-    """
+    409: this batch is not the one being trained."""
 
     policy: Name
     batch: Name
@@ -375,13 +379,12 @@ class BatchAcknowledged(Message, frozen=True):
 
 
 class ReleaseBatches(Message, frozen=True):
-    """``POST /v1/batches/release``: a checkpoint holds all updates up to ``updates``. ``last``: the trainer ends, and
-    all that it leaves is on the disk; the dataflow no longer waits for it.
+    """``POST /v1/batches/release``: a checkpoint covers all updates up to ``updates``. ``last``: the trainer ends,
+    and all its files are on disk; the dataflow no longer waits for it.
 
     400: the run has no such policy; the reason lists those that it has.
     409: the trainer is not registered, or another process has registered for its policy since.
-    409: more updates are released than were acknowledged.
-    """
+    409: more updates are released than were acknowledged."""
 
     policy: Name
     updates: Count
@@ -390,14 +393,12 @@ class ReleaseBatches(Message, frozen=True):
 
 
 class TrainerFailed(TextMessage, frozen=True):
-    """``POST /v1/trainers/failed``: the trainer ends because of ``error`` (``batch`` if one is at fault; ``user``
-    if it is a mistake that the user can fix). ``incarnation`` is 0 if it fails before it could register; that counts
-    while no trainer of this policy has. Later it is no word of the one that trains: whoever starts a trainer again
-    sees from its exit that it failed.
+    """``POST /v1/trainers/failed``: the trainer ends because of ``error`` (``batch`` if one is the cause; ``user`` if
+    it is an error of the user). ``incarnation`` is 0 if it fails before it registers; that is valid only while no
+    trainer of this policy has registered.
 
     400: the run has no such policy; the reason lists those that it has.
-    409: the trainer is not registered, or another process has registered for its policy since.
-    """
+    409: the trainer is not registered, or another process has registered for its policy since."""
 
     policy: Name
     error: str
@@ -407,25 +408,23 @@ class TrainerFailed(TextMessage, frozen=True):
 
 
 class StopRun(TextMessage, frozen=True):
-    """``POST /v1/stop``: end the run cleanly. The journal keeps the wish, so that a dataflow that is restarted
-    continues with it; only ``astraflow run --resume`` makes the run continue."""
+    """``POST /v1/stop``: end the run cleanly. The journal keeps the request, so that a restarted dataflow continues
+    the stop; only ``astraflow run --resume`` makes the run continue."""
 
     reason: str
 
 
 class SwapPolicy(Message, frozen=True):
-    """``POST /v1/data_policies/swap``: put another data policy in the place of ``name``, or with an empty ``table``
-    the one before. ``place``: ``"prompts"``, or the policy whose data it decides on; ``table``: as in the config,
+    """``POST /v1/data_policies/swap``: replace the data policy ``name``, or with an empty ``table`` restore the
+    previous one. ``place``: ``"prompts"``, or the policy whose data it decides on; ``table``: as in the config,
     ``use`` (the name of an installed component; a ``module:attr`` only if the config of the run names the same for a
-    data policy) and keys; ``author`` and ``at`` (seconds since 1970) are kept with it. A message with the same ``id``
-    is done once.
-
+    data policy) and keys; ``author`` and ``at`` (seconds since 1970) are recorded with it. A message with the same
+    ``id`` is carried out once.
     400: there is no such place or name.
-    400: the table is wrong, or does not go with the other policies of the list.
-    400: the policy was not swapped, so that there is nothing to put back.
+    400: the table is invalid, or conflicts with the other policies of the list.
+    400: the policy was not swapped, so there is nothing to restore.
     403: ``use`` is a ``module:attr`` that the config of the run does not name for a data policy.
-    409: the run has had as many swaps as it may have (1024).
-    """
+    409: the run has had as many swaps as it may have (1024)."""
 
     id: Name
     place: Name
@@ -435,16 +434,16 @@ class SwapPolicy(Message, frozen=True):
     table: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
-        """ValueError if the table holds what a config cannot."""
+        """ValueError if the table contains what a config cannot."""
         check_table(self.table)
 
 
 class PolicySwapped(Message, frozen=True):
-    """``number`` of the swap in this run, from 1, and the ``table`` that holds from now on."""
+    """``number`` of the swap in this run, from 1, and the ``table`` in effect from now on."""
 
     number: Count
     table: dict[str, Any]
 
 
 class Done(Message, frozen=True):
-    """Reply where there is nothing to say."""
+    """An empty reply."""

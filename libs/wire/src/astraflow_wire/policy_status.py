@@ -1,4 +1,4 @@
-"""What the status of the dataflow says of one policy, field by field."""
+"""The status of one policy, field by field."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from astraflow_core.types import Announcement
 
 
 class RowStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Accepted rows of a policy by what became of them; ``accepted`` is the sum of the others."""
+    """Accepted rows of a policy by state; ``accepted`` is the sum of the others."""
 
     accepted: int = 0
     """rows of accepted groups that have something to train"""
@@ -23,11 +23,11 @@ class RowStatus(msgspec.Struct, frozen=True, kw_only=True):
     evicted: int = 0
     """rows dropped because their trainer was silent or had made all its updates"""
     lost: int = 0
-    """rows that nothing explains: 0"""
+    """rows in no state: 0"""
 
 
 class LentStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows lent to a policy by what became of them; ``lent`` is the sum of the others."""
+    """Rows shared with a policy by state; ``lent`` is the sum of the others."""
 
     source: str = ""
     """the policy whose rows are borrowed; empty: none"""
@@ -44,7 +44,7 @@ class LentStatus(msgspec.Struct, frozen=True, kw_only=True):
     evicted: int = 0
     """lent rows dropped because too many waited"""
     lost: int = 0
-    """lent rows that nothing explains: 0"""
+    """lent rows in no state: 0"""
 
 
 class EpisodeMean(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from astraflow_core.component import Kind
-from astraflow_core.config.load import component_context, load_config
+from astraflow_core.config.load import component_context
 from astraflow_core.errors import ConfigError, PreflightError, UserError
 from astraflow_core.types import Batch
+from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.dataflow.rows.statistics import group_statistics, units_of
 from astraflow_runtime.trainer.updates.update import check_needs, update
 from astraflow_tiny_model.folder import write_tiny_model

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import os
 import signal
@@ -123,8 +122,6 @@ class TestOpenAIOnVllm(EngineConformance):
 @pytest.fixture
 def transformers_serve(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     """URL and model of a `transformers serve`, which needs the distribution `openai`."""
-    if importlib.util.find_spec("openai") is None:
-        pytest.skip("transformers serve needs the distribution `openai`")
     model, port = write_model(tmp_path / "model"), free_port()
     command = [
         *(sys.executable, "-m", "transformers.cli.transformers", "serve", str(model)),

@@ -208,12 +208,24 @@ def run_scenario(rank: Rank, use: str, name: str, **more: Any) -> dict[str, Any]
     found = {
         "metrics": metrics,
         "weights": weights(trainer),
+        "step_logprobs": cast(Any, trainer).step_logprobs(),
+        "step_entropies": cast(Any, trainer).step_entropies(),
         "logprobs": trainer.logprobs(make_batch(99), "current"),
     }
     if use == "fsdp" and getattr(trainer, "weights_kind", "full") == "full":
         found["shards"] = shards(trainer)
     trainer.close()
     return found
+
+
+def same_steps(got: dict[str, Any], expected: dict[str, Any]) -> None:
+    """What the last step has computed of each token."""
+    for name in ("step_logprobs", "step_entropies"):
+        if expected[name] is None:
+            assert got[name] is None
+        else:
+            assert np.any(expected[name])
+            np.testing.assert_allclose(got[name], expected[name], rtol=0, atol=1e-5, err_msg=name)
 
 
 def same_weights(got: dict[str, np.ndarray], expected: dict[str, np.ndarray], steps: int) -> None:

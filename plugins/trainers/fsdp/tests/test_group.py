@@ -18,12 +18,12 @@ from transformers import (
     Qwen3Config,
 )
 
-from astraflow_core.config.load import load_config
 from astraflow_core.errors import ConfigError, DeadlineExceeded, UserError
 from astraflow_plugin_fsdp import group, tensor_parallel
 from astraflow_plugin_fsdp.config import FsdpConfig
 from astraflow_plugin_fsdp.group import join
 from astraflow_plugin_fsdp.sharding import _layers
+from astraflow_runtime.config.loading import load_config
 
 SIZES: dict[str, Any] = {
     "vocab_size": 11, "hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 1,

@@ -17,6 +17,7 @@ from fsdp_cases import (
     STEPS,
     Rank,
     same_metrics,
+    same_steps,
     same_weights,
     train,
     weights,
@@ -37,6 +38,7 @@ def test_steps_are_those_of_one_rank(
         same_metrics(got["metrics"], expected["metrics"])
         same_weights(got["weights"], expected["weights"], STEPS)
         np.testing.assert_allclose(got["logprobs"], expected["logprobs"], rtol=0, atol=1e-5)
+        same_steps(got, expected)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +69,7 @@ def test_ranks_that_share_rows_make_the_same_steps(
         same_metrics(got["metrics"], expected["metrics"])
         same_weights(got["weights"], expected["weights"], STEPS)
         np.testing.assert_allclose(got["logprobs"], expected["logprobs"], rtol=0, atol=1e-5)
+        same_steps(got, expected)
 
 
 @pytest.mark.parametrize("keys", MESHES, ids=str)

@@ -216,3 +216,12 @@ class Course:
             tensor.name: np.frombuffer(bytes(tensor.data), "<f4").reshape(tensor.shape).copy()
             for tensor in self.trainer.export()
         }
+
+
+def of_step(course: Course, number: int) -> dict[str, Any]:
+    """Log-probs and entropies that the last step has computed."""
+    trainer: Any = course.trainer
+    return {
+        f"logprobs/step/{number}": trainer.step_logprobs(),
+        f"logprobs/entropies/{number}": trainer.step_entropies(),
+    }

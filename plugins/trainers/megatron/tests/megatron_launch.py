@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from megatron_cases import LR, SEED, STEPS, Course, make_batch, write_model
+from megatron_cases import LR, SEED, STEPS, Course, make_batch, of_step, write_model
 from transformers import AutoModelForCausalLM
 
 DEADLINE_S = 500.0
@@ -105,6 +105,7 @@ def write_reference(folder: Path) -> Path:
             metrics = course.step(batch, number)
             norms.append(metrics["grad_norm"])
             losses.append(metrics["loss"])
+            found |= of_step(course, number)
         found |= {"norms": norms, "losses": losses}
         found["final"] = course.trainer.logprobs(batches[0], "current")
         found |= {f"after/{tensor}": value for tensor, value in course.weights().items()}

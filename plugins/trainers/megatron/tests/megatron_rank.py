@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parent))  # for megatron_cases
 
-from megatron_cases import STEPS, Course, make_batch
+from megatron_cases import STEPS, Course, make_batch, of_step
 
 from astraflow_core.errors import NonFiniteLoss
 from astraflow_core.types import Batch, Ranks
@@ -90,6 +90,7 @@ class Shown:
             if (values := course.values(batch)) is not None:
                 found[f"values/{number}"] = values
             metrics = course.step(batch, number)
+            found |= of_step(course, number)
             found["norms"].append(metrics["grad_norm"])
             found["losses"].append(metrics["loss"])
         found |= named("after", course)

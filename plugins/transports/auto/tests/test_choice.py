@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astraflow_core.config.auto_transport import Joined
-from astraflow_core.config.load import load_config
 from astraflow_core.errors import PluginError
 from astraflow_core.types import (
     Announcement,
@@ -28,6 +26,8 @@ from astraflow_plugin_auto.choice import LEAST_SHARED, TransportFacts, choose
 from astraflow_plugin_auto.earlier import measured
 from astraflow_plugin_auto.estimate import FAST_MB_S
 from astraflow_plugin_auto.surroundings import BANDWIDTH
+from astraflow_runtime.config.auto_transport import Joined
+from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.config.saved import as_comments
 from astraflow_testing.runs import TABLE_RUN
 from astraflow_weights.fetch.probe import probe

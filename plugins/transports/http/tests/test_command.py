@@ -36,7 +36,7 @@ def run(rig: Any, tmp_path: Path) -> Path:
     model.mkdir()
     (model / "config.json").write_text('{"model_type": "x"}')
     (model / "model.safetensors").write_bytes(b"the initial weights")
-    (folder / "token").write_text(TOKEN)
+    (folder / "token").write_text(f"~{TOKEN}")  # the secret that the rig's publisher takes
     unused = {"use": "somewhere:Unused"}
     policy = {
         "model": str(model), "trainer": unused, "algorithm": unused, "engine": unused,

@@ -147,6 +147,7 @@ sys.stdin.read()
         assert files(folder) == []
 
 
+@pytest.mark.slow
 def test_one_stalled_reader_of_eight_costs_the_others_nothing(
     rig: Any, announce: Any, read: Any, raw: Any, model: Any
 ) -> None:

@@ -26,14 +26,15 @@ _EPILOG = (
 
 
 def parser(plugins: Iterable[Plugin]) -> argparse.ArgumentParser:
-    """The whole command line with the commands of these plugins, every one with its arguments."""
+    """The whole command line with the commands of these plugins and their arguments."""
     return commands.overview(commands.all_of(plugins), _EPILOG, whole=True)
 
 
 def parsed(argv: Sequence[str]) -> argparse.Namespace:
-    """The arguments of a command line, with ``command``, the function that takes them. A run that is named without
-    ``--run`` is told how."""
-    if not argv or argv[0].startswith("-"):  # --help, --version, or a mistake: all of them end here
+    """The arguments of a command line, with ``command``, the function that takes them. A run named
+    without ``--run`` is an error that shows the option.
+    """
+    if not argv or argv[0].startswith("-"):  # --help, --version and usage errors exit here
         from astraflow_core.catalog import Catalog
 
         top = commands.overview(commands.all_of(Catalog.discover().plugins), _EPILOG)
@@ -55,16 +56,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0, 1 for a failed run, 2 for an error of the user, 130
     after Ctrl-C."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # what a terminal cannot show must end no run
+        if isinstance(
+            stream, io.TextIOWrapper
+        ):  # a character that a terminal cannot show must not end a run
             stream.reconfigure(errors="backslashreplace")
     try:
         try:
             arguments = parsed(sys.argv[1:] if argv is None else argv)
-        except SystemExit as stop:  # argparse has said what it had to say
+        except SystemExit as stop:  # argparse has printed its message
             return stop.code if isinstance(stop.code, int) else 2
         if _names_modules(arguments) and os.getcwd() not in sys.path:
-            # A run's own modules ("module:attr") lie in the working directory. The processes of the run find
-            # them there, being started with `python -m`; last on the path, they hide nothing installed.
+            # A run's own modules ("module:attr") are in the working directory, where `python -m`
+            # finds them for the processes of the run; last on the path, they shadow nothing
+            # installed.
             sys.path.append(os.getcwd())
         code: int = arguments.command(arguments)
         sys.stdout.flush()
@@ -79,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 

@@ -1,4 +1,6 @@
-"""Which command a command line means, and the parsers of commands: those of the runtime and those of plugins are alike."""
+"""Finds the command of a command line, and builds the parsers of the commands of the runtime and of
+plugins.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,9 @@ _WORD = re.compile(r"[a-z][a-z0-9-]*")
 
 
 def of_the_runtime() -> dict[str, ProvidedCommand]:
-    """The commands that are there without any plugin, known without a look at what is installed: a plugin that a run
-    disables is not imported for them."""
+    """The commands of the runtime itself, found without looking at installed plugins: a plugin that
+    a run disables is not imported for them.
+    """
     return {
         command.name: ProvidedCommand(command, RUNTIME, "astraflow-runtime", __version__)
         for command in astraflow_commands()
@@ -31,8 +34,9 @@ def of_the_runtime() -> dict[str, ProvidedCommand]:
 
 
 def all_of(plugins: Iterable[Plugin]) -> dict[str, ProvidedCommand]:
-    """The runtime's commands and those of plugins by what may be called, group by group. One of a plugin has its
-    qualified name only where the name alone does not mean it."""
+    """The commands of the runtime and of plugins by name, group by group. A command of a plugin has
+    its qualified name only where the name alone is ambiguous.
+    """
     named = provided_by(plugins)
     of_plugins = {
         name: entry
@@ -66,7 +70,7 @@ def find(words: Sequence[str]) -> tuple[ProvidedCommand, list[str]]:
 
 
 def _has_parts(command: ProvidedCommand) -> bool:
-    """Whether the word that follows a command is its own."""
+    """Whether the next word is a subcommand."""
     parser = argparse.ArgumentParser()
     command.declare(parser)
     return any(isinstance(action, argparse._SubParsersAction) for action in parser._actions)

@@ -1,4 +1,6 @@
-"""``astraflow config show | schema | explain``: what a run is made of and what its keys mean."""
+"""``astraflow config show | schema | explain``: the resolved values of a run and the meaning of its
+keys.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_show(arguments: argparse.Namespace) -> int:
     """The resolved values with their origins."""
-    from astraflow_core.config.load import load_config
+    from astraflow_runtime.config.loading import load_config
     from astraflow_runtime.config.show import values
 
     shown = values(load_config(arguments.file, arguments.overrides, workflow_given=True))
@@ -95,8 +97,8 @@ def run_explain(arguments: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from astraflow_core.catalog import Catalog
-    from astraflow_core.config.load import load_config
     from astraflow_runtime.config.explain import explain, set_in_run
+    from astraflow_runtime.config.loading import load_config
 
     loaded = load_config(arguments.file, workflow_given=True) if arguments.file else None
     found = explain(arguments.key, loaded.catalog if loaded else Catalog.discover(), loaded)

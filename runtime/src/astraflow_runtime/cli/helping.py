@@ -1,4 +1,6 @@
-"""What ``--help`` says beside the arguments: commands in groups, examples, and the page to read on."""
+"""The text of ``--help`` beside the arguments: command groups, examples, and the documentation
+page.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,16 @@ READ_ON = "documentation: docs/"
 
 
 class _KeepsLines(argparse.HelpFormatter):
-    """Leaves text of several lines as it is."""
+    """A help formatter that keeps the lines of a text."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if "\n" in text else super()._fill_text(text, width, indent)
 
 
 def teach(parser: argparse.ArgumentParser, page: str, *examples: str) -> None:
-    """End the help of a command with examples, each without ``astraflow``, and with its page in ``docs/``."""
+    """Append examples (each without ``astraflow``) and the page in ``docs/`` to the help of a
+    command.
+    """
     parser.formatter_class = _KeepsLines
     lines = ["examples:", *(f"  astraflow {example}" for example in examples)]
     parser.epilog = "\n".join([*lines, "", f"{READ_ON}{page}"])

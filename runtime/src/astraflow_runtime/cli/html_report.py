@@ -1,12 +1,17 @@
-"""A report as one HTML file that needs nothing else: pictures are in it, no script, and no other host is asked."""
+"""A report as one self-contained HTML file: images are embedded, without scripts or requests to
+other hosts.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
+
+import tomli_w
 
 from astraflow_runtime.cli.run_directory import read_config
 from astraflow_runtime.launch.results import curves
@@ -14,6 +19,7 @@ from astraflow_runtime.launch.results.config_differences import differing, flatt
 from astraflow_runtime.launch.results.metrics import read_metrics
 from astraflow_runtime.launch.results.report import headline, read_summary, summary_rows
 from astraflow_runtime.telemetry.printable import printable
+from astraflow_wire.redaction import redacted, without_secrets
 
 MOST_COMPARED = 8
 _STYLE = """
@@ -31,7 +37,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # no s
 
 
 def html_report(directories: Sequence[Path]) -> str:
-    """The report of a run that has ended, or of several beside each other."""
+    """The report of an ended run, or of several side by side."""
     runs = {_name(directory, directories): directory for directory in directories}
     title = ", ".join(runs) if len(runs) > 1 else headline(read_summary(directories[0]))
     parts = [f"<h1>{_text(title)}</h1>"]
@@ -62,7 +68,9 @@ def _comparison(runs: Mapping[str, Path]) -> Iterable[str]:
     labels = list(dict.fromkeys(label for own in figures.values() for label in own))
     yield "<h2>Key figures</h2>"
     yield _table(labels, figures)
-    flat = {name: flatten(read_config(directory)) for name, directory in runs.items()}
+    flat = {
+        name: flatten(without_secrets(read_config(directory))) for name, directory in runs.items()
+    }
     keys = differing(flat)
     yield "<h2>Differences in configuration</h2>"
     if not keys:
@@ -102,13 +110,22 @@ def _run(name: str, directory: Path, several: bool) -> Iterable[str]:
         title = f"{summary['name']}, seed {summary['seed']}"
         picture = curves.picture_of(metrics, title, summary["max_staleness_allowed"], "svg")
         yield _figure(picture, f"Curves of {name}")
-    yield _details("Configuration", _read(directory / "config.toml"))
+    yield _details("Configuration", _config(directory))
     if plugins := _read(directory / "plugins.json"):
         yield _details("Packages that provided its components", plugins)
 
 
+def _config(directory: Path) -> str:
+    """The configuration without its secrets, with the comments that it begins with."""
+    text = _read(directory / "config.toml")
+    notes = takewhile(lambda line: line.startswith("#"), text.splitlines(keepends=True))
+    if not text:
+        return ""
+    return redacted("".join(notes)) + tomli_w.dumps(without_secrets(read_config(directory)))
+
+
 def _figure(svg: bytes, label: str) -> str:
-    """An SVG of matplotlib in the page. Its ids are made different from those of others in the page."""
+    """A matplotlib figure as an SVG, with ids that are unique in the page."""
     body = svg.decode("utf-8")
     body = body[body.index("<svg") :]
     mark = re.sub(r"\W+", "-", label)
@@ -125,6 +142,6 @@ def _read(file: Path) -> str:
 
 
 def _text(value: Any) -> str:
-    """Any text, as HTML that means nothing but the text."""
+    """Text, escaped for HTML."""
     lines = str(value).split("\n")
     return escape("\n".join(map(printable, lines)))

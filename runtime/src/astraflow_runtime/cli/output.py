@@ -1,4 +1,4 @@
-"""How commands print: tables and plain lines for people, one JSON document for programs."""
+"""Output of commands: tables and plain lines, or one JSON document."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ Lines = Iterable[str]
 
 
 def print_line(text: str = "", file: TextIO | None = None) -> None:
-    """A line as a terminal may show it, at once; what comes from a service or a file may hold anything."""
+    """Print a line with control characters escaped, and flush: text from a service or a file is
+    untrusted.
+    """
     print(printable(text), file=file, flush=True)
 
 
 def print_json(value: Any) -> None:
-    """One JSON document, readable by people too."""
+    """Print one indented JSON document."""
     print_line(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 

@@ -1,4 +1,4 @@
-"""The commands that plugins provide, and which of them a name means."""
+"""The commands that plugins provide, and their names."""
 
 from __future__ import annotations
 
@@ -28,16 +28,18 @@ class ProvidedCommand:
 
     @property
     def qualified(self) -> str:
-        """``"plugin/name"``: means this command whatever else is installed."""
+        """``"plugin/name"``: the unambiguous name of the command."""
         return f"{self.plugin}/{self.command.name}"
 
     @property
     def ours(self) -> bool:
-        """Whether it is published with the runtime."""
+        """Whether it is part of this project."""
         return index().commands.get(self.command.name) == self.distribution
 
     def declare(self, parser: argparse.ArgumentParser) -> None:
-        """Import the command and let it declare its arguments; :class:`PluginError` names whose it is."""
+        """Import the command and let it declare its arguments; :class:`PluginError` names its
+        plugin.
+        """
         target = self.command.target
         try:
             add_arguments = load_attribute(target)
@@ -65,8 +67,9 @@ class ProvidedCommand:
 
 
 def provided_by(plugins: Iterable[Plugin]) -> dict[str, ProvidedCommand]:
-    """What may be called → its command. A name that several plugins provide means the one of this project, and nothing if
-    there is none; the others have their qualified names."""
+    """Name → command. A name that several plugins provide means the command of this project, or
+    nothing if there is none; the others have their qualified names.
+    """
     found: dict[str, list[ProvidedCommand]] = {}
     for plugin in plugins:
         for command in plugin.commands if plugin.healthy else ():

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Hand over to the launcher's report."""
+    """Run the launcher's report."""
     from astraflow_runtime.launch.results.report import report_command
 
     if arguments.compare and not arguments.html:

@@ -9,14 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from astraflow_core.errors import UserError
+from astraflow_core.shared_secret import FORM
 from astraflow_runtime.cli.helping import teach
 from astraflow_runtime.cli.run import add_overrides
 from astraflow_runtime.cli.running.secrets import DATAFLOW, TOKEN, read_token
 from astraflow_wire.host.process import freeze_gc_after_startup
 
 if TYPE_CHECKING:
-    from astraflow_core.config.auto_transport import Joining
     from astraflow_core.config.models import RunConfig
+    from astraflow_runtime.config.auto_transport import Joining
 
 _PAGE = "your-run.md"
 
@@ -66,6 +68,10 @@ def run_dataflow(arguments: argparse.Namespace) -> int:
 
         config = _config(arguments)
     token = read_token(arguments.token_file)
+    if token.startswith(FORM):
+        raise UserError(
+            "this token has the rights of one process; a dataflow needs the token of the run, which others are derived from"
+        )
     return serve(config, arguments.directory.absolute(), token, stay=arguments.stay)
 
 
@@ -131,7 +137,7 @@ def _dataflow_url(arguments: argparse.Namespace) -> str:
 def _config(arguments: argparse.Namespace, joining: Joining | None = None) -> RunConfig:
     """The validated config with its models as local folders. A workflow may come as an object. What was chosen in
     the user's place is told."""
-    from astraflow_core.config.load import load_config
+    from astraflow_runtime.config.loading import load_config
     from astraflow_runtime.models.folders import resolve_models
     from astraflow_runtime.models.resolver import ModelResolver
 

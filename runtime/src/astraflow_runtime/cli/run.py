@@ -46,7 +46,7 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Hand over to the launcher."""
+    """Run the launcher."""
     from astraflow_runtime.launch.run import run_file
 
     if arguments.resume is not None and arguments.overrides:

@@ -1,4 +1,4 @@
-"""How commands name a run, and what they read of its directory."""
+"""How commands find a run and read its directory."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 from astraflow_core.errors import UserError
 
 RUNS = "runs"
-"""Where runs are looked for by name: the default of ``[run] directory``."""
+"""The folder in which runs are found by name: the default of ``[run] directory``."""
 _MARKS = ("config.toml", "dataflow.json", "summary.json")
-"""Any of these makes a folder the directory of a run."""
+"""A folder with any of these files is a run directory."""
 _LISTED = 3
 
 
@@ -31,13 +31,13 @@ def add_run(container: argparse._ActionsContainer) -> None:
 def find_run(
     given: str | None, *, live: bool = False, otherwise: str = "", named_by: str = "--run"
 ) -> Path:
-    """The directory of the run that ``given`` names: a path, or a name in ``runs/``. Without one the newest there,
-    which is told; if ``live``, the newest that has not ended, if there is one.
-
-    Raises :class:`UserError`, which lists the names that are near; ``otherwise`` is what may be given instead, and
-    ``named_by`` the option that names a run."""
+    """The directory of the run that ``given`` names: a path, or a name in ``runs/``. Without one
+    the newest there, which is printed; if ``live``, the newest that has not ended, if there is one.
+    Raises :class:`UserError` with similar names; ``otherwise`` is what may be given instead, and
+    ``named_by`` the option that names a run.
+    """
     if given is None:
-        found = _newest_first(live)
+        found = newest_first(live)
         if not found:
             raise UserError(
                 f"which run? there is none in {RUNS}/ here; give {named_by} RUN, the path of a run directory{otherwise}. "
@@ -48,20 +48,21 @@ def find_run(
     if (folder := run_named(given)) is not None:
         return folder
     raise UserError(
-        f"no run {given!r}: it is neither a run directory nor the name of one in {RUNS}/{_known(given)}"
+        f"no run {given!r}: it is neither a run directory nor the name of one in {RUNS}/{_suggestion(given)}"
     )
 
 
 def run_named(given: str) -> Path | None:
     """The run directory that a path or a name in ``runs/`` means; ``None`` if it means none."""
-    return next(filter(_is_run, (Path(given).expanduser(), Path(RUNS) / given)), None)
+    return next(filter(is_run, (Path(given).expanduser(), Path(RUNS) / given)), None)
 
 
-def _is_run(folder: Path) -> bool:
+def is_run(folder: Path) -> bool:
+    """Whether a folder is the directory of a run."""
     return any((folder / mark).is_file() for mark in _MARKS)
 
 
-def _newest_first(live: bool = False) -> list[Path]:
+def newest_first(live: bool = False) -> list[Path]:
     """The runs in ``runs/``, those that were started last first; if ``live``, those that ended after the others."""
 
     def age(folder: Path) -> tuple[bool, float, str]:
@@ -69,13 +70,13 @@ def _newest_first(live: bool = False) -> list[Path]:
         going = live and not (folder / "summary.json").exists()
         return going, max(times, default=0.0), folder.name
 
-    return sorted(filter(_is_run, Path(RUNS).glob("*")), key=age, reverse=True)
+    return sorted(filter(is_run, Path(RUNS).glob("*")), key=age, reverse=True)
 
 
-def _known(given: str) -> str:
+def _suggestion(given: str) -> str:
     from astraflow_core.suggestions import near
 
-    names = [folder.name for folder in _newest_first()]
+    names = [folder.name for folder in newest_first()]
     if not names:
         return ", which has none"
     if like := near(Path(given).name, names):
@@ -84,7 +85,7 @@ def _known(given: str) -> str:
 
 
 def read_config(run: Path) -> dict[str, Any]:
-    """The raw ``config.toml`` of a run, as it was resolved; :class:`UserError` if it cannot be read."""
+    """The raw resolved ``config.toml`` of a run; :class:`UserError` if it cannot be read."""
     file = run / "config.toml"
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))

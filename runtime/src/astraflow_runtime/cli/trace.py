@@ -1,4 +1,4 @@
-"""``astraflow trace prompt | group``: what became of one of them, from the journal of a run."""
+"""``astraflow trace prompt | group``: the history of one of them, from the journal of a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from astraflow_core.errors import UserError
 from astraflow_runtime.cli.helping import teach
@@ -56,31 +56,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read the journal and tell; 2 if it knows nothing of the subject."""
+    """Read the journal and print the history; exit code 2 if the subject is unknown."""
+    directory = find_run(arguments.run)
+    name, subject = arguments.id, arguments.subject
+    trace = read_trace(directory, subject, name)
+    if arguments.json:
+        print_json(trace_table(trace, directory, subject, name))
+        return 0
+    print_line(f"{subject} {name} in {directory} (seconds since its dataflow began)")
+    for line in _trace_lines(trace):
+        print_line(line)
+    return 0
+
+
+def read_trace(directory: Path, subject: str, name: str) -> Trace:
+    """What the journal of a run tells of a ``"prompt"`` or a ``"group"``; :class:`UserError` with names that are near if it
+    knows none of that name."""
     from astraflow_runtime.dataflow.journal.tracing import Trace
     from astraflow_runtime.dataflow.journal_reader import JournalReader
 
-    directory = find_run(arguments.run)
-    name, subject = arguments.id, arguments.subject
-    attempts = _task_attempts(directory)
-    trace, reader = Trace(attempts, **{subject: name}), JournalReader.of_run(directory)
+    trace = Trace(_task_attempts(directory), **{subject: name})
+    reader = JournalReader.of_run(directory)
     reader.tell(trace)
     if not (trace.offers or trace.groups):
-        raise UserError(f"no {subject} {name!r} was found in {directory}{_like(reader, arguments)}")
-    if arguments.json:
-        print_json(
-            {
-                subject: name,
-                "run": str(directory),
-                "offers": [asdict(offer) for offer in trace.offers],
-                "groups": [asdict(story) for story in trace.groups.values()],
-            }
-        )
-        return 0
-    print_line(f"{subject} {name} in {directory} (seconds since its dataflow began)")
-    for line in _told(trace):
-        print_line(line)
-    return 0
+        near = _like(reader, subject, name)
+        raise UserError(f"no {subject} {name!r} was found in {directory}{near}")
+    return trace
+
+
+def trace_table(trace: Trace, directory: Path, subject: str, name: str) -> dict[str, Any]:
+    """A trace as JSON has it."""
+    return {
+        subject: name,
+        "run": str(directory),
+        "offers": [asdict(offer) for offer in trace.offers],
+        "groups": [asdict(story) for story in trace.groups.values()],
+    }
 
 
 def _task_attempts(directory: Path) -> int:
@@ -114,13 +125,13 @@ class _Names:
         return [name for name in self._names if name]
 
 
-def _like(reader: JournalReader, arguments: argparse.Namespace) -> str:
+def _like(reader: JournalReader, subject: str, name: str) -> str:
     from difflib import get_close_matches
 
-    names = _Names(arguments.subject)
+    names = _Names(subject)
     reader.tell(names)
     known = names.known
-    near = get_close_matches(arguments.id, known, _SUGGESTED) or known[:_SUGGESTED]
+    near = get_close_matches(name, known, _SUGGESTED) or known[:_SUGGESTED]
     return (
         f"; it knows {len(known)}, such as {', '.join(near)}" if near else "; its journal has none"
     )
@@ -129,7 +140,7 @@ def _like(reader: JournalReader, arguments: argparse.Namespace) -> str:
 # -- for people ----------------------------------------------------------------------------------
 
 
-def _told(trace: Trace) -> Iterator[str]:
+def _trace_lines(trace: Trace) -> Iterator[str]:
     told = set()
     for offer in trace.offers:
         yield from _offer(offer)

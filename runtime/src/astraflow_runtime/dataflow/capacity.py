@@ -1,4 +1,4 @@
-"""How much may be under way at once: over-production is prevented before it happens."""
+"""The capacity bound: how many sequences may be in flight at once."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ _ROUNDING = 1e-6
 
 
 class CapacityDemand(Protocol):
-    """What the bound reads of a policy's stream, a simulated one too. ``shares``: the policy that samples all rows of
-    its batches, if it is another one; ``limit``: most sequences that may be under way for them; ``pending``: those that
-    wait, or are served and not acknowledged; ``starves``: its trainer has no batch and could take none."""
+    """What the bound reads of a policy's stream, real or simulated. ``shares``: the policy that
+    samples all rows of its batches, if it is another one; ``limit``: the most sequences that may be
+    in flight for them; ``pending``: those that are buffered, or served and not acknowledged;
+    ``starves``: its trainer has no batch and none is ready."""
 
     @property
     def policy(self) -> str: ...
@@ -30,7 +31,7 @@ class CapacityDemand(Protocol):
 
 
 class Running(Protocol):
-    """What the bound reads of the tasks: how many run, and policy → sequences expected of these."""
+    """What the bound reads of the tasks: how many run, and policy → sequences expected from them."""
 
     @property
     def running(self) -> int: ...
@@ -39,18 +40,21 @@ class Running(Protocol):
 
 
 def expected_sequences(streams: Iterable[PolicyStream], group_size: int) -> dict[str, float]:
-    """Policy → sequences that a task of ``group_size`` trajectories is expected to bring."""
+    """Policy → sequences expected from a task of ``group_size`` trajectories."""
     return {stream.policy: group_size * stream.per_trajectory for stream in streams}
 
 
 def under_way(stream: CapacityDemand, tasks: Running) -> float:
-    """Sequences for the batches of a policy that run, wait, or are served and not acknowledged: its own, or those
-    of the policy whose stream it shares."""
+    """Sequences in flight for the batches of a policy: running, buffered, or served and not
+    acknowledged. Those of the policy itself, or of the one whose stream it shares.
+    """
     return tasks.in_flight.get(stream.shares or stream.policy, 0.0) + stream.pending
 
 
 class Full(NamedTuple):
-    """A policy that allows no more task: its sequences ``under_way``, and the ``limit`` for the RaaS that asks."""
+    """A policy that allows no further task: its sequences in flight (``under_way``), and the
+    ``limit`` for the RaaS that asks.
+    """
 
     policy: str
     under_way: float
@@ -63,15 +67,17 @@ def has_room(
     expected: Mapping[str, float],
     behind: Mapping[str, int] | None = None,
 ) -> bool:
-    """Whether one more task may be leased: for each ``live`` stream (one whose trainer is there), what is under way
-    and what is ``expected`` of the task (policy → sequences) stay within ``(max_staleness + 1) × batch_sequences``.
-    A stream that shares the one of a live policy does not count: it is that policy's pace that holds.
+    """Whether one more task may be leased: for each ``live`` stream (one whose trainer is present),
+    the sequences in flight and those ``expected`` from the task (policy → sequences) stay within
+    ``(max_staleness + 1) × batch_sequences``. A stream that shares that of a live policy is not
+    counted: the pace of that policy decides.
 
-    ``behind`` (policy → versions) says how far the RaaS that asks is behind the newest ones. Each takes a
-    batch off the limit: sequences that would have their turn only when they are too stale are not begun.
+    ``behind`` (policy → versions) says how far the RaaS that asks is behind the newest versions.
+    Each version lowers the limit by a batch, so that no sequence is begun that would be too stale
+    when its batch is cut.
 
-    If nothing runs and no trainer has a batch or could take one, one task is let through all the same:
-    a group may bring more sequences than a batch has left to fill.
+    If nothing runs, no trainer has a batch and none is ready, one task is allowed beyond the limit:
+    a group may have more sequences than a batch has left to fill.
     """
     if next(full(live, tasks, expected, behind), None) is None:
         return True
@@ -87,7 +93,7 @@ def full(
     expected: Mapping[str, float],
     behind: Mapping[str, int] | None = None,
 ) -> Iterator[Full]:
-    """The policies that :func:`has_room` finds no room for."""
+    """The policies whose limit the task would exceed (:func:`has_room`)."""
     there = {stream.policy for stream in live}
     for stream in live:
         if (source := stream.shares) in there:

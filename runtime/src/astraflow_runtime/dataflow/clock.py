@@ -6,8 +6,10 @@ from astraflow_wire.host.active_clock import active_time
 
 
 class RunClock:
-    """Seconds in which the dataflow of a run was there; they only grow. While a journal is read the clock
-    stands at the time of what is read, and then continues from there."""
+    """Seconds for which the dataflow of a run was running, monotonic across restarts. During a
+    replay of the journal the clock shows the time of the entry that is replayed; afterwards it
+    continues from there.
+    """
 
     def __init__(self) -> None:
         self._began = active_time()
@@ -16,11 +18,11 @@ class RunClock:
     def __call__(self) -> float:
         return active_time() - self._began if self._standing is None else self._standing
 
-    def stand_at(self, seconds: float) -> None:
-        """Show ``seconds`` until :meth:`go_on`."""
+    def set_time(self, seconds: float) -> None:
+        """Stop the clock at ``seconds`` until :meth:`resume`."""
         self._standing = seconds
 
-    def go_on(self) -> None:
-        """Run on from where it stands."""
+    def resume(self) -> None:
+        """Continue from the time at which it was stopped."""
         if self._standing is not None:
             self._began, self._standing = active_time() - self._standing, None

@@ -1,4 +1,4 @@
-"""The dataflow without its network: one state, and the parts that act on it."""
+"""The dataflow without HTTP: one state, and the parts that act on it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from astraflow_wire.status import Status, WaitStatus
 
 
 class Dataflow:
-    """``leasing`` and ``intake`` face RaaS, ``training`` faces trainers, ``watch`` the clock, ``swapping``
-    and ``pool`` people. ``build_policy`` makes the data policies that are swapped in."""
+    """``leasing`` and ``intake`` serve RaaS, ``training`` serves trainers, ``watch`` checks
+    timeouts, ``swapping`` and ``pool`` serve operators. ``build_policy`` makes the data policies
+    that are swapped in.
+    """
 
     def __init__(self, state: FlowState, build_policy: PolicyBuilder) -> None:
         self.state = state
@@ -34,11 +36,11 @@ class Dataflow:
         self.swapping = Swapping(state, {PROMPTS: config.prompts.data, **tables}, build_policy)
 
     def status(self) -> Status:
-        """Picture of the run; the one source of the live view and the summary."""
+        """The status of the run: the one source of the live view and the summary."""
         return status(self.state, self.pool.status(), self.waits())
 
     def balance(self) -> dict[str, Any]:
-        """The newest report of the balance, the pool, and the accounting with what does not add up."""
+        """The newest balance report, the pool, and the accounting with its discrepancies."""
         pool = msgspec.to_builtins(self.pool.status()) | self.pool.clock()
         return {"report": self.pool.report(), "pool": pool, **balance(self.state)}
 

@@ -1,9 +1,10 @@
-"""The one reader of a run's journal: whoever wants to know what happened listens to it.
+"""The one reader of a run's journal; listeners get each entry.
 
-It knows where the journal lies, where its log ends (:mod:`astraflow_runtime.dataflow.journal.entry_log`) and what an
-entry is, so that a listener only says what each kind of entry means to it. It locks and changes nothing: the dataflow may
-be writing the same journal. :class:`~astraflow_runtime.dataflow.replay.JournalReplay` is the listener that applies the
-entries to the state of a dataflow; a listener told after it may look at that state.
+It finds the journal, the end of its log (:mod:`astraflow_runtime.dataflow.journal.entry_log`) and
+decodes the entries, so that a listener only handles them. It neither locks nor changes anything:
+the dataflow may be writing the same journal.
+:class:`~astraflow_runtime.dataflow.replay.JournalReplay` is the listener that applies the entries
+to the state of a dataflow; a listener called after it may read that state.
 """
 
 from __future__ import annotations
@@ -19,19 +20,20 @@ from astraflow_runtime.dataflow.journal.entries import BodyLocation, Entry
 from astraflow_runtime.dataflow.journal.entry_log import ENTRIES, JournalRecord, read_records
 
 FOLDER = "journal"
-"""Where the journal lies in the directory of its run."""
+"""The folder of the journal in the directory of its run."""
 
 
 class JournalListener(Protocol):
-    """Hears the entries of a journal, one after the other."""
+    """Gets the entries of a journal, one after the other."""
 
     def hear(self, at_s: float, entry: Entry) -> None:
-        """Take note of an entry that was written ``at_s`` seconds into the run."""
+        """Handle an entry that was written ``at_s`` seconds into the run."""
 
 
 def tell(entries: Iterable[tuple[float, Entry]], *listeners: JournalListener) -> int:
-    """Have all ``listeners`` hear each entry, in the order of their names here, before the next entry is read; returns how
-    many entries there were."""
+    """Pass each entry to all ``listeners``, in their order, before the next entry is read; returns
+    the number of entries.
+    """
     count = 0
     for at_s, entry in entries:
         count += 1
@@ -41,7 +43,7 @@ def tell(entries: Iterable[tuple[float, Entry]], *listeners: JournalListener) ->
 
 
 class JournalReader:
-    """The journal in ``directory``, as far as it was written when it is read."""
+    """Reads the journal in ``directory``, up to what is written when it is read."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory
@@ -62,24 +64,23 @@ class JournalReader:
         """The file of the entries."""
         return self.path / ENTRIES
 
-    def records(self) -> Iterator[JournalRecord]:
-        """All entries in order, up to the first that is not whole. One entry is held at a time.
-
-        :class:`RunFailed` if an entry is damaged that was on the disk for good, or is of a kind that this version does
-        not know.
+    def records(self, begin: int = 0) -> Iterator[JournalRecord]:
+        """All entries in order, from byte ``begin`` of the log, the end of another record, up to the first incomplete one, decoded one at a time.
+        :class:`RunFailed` if a flushed entry is damaged, or is of a kind that this version does not
+        know.
         """
-        return read_records(self.log)
+        return read_records(self.log, begin)
 
     def entries(self) -> Iterator[tuple[float, Entry]]:
         """(seconds of the run, entry) of :meth:`records`."""
         return ((record.at_s, record.entry) for record in self.records())
 
     def tell(self, *listeners: JournalListener) -> int:
-        """:func:`tell` the whole journal."""
+        """:func:`dispatch` the whole journal."""
         return tell(self.entries(), *listeners)
 
     def body(self, place: BodyLocation) -> bytes:
-        """The group that lies at ``place``, as it was pushed; :class:`RunFailed` if it is not there as it was written."""
+        """The group at ``place``, as it was pushed; :class:`RunFailed` if it is missing or damaged."""
         content = self._read(place)
         if xxhash.xxh3_64_intdigest(content) != place.digest:
             path = self.bodies(place.segment)
@@ -87,13 +88,13 @@ class JournalReader:
         return content
 
     def has_body(self, place: BodyLocation) -> bool:
-        """Whether the file of bodies is there and has the group as it was written."""
+        """Whether the file of bodies exists and contains the group undamaged."""
         if not self.bodies(place.segment).exists():
             return False
         return xxhash.xxh3_64_intdigest(self._read(place)) == place.digest
 
     def bodies(self, segment: int) -> Path:
-        """The file of bodies number ``segment``."""
+        """The path of the file of bodies number ``segment``."""
         return self.path / f"bodies-{segment:08d}.bin"
 
     def _read(self, place: BodyLocation) -> bytes:

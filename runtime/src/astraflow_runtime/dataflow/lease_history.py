@@ -1,4 +1,4 @@
-"""Which tasks were leased when, as a journal tells it."""
+"""Which tasks were leased when, from a journal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from astraflow_runtime.dataflow.journal.entries import (
 
 @dataclass(frozen=True, slots=True)
 class HeldLease:
-    """A task in the hands of ``raas``, which runs ``capacity`` episodes at once, since ``since_s``."""
+    """A task leased since ``since_s`` by ``raas``, which runs ``capacity`` episodes at once."""
 
     task: str
     raas: str
@@ -42,14 +42,15 @@ class EndedLease:
 
 
 class LeaseHistory:
-    """The leases that are held after the entries so far, by task. Some entries end leases that they do not name, such as
-    all of a RaaS; which these are is known here alone."""
+    """The active leases after the entries so far, by task. Some entries end leases without naming
+    them, such as all those of a RaaS; only this class resolves them.
+    """
 
     def __init__(self) -> None:
         self.held: dict[str, HeldLease] = {}
 
     def take(self, at_s: float, entry: Entry) -> list[EndedLease]:
-        """Go on by an entry; returns the leases that it ends."""
+        """Apply an entry; returns the leases that it ends."""
         if isinstance(entry, Leased):
             self.held[entry.task] = HeldLease(entry.task, entry.raas, at_s, entry.capacity)
             return []

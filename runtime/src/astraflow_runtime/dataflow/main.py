@@ -25,6 +25,7 @@ from astraflow_core.hooks import Hooks
 from astraflow_core.protocols.data_policy import Scale
 from astraflow_runtime.dataflow.clock import RunClock
 from astraflow_runtime.dataflow.flow import Dataflow
+from astraflow_runtime.dataflow.http.access_records import AccessRecords
 from astraflow_runtime.dataflow.http.service import DataflowService
 from astraflow_runtime.dataflow.http.wakeups import Wakeups
 from astraflow_runtime.dataflow.journal.journal import Journal
@@ -44,6 +45,7 @@ from astraflow_wire.host.disk import LOOK_S, replace_file, room_for, when_room
 from astraflow_wire.host.parent import end_with_parent
 from astraflow_wire.host.process import retain_freed_memory
 from astraflow_wire.http.connection_limits import raise_descriptor_limit
+from astraflow_wire.http.listening import own_address
 from astraflow_wire.http.server import Server
 from astraflow_wire.model_files.model_limits import ModelLimits
 from astraflow_wire.status import Status
@@ -52,17 +54,19 @@ log = logging.getLogger("astraflow.dataflow")
 
 FAREWELL_S = 10.0
 PORT_OF_BEFORE_S = 10.0
-"""How long a restarted dataflow waits for its old port: a client of any service on this host may have got
-it for a connection of its own meanwhile."""
+"""How long a restarted dataflow waits for its old port: the system may have assigned it to an
+outgoing connection meanwhile.
+"""
 
 
 def serve(config: RunConfig, directory: Path, token: str, *, stay: bool = False) -> int:
     """Serve the dataflow of a run; returns 0 if the run finished or was stopped, 1 if it failed.
 
-    Writes ``directory/dataflow.json`` with ``url`` and ``pid`` once it listens, ``metrics.jsonl`` as the
-    run continues, and ``status.json`` at the end of the run and at its own. SIGTERM and SIGINT stop the run cleanly; the second one, or one
-    after the run's end, ends the process at once. With ``stay`` it is there until then, for those who start so
-    slowly that they have not been heard from when the run ends.
+    Writes ``directory/dataflow.json`` with ``url`` and ``pid`` once it listens, ``metrics.jsonl``
+    during the run, and ``status.json`` at the end of the run and when it exits. SIGTERM and SIGINT
+    stop the run cleanly; the second signal, or one after the end of the run, ends the process at
+    once. With ``stay`` it serves until then, for processes that start so slowly that they have not
+    called when the run ends.
     """
     configure_logging(ROLE)
     end_with_parent()
@@ -99,7 +103,7 @@ def build_state(
     wakeups: Wakeups,
     clock: RunClock,
 ) -> FlowState:
-    """The state of a fresh run, with the components that the config names."""
+    """The state of a new run, with the components that the config names."""
 
     def build(kind: Kind, table: ComponentTable, policy: str, name: str) -> Any:
         return catalog.build(
@@ -147,7 +151,7 @@ def build_state(
 def policy_builder(
     config: RunConfig, directory: Path, token: str, catalog: Catalog
 ) -> PolicyBuilder:
-    """What builds the data policies that are swapped in."""
+    """The function that builds data policies for a swap."""
 
     def build(place: str, table: DataPolicyTable, number: int) -> Any:
         policy = "" if place == PROMPTS else place
@@ -166,15 +170,16 @@ async def _serve(
     wakeups, clock = Wakeups(), RunClock()
     state = build_state(config, directory, token, catalog, wakeups, clock)
     flow = Dataflow(state, policy_builder(config, directory, token, catalog))
-    port = _port_of_before(directory)
+    port = _previous_port(directory)
     if config.journal.enabled:
         folder = directory / FOLDER
-        journal = when_room(lambda: Journal(folder, clock), folder)
+        recorded = config.journal.record_mb * 1_000_000
+        journal = when_room(lambda: Journal(folder, clock, recorded_bytes=recorded), folder)
         _restore(flow, clock, journal, resumed=port is None)
-    service = DataflowService(flow, wakeups, token, hooks.routes(ROLE))
+    service = DataflowService(flow, wakeups, token, hooks.routes(ROLE), AccessRecords(directory))
     server = Server(
         service.app,
-        config.dataflow.host,
+        own_address(config.dataflow.host),
         port or config.dataflow.port,
         give_up_after_s=PORT_OF_BEFORE_S if port else 0.0,
     )
@@ -195,32 +200,35 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
     await server.start()
-    address = asyncio.create_task(_leave_address(directory, server.url))
+    address = asyncio.create_task(_write_address(directory, server.url))
     if (await asyncio.wait({address}, timeout=LOOK_S))[0]:
         address.result()
     log.info("listening at %s", server.url)
     sweep = asyncio.create_task(service.sweep())
 
-    def tell_end() -> None:
-        """For a launcher that has not heard from the end, should this process die while trainers save."""
-        _leave_status(directory, flow.status(), 0.0)
+    def record_end() -> None:
+        """Record the end of the run, for a launcher that has not seen it, in case this process dies
+        while trainers save.
+        """
+        _write_status(directory, flow.status(), 0.0)
 
     try:
-        await _until_over(state, wakeups, sweep, hurry, dismissed, tell_end)
+        await _until_over(state, wakeups, sweep, hurry, dismissed, record_end)
     finally:
         sweep.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await sweep
         address.cancel()
-        await asyncio.to_thread(_leave_status, directory, flow.status(), FAREWELL_S / 2)
+        await asyncio.to_thread(_write_status, directory, flow.status(), FAREWELL_S / 2)
         await server.stop()
         state.close()
     return state.progress.reason if state.progress.state is RunState.FAILED else None
 
 
-def _port_of_before(directory: Path) -> int | None:
-    """Where the dataflow of this run listened that was killed: its RaaS and trainers look for it there.
-    The launcher removes ``dataflow.json`` when it starts a run with all its processes."""
+def _previous_port(directory: Path) -> int | None:
+    """The port of the previous, killed dataflow of this run, where its RaaS and trainers look for
+    it. The launcher removes ``dataflow.json`` when it starts a run with all its processes.
+    """
     file = directory / "dataflow.json"
     if not file.exists():
         return None
@@ -229,10 +237,10 @@ def _port_of_before(directory: Path) -> int | None:
 
 
 def _restore(flow: Dataflow, clock: RunClock, journal: Journal, *, resumed: bool) -> None:
-    """Go on from where the journal ends; a new journal is only begun."""
+    """Continue from the end of the journal, or begin a new one."""
     began = time.monotonic()
-    count = JournalReplay(flow, journal.reader, clock.stand_at).run(journal.entries())
-    clock.go_on()
+    count = JournalReplay(flow, journal.reader, clock.set_time).run(journal.entries())
+    clock.resume()
     if count == 0:
         flow.state.records.begin(journal)
         return
@@ -247,12 +255,14 @@ async def _until_over(
     sweep: asyncio.Task[None],
     hurry: asyncio.Event,
     dismissed: asyncio.Event,
-    tell_end: Callable[[], None],
+    record_end: Callable[[], None],
 ) -> None:
-    """Wait for the end of the run and tell it, and then, for a while, wait for everyone to have taken leave."""
+    """Wait for the end of the run and report it, then wait, up to a deadline, until every RaaS and
+    trainer has left.
+    """
     while not state.progress.over and not hurry.is_set():
         await _next_change(wakeups, sweep, None)
-    tell_end()
+    record_end()
     log.info("the run is %s: %s", state.progress.state.value, state.progress.reason)
     failed = state.progress.state is RunState.FAILED
     while not dismissed.is_set():
@@ -275,15 +285,19 @@ async def _next_change(
     wakeups.changed.clear()
 
 
-async def _leave_address(directory: Path, url: str) -> None:
-    """Say where the dataflow listens. Those who know it already need not wait until there is room for that."""
+async def _write_address(directory: Path, url: str) -> None:
+    """Write the address of the dataflow. Processes that already know it need not wait until the
+    disk has room for that.
+    """
     path = directory / "dataflow.json"
     content = _as_json({"url": url, "pid": os.getpid()})
     await room_for(lambda: replace_file(path, content), path)
 
 
-def _leave_status(directory: Path, status: Status, longest_s: float) -> None:
-    """Leave the last status, with the process that it is of; room is waited for ``longest_s``."""
+def _write_status(directory: Path, status: Status, longest_s: float) -> None:
+    """Write the last status, with the id of this process; wait up to ``longest_s`` for room on the
+    disk.
+    """
     path = directory / "status.json"
     content = _as_json({"pid": os.getpid(), **msgspec.to_builtins(status)})
     try:

@@ -6,9 +6,9 @@ from enum import StrEnum
 
 
 class RunState(StrEnum):
-    """``finishing``: all updates are done, the last evaluation runs; back to ``running`` if a trainer must
-    repeat some. ``stopping``: somebody asked for the
-    end, trainers finish their step."""
+    """``finishing``: all updates are done, the last evaluation runs; back to ``running`` if a
+    trainer must repeat some. ``stopping``: a stop was requested, trainers finish their step.
+    """
 
     STARTING = "starting"
     RUNNING = "running"
@@ -31,8 +31,9 @@ _NEXT = {
 
 
 class Progress:
-    """The state, the reason for it in words, and when it began (seconds of the run's clock); of a failed run
-    whether the user can fix the reason."""
+    """The state, the reason for it as text, and when it began (seconds of the run's clock); for a
+    failed run also whether it is an error of the user.
+    """
 
     def __init__(self, now: float) -> None:
         self.state = RunState.STARTING
@@ -42,7 +43,7 @@ class Progress:
 
     @property
     def ending(self) -> bool:
-        """Whether no update is made any longer and everyone is told to leave."""
+        """Whether no further update is made and every process is told to leave."""
         return self.state in (
             RunState.FINISHED, RunState.STOPPING, RunState.STOPPED, RunState.FAILED
         )  # fmt: skip
@@ -53,8 +54,9 @@ class Progress:
         return not _NEXT[self.state]
 
     def reopen(self, reason: str, now: float, begun: bool) -> None:
-        """A run that was started again continues, even if it was stopped or all that was left was to save its models.
-        ``begun``: every policy had a version."""
+        """Continue a restarted run, even if it was stopped or only had to save its models.
+        ``begun``: every policy had a version.
+        """
         if self.state in (
             RunState.FINISHING, RunState.FINISHED, RunState.STOPPING, RunState.STOPPED
         ):  # fmt: skip
@@ -62,7 +64,7 @@ class Progress:
             self.reason, self.since = reason, now
 
     def move(self, state: RunState, reason: str, now: float) -> bool:
-        """Go to a state if the present one allows it; returns whether it did."""
+        """Move to a state if the current one allows it; returns whether it did."""
         if state not in _NEXT[self.state]:
             return False
         self.state, self.reason, self.since = state, reason, now

@@ -1,9 +1,8 @@
-"""Bringing a dataflow to where the one before it was when it died.
-
-Every entry of the journal is applied through the code that acted then, the data policies included: they see
-the same prompts, groups and draws in the same order, and come to the same state. What they decide must be
-what the journal says; a policy whose decisions depend on anything but its calls and its seed cannot be
-restored, and is named.
+"""Restores the state of a dataflow by a replay of its journal. Every entry is applied through the
+code that wrote it, the data policies included: they see the same prompts, groups and draws in the
+same order, and reach the same state. Their decisions must equal those in the journal; a policy
+whose decisions depend on anything but its calls and its seed cannot be restored, and the error
+names it.
 """
 
 from __future__ import annotations
@@ -43,25 +42,27 @@ from astraflow_runtime.dataflow.journal.entries import (
 )
 from astraflow_runtime.dataflow.journal_reader import JournalListener, JournalReader, tell
 from astraflow_runtime.dataflow.rows.rows import LoggedGroup
-from astraflow_runtime.dataflow.tasks.admission import Offer, turned
+from astraflow_runtime.dataflow.tasks.admission import Offer, rejections
 
 log = logging.getLogger(__name__)
 
 
 class JournalReplay:
-    """Applies entries to a fresh ``flow``, as a listener of its journal. ``reader``: where the bodies of groups are;
-    ``stand_at`` sets the clock of the flow's state."""
+    """A journal listener that applies the entries to a new ``flow``. ``reader`` reads the bodies of
+    groups; ``set_time`` sets the clock of the flow's state.
+    """
 
     def __init__(
-        self, flow: Dataflow, reader: JournalReader, stand_at: Callable[[float], None]
+        self, flow: Dataflow, reader: JournalReader, set_time: Callable[[float], None]
     ) -> None:
         self._flow, self._state = flow, flow.state
-        self._reader, self._stand_at = reader, stand_at
+        self._reader, self._set_time = reader, set_time
         self._count = 0
 
     def run(self, entries: Iterable[tuple[float, Entry]], *listeners: JournalListener) -> int:
-        """Apply all ``entries`` of the journal; ``listeners`` hear each of them once it is applied. Returns how many
-        there are."""
+        """Apply all ``entries`` of the journal; ``listeners`` get each of them after it is applied.
+        Returns the number of entries.
+        """
         self._state.replaying = True
         try:
             return tell(entries, self, *listeners)
@@ -70,7 +71,7 @@ class JournalReplay:
 
     def hear(self, at_s: float, entry: Entry) -> None:
         """Apply an entry as it was applied when it was written."""
-        self._stand_at(at_s)
+        self._set_time(at_s)
         self._count += 1
         try:
             self._apply(entry)
@@ -93,7 +94,7 @@ class JournalReplay:
             offers.append(admission.take())
         last_as_then = bool(offers) and offers[-1].admitted == bool(entry.task)
         if not last_as_then or any(offer.admitted for offer in offers[:-1]):
-            raise _other_decision("admit", _refusals(entry.turned, turned(offers)))
+            raise _other_decision("admit", _refusals(entry.turned, rejections(offers)))
         if entry.task:
             state.admit(offers[-1].prompt)
 
@@ -230,7 +231,7 @@ class JournalReplay:
 
 
 def _refusals(then: list[PromptsRejected], now: list[PromptsRejected]) -> str:
-    """Where two lists of refusals differ."""
+    """How two lists of rejections differ."""
     before, after = (
         {(prompt, each.by) for each in refusals if not each.shadow for prompt in each.prompts}
         for refusals in (then, now)

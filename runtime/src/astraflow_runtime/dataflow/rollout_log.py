@@ -1,4 +1,4 @@
-"""What the dataflow puts into the rollout store: groups as they come in, and attempts that failed."""
+"""Writes groups and failed attempts of tasks to the rollout store."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ from astraflow_wire.messages import FailTask
 
 WRITER = "dataflow"
 FAILURES_PER_UPDATE = 4
-"""Failed attempts that are stored between two updates: where one fails many may."""
+"""The most failed attempts that are stored between two updates: one failure may be followed by
+many.
+"""
 CATCH_UP_S = 5.0
-"""Longest that a dataflow which reads its journal waits for the disk with one group."""
+"""Longest wait for the disk per group during a replay of the journal."""
 
 
 class RolloutLog:
-    """Writes through ``writer`` what ``sampling`` chooses; nothing without one."""
+    """Writes what ``sampling`` chooses through ``writer``; nothing without a writer."""
 
     def __init__(
         self, sampling: GroupSampling, writer: RolloutWriter | None, written: frozenset[int]
@@ -41,7 +43,9 @@ class RolloutLog:
 
     @classmethod
     def of_run(cls, config: RunConfig, directory: Path) -> RolloutLog:
-        """That of a run; :class:`astraflow_core.errors.UserError` if its ``redact`` cannot be used."""
+        """The log of a run; :class:`astraflow_core.errors.UserError` if its ``redact`` cannot be
+        used.
+        """
         sampling = GroupSampling.of_run(config)
         if not sampling.some:
             return NO_ROLLOUTS
@@ -60,7 +64,9 @@ class RolloutLog:
         first_trajectory: int,
         wait_s: float = 0.0,
     ) -> None:
-        """A group came in. ``first_trajectory``: number in the run of its first one, -1 if nobody accepted it."""
+        """A group was received. ``first_trajectory``: number in the run of its first trajectory, -1
+        if no policy accepted the group.
+        """
         number = number_of(task.id)
         if self._writer is None or number is None or not self._sampling.stores(number):
             return
@@ -88,12 +94,13 @@ class RolloutLog:
         self._writer.put(build, wait_s=wait_s)
 
     def lacks(self, task: str) -> bool:
-        """Whether a group that an earlier process of this run took in should be stored, and is not: the process was
-        killed before it was written."""
+        """Whether a group that an earlier process of this run received should be stored and is not:
+        the process was killed before writing it.
+        """
         number = number_of(task)
         if number is None or not self._sampling.stores(number) or number in self._written:
             return False
-        # What came before the oldest has made room for newer ones.
+        # Groups before the oldest stored one were evicted.
         return number > min(self._written, default=-1)
 
     def caught_up(
@@ -104,12 +111,12 @@ class RolloutLog:
         newest: Mapping[str, int],
         first_trajectory: int,
     ) -> None:
-        """:meth:`pushed`, of a group that :meth:`lacks`."""
+        """Do :meth:`pushed` for a group that :meth:`lacks`."""
         received = ReceivedGroup(body)
         self.pushed(received, task, judged, newest, first_trajectory, CATCH_UP_S)
 
     def failed(self, task: TaskRecord, message: FailTask, updates: int) -> None:
-        """An attempt at a task of training failed, after ``updates`` of all policies."""
+        """An attempt at a training task failed, after ``updates`` of all policies."""
         number = number_of(task.id)
         if self._writer is None or number is None:
             return
@@ -133,17 +140,17 @@ class RolloutLog:
         self._writer.put(lambda: record)
 
     def close(self) -> None:
-        """Write what waits."""
+        """Write what is pending, and close."""
         if self._writer is not None:
             self._writer.close()
 
 
 NO_ROLLOUTS = RolloutLog(GroupSampling(0, 1, 0), None, frozenset())
-"""Stores nothing."""
+"""A log that stores nothing."""
 
 
 def _written(folder: Path) -> frozenset[int]:
-    """Numbers of the groups that are stored."""
+    """The numbers of the stored groups."""
     return frozenset(
         line.number
         for segment in segments(folder, WRITER)

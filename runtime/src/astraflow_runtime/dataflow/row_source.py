@@ -1,5 +1,6 @@
-"""Rows of a batch that another policy of the run sampled: all that the dataflow knows of them, behind the data policy
-that takes them (:class:`~astraflow_core.protocols.data_policy.Borrow`)."""
+"""Row sources: rows of a batch that another policy of the run sampled, for the data policy that
+takes them (:class:`~astraflow_core.protocols.data_policy.Borrow`).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from astraflow_core.errors import PluginError, RunFailed
-from astraflow_runtime.dataflow.policies.pipeline import PolicyPipeline, blaming
+from astraflow_runtime.dataflow.policies.pipeline import PolicyPipeline, naming_policy
 from astraflow_runtime.dataflow.rows.rows import Row
 
 
@@ -21,7 +22,7 @@ class SourcedRows:
 
     @property
     def ages(self) -> list[int]:
-        """By how many versions of the source each row is old."""
+        """The age of each row, in versions of the source."""
         return [self.version - row.min_version for row in self.rows]
 
     @property
@@ -35,7 +36,9 @@ NO_ROWS = SourcedRows()
 
 @dataclass(slots=True)
 class SourcedCounts:
-    """Rows of the source by what became of them here: lent = trained + being trained + waiting + stale + evicted."""
+    """Rows of the source by their state here: lent = trained + being trained + waiting + stale +
+    evicted.
+    """
 
     lent: int = 0
     trained: int = 0
@@ -44,12 +47,11 @@ class SourcedCounts:
 
 
 class RowSource:
-    """Where the batches of a policy, of ``count`` rows each, take rows of another one from. It gives nothing unless a
-    data policy of the ``chain`` takes some.
-
-    ``waiting`` has the rows that were accepted for the other policy and not taken yet, oldest first, those of
-    ``max_staleness`` + 1 batches at most. They stay rows of that policy, whose buffer and counts know nothing of it.
-    ``underfilled``: for the last batch there were fewer than the data policy takes.
+    """Gives the batches of a policy, of ``count`` rows each, rows of another policy, if a data
+    policy of the ``chain`` takes some. ``waiting`` has the rows that were accepted for the other
+    policy and not taken yet, oldest first, at most those of ``max_staleness`` + 1 batches. They
+    remain rows of that policy, and do not affect its buffer and counts. ``underfilled``: the last
+    batch got fewer rows than the data policy takes.
     """
 
     def __init__(self, chain: PolicyPipeline, count: int, max_staleness: int) -> None:
@@ -66,10 +68,10 @@ class RowSource:
 
     @property
     def most(self) -> int:
-        """Most rows of a batch that are taken from here."""
+        """The most rows of a batch that are taken from here."""
         if (taking := self._chain.borrowing) is None:
             return 0
-        with blaming(taking, "most"):
+        with naming_policy(taking, "most"):
             most: int = taking.component.most(self._count)
         if not 0 <= most <= self._count:
             raise RunFailed(
@@ -79,7 +81,7 @@ class RowSource:
 
     @property
     def available(self) -> int:
-        """Rows that the next batch can take from here."""
+        """The number of rows that the next batch can take from here."""
         return min(self.most, len(self.waiting))
 
     @property
@@ -88,19 +90,20 @@ class RowSource:
         return self.most == self._count
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Rows of the source were accepted; the oldest beyond what may wait go."""
+        """Add accepted rows of the source; the oldest beyond the limit are dropped."""
         self.counts.lent += len(rows)
         self.waiting += rows
         self._evict(len(self.waiting) - (self._max_staleness + 1) * self._count)
 
     def choose(self, version: int, newest: int) -> SourcedRows:
-        """The rows for the batch that updates ``version``, which wait here until it is served. ``newest``: version of
-        the source; rows that are too old by it are dropped."""
+        """The rows for the batch that updates ``version``; they stay here until it is served.
+        ``newest``: the newest version of the source, by which rows that are too old are dropped.
+        """
         if (taking := self._chain.borrowing) is None:
             return NO_ROWS
         self._drop_stale(newest - min(int(taking.component.max_age), self._max_staleness))
         offered, most = [row.item for row in self.waiting], self.most
-        with blaming(taking, "borrow"):
+        with naming_policy(taking, "borrow"):
             chosen = taking.component.borrow(self._count, offered, version)
         arrivals, there = [row.arrival for row in chosen], {row.arrival for row in offered}
         if len({*arrivals}) != len(arrivals) or len(arrivals) > most or not there >= {*arrivals}:
@@ -116,17 +119,17 @@ class RowSource:
         return SourcedRows(self.policy, newest, taken)
 
     def take(self, chosen: SourcedRows) -> None:
-        """The batch with these rows is served."""
+        """Remove the rows of a batch that is served."""
         gone = set(chosen.arrivals)
         self.waiting = [row for row in self.waiting if row.item.arrival not in gone]
 
     def rearrange(self) -> None:
-        """The data policies changed: let rows go that are of another policy than those that are taken now."""
+        """The data policies changed: drop the rows of a policy that is no longer the source."""
         if any(row.policy != self.policy for row in self.waiting):
             self.clear()
 
     def clear(self) -> None:
-        """No row of it will be taken any longer."""
+        """Drop all rows: none will be taken any longer."""
         self._evict(len(self.waiting))
 
     def by_state(self, being_trained: int) -> dict[str, int]:
@@ -142,8 +145,10 @@ class RowSource:
         return {"lent": lent, **counts, "lost": lent - sum(counts.values())}
 
     def check(self, policy: str, others: Mapping[str, RowSource]) -> None:
-        """:class:`PluginError` if ``policy`` takes rows of one that the run has not or that has none of its own, or has
-        none of its own and data policies that would decide on them. ``others``: those of all policies of the run."""
+        """:class:`PluginError` if the source of ``policy`` is not in the run or has no rows of its
+        own, or if ``policy`` has no rows of its own but data policies that decide on them.
+        ``others``: those of all policies of the run.
+        """
         taking, source = self._chain.borrowing, others.get(self.policy)
         if taking is not None and (source is None or source is self):
             there = ", ".join(repr(other) for other in others if other != policy) or "none"

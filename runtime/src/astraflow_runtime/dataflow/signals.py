@@ -1,4 +1,4 @@
-"""Who should look again after a change of state; the HTTP layer turns it into wake-ups."""
+"""Which waiting requests should check again after a change of state; the HTTP layer wakes them."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ class Signals(Protocol):
         """There may be a task to lease."""
 
     def raas(self, name: str) -> None:
-        """There is news for one RaaS."""
+        """There is a notice for one RaaS."""
 
     def new_raas(self, name: str) -> None:
-        """A RaaS of this name arrived; whatever the one before it waits for is void."""
+        """A RaaS of this name registered; the pending request of its predecessor is void."""
 
     def every_raas(self) -> None:
-        """There is news for all of them."""
+        """There is a notice for every RaaS."""
 
     def trainer(self, policy: str) -> None:
         """The trainer of ``policy`` may get a batch, or the end."""
 
     def new_trainer(self, policy: str) -> None:
-        """A trainer of ``policy`` arrived; whatever the one before it waits for is void."""
+        """A trainer of ``policy`` registered; the pending request of its predecessor is void."""
 
     def state(self) -> None:
         """The state of the run changed."""
 
     def report(self) -> None:
-        """There is a new report of the balance."""
+        """There is a new balance report."""
 
 
 class NoSignals:
-    """For state that nobody waits on."""
+    """Signals for a state without waiting requests."""
 
     def work(self) -> None:
         """Does nothing."""

@@ -1,4 +1,4 @@
-"""All state of a run in the dataflow, and the few acts that concern all of it."""
+"""All state of a run in the dataflow, and the operations on the whole of it."""
 
 from __future__ import annotations
 
@@ -51,18 +51,17 @@ PROMPTS = "prompts"
 """Place of the data policies that decide on admission; other places are the names of policies."""
 
 CHECKPOINTS_OVERDUE = 3
-"""Intervals between checkpoints that may pass without a release before no new task is handed out. The release
-lags one checkpoint behind, so that the one before the newest can be continued from too."""
+"""Intervals between checkpoints that may pass without a release before no new task is handed out. The release lags
+one checkpoint behind, so that a run can also continue from the one before the newest."""
 
 RENEWALS_PER_LEASE = 3
 FIGURES_EVERY_S = 2.0
-"""Renewals carry the figures that people watch."""
+"""The longest time between two renewals, since these carry the figures of the live view."""
 
 
 class FlowState:
-    """What the parts of the dataflow share. ``clock`` gives seconds that only grow. ``limits``: by policy, what its
-    model takes; of one that is left out, anything. ``replaying``: the journal of an earlier process is being read;
-    nothing is decided then, only repeated."""
+    """The state that the parts of the dataflow share. ``clock``: monotonic seconds. ``limits``: policy → limits of
+    its model, if any. ``replaying``: the journal of an earlier process is being replayed; nothing is decided then."""
 
     def __init__(
         self,
@@ -126,11 +125,11 @@ class FlowState:
 
     @property
     def renew_s(self) -> float:
-        """How often a RaaS renews its leases at least."""
+        """Seconds within which a RaaS renews its leases."""
         return min(self.config.run.lease_s / RENEWALS_PER_LEASE, FIGURES_EVERY_S)
 
     def live_streams(self) -> list[PolicyStream]:
-        """Streams that need rows and whose trainer is there."""
+        """Streams that need rows and whose trainer is present."""
         now, silence = self.clock(), self.config.run.deadline_s
         return [
             stream
@@ -145,7 +144,7 @@ class FlowState:
 
     @property
     def prompts_held_by(self) -> str:
-        """The data policy that wants no more prompts now; empty if none does."""
+        """The data policy that holds back prompts now; empty if none does."""
         return self.admission.held_by(self.train.live)
 
     def stream(self, policy: str) -> PolicyStream:
@@ -156,7 +155,7 @@ class FlowState:
         return self.streams[policy]
 
     def segments_needed(self) -> set[int]:
-        """Files of bodies of the journal that hold a row which may be served yet."""
+        """Files of bodies of the journal with a row that may still be served."""
         rows = {row.segment for stream in self.streams.values() for row in stream.rows_needed()}
         return rows | {part.segment for part in self.train.parts}
 
@@ -166,8 +165,8 @@ class FlowState:
 
     @property
     def held_back(self) -> str:
-        """Why no new task is handed out although one is wanted: the disk is full, or the checkpoints of a
-        trainer are overdue, so that ever more would have to be kept in memory. Empty if neither is so."""
+        """Why no new task is leased: the disk is full, or the checkpoints of a trainer are overdue, so that ever more
+        would be kept in memory. Empty if neither is the case."""
         if self.records.write_error:
             return f"there is no disk space for the records of the run: {self.records.write_error}"
         if not (every := self.config.checkpoint.every):
@@ -181,8 +180,8 @@ class FlowState:
                 )
         return ""
 
-    def news(self, record: RaasRecord) -> Notices:
-        """What a RaaS should know now; it counts as told."""
+    def notices(self, record: RaasRecord) -> Notices:
+        """The pending notices for a RaaS; they count as sent."""
         newest, pins = self.versions.newer_than(record.seen), self.evaluations.pins(record.name)
         listed = {(message.policy, message.version) for message in newest}
         for policy, version in pins.items():
@@ -194,7 +193,7 @@ class FlowState:
             ):
                 newest.append(pinned)
         record.acknowledged_versions = dict(self.versions.newest)
-        record.told_pins = dict(pins)
+        record.sent_pins = dict(pins)
         revoked, record.revoked = list(record.revoked.values()), {}
         stop = self.progress.ending or self.may_leave(record)
         return Notices(announcements=newest, pins=dict(pins), revoked=revoked, stop=stop)
@@ -204,8 +203,8 @@ class FlowState:
         held = self.train.held_by(record.name) or self.eval.held_by(record.name)
         return record.draining and not held and not self.evaluations.pins(record.name)
 
-    def has_news(self, record: RaasRecord) -> bool:
-        """Whether there is something that the RaaS was not told yet."""
+    def has_notices(self, record: RaasRecord) -> bool:
+        """Whether there are notices for the RaaS that were not sent yet."""
         known = {
             policy: max(record.acknowledged_versions.get(policy, -1), record.seen.get(policy, -1))
             for policy in self.streams
@@ -214,18 +213,18 @@ class FlowState:
             self.progress.ending
             or self.may_leave(record)
             or bool(record.revoked)
-            or record.told_pins != self.evaluations.pins(record.name)
+            or record.sent_pins != self.evaluations.pins(record.name)
             or bool(self.versions.newer_than(known))
         )
 
     # -- tasks -----------------------------------------------------------------------------------
 
     def table_of(self, task: str) -> TaskTable:
-        """The table that a task's name belongs to; that of training if it is nobody's."""
+        """The table that a task's name belongs to; that of training if it belongs to none."""
         return self.eval if self.eval.owns(task) else self.train
 
     def admit(self, prompt: Prompt) -> TaskRecord:
-        """A prompt becomes the next task of training."""
+        """Make a prompt the next training task."""
         self.admission.chain.on_admitted(prompt)
         for name in self.overlap.note(prompt):
             if not self.replaying:
@@ -239,7 +238,7 @@ class FlowState:
 
     @property
     def expected(self) -> dict[str, float]:
-        """Policy → sequences that a task is expected to bring."""
+        """Policy → sequences expected from a task."""
         return expected_sequences(self.streams.values(), self.group_size)
 
     def lease(self, table: TaskTable, raas: str, capacity: int) -> TaskRecord:
@@ -250,20 +249,20 @@ class FlowState:
         return task
 
     def overdue(self, table: TaskTable, task: TaskRecord, reason: str) -> None:
-        """A lease has reached its end."""
+        """A lease has expired."""
         self.records.append(Overdue(task=task.id, reason=reason))
         self.give_back(table, task, reason, blame=True)
 
     def raas_gone(self, raas: str, reason: str) -> None:
-        """A RaaS was silent for too long."""
+        """End the leases of a RaaS that was silent for too long."""
         self.records.append(RaasGone(raas=raas, reason=reason))
         self.fleet.give_up(raas, self.clock())
         self.give_back_all(raas, reason, blame=True)
 
     def give_back(self, table: TaskTable, task: TaskRecord, reason: str, *, blame: bool) -> None:
-        """End a lease without a result; its RaaS is told to abort the task."""
+        """End a lease without a result and tell its RaaS to abort the task."""
         holder = self.fleet.get(task.lease.raas) if task.lease else None
-        self.note_work(task)
+        self.count_busy_time(task)
         outcome = table.give_back(task, reason, blame=blame)
         if holder is not None and holder.health in ("alive", "suspect"):
             holder.revoked[task.id] = RevokedLease(task=task.id, reason=reason)
@@ -272,11 +271,11 @@ class FlowState:
             self.evaluations.fail(task, reason)
         self.signals.work()
 
-    def note_work(self, task: TaskRecord) -> None:
-        """The lease of a task is about to end: its places were busy."""
+    def count_busy_time(self, task: TaskRecord) -> None:
+        """Count the busy slots of a task whose lease is about to end."""
         if task.lease is not None:
             held_s = self.clock() - task.lease.since
-            self.balance.worked(task.lease.raas, held_s * task.missing)
+            self.balance.task_ended(task.lease.raas, held_s * task.missing)
 
     def give_back_all(self, raas: str, reason: str, *, blame: bool) -> None:
         """End all leases of a RaaS."""
@@ -308,7 +307,7 @@ class FlowState:
         if evaluations.active is None or self.replaying:
             return False
         reachable = self.versions.available(evaluations.active.versions)
-        if not reachable and evaluations.is_hopeless(self.fleet):
+        if not reachable and evaluations.is_unservable(self.fleet):
             self.give_up_evaluation(
                 "the trainer that published them exited, and its weights were lost"
             )
@@ -316,22 +315,22 @@ class FlowState:
         return evaluations.host(self.fleet, lambda raas: len(self.train.held_by(raas)))
 
     def give_up_evaluation(self, reason: str) -> None:
-        """What is left of the running evaluation cannot be done."""
+        """Give up the rest of the running evaluation."""
         self.records.append(EvaluationGivenUp(reason=reason))
         self.evaluations.give_up(reason)
 
-    def run_on(self) -> None:
-        """Every policy has a version: rollouts may begin."""
+    def start_rollouts(self) -> None:
+        """Start rollouts: every policy has a version."""
         self._move(RunState.RUNNING, "rolling out and training")
 
-    def run_again(self, reason: str) -> None:
-        """There is something to do once more."""
+    def reopen_run(self, reason: str) -> None:
+        """Return to the state ``running``: there is work again."""
         if self.progress.state is RunState.FINISHING:
             self._move(RunState.RUNNING, reason)
 
     def restore(self, journal: Journal, *, resumed: bool) -> None:
-        """Go on from what a journal told, and tell it the rest. Whoever was there has their whole time to be heard from
-        again; with ``resumed`` no earlier participant survives."""
+        """Continue after a replay, and write to the journal from now on. Every RaaS and trainer gets its full timeout
+        for the next heartbeat; with ``resumed`` no earlier participant survives."""
         now = self.clock()
         self.records.begin(journal)
         if resumed:
@@ -345,20 +344,19 @@ class FlowState:
         self.started_at = self.last_progress = now
 
     def resume(self) -> None:
-        """The run was started again after it had ended: tasks return, and all versions went with their
-        publishers."""
+        """The run was restarted after its end: tasks are queued again, and versions are gone."""
         for table in (self.train, self.eval):
             for task in table.leased():
                 self.give_back(table, task, "the run was restarted", blame=False)
         for record in self.fleet.present():
             self.fleet.leave(record.name, self.clock())
         for policy, trainer in self.trainers.items():
-            trainer.registered = trainer.failed = trainer.told_end = trainer.left = False
+            trainer.registered = trainer.failed = trainer.saw_end = trainer.left = False
             self.versions.withdraw(policy)
         self.progress.reopen("the run was restarted", self.clock(), self.versions.complete)
 
     def finish_if_done(self) -> None:
-        """Go to the last evaluation once every policy has made its updates."""
+        """Start the last evaluation once every policy has made its updates."""
         all_there = self.versions.available(self.versions.newest)
         running = self.progress.state is RunState.RUNNING
         if running and all_there and all(s.done for s in self.streams.values()):
@@ -369,25 +367,23 @@ class FlowState:
             self.advance_evaluations()
 
     def stop(self, reason: str) -> None:
-        """End the run cleanly: trainers finish their step, no batch is served any longer. A dataflow that is restarted
-        meanwhile continues with that."""
+        """End the run cleanly: trainers finish their step, and no further batch is served."""
         if self._move(RunState.STOPPING, reason):
             self.records.append(StopRequested(reason=reason))
             self._end_leases(reason)
             self.settle()
 
     def fail(self, reason: str, user: bool = False) -> None:
-        """End the run as failed, by a mistake of the ``user`` or not; the first reason stays."""
+        """End the run as failed, by an error of the ``user`` or not; the first reason is kept."""
         if not self.replaying and self._move(RunState.FAILED, reason):
             self.progress.users_mistake = user
             self._end_leases(reason)
 
     def settle(self) -> None:
-        """Note that a stopping run has stopped once every trainer knows, or is silent for good: which of them knew
-        is forgotten if the dataflow is restarted."""
+        """Mark a stopping run as stopped once every trainer was informed or is gone."""
         silent = self.clock() - self.config.run.give_up_after_s
         told = all(
-            t.told_end or t.failed or not t.registered or (t.owes_a_sign and t.last_heard <= silent)
+            t.saw_end or t.failed or not t.registered or (t.must_call and t.last_heard <= silent)
             for t in self.trainers.values()
         )
         if self.progress.state is RunState.STOPPING and told:
@@ -395,7 +391,7 @@ class FlowState:
 
     @property
     def all_left(self) -> bool:
-        """Whether nobody will call any longer: trainers have their last checkpoint, RaaS said goodbye."""
+        """Whether no process will call again: trainers have saved, and RaaS have left."""
         trainers = all(
             trainer.failed
             or not trainer.registered
@@ -403,12 +399,12 @@ class FlowState:
             or self.streams[policy].released >= self.streams[policy].updates
             for policy, trainer in self.trainers.items()
         )
-        told = all(t.told_end or t.failed or not t.registered for t in self.trainers.values())
+        told = all(t.saw_end or t.failed or not t.registered for t in self.trainers.values())
         return trainers and told and not self.fleet.present()
 
     @property
     def updates(self) -> int:
-        """Those that all policies have made."""
+        """The number of updates that all policies have made."""
         return sum(stream.updates for stream in self.streams.values())
 
     def close(self) -> None:

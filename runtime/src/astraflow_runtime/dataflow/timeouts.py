@@ -1,4 +1,4 @@
-"""The sweep: leases that ended, services that fell silent, waits that have lasted too long."""
+"""The periodic sweep: expired leases, silent services, and waits past their deadline."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger("astraflow.dataflow")
 
 
 class Watch:
-    """Called about once a second."""
+    """Checks timeouts; called about once a second."""
 
     def __init__(self, state: FlowState) -> None:
         self._state = state
@@ -25,19 +25,21 @@ class Watch:
         self._full_since, self._full_until = math.inf, -math.inf
 
     def sweep(self) -> None:
-        """Act on everything whose time is up."""
+        """Handle everything that has timed out."""
         if self._state.progress.over:
             return
-        self._look_for_room()
+        self._write_held()
         self._leases()
         self._silent_trainers()
-        if (reason := self._hopeless_wait()) and not self._lacks_room():
+        if (reason := self._unrecoverable_wait()) and not self._lacks_room():
             self._state.fail(reason)
         self._state.settle()
         self._state.advance_evaluations()
 
-    def _look_for_room(self) -> None:
-        """Write what the disk had no room for, and say when tasks are held back and when no longer."""
+    def _write_held(self) -> None:
+        """Write what the disk had no room for, and report when tasks are held back and when no
+        longer.
+        """
         state = self._state
         state.records.write_held()
         reason = state.held_back
@@ -74,11 +76,13 @@ class Watch:
             if evicted := state.streams[policy].evict_beyond_limit():
                 state.records.append(Evicted(policy=policy, arrivals=evicted))
         if not self._left_out.issuperset(silent):
-            state.signals.work()  # from now on it holds nobody up
+            state.signals.work()  # from now on it delays nothing
         self._left_out = set(silent)
 
-    def _hopeless_wait(self) -> str:
-        """Why the run cannot continue: a counterpart that never comes, or is gone for good. Empty if all may be well."""
+    def _unrecoverable_wait(self) -> str:
+        """Why the run cannot continue: a participant never registered, or is gone for good. Empty
+        if it can.
+        """
         state, run, now = self._state, self._state.config.run, self._state.clock()
         if state.progress.state is RunState.STARTING:
             if now - state.progress.since >= run.start_deadline_s:
@@ -105,7 +109,7 @@ class Watch:
             limit = run.give_up_after_s
             if stream.trainer_is_new:
                 limit = max(limit, run.start_deadline_s)
-            if trainer.owes_a_sign and not stream.done and now - trainer.last_heard >= limit:
+            if trainer.must_call and not stream.done and now - trainer.last_heard >= limit:
                 return (
                     f"the trainer of {policy!r} was silent for {now - trainer.last_heard:.0f} s; if a "
                     "step takes that long, raise [run] deadline_s; the limit is five times that value"
@@ -130,8 +134,9 @@ class Watch:
         return f"{record.name!r} serves {record.serving}: {why}"
 
     def _lacks_room(self) -> bool:
-        """Whether the disk is full, or was lately: whoever is silent may be waiting for room, and then needs their
-        time again."""
+        """Whether the disk is or was recently full: a silent process may be waiting for room, and
+        then gets its full timeout again.
+        """
         run, now = self._state.config.run, self._state.clock()
         if self._state.records.lacking():
             self._full_since = min(self._full_since, now)

@@ -1,4 +1,4 @@
-"""``astraflow_runtime.run`` and ``resume``: a run from a program or a notebook."""
+"""``astraflow_runtime.run``, ``resume`` and ``load_run``: a run from a program or a notebook."""
 
 from __future__ import annotations
 
@@ -8,19 +8,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from astraflow_core.errors import UserError
 from astraflow_runtime.launch.planning.prepare import Prepared, prepare
 from astraflow_runtime.launch.planning.resume import resume as resumed
+from astraflow_runtime.launch.results.metrics import read_metrics
+from astraflow_runtime.launch.results.notebook import RunViews
+from astraflow_runtime.launch.results.report import read_summary
 from astraflow_runtime.launch.run import run_prepared
 
 
 @dataclass(frozen=True, slots=True)
-class RunResult:
+class RunResult(RunViews):
     """A run that finished or was interrupted. ``summary`` as in ``summary.json``, ``metrics`` the lines of
-    ``metrics.jsonl``, ``exit_code`` 0, or 130 after Ctrl-C."""
+    ``metrics.jsonl``, ``exit_code`` 0, or 130 after Ctrl-C. A notebook shows it as a table with its curves."""
 
     summary: dict[str, Any]
     directory: Path
     exit_code: int
+    metrics: list[dict[str, Any]] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRun(RunViews):
+    """A run of the past, or one that goes on. ``summary`` as in ``summary.json``, empty if the run has not ended; ``metrics``
+    the lines of ``metrics.jsonl`` when it was loaded."""
+
+    summary: dict[str, Any] = field(repr=False)
+    directory: Path
     metrics: list[dict[str, Any]] = field(repr=False)
 
 
@@ -51,6 +65,17 @@ def resume(directory: str | Path, *, live: bool | None = None) -> RunResult:
     """Go on with the run of a directory that ended before it was finished, and return like :func:`run`.
     Trainers continue from their last checkpoints; everything else from the journal."""
     return _result(resumed(directory), live)
+
+
+def load_run(directory: str | Path) -> LoadedRun:
+    """The run in a directory, live or ended, to look at: nothing of it is changed. :class:`UserError` if there is none."""
+    folder = Path(directory).expanduser()
+    if not any((folder / mark).is_file() for mark in ("config.toml", "summary.json")):
+        raise UserError(
+            f"there is no run in {folder}; give the directory of one, such as runs/NAME-DATE-TIME"
+        )
+    summary = read_summary(folder) if (folder / "summary.json").exists() else {}
+    return LoadedRun(summary, folder, list(read_metrics(folder).lines))
 
 
 def _result(prepared: Prepared, live: bool | None) -> RunResult:

@@ -1,8 +1,8 @@
 """Makes environments: interpreters of their own for roles whose backend cannot share ours.
 
-An environment holds what hosts an engine (astraflow-engine-host; for other components astraflow-runtime) and some
-plugins, with what their ``[runtime]`` extras bring. Each distribution of ours comes from the same source as here: an
-editable installation stays one.
+An environment holds what hosts an engine or a tracker (astraflow-engine-host, astraflow-trackers; for other components
+astraflow-runtime) and some plugins, with what their ``[runtime]`` extras bring. Each distribution of ours comes from the
+same source as here: an editable installation stays one.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ from astraflow_core.errors import DeadlineExceeded, PluginError, UserError
 from astraflow_core.installed.discovery import Plugin
 from astraflow_core.installed.origins import source_of
 from astraflow_core.suggestions import did_you_mean
+from astraflow_runtime.telemetry.progress import progress
 
 RECORD = "astraflow-environment.json"
 LOG = "install.log"
 DEADLINE_S = 3600.0
 """Longest that one step (pip, the backend's own) may take."""
 
-_OF_ENGINES, _OF_SERVICES = "astraflow-engine-host", "astraflow-runtime"
+_OF_HOSTS = {Kind.ENGINE: "astraflow-engine-host", Kind.TRACKER: "astraflow-trackers"}
+_OF_SERVICES = "astraflow-runtime"
 _LAST_LINES = 15
 
 
@@ -180,10 +182,9 @@ def _recipe(plugins: Sequence[Plugin], extra: str | None, python: str | None) ->
             )
         chosen.append((plugin.metadata, part.extra if part.extra in offered else ""))
         parts.append(part)
-    runs_services = any(
-        kind is not Kind.ENGINE for plugin in plugins for kind, _ in plugin.components
-    )
-    host = metadata.distribution(_OF_SERVICES if runs_services else _OF_ENGINES)
+    kinds = {kind for plugin in plugins for kind, _ in plugin.components}
+    hosts = {_OF_HOSTS.get(kind, _OF_SERVICES) for kind in kinds} or {_OF_HOSTS[Kind.ENGINE]}
+    host = metadata.distribution(hosts.pop() if len(hosts) == 1 else _OF_SERVICES)
     for library in [*_ours_needed_by([host, *(plugin for plugin, _ in chosen)]), host]:
         requirements += source_of(library, "")
     for distribution, wanted_extra in chosen:
@@ -238,7 +239,7 @@ def _step(log: Path, what: str, *command: str | Path) -> None:
     another interpreter must not be found, and compiled modules are to be kept there."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     try:
-        with log.open("ab") as file:
+        with log.open("ab") as file, progress(f"environment {log.stem.lstrip('.')}: {what}"):
             done = subprocess.run(
                 command,
                 env=clean,

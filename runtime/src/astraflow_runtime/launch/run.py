@@ -9,8 +9,9 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from astraflow_core.component import Kind
 from astraflow_core.config.load import component_context, run_info
@@ -27,11 +28,15 @@ from astraflow_runtime.launch.results.held_out import notes
 from astraflow_runtime.launch.results.metrics import MetricsFile, left_out, read_metrics
 from astraflow_runtime.launch.results.report import draw_report
 from astraflow_runtime.launch.results.summary import summarise
+from astraflow_runtime.launch.tracking.view import TrackedView
 from astraflow_runtime.launch.view.views import make_view
 from astraflow_runtime.launch.watch.signals import Interrupts, KillNow, ignore_signals
 from astraflow_runtime.launch.watch.supervise import Supervisor
 from astraflow_wire.host.disk import replace_file, when_room
 from astraflow_wire.status import Status
+
+if TYPE_CHECKING:
+    from astraflow_runtime.launch.tracking.trackers import Trackers
 
 SUMMARY_S = 10.0
 _OF_THIS_END = ("state", "exit_code", "error")
@@ -126,6 +131,9 @@ def _execute(prepared: Prepared, live: bool | None, stream: TextIO, clock: _Cloc
     ]
     begin = header(prepared) + "".join(f"  note: {note}\n" for note in notes(config))
     view = make_view(config, live, stream, directory, begin)
+    trackers = _trackers(prepared)
+    if trackers is not None:
+        view = TrackedView(view, trackers)
     interrupts = Interrupts()
     supervisor = Supervisor(
         config,
@@ -144,6 +152,8 @@ def _execute(prepared: Prepared, live: bool | None, stream: TextIO, clock: _Cloc
         try:
             prepared.hooks.run_started(info)
             started = True
+            if trackers is not None:
+                trackers.start()
             supervisor.supervise()
         except AstraFlowError as problem:
             error = problem
@@ -181,7 +191,20 @@ def _execute(prepared: Prepared, live: bool | None, stream: TextIO, clock: _Cloc
             _leave_summary(directory, summary, stream)
         if not killed and (directory / "summary.json").exists():
             draw_report(directory, stream)
+        if trackers is not None and started:
+            summary["trackers"] = trackers.end(summary, killed, partial(_say, stream))
+            if (directory / "summary.json").exists():
+                _leave_summary(directory, summary, stream)
     return EndedRun(directory, code, summary, metrics, error)
+
+
+def _trackers(prepared: Prepared) -> Trackers | None:
+    """The trackers of the run, if it names any: others need none of what they import."""
+    if not prepared.config.trackers:
+        return None
+    from astraflow_runtime.launch.tracking.trackers import Trackers
+
+    return Trackers(prepared)
 
 
 def _resuming(config: RunConfig) -> list[Role]:

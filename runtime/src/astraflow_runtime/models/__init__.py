@@ -1,1 +1,1 @@
-"""What a run means by its models: references, folders and the files in them."""
+"""The models of a run: references, folders and their files."""

@@ -1,5 +1,6 @@
-"""Whether the files of a Hugging Face folder are there and whole, known from JSON and headers alone: no framework is
-imported and no weight is read."""
+"""Checks that the files of a Hugging Face folder are complete, from JSON and headers alone: no
+framework is imported and no weights are read.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +20,10 @@ _SHOWN = 3
 
 
 def check_config(folder: Path, who: str) -> dict[str, Any]:
-    """``config.json`` of a folder. Raises :class:`PreflightError` with file and position if it is not a JSON object, or
-    with the key if one of the sizes in it is not a whole number. ``who``: whose model it is, for the error."""
+    """``config.json`` of a folder. Raises :class:`PreflightError` with file and position if it is
+    not a JSON object, or with the key if one of its sizes is not a whole number. ``who``: the owner
+    of the model, for the error.
+    """
     file = folder / "config.json"
     config = _object(file, who)
     inner = config.get("text_config")
@@ -38,9 +41,10 @@ def check_config(folder: Path, who: str) -> dict[str, Any]:
 
 
 def check_files(folder: Path, who: str, *, weights: bool) -> None:
-    """Raise :class:`PreflightError`, in one line with the file, unless the folder has what a run reads: its
-    configuration, a ``tokenizer.json`` and whole ``*.safetensors``, all that an index names. Without ``weights`` it
-    may have none, as the folder of a model that an endpoint serves."""
+    """Raise :class:`PreflightError`, in one line with the file, unless the folder has what a run
+    reads: its configuration, a ``tokenizer.json`` and complete ``*.safetensors``, all that an index
+    names. ``weights=False`` allows a folder without them, as for a model that an endpoint serves.
+    """
     check_config(folder, who)
     _check_tokenizer(folder, who)
     for problem in _of_weights(folder, who, weights):

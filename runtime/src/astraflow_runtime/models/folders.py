@@ -16,7 +16,7 @@ from astraflow_runtime.models.resolver import ModelResolver
 from astraflow_wire.host.disk import replace_file
 
 FILE = "models.json"
-"""In the directory of a run: folder → the reference that gives its files again."""
+"""File in the directory of a run: folder → the reference from which it can be restored."""
 T = TypeVar("T", PolicyTable, FrozenEngineTable)
 
 
@@ -27,7 +27,7 @@ def resolve_models(config: RunConfig, resolver: ModelResolver) -> RunConfig:
 
 
 def find_models(config: RunConfig, resolver: ModelResolver) -> dict[str, ResolvedModel]:
-    """Reference → what it means, of every model of a config."""
+    """Reference → resolved model, for every model of a config."""
     found: dict[str, ResolvedModel] = {}
     for served in config.served.values():
         if served.model not in found:
@@ -38,7 +38,7 @@ def find_models(config: RunConfig, resolver: ModelResolver) -> dict[str, Resolve
 
 
 def with_folders(config: RunConfig, found: Mapping[str, ResolvedModel]) -> RunConfig:
-    """The config with the folders of what was found."""
+    """The config with the folders of the resolved models."""
 
     def resolved(tables: Mapping[str, T]) -> dict[str, T]:
         return {
@@ -52,7 +52,7 @@ def with_folders(config: RunConfig, found: Mapping[str, ResolvedModel]) -> RunCo
 
 
 def write_models(directory: Path, found: Mapping[str, ResolvedModel]) -> None:
-    """Record in the directory of a run where its models came from, but for plain folders."""
+    """Record in the directory of a run the references of its models, except plain folders."""
     pinned = {
         str(m.folder): m.pinned for name, m in found.items() if m.pinned != name or ":" in name
     }
@@ -61,8 +61,9 @@ def write_models(directory: Path, found: Mapping[str, ResolvedModel]) -> None:
 
 
 def bring_back(config: RunConfig, directory: Path, resolver: ModelResolver) -> None:
-    """Resolve what the run of a directory began with once more where its folder has gone, as when a cache was cleared.
-    Raises :class:`PreflightError` if that gives another folder than the run has."""
+    """Resolve the models of a run again whose folder is gone, for example after a cache was
+    cleared. Raises :class:`PreflightError` if that gives another folder than the run has.
+    """
     file = directory / FILE
     try:
         pinned = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
@@ -83,8 +84,8 @@ def bring_back(config: RunConfig, directory: Path, resolver: ModelResolver) -> N
 
 
 def check_models(config: RunConfig) -> None:
-    """Check the files of every model of a config whose models are local folders, so that no process finds out later.
-    Raises :class:`astraflow_core.errors.PreflightError` with key and file."""
+    """Check the files of every model of a config whose models are local folders, before any process
+    starts. Raises :class:`astraflow_core.errors.PreflightError` with key and file."""
     for name, served in config.served.items():
         root = "engines" if served.frozen else "policies"
         check_files(Path(served.model), f"{root}.{name}.model", weights=not served.frozen)

@@ -11,7 +11,7 @@ from astraflow_core.installed.discovery import plugin_manager
 from astraflow_core.types import ResolvedModel
 from astraflow_runtime.models.files import check_config, check_files
 
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")  # two letters at least: not a drive
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")  # at least two letters: not a drive
 
 _OF_A_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """``owner/name``, as a model hub names models; a relative path of two parts looks the same."""
@@ -37,7 +37,7 @@ class ModelResolver:
         return self.pinned_model(reference, seed, cache).folder
 
     def pinned_model(self, reference: str, seed: int, cache: Path) -> ResolvedModel:
-        """The same, with the reference that stays what it means now."""
+        """The same, with a reference that is pinned to its current meaning."""
         scheme = _SCHEME.match(reference)
         if scheme is None:
             folder = _checked(Path(reference).expanduser(), f"model {reference!r}")
@@ -70,8 +70,9 @@ class ModelResolver:
         return ResolvedModel(_checked(answer.folder, who), answer.pinned)
 
     def check_model(self, reference: str, *, weights: bool) -> str:
-        """What :meth:`resolve_model` would do, without fetching anything; raises where it is sure to. The files of
-        a folder are checked as before a run (:func:`astraflow_runtime.models.files.check_files`)."""
+        """Check what :meth:`resolve_model` would do, without fetching anything; raises if it would
+        certainly fail. The files of a folder are checked as before a run
+        (:func:`astraflow_runtime.models.files.check_files`)."""
         scheme = _SCHEME.match(reference)
         if scheme is None:
             who = f"model {reference!r}"

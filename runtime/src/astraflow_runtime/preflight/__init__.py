@@ -1,2 +1,3 @@
-"""The end of the numerical preflight that runs where the trainer runs: an interpreter of its own has this distribution, and
-perhaps not that of the doctor, which asks."""
+"""The trainer's side of the numerical preflight. It is part of the runtime since the environment of
+a trainer may lack the doctor, which calls it.
+"""

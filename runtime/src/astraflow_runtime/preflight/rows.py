@@ -39,7 +39,8 @@ def as_batch(
     temperature: float,
 ) -> Batch:
     """Rows of ``lengths`` int32 ``[R]``, packed in ``tokens`` int32 ``[N]``, as a batch in which all but the
-    first ``prompts[i]`` tokens of row ``i`` are trained. Nothing was rewarded: only for log-probs."""
+    first ``prompts[i]`` tokens of row ``i`` are trained. Only for log-probs: there are no
+    rewards."""
     count, total = len(lengths), len(tokens)
     starts = np.concatenate([[0], np.cumsum(lengths[:-1], dtype=np.int64)])
     position = np.arange(total) - np.repeat(starts, lengths)

@@ -1,8 +1,8 @@
 """The trainer of one policy, for the doctor: ``python -m astraflow_runtime.preflight.trainer_process SPEC``.
 
-Runs with the interpreter that the config names for the trainer. Does what a trainer of a run does, but
-only when it is asked, and never an update. Of several ranks, each a process under torchrun, every one is asked the
-same, and the answer of the first counts.
+Runs with the interpreter that the config names for the trainer. Does what a trainer of a run does,
+but only on request, and never an update. With several ranks, each a process under torchrun, all get
+the same requests, and the reply of the first counts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LOOK_EVERY_S = 0.5
 
 
 class _Asked:
-    """A trainer and, on the first rank, its publisher, and the answers they give."""
+    """A trainer and, on the first rank, its publisher, and their replies."""
 
     def __init__(
         self, policy: str, model: Path, trainer: Trainer, publisher: Publisher | None
@@ -50,7 +50,7 @@ class _Asked:
         self._trainer, self._publisher = trainer, publisher
 
     def answer(self, frame: Frame) -> bytes | None:
-        """The frame that answers one; ``None`` to the wish to end."""
+        """The reply to a request; ``None`` for the request to exit."""
         match protocol.decode_to_trainer(frame):
             case protocol.AskLogprobs(temperature=temperature):
                 return encode_frame(protocol.Logprobs(), [self._logprobs(frame, temperature)])
@@ -67,7 +67,7 @@ class _Asked:
         return np.asarray(self._trainer.logprobs(batch, "current"), np.float32)
 
     def _take_part(self) -> protocol.TrainerReady:
-        """In the two exports of a publication."""
+        """Take part in the two exports of a publication."""
         for _ in range(2):
             for _ in self._trainer.export():
                 pass
@@ -122,13 +122,13 @@ def _start(spec: ChildSpec, ranks: Ranks) -> tuple[Trainer, Publisher | None]:
 def _answer(asked: _Asked, frame: Frame) -> bytes | None:
     try:
         return asked.answer(frame)
-    except Exception as error:  # told to the doctor; the trace stays in the log
+    except Exception as error:  # reported to the doctor; the traceback stays in the log
         log.exception("the trainer failed")
         return encode_frame(protocol.TrainerSideFailed(as_failure(error)), [])
 
 
 def _end_with(doctor: int, ranks: Ranks) -> None:
-    """Ranks are children of torchrun, which does not look whether the doctor is there."""
+    """Exit with the doctor: ranks are children of torchrun, which does not watch it."""
     if ranks.size == 1:
         end_with(doctor, cleans_up=False)
         return
@@ -159,7 +159,7 @@ def main() -> int:
         socket.connect(protocol.address_of(spec.address, ranks.rank))
         try:
             trainer, publisher = _start(spec, ranks)
-        except Exception as error:  # told to the doctor; the trace stays in the log
+        except Exception as error:  # reported to the doctor; the traceback stays in the log
             log.exception("the trainer of policy %r did not start", spec.policy)
             socket.send(encode_frame(protocol.TrainerSideFailed(as_failure(error)), []))
             return 1

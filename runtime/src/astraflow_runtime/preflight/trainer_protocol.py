@@ -1,4 +1,4 @@
-"""What the doctor and the process of a trainer say to each other: frames over a ZeroMQ pair."""
+"""The protocol between the doctor and the process of a trainer: frames over a ZeroMQ pair."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class AskPublish(msgspec.Struct, frozen=True, tag="publish"):
 
 
 class AskClose(msgspec.Struct, frozen=True, tag="close"):
-    """End."""
+    """Exit."""
 
 
 class TrainerReady(msgspec.Struct, frozen=True, tag="ready"):
-    """The trainer is set up, or a rank but the first has done what was asked."""
+    """The trainer is set up, or a rank other than the first has carried out its request."""
 
 
 class Logprobs(msgspec.Struct, frozen=True, tag="logprobs"):
@@ -50,7 +50,9 @@ class Logprobs(msgspec.Struct, frozen=True, tag="logprobs"):
 
 
 class Published(msgspec.Struct, frozen=True, tag="published"):
-    """The version can be fetched; ``tensors`` are what the trainer exports, digested on its side."""
+    """The version can be fetched; ``tensors`` are the digests of what the trainer exports, computed
+    on its side.
+    """
 
     endpoints: tuple[str, ...]
     digest: str
@@ -59,7 +61,7 @@ class Published(msgspec.Struct, frozen=True, tag="published"):
 
 
 class TrainerSideFailed(msgspec.Struct, frozen=True, tag="failed"):
-    """What was asked for raised; so did the start, if nothing was asked for yet."""
+    """A request raised; or the start did, if there was no request yet."""
 
     failure: Failure
 

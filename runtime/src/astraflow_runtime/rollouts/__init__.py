@@ -1,4 +1,4 @@
-"""The rollout store of a run: what was sampled, how it was rewarded and what was trained on it, for people.
+"""The rollout store of a run: sampled texts, their rewards and what was trained on them.
 
 :mod:`~astraflow_runtime.rollouts.reader` reads it. The format is documented in docs/rollouts.md.
 """

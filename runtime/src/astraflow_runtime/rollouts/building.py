@@ -107,7 +107,13 @@ def _sequence(received: ReceivedGroup, index: int) -> StoredSequence:
     )
 
 
-def update_record(batch: Batch, rows: Iterable[int], step: int, time_s: float) -> UpdateRecord:
+def update_record(
+    batch: Batch,
+    rows: Iterable[int],
+    step: int,
+    time_s: float,
+    entropies: np.ndarray[tuple[int], np.dtype[np.float32]] | None = None,
+) -> UpdateRecord:
     """What an update makes of the ``rows`` of its batch, which has its advantages. Numbers below zero are of rows that
     another policy sampled (:class:`astraflow_core.types.Batch`)."""
 
@@ -133,6 +139,7 @@ def update_record(batch: Batch, rows: Iterable[int], step: int, time_s: float) -
                 raw_trainer_logprobs=column(batch.proximal, row),
                 raw_reference_logprobs=column(batch.reference, row),
                 borrowed=group < 0,
+                raw_entropies=column(entropies, row),
             )
         )
     return UpdateRecord(batch.policy, batch.id, step, batch.version, time_s, found)

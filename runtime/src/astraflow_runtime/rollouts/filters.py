@@ -1,4 +1,4 @@
-"""Which rollouts are wanted, as people write it: ``step>=10 policy=math reward<0.5 tool=search text~"I give up"``."""
+"""Filters of rollouts, such as ``step>=10 policy=math reward<0.5 tool=search text~"I give up"``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NUMBERS: dict[str, Callable[[RolloutEntry], Iterable[float]]] = {
     "turns": lambda entry: [entry.turns] if entry.index >= 0 else [],
     "version": lambda entry: [v for v in entry.versions if v >= 0],
 }
-"""Keys of numbers → those of an entry; one that fits is enough."""
+"""Numeric key → values of an entry; one match is enough."""
 WORDS: dict[str, Callable[[RolloutEntry], Iterable[str]]] = {
     "policy": lambda entry: entry.rewards.keys() | {policy for policy, _ in entry.updates},
     "outcome": lambda entry: [entry.outcome, *(["truncated"] if entry.truncated else [])],
@@ -44,7 +44,7 @@ WORDS: dict[str, Callable[[RolloutEntry], Iterable[str]]] = {
     "group": lambda entry: [entry.group],
     "raas": lambda entry: [entry.raas],
 }
-"""Keys of words → those of an entry; one that fits is enough."""
+"""Text key → values of an entry; one match is enough."""
 TEXT = "text"
 
 HELP = (
@@ -62,7 +62,7 @@ class Term:
     value: str
 
     def holds(self, entry: RolloutEntry, texts: Callable[[], Iterable[str]]) -> bool:
-        """Whether it does for an entry, of which ``texts()`` are the texts."""
+        """Whether the condition holds for an entry; ``texts()`` returns its texts."""
         if self.key in NUMBERS:
             compare, number = _COMPARE[self.operator], float(self.value)
             return any(compare(value, number) for value in NUMBERS[self.key](entry))
@@ -74,13 +74,13 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Terms that must all hold."""
+    """A conjunction of terms."""
 
     terms: tuple[Term, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> Filter:
-        """From what a person wrote; nothing means everything. :class:`UserError` names what is wrong."""
+        """Parse a filter; an empty one matches everything. :class:`UserError` names what is wrong."""
         terms, place = [], 0
         while text[place:].strip():
             match = _TERM.match(text, place)
@@ -99,7 +99,7 @@ class Filter:
         return any(term.key == TEXT for term in self.terms)
 
     def matches(self, entry: RolloutEntry, texts: Callable[[], Iterable[str]]) -> bool:
-        """Whether all terms hold for an entry; ``texts()`` is asked last, and only if need be."""
+        """Whether all terms hold for an entry; ``texts()`` is called last, and only if necessary."""
         ranked = sorted(self.terms, key=lambda term: term.key == TEXT)
         return all(term.holds(entry, texts) for term in ranked)
 

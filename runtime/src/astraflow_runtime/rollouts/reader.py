@@ -6,7 +6,7 @@
     group = rollouts.group("train-12")
     group.trajectories[0].stored.turns
 
-Only the indexes are held in memory, some hundred bytes for each trajectory; records are read when they are asked for.
+Only the indexes are kept in memory, some hundred bytes per trajectory; records are read on demand.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ Outcome = Literal["trained", "waiting", "rejected", "failed"]
 T = TypeVar("T", bound=Record)
 
 POLL_S = 0.5
-"""How often a store that grows is looked at."""
+"""Seconds between two checks of a growing store."""
 HELD_RECORDS = 64
-"""Records that stay in memory: a page of a viewer."""
+"""Records that are cached: a page of a viewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,10 @@ class RolloutEntry:
 
     ``group``: name of its task, ``number``: that of the group in the run, ``index``: of the trajectory in its group.
     ``time_s``: since 1970. ``rewards``: by policy. ``tokens`` in its sequences, ``sampled`` ones among them; ``versions``:
-    lowest and highest that sampled it (-1: none). ``tools``: names of those that it called. ``updates``: of each update
-    that was made with it, policy and step. ``reason``: why it was rejected, or the error. ``environment``: kind of
-    failure, if an environment failed. ``outcome``: ``"waiting"`` as long as no update with it is stored.
+    lowest and highest that sampled it (-1: none). ``tools``: names of those that it called.
+    ``updates``: policy and step of each update with it. ``reason``: why it was rejected, or the
+    error. ``environment``: kind of failure, if an environment failed. ``outcome``: ``"waiting"`` as
+    long as no update with it is stored.
     """
 
     group: str
@@ -83,13 +84,13 @@ class RolloutEntry:
 
     @property
     def step(self) -> int | None:
-        """The first step that trained on it, counted from 1; ``None`` if none is known."""
+        """The first step that trained on it, counted from 1; ``None`` if there is none yet."""
         return min((step for _, step in self.updates), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedSequence:
-    """What an update made of a sequence: number ``step`` of ``policy``, with ``batch``, of ``version``."""
+    """A sequence in an update: number ``step`` of ``policy``, with ``batch``, of ``version``."""
 
     policy: str
     batch: str
@@ -136,8 +137,9 @@ class _Use:
 class RolloutReader:
     """The rollout store of the run in ``run_directory``, as it was at the last :meth:`refresh`.
 
-    Raises :class:`UserError` if there is none. It takes no lock and writes nothing: the run may be going on, or may have
-    been killed in the middle of a record, which is then not there. It is of one thread.
+    Raises :class:`UserError` if there is none. It takes no lock and writes nothing: the run may be
+    running, or may have been killed in the middle of a record, which is then skipped. Not
+    thread-safe.
     """
 
     def __init__(self, run_directory: Path | str) -> None:
@@ -160,7 +162,9 @@ class RolloutReader:
     # -- what there is ---------------------------------------------------------------------------
 
     def refresh(self) -> int:
-        """Look for what is new, and forget what newer rollouts took the place of. Returns the number of new records."""
+        """Read new records, and drop those that newer rollouts replaced. Returns the number of new
+        records.
+        """
         there = segments(self.folder)
         if gone := self._tails.keys() - set(there):
             self._forget(gone)
@@ -168,7 +172,7 @@ class RolloutReader:
         for segment in there:
             tail = self._tails.setdefault(segment, IndexTail(self.folder, segment))
             for line in tail.new_lines():
-                self._note(segment, line)
+                self._index_line(segment, line)
                 count += 1
         return count
 
@@ -178,18 +182,20 @@ class RolloutReader:
 
     @property
     def dropped(self) -> int:
-        """Records that the run could not write, as far as it has said so: it never waits for its store."""
+        """The number of records that the run reports as dropped: it never waits for its store."""
         return sum(self._dropped.values())
 
     @property
     def group_names(self) -> list[str]:
-        """Of all stored groups, in the order of their numbers."""
+        """The names of all stored groups, in the order of their numbers."""
         return [self._groups[number][1].group for number in sorted(self._groups)]
 
     def entries(
         self, where: Filter | str = EVERYTHING, *, newest_first: bool = False
     ) -> Iterator[RolloutEntry]:
-        """What fits ``where``, in the order in which it was stored. Only a filter of ``text`` reads records."""
+        """The entries that match ``where``, in the order in which they were stored. Only a filter
+        on ``text`` reads records.
+        """
         where = Filter.parse(where) if isinstance(where, str) else where
         lines: list[GroupLine | FailureLine] = [line for _, line in self._groups.values()]
         lines += [line for _, line in self._failures.values()]
@@ -205,8 +211,10 @@ class RolloutReader:
         ended: Callable[[], bool] = lambda: False,
         poll_s: float = POLL_S,
     ) -> Iterator[RolloutEntry]:
-        """What comes from now on, as it comes: each entry once, when it is stored, and so before it is trained on. It
-        ends after ``for_s`` seconds (``None``: never), or once ``ended()``, with what was there by then."""
+        """New entries as they are stored, each once, and so before they are trained on. Ends after
+        ``for_s`` seconds (``None``: never), or once ``ended()`` is true and all entries were
+        returned.
+        """
         where = Filter.parse(where) if isinstance(where, str) else where
         self.refresh()
         known = self._groups.keys() | set[int]()
@@ -259,8 +267,13 @@ class RolloutReader:
             raise UserError(f"no failed attempt at group {entry.group} is stored for this entry")
         return self._read(*found, FailureRecord)
 
+    def update_lines(self) -> list[UpdateLine]:
+        """What the index says of :meth:`updates`, in order."""
+        lines = (line for _, line in self._updates.values())
+        return sorted(lines, key=lambda line: (line.policy, line.step))
+
     def updates(self) -> Iterator[UpdateRecord]:
-        """What trainers made of their batches, one policy's after the other's, in order."""
+        """The records of updates, policy by policy, in order."""
         for segment, line in sorted(
             self._updates.values(), key=lambda found: (found[1].policy, found[1].step)
         ):
@@ -268,14 +281,14 @@ class RolloutReader:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _note(self, segment: Segment, line: IndexLine) -> None:
+    def _index_line(self, segment: Segment, line: IndexLine) -> None:
         self._dropped[segment] = max(self._dropped.get(segment, 0), line.dropped)
         if isinstance(line, GroupLine):
             self._groups[line.number] = segment, line
         elif isinstance(line, FailureLine):
             self._failures[line.raas, line.number, line.time_s] = segment, line
         else:
-            # A trainer that came back makes an update again; the last one counts.
+            # A restarted trainer repeats an update; the last one counts.
             if (before := self._updates.get(line.batch)) is not None:
                 self._unuse(before[1])
             self._updates[line.batch] = segment, line
@@ -337,8 +350,9 @@ class RolloutReader:
         return [*(turn.text for turn in stored.turns or ()), *completions]
 
     def _trained(self, number: int, record: GroupRecord) -> dict[int, list[TrainedSequence]]:
-        """Identity of a stored sequence → its updates. Rows of one trajectory with the same tokens are told apart by their
-        order alone."""
+        """Identity of a stored sequence → its updates. Rows of one trajectory with the same tokens
+        are distinguished by their order.
+        """
         found: dict[int, list[TrainedSequence]] = {}
         for use in self._uses_of(number):
             update = self._read(*self._updates[use.line.batch], UpdateRecord)

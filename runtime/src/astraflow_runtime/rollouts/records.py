@@ -1,6 +1,7 @@
-"""What the files of a rollout store hold: records, each a JSON document, and the lines of the index beside them.
+"""The contents of a rollout store: records, each a JSON document, and the lines of the index.
 
-Arrays are base64 of their raw values, little-endian; a property of the same name gives them as NumPy has them.
+Arrays are base64 of their raw values, little-endian; a property of the same name returns the NumPy
+array.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy.typing as npt
 import xxhash
 
 FORMAT = 1
-"""Of the records; a reader refuses a higher one."""
+"""Version of the format; a reader rejects a higher one."""
 
 Verdict = Literal["accepted", "rejected"]
 
@@ -24,7 +25,7 @@ def raw(values: npt.NDArray[Any], dtype: str) -> bytes:
 
 
 def digest(tokens: bytes) -> str:
-    """Of the raw token ids of a sequence: xxh3-64, hexadecimal."""
+    """The digest of the raw token ids of a sequence: xxh3-64, hexadecimal."""
     return xxhash.xxh3_64_hexdigest(tokens)
 
 
@@ -55,8 +56,10 @@ class StoredCompletion(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class StoredSequence(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A sequence as its RaaS pushed it; see :class:`astraflow_core.types.Sequence`. ``own_reward``: ``reward`` is of this
-    sequence alone. ``truncated`` by the token limit. ``sparse``: column → [position, value] where it is not zero."""
+    """A sequence as its RaaS pushed it; see :class:`astraflow_core.types.Sequence`. ``own_reward``:
+    ``reward`` belongs to this sequence alone. ``truncated`` by the token limit. ``sparse``: column
+    → [position, value] where it is not zero.
+    """
 
     policy: str
     reward: float
@@ -106,8 +109,9 @@ class StoredTrajectory(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class StoredVerdict(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the group was to ``policy``: kept if ``reason`` is empty, else refused ``by`` a data policy (empty: by the
-    dataflow itself). ``shadow_rejections``: (shadow, its reason). ``kept``: sequences of it that became rows."""
+    """The verdict on the group for ``policy``: kept if ``reason`` is empty, else rejected ``by`` a
+    data policy (empty: by the dataflow itself). ``shadow_rejections``: (shadow, its reason).
+    ``kept``: sequences of it that became rows."""
 
     policy: str
     by: str = ""
@@ -118,9 +122,10 @@ class StoredVerdict(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class GroupRecord(msgspec.Struct, frozen=True, omit_defaults=True, tag="group", tag_field="kind"):
     """A whole group, as it was pushed. ``number``: its number in the run, that of its task and in ``Batch.group``;
-    ``group``: the name of the task. ``time_s`` since 1970. ``newest``: policy → newest version then. ``rejected``
-    episodes were so by the workflow, ``late`` ones cut off by the group deadline. ``first_trajectory``: number in the run of
-    the first of its ``trajectories``, which those of a batch have; -1 if no policy accepted it."""
+    ``group``: the name of the task. ``time_s`` since 1970. ``newest``: policy → newest version
+    then. ``rejected``: episodes that the workflow rejected; ``late``: those that the group deadline
+    cut off. ``first_trajectory``: number in the run of the first of its ``trajectories``, which
+    those of a batch have; -1 if no policy accepted it."""
 
     number: int
     group: str
@@ -141,8 +146,9 @@ class GroupRecord(msgspec.Struct, frozen=True, omit_defaults=True, tag="group", 
 class FailureRecord(
     msgspec.Struct, frozen=True, omit_defaults=True, tag="failure", tag_field="kind"
 ):
-    """An attempt at a group that failed in ``raas``. ``environment``: the kind of failure, if it was an environment that
-    failed. ``fatal``: there is no further attempt. ``time_s`` since 1970."""
+    """An attempt at a group that failed in ``raas``. ``environment``: the kind of failure, if an
+    environment failed. ``fatal``: there is no further attempt. ``time_s`` since 1970.
+    """
 
     number: int
     group: str
@@ -158,8 +164,10 @@ class FailureRecord(
 
 
 class TrainedRow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A sequence of a batch: of the group ``number``, with the ``digest`` of its token ids, and what the trainer made of
-    it; ``trajectory`` is the number of its trajectory in the run. ``borrowed``: another policy has sampled it."""
+    """A sequence of a batch: of the group ``number``, with the ``digest`` of its token ids, and
+    what the trainer computed for it; ``trajectory`` is the number of its trajectory in the run.
+    ``borrowed``: another policy sampled it.
+    """
 
     number: int
     trajectory: int
@@ -170,6 +178,7 @@ class TrainedRow(msgspec.Struct, frozen=True, omit_defaults=True):
     raw_trainer_logprobs: bytes | None = msgspec.field(name="trainer_logprobs", default=None)
     raw_reference_logprobs: bytes | None = msgspec.field(name="reference_logprobs", default=None)
     borrowed: bool = False
+    raw_entropies: bytes | None = msgspec.field(name="entropies", default=None)
 
     @property
     def advantages(self) -> npt.NDArray[np.float32]:
@@ -178,14 +187,20 @@ class TrainedRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def trainer_logprobs(self) -> npt.NDArray[np.float32] | None:
-        """Log-probs of the trainer in nats at the start of the update, float32 ``[T]``, at trained tokens at least;
-        ``None`` if nothing has computed them."""
+        """Log-probs of the trainer in nats at the start of the update, float32 ``[T]``, at trained
+        tokens at least; ``None`` if they were not computed.
+        """
         return _floats(self.raw_trainer_logprobs)
 
     @property
     def reference_logprobs(self) -> npt.NDArray[np.float32] | None:
         """Log-probs of the reference model in nats, float32 ``[T]``; ``None`` if the algorithm asked for none."""
         return _floats(self.raw_reference_logprobs)
+
+    @property
+    def entropies(self) -> npt.NDArray[np.float32] | None:
+        """Entropy of the policy at each token in nats, float32 ``[T]``, at trained tokens; ``None`` if the loss needed none."""
+        return _floats(self.raw_entropies)
 
 
 def _floats(values: bytes | None) -> npt.NDArray[np.float32] | None:
@@ -209,8 +224,9 @@ Record = GroupRecord | FailureRecord | UpdateRecord
 
 
 class TrajectoryLine(msgspec.Struct, frozen=True, array_like=True):
-    """What the index says of a trajectory. ``tokens`` in all its sequences and ``sampled`` ones among them, ``turns``,
-    ``versions`` lowest and highest (-1: none), names of the ``tools`` that were called."""
+    """The index line of a trajectory. ``tokens`` in all its sequences and ``sampled`` ones among
+    them, ``turns``, ``versions`` lowest and highest (-1: none), names of the ``tools`` that were
+    called."""
 
     rewards: dict[str, float]
     tokens: int
@@ -222,8 +238,9 @@ class TrajectoryLine(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GroupLine(msgspec.Struct, frozen=True, omit_defaults=True, tag="group", tag_field="kind"):
-    """A :class:`GroupRecord` in the index: its place, ``size`` bytes from ``offset`` in its segment. ``reason``: why no
-    policy accepted it. ``first_trajectory``: as in the record. ``dropped``: records that were lost until then, in this process."""
+    """The index line of a :class:`GroupRecord`: its location, ``size`` bytes from ``offset`` in its
+    segment. ``reason``: why no policy accepted it. ``first_trajectory``: as in the record.
+    ``dropped``: records that were lost until then, in this process."""
 
     number: int
     group: str

@@ -1,4 +1,4 @@
-"""Which groups of a run are stored: everybody who asks finds the same, also after a restart."""
+"""Which groups of a run are stored: the same in every process, also after a restart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ class GroupSampling:
 
     @classmethod
     def of_run(cls, config: RunConfig) -> GroupSampling:
-        """As ``[rollouts] groups_per_step`` says: of the groups that make a batch of the policy with the smallest."""
+        """From ``[rollouts] groups_per_step``, relative to the groups of the smallest batch of a
+        policy.
+        """
         rows = min(table.batch_sequences for table in config.policies.values())
         groups = max(1, rows // config.run.group_size)
         count = min(config.rollouts.groups_per_step, groups)
@@ -39,8 +41,9 @@ class GroupSampling:
         return place in self._chosen(block)
 
     def wants_text(self, task: Task) -> bool:
-        """Whether the text of a task's group is stored; that of evaluations is not. The parts of a group that is refilled
-        belong to several tasks, of which the last decides: they all bring theirs."""
+        """Whether the text of a task's group is stored; that of evaluations is not. The parts of a
+        refilled group belong to several tasks, of which the last decides, so all send their text.
+        """
         number = number_of(task.id)
         if task.eval_set or number is None:
             return False
@@ -54,6 +57,8 @@ class GroupSampling:
 
 
 def number_of(task: str) -> int | None:
-    """The number of a group, from the name of its task of training, such as ``train-12``; ``None`` if it is none."""
+    """The number of a group from the name of its training task, such as ``train-12``; ``None`` for
+    any other name.
+    """
     prefix, _, digits = task.rpartition("-")
     return int(digits) if prefix == "train" and digits.isdecimal() and len(digits) < 19 else None

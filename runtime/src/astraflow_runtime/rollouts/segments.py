@@ -1,8 +1,9 @@
-"""The files of a rollout store: segments, which together never exceed a bound, with an index beside each.
+"""The files of a rollout store: segments of bounded total size, with an index beside each.
 
-A segment holds one gzip member for each record, so that ``zcat`` prints its JSON lines and a reader takes any one of them
-by its place. The index names these places; what it does not name is not there. A process never goes on with a segment of
-another: whatever a killed one has left half written stays behind the last whole line of an index.
+A segment holds one gzip member for each record, so that ``zcat`` prints its JSON lines and a reader
+can read any one of them by its location. The index has these locations; a record that it does not
+name does not exist. A process never continues the segment of another one: what a killed process
+left incomplete stays after the last complete line of its index.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from astraflow_core.errors import UserError
 from astraflow_runtime.rollouts.records import FORMAT, IndexLine, Record
 
 FOLDER = "rollouts"
-"""Where the store lies in the directory of its run."""
+"""The folder of the store in the directory of its run."""
 SEGMENTS = 8
-"""Into which the bound is divided: so much of what is kept is given up at once."""
+"""The number of segments of a full store; the oldest one is deleted as a whole."""
 LEVEL = 1
-"""Of compression: higher ones take several times as long for a tenth less."""
+"""The compression level: higher ones take several times as long for a tenth less."""
 LARGEST_INDEX = 1 << 30
-"""Bytes of one index that are read."""
+"""The most bytes that are read of one index."""
 
 _DATA = ".jsonl.gz"
 _INDEX = ".index.jsonl"
@@ -61,7 +62,9 @@ def segments(folder: Path, writer: str | None = None) -> list[Segment]:
 
 
 class SegmentWriter:
-    """Appends records to segments of its own, and deletes its oldest ones beyond ``max_bytes``. It is of one thread."""
+    """Appends records to segments of its own, and deletes its oldest ones beyond ``max_bytes``. Not
+    thread-safe.
+    """
 
     def __init__(self, folder: Path, writer: str, max_bytes: int) -> None:
         self._folder, self._writer, self._max = folder, writer, max_bytes
@@ -87,7 +90,7 @@ class SegmentWriter:
             index.write(text)
             index.flush()
         except OSError:
-            self.close()  # nobody knows what of it is written
+            self.close()  # it is unknown how much of it was written
             raise
         self._offset += len(member)
         self._sizes[segment] += len(member) + len(text)
@@ -109,7 +112,7 @@ class SegmentWriter:
         segment = Segment(self._writer, self._next)
         self._next += 1
         self._offset, self._sizes[segment] = 0, 0
-        # The index last: a segment without one is never looked for.
+        # The index last: a segment without an index is never found.
         data = segment.data(self._folder).open("wb")
         try:
             index = segment.index(self._folder).open("wb")
@@ -139,7 +142,7 @@ class IndexTail:
         self._read = 0
 
     def new_lines(self) -> Iterator[IndexLine]:
-        """Whole lines that were not read before; none once the segment is deleted. :class:`UserError` if a line is not
+        """New complete lines; none once the segment is deleted. :class:`UserError` if a line is not
         one of this format."""
         path = self._segment.index(self._folder)
         try:
@@ -154,7 +157,7 @@ class IndexTail:
             try:
                 line = _lines.decode(text)
             except msgspec.MsgspecError as error:
-                if b"\0" in text:  # power loss left a hole
+                if b"\0" in text:  # a hole, left by power loss
                     return
                 raise UserError(
                     f"{path} cannot be read: {error}; another version of AstraFlow may have written it"
@@ -171,12 +174,14 @@ def encode(record: Record) -> bytes:
 
 
 def decode(text: bytes | str) -> Record:
-    """A record from JSON; :class:`msgspec.MsgspecError` if it is none."""
+    """A record from JSON; :class:`msgspec.MsgspecError` if it is invalid."""
     return _records.decode(text)
 
 
 def read(folder: Path, segment: Segment, line: IndexLine) -> Record:
-    """The record that a line of the index names. :class:`UserError` if it is not there any longer, or damaged."""
+    """The record that a line of the index names. :class:`UserError` if it no longer exists or is
+    damaged.
+    """
     path = segment.data(folder)
     try:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Writing a rollout store beside a service, which never waits for it."""
+"""Writes a rollout store on a thread of its own, so that the service never waits."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ log = logging.getLogger(__name__)
 
 Redact = Callable[[dict[str, Any]], dict[str, Any] | None]
 WAITING = 32
-"""Records that may wait for the disk; what comes then is dropped and counted."""
+"""The most records in the queue; further ones are dropped and counted."""
 CLOSING_S = 5.0
-"""Longest that the end of a process waits for them."""
+"""The longest that the exit of a process waits for the queue."""
 
 
 def redaction(target: str) -> Redact | None:
@@ -48,7 +48,9 @@ def redaction(target: str) -> Redact | None:
 
 
 def dataflow_bytes(config: RunConfig) -> int:
-    """The share of the dataflow in ``[rollouts] max_mb``, in bytes: texts and tokens take most."""
+    """The share of the dataflow in ``[rollouts] max_mb``, in bytes: it writes texts and tokens, the
+    largest part.
+    """
     return config.rollouts.max_mb * 1_000_000 * 3 // 4
 
 
@@ -58,11 +60,9 @@ def trainer_bytes(config: RunConfig) -> int:
 
 
 class RolloutWriter:
-    """Writes records on a thread of its own, at most ``max_bytes`` of them. ``redact`` gets each as a dict first; what it
-    raises costs that record.
-
-    A record that finds too many waiting, a full disk or a failing ``redact`` is dropped: :attr:`dropped` counts them, and
-    the log says so once.
+    """Writes records on a thread of its own, at most ``max_bytes`` of them. ``redact`` gets each as
+    a dict first. A record is dropped if the queue or the disk is full or ``redact`` raises:
+    :attr:`dropped` counts them, and the log reports the first.
     """
 
     def __init__(
@@ -76,12 +76,13 @@ class RolloutWriter:
 
     @property
     def dropped(self) -> int:
-        """Records that were lost."""
+        """The number of dropped records."""
         return self._dropped
 
     def put(self, build: Callable[[], Record], *, wait_s: float = 0.0) -> None:
-        """Write what ``build()`` returns, later; it is called on the thread. With ``wait_s`` up to so long is waited for
-        room in the queue."""
+        """Queue ``build``; the thread calls it and writes the result. ``wait_s``: how long to wait
+        for room in the queue.
+        """
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="rollouts", daemon=True)
             self._thread.start()
@@ -91,7 +92,7 @@ class RolloutWriter:
             self._drop(f"{WAITING} wait to be written")
 
     def close(self) -> None:
-        """Write what waits, as far as it takes at most :data:`CLOSING_S` seconds."""
+        """Write the queued records, for at most :data:`CLOSING_S` seconds."""
         if self._thread is None:
             return
         try:
@@ -118,7 +119,7 @@ class RolloutWriter:
             except OSError as error:
                 self._drop(f"{self._folder}: {error.strerror or error}")
             except Exception as error:  # noqa: BLE001
-                # Of a redact, or of a record that it made: a part of the store, and never the run, depends on it.
+                # An error of redact, or of its result, must cost a record only, never the run.
                 self._drop(f"{type(error).__name__}: {error}")
         if segments is not None:
             segments.close()

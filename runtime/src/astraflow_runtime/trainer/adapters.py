@@ -1,4 +1,4 @@
-"""Adapters as versions: which base they are for, who can take them, what they make of it."""
+"""Adapters as versions: their base model, the engines that accept them, and the merged weights."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ def base_digest(model: Path) -> str:
 
 
 def adapter_problem(catalog: Catalog, transport: str, engine: str) -> str:
-    """Why adapters cannot travel between these components; empty if they can, or if ``engine`` is installed
-    for its own interpreter only and will say so itself."""
+    """Why adapters cannot be sent between these components; empty if they can, or if ``engine`` is
+    installed only in its own environment and checks this itself.
+    """
     if "adapter" not in catalog.flags(Kind.TRANSPORT, transport):
         return f"transport {transport!r} lacks the capability adapter"
     try:

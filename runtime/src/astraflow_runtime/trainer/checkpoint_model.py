@@ -1,7 +1,7 @@
 """Writes the model of a checkpoint: ``python -m astraflow_runtime.trainer.checkpoint_model SPEC UPDATES FOLDER``, as each rank
 of the trainer that saved it.
 
-Only that trainer reads its state, in an interpreter of its own perhaps.
+Only that trainer can read its state, perhaps in an environment of its own.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ log = logging.getLogger(__name__)
 
 
 def write_model(spec: ChildSpec, updates: int, folder: Path) -> None:
-    """Load the checkpoint of ``updates`` in the run of ``spec``, verified, and write its Hugging Face folder into
-    ``folder``, which is there and empty."""
+    """Load the checkpoint of ``updates`` in the run of ``spec``, verified, and write its Hugging
+    Face folder into the empty folder ``folder``.
+    """
     config, policy, directory = spec.run_config, spec.policy, Path(spec.directory)
     table, name = config.policies[policy], f"trainer-{policy}"
     ranks = ranks_of(os.environ, table.trainer.ranks, name, config.run.start_deadline_s)

@@ -1,4 +1,4 @@
-"""What the config says that a trainer is made of."""
+"""Builds the components of a trainer from the config."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class TrainerComponents:
         return cls(catalog, table, hooks, run, algorithm, trainer, flags, transport, shards)
 
     def owners(self) -> list[Owner]:
-        """Whose code an unexpected error of this process may come from."""
+        """The components whose code an unexpected error may come from."""
         return owners(self.catalog, self.table)
 
     def adapter_problem(self) -> str:

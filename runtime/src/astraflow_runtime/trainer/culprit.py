@@ -1,4 +1,4 @@
-"""Whose code raised: an unexpected error of a trainer's process in one line that names component, file and line."""
+"""Finds the component that raised an unexpected error in a trainer's process, with file and line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def owners(catalog: Catalog, table: PolicyTable) -> list[Owner]:
         (Kind.TRAINER, table.trainer),
         (Kind.TRANSPORT, table.transport),
     )
-    found = [owner for kind, part in named for owner in _of(catalog.select(kind, part.use))]
+    found = [owner for kind, part in named for owner in _owners(catalog.select(kind, part.use))]
     for plugin in catalog.plugins:
         if plugin.healthy and plugin.hooks:
             file = Path(plugin.file)
@@ -38,7 +38,7 @@ def owners(catalog: Catalog, table: PolicyTable) -> list[Owner]:
     return found
 
 
-def _of(selected: Selected) -> Iterator[Owner]:
+def _owners(selected: Selected) -> Iterator[Owner]:
     module = selected.component.target.partition(":")[0]
     file = source_of(module)
     if file is not None:
@@ -55,9 +55,9 @@ def describe(error: BaseException, known: Sequence[Owner]) -> str:
     for frame in reversed(frames):
         for owner in known:
             if Path(frame.filename).is_relative_to(owner.path):
-                return f"{owner.what} raised {said} ({_place(frame)})"
-    return f"{said} ({_place(frames[-1])})" if frames else said
+                return f"{owner.what} raised {said} ({_location(frame)})"
+    return f"{said} ({_location(frames[-1])})" if frames else said
 
 
-def _place(frame: traceback.FrameSummary) -> str:
+def _location(frame: traceback.FrameSummary) -> str:
     return f"{frame.filename}:{frame.lineno} in {frame.name}"

@@ -23,7 +23,7 @@ from astraflow_runtime.trainer.ranks.leader import Leader
 from astraflow_runtime.trainer.ranks.rendezvous import RankRendezvous, ranks_of
 from astraflow_runtime.trainer.ranks.sharding import RankZeroPublisher
 from astraflow_runtime.trainer.service import TrainerService
-from astraflow_runtime.trainer.updates.stored_rows import StoredRows
+from astraflow_runtime.trainer.updates.stored_rows import SampledRows, StoredRows
 from astraflow_runtime.trainer.upstream import DataflowClient
 from astraflow_wire.host.parent import end_with_parent
 from astraflow_wire.host.process import freeze_gc_after_startup, retain_freed_memory
@@ -34,8 +34,9 @@ log = logging.getLogger(__name__)
 
 
 def serve(config: RunConfig, directory: Path, token: str, dataflow_url: str, policy: str) -> int:
-    """Train ``policy`` until the run ends; returns the exit code. SIGTERM ends it after the step. Under torchrun
-    this is one of its ranks, of which the first alone announces versions and speaks with the dataflow."""
+    """Train ``policy`` until the run ends; returns the exit code. SIGTERM ends it after the step.
+    Under torchrun this is one of its ranks; only rank 0 announces versions and calls the dataflow.
+    """
     name = f"trainer-{policy}"
     table = config.policies[policy]
     deadline_s = max(config.run.give_up_after_s, config.run.start_deadline_s)
@@ -118,7 +119,7 @@ def _operations(
     meeting: RankRendezvous,
     dataflow: DataflowClient,
 ) -> tuple[Operations, RankZeroPublisher | None]:
-    """What the first rank does, and who publishes for it where each rank publishes its own blocks."""
+    """The operations of rank 0, and its publisher if each rank publishes its own blocks."""
     saves_later, sleeps = "async_save" in built.flags, "sleep" in built.flags
     trainer, algorithm = built.trainer, built.algorithm
     if meeting.ranks.size == 1:
@@ -149,7 +150,7 @@ def _follow(
     meeting: RankRendezvous,
     dataflow: DataflowClient,
 ) -> int:
-    """Another rank: it does what the first one says."""
+    """Another rank: it follows rank 0."""
     spoke = RankChannel(meeting)
     shards = built.shards.shard_publisher(spoke.exchange) if built.shards else None
     operations = Operations(
@@ -162,8 +163,9 @@ def _follow(
         shards,
         "sleep" in built.flags,
     )
+    operations.listener = SampledRows(config)
     follower = Follower(spoke, operations, dataflow, meeting.ranks, built.owners())
-    # Torchrun passes SIGTERM on to all ranks; the first decides when it is time.
+    # Torchrun passes SIGTERM on to all ranks; rank 0 decides when to stop.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         follower.run()
@@ -177,8 +179,9 @@ def _follow(
 
 @contextlib.contextmanager
 def _reported(dataflow: DataflowClient, ranks: Ranks) -> Iterator[None]:
-    """Tell the dataflow what keeps a trainer of several ranks from starting: torchrun would start them again, and
-    hide what they said and their exit codes."""
+    """Report to the dataflow why a trainer of several ranks cannot start: torchrun would restart
+    them, and hide their messages and exit codes.
+    """
     try:
         yield
     except AstraFlowError as error:

@@ -1,4 +1,4 @@
-"""What the loop asks of a trainer. Every rank does the same, in the same order."""
+"""The operations of a trainer. Every rank does the same, in the same order."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Floats = npt.NDArray[np.float32]
 
 
 class Operations:
-    """The operations on one process. ``agree`` makes the per-token results of all ranks those of rank 0, so
-    that each continues with the same bytes; on one rank there is nothing to agree on. ``saves_later``: the
-    trainer has the capability ``async_save``. ``shards``: where this rank publishes its own blocks, if it does.
-    ``sleeps``: the trainer has the capability ``sleep``."""
+    """The operations on one process. ``agree`` makes the per-token results of all ranks those of
+    rank 0, so that each continues with the same bytes; with one rank they are unchanged.
+    ``saves_later``: the trainer has the capability ``async_save``. ``shards``: where this rank
+    publishes its own blocks, if it does. ``sleeps``: the trainer has the capability ``sleep``."""
 
     listener: UpdateListener | None = None
-    """Told of each update."""
+    """Gets each update."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Operations:
         return str(getattr(self._trainer, "weights_kind", "full"))
 
     def meet(self) -> None:
-        """Wait until every rank is there."""
+        """Wait until every rank has connected."""
 
     def set_up(self, checkpoint: Path | None) -> None:
         """Load the model, and continue from ``checkpoint`` if there is one."""
@@ -70,7 +70,7 @@ class Operations:
             self._trainer.load(checkpoint)
 
     def update(self, batch: Batch, step: int) -> dict[str, float]:
-        """Train on a batch; the metrics."""
+        """Train on a batch; returns the metrics."""
         return update(
             batch,
             self._agreed,
@@ -82,7 +82,7 @@ class Operations:
         )
 
     def probe(self, batch: Batch) -> Probe:
-        """What the trainer says of a few rows of the batch that was trained on last."""
+        """The trainer's log-probs of a few rows of the last batch."""
         return probe(self._agreed, batch)
 
     def export(self) -> Iterator[ExportedTensor]:
@@ -90,22 +90,22 @@ class Operations:
         return self._trainer.export()
 
     def publish_shards(self, version: int, derives_from: int | None) -> Manifest:
-        """Publish what this rank holds of the current weights."""
+        """Publish this rank's blocks of the current weights."""
         assert self._shards is not None, "this trainer publishes whole tensors"
         exporter = cast(ExportsShards, self._trainer)
         return self._shards.publish(version, exporter.export_shards, derives_from)
 
     def retain_shards(self, versions: frozenset[int]) -> None:
-        """Let go of all that this rank has published but the newest and these."""
+        """Release all versions of this rank except the newest and these."""
         assert self._shards is not None, "this trainer publishes whole tensors"
         self._shards.retain(versions)
 
     def save(self, folder: Path) -> None:
-        """Write the whole state, or begin to (:meth:`finish_save`)."""
+        """Write the whole state, or begin to write it (:meth:`finish_save`)."""
         self._trainer.save(folder)
 
     def finish_save(self, wait: bool) -> bool:
-        """Whether all that :meth:`save` began is written; with ``wait`` it is then."""
+        """Whether everything that :meth:`save` began is written; ``wait`` waits for it."""
         return self._saves_later is None or self._saves_later.finish_save(wait)
 
     def save_model(self, folder: Path) -> None:
@@ -113,7 +113,9 @@ class Operations:
         self._trainer.save_model(folder)
 
     def take_devices(self, ours: bool) -> None:
-        """Take the devices, or leave them to the engines; nothing for a trainer that cannot sleep."""
+        """Acquire the devices, or release them to the engines; a no-op for a trainer that cannot
+        sleep.
+        """
         if self._sleeper is None or ours != self._asleep:
             return
         if ours:
@@ -130,7 +132,7 @@ class Operations:
 
 
 class _Agreed:
-    """A trainer whose results are the same on every rank."""
+    """Wraps a trainer so that its results are the same on every rank."""
 
     def __init__(self, trainer: Trainer, agree: Callable[[Floats], Floats]) -> None:
         self._trainer, self._agree = trainer, agree
@@ -151,4 +153,8 @@ class _Agreed:
 
     def step_logprobs(self) -> Floats | None:
         own: Floats | None = getattr(self._trainer, "step_logprobs", lambda: None)()
+        return own
+
+    def step_entropies(self) -> Floats | None:
+        own: Floats | None = getattr(self._trainer, "step_entropies", lambda: None)()
         return own

@@ -1,4 +1,6 @@
-"""Versions of the policy: numbered, published by the transport, announced to the dataflow."""
+"""Numbers the versions of the policy, publishes them by the transport and announces them to the
+dataflow.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,10 @@ log = logging.getLogger(__name__)
 
 
 class Versions:
-    """The published versions of a policy; version numbers must increase and are never used twice. ``model`` is the
-    folder that its adapters are for, ``no_adapters()`` why they cannot be sent, if they cannot; ``publisher`` stands
-    for the transport's if several ranks publish together."""
+    """The published versions of a policy; version numbers must increase and are never used twice.
+    ``model`` is the base of its adapters, ``no_adapters()`` returns why they cannot be sent, if so;
+    ``publisher`` replaces the transport's if several ranks publish together.
+    """
 
     def __init__(
         self,
@@ -68,7 +71,7 @@ class Versions:
         return seconds
 
     def _base_of(self, trainer: Operations) -> str | None:
-        """The digest of the base if the trainer exports an adapter; the model is read for it once."""
+        """The digest of the base model if the trainer exports an adapter; computed once."""
         if getattr(trainer, "weights_kind", "full") == "full":
             return None
         if self._base is None:
@@ -80,15 +83,16 @@ class Versions:
         return self._base
 
     def retain(self, versions: list[int]) -> None:
-        """Let go of all versions but the newest and these."""
+        """Release all versions except the newest and these."""
         kept = frozenset(versions)
         self._publisher.retain(kept)
         for version in [v for v in self._announced if v != self.newest and v not in kept]:
             del self._announced[version]
 
     def write(self, version: int, folder: Path, deadline_s: float) -> None:
-        """Put the weights of a retained version in the place of those of the Hugging Face ``folder``; an adapter is
-        merged with its base."""
+        """Replace the weights of the Hugging Face ``folder`` by those of a retained version; an
+        adapter is merged with its base.
+        """
         if version not in self._announced:
             raise WeightsError(
                 f"version {version} of {self._dataflow.policy} is not retained; "

@@ -30,7 +30,7 @@ from astraflow_wire.model_files.model_limits import ModelLimits
 log = logging.getLogger(__name__)
 
 MOST_SKIPPED = 10
-"""Batches in a row whose loss is not finite: after so many the weights must be at fault."""
+"""Consecutive batches with a non-finite loss after which the weights must be the cause."""
 
 
 class TrainerService:
@@ -72,8 +72,9 @@ class TrainerService:
         dataflow.given_up = self.stop.is_set
 
     def run(self) -> None:
-        """Everything from the first version to the model that is left at the end. A trainer that was
-        killed continues from its last checkpoint: its first version gets the next free number."""
+        """Train from the first version to the final model. A killed trainer continues from its last
+        checkpoint: its first version gets the next free number.
+        """
         try:
             self._begin()
         except DataflowSilent as error:
@@ -87,12 +88,12 @@ class TrainerService:
                 self._train(batch)
         except NonFiniteLoss as error:
             self._dataflow.failed(error, _name(batch))
-            raise NonFiniteLoss(f"{error}; {self._leave_weights_before()}") from error
+            raise NonFiniteLoss(f"{error}; {self._copy_previous_weights()}") from error
         except DataflowSilent as error:
             log.error("%s; the state after %d updates is saved", error, self._updates)
             self._lost = error
         except RankLost:
-            raise  # no fault of the run: the group is started again
+            raise  # not an error of the run: the group is restarted
         except AstraFlowError as error:
             self._dataflow.failed(error, _name(batch))
             raise
@@ -101,8 +102,9 @@ class TrainerService:
             raise self._lost
 
     def _finish(self) -> None:
-        """Save the last state and leave the model, whether the dataflow is still there or not; where there is no room
-        for one, there may be for the other."""
+        """Save the last state and the final model, even if the dataflow is gone; the disk may have
+        room for one of them only.
+        """
         alone, allowed = self._table.trainer.ranks == 1, self._config.run.deadline_s
         longest = allowed if self.stop.is_set() else LONGEST_WAIT_S
         full = False
@@ -111,8 +113,8 @@ class TrainerService:
         except NoRoom as error:
             log.warning("%s; writing the model first", error)
             full = True
-        # Once rank 0 has given up, others wait in a collective: they are all started again.
-        retry_until(self._leave_models, longest if alone else 0.0)
+        # After a failure of rank 0 the others wait in a collective: all are restarted.
+        retry_until(self._export_models, longest if alone else 0.0)
         if full:
             retry_until(self._save_last, longest)
         if self._lost is None:
@@ -122,19 +124,19 @@ class TrainerService:
         self._saving.finish(self._updates, self._versions.newest)
 
     def _begin(self) -> None:
-        with self._told():  # who fails before the others are there says so without a number, which counts until then
+        with self._reporting_failure():  # a rank that fails before the others have connected reports it without an incarnation, which is valid until then
             self._operations.meet()
         saved = self._checkpoints.sound()
         registered = self._dataflow.register([0, *saved], self._config.run.start_deadline_s)
         self._updates = registered.updates
         self._checkpoints.forget_after(self._updates)
-        with self._told(), self._devices():
+        with self._reporting_failure(), self._devices():
             self._set_up(self._checkpoints.chosen(self._updates))
             self._publish(registered.highest_version + 1)
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        """Tell the dataflow why a trainer of several ranks cannot begin."""
+    def _reporting_failure(self) -> Iterator[None]:
+        """Report to the dataflow why a trainer of several ranks cannot start."""
         try:
             yield
         except RankLost:
@@ -142,13 +144,15 @@ class TrainerService:
         except AstraFlowError as error:
             if (
                 self._table.trainer.ranks > 1
-            ):  # of several processes nobody sees which one said what
+            ):  # the output of several processes does not show which one failed
                 self._dataflow.failed(error)
             raise
 
     @contextlib.contextmanager
     def _devices(self) -> Iterator[None]:
-        """The devices, which engines let go of if they share them; so does the trainer afterwards, if it can."""
+        """Acquire the devices from colocated engines, and release them afterwards if the trainer
+        can sleep.
+        """
         run = self._config.run
         if not run.colocated:
             yield
@@ -177,13 +181,13 @@ class TrainerService:
                 self._left_out = len(answer) - len(fitting)
                 return fitting
             if answer.ended:
-                self._note_end(answer)
+                self._record_end(answer)
                 return None
             self._saving.look(self._updates, self._versions.newest)
         log.info("stopping after %d updates", self._updates)
         return None
 
-    def _note_end(self, answer: NoBatch) -> None:
+    def _record_end(self, answer: NoBatch) -> None:
         self._best_version = answer.best_version
         log.info("no more batches after %d updates: %s", self._updates, answer.reason)
 
@@ -217,7 +221,7 @@ class TrainerService:
         self._saving.after_update(self._updates, self._versions.newest)
 
     def _publish(self, version: int, batch: Batch | None = None) -> float:
-        """Publish, with a probe of the rows of ``batch`` if one is due."""
+        """Publish, with a probe of rows of ``batch`` if the interval has passed."""
         every, asked = self._config.run.probe_every, None
         if every and batch and self._updates - self._probed >= every:
             asked, self._probed = self._operations.probe(batch), self._updates
@@ -226,8 +230,9 @@ class TrainerService:
         return seconds
 
     def _after_nonfinite(self, error: NonFiniteLoss, batch: Batch) -> dict[str, float]:
-        """Keep the batch, and continue without an update from it if that is wanted and has not happened too often
-        in a row."""
+        """Keep the batch for inspection, and skip its update if the configuration allows it and not
+        too many consecutive ones were skipped.
+        """
         kept = keep_batch(self._run.directory, batch)
         self._skipped += 1
         problem = NonFiniteLoss(f"{error} in batch {batch.id}; {kept}")
@@ -239,8 +244,10 @@ class TrainerService:
     def _model_folder(self, suffix: str = "") -> Path:
         return self._run.directory / "models" / f"{self._policy}{suffix}"
 
-    def _leave_models(self) -> None:
-        """The last weights as a Hugging Face folder, and the best version's if that is another."""
+    def _export_models(self) -> None:
+        """Write the last weights as a Hugging Face folder, and the best version's if that is
+        another.
+        """
         leave_folder(self._model_folder(), self._operations.save_model)
         if self._best_version not in (-1, self._versions.newest):
             leave_folder(self._model_folder("-best"), self._write_best)
@@ -249,10 +256,10 @@ class TrainerService:
         self._operations.save_model(folder)
         self._versions.write(self._best_version, folder, self._config.run.deadline_s)
 
-    def _leave_weights_before(self) -> str:
-        """Where they are."""
+    def _copy_previous_weights(self) -> str:
+        """Returns where they are."""
         try:
-            self._leave_models()
+            self._export_models()
         except NoRoom as error:
             return f"there is no disk space for the weights before that step: {error}"
         return f"the weights before that step are in {self._model_folder()}"

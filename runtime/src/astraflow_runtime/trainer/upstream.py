@@ -1,4 +1,4 @@
-"""What a trainer says to the dataflow; every call has a deadline."""
+"""The calls of a trainer to the dataflow; each has a deadline."""
 
 from __future__ import annotations
 
@@ -33,24 +33,29 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FAREWELL_S = 10.0
-"""Longest to say that the trainer ends, or why."""
+"""The deadline of reporting that the trainer ends, or why."""
 
 POLL_S = 5.0
-"""Longest a request for a batch is held; also how soon a signal is noticed while waiting."""
+"""The longest that a request for a batch is held open, and so the delay until a signal is noticed.
+"""
 
 FIRST_TRY_S = 2.0
-"""After so long without an answer a trainer looks for a signal first, then after ever longer times."""
+"""The first interval without a reply after which a trainer checks for a signal; later ones are
+longer.
+"""
 BAD_ATTEMPTS = 4
-"""How often one batch may arrive damaged."""
+"""The number of attempts to receive a batch undamaged."""
 
 
 class DataflowSilent(DeadlineExceeded):
-    """The dataflow did not answer in time, or before the trainer was to end."""
+    """The dataflow did not reply in time, or before the trainer was told to stop."""
 
 
 class DataflowClient:
-    """The dataflow, as the trainer of ``policy`` sees it. ``deadline_s`` bounds each call: an unreachable dataflow
-    becomes :class:`DataflowSilent`. ``given_up()``: whether to wait no longer for one that does not answer."""
+    """A client of the dataflow for the trainer of ``policy``. ``deadline_s`` bounds each call: an
+    unreachable dataflow raises :class:`DataflowSilent`. ``given_up()``: whether to stop waiting for
+    one that does not reply.
+    """
 
     given_up: Callable[[], bool] = staticmethod(lambda: False)
 
@@ -60,8 +65,9 @@ class DataflowClient:
         """Number of this trainer's registration, which every call carries; 0 before."""
 
     def register(self, updates: Sequence[int], start_deadline_s: float) -> TrainerRegistered:
-        """Say hello, with the updates after which there is a state to resume from; waits for a dataflow
-        that is still starting."""
+        """Register, with the updates after which there is a checkpoint; waits for a dataflow that
+        is still starting.
+        """
         hello = RegisterTrainer(
             policy=self.policy, pid=os.getpid(), host=socket.gethostname(), updates=tuple(updates)
         )
@@ -70,7 +76,7 @@ class DataflowClient:
         return registered
 
     def announce(self, announcement: Announcement, probe: Probe | None = None) -> list[int]:
-        """Tell of a published version; returns the versions to retain."""
+        """Announce a published version; returns the versions to retain."""
         message = AnnouncementMessage(
             policy=announcement.policy,
             version=announcement.version,
@@ -84,8 +90,9 @@ class DataflowClient:
         return self._post("/v1/versions", message, VersionAnnounced, self._deadline_s).retain
 
     def next_batch(self, version: int) -> Batch | NoBatch:
-        """The batch that updates ``version``, or why there is none (yet). One that arrives damaged is asked for again;
-        after :data:`BAD_ATTEMPTS` that is a :class:`WireError`."""
+        """The batch that updates ``version``, or why there is none (yet). A damaged reply is
+        requested again; after :data:`BAD_ATTEMPTS` attempts a :class:`WireError` is raised.
+        """
         request = NextBatch(
             policy=self.policy, version=version, wait_s=POLL_S, incarnation=self.incarnation
         )
@@ -107,8 +114,9 @@ class DataflowClient:
                 attempt += 1
 
     def acknowledge(self, batch: str, version: int, metrics: dict[str, float]) -> BatchAcknowledged:
-        """The update made from ``batch`` is done; ``version`` is the newest published one. ``metrics`` that are not
-        finite are left out."""
+        """Acknowledge the update of ``batch``; ``version`` is the newest published one. ``metrics``
+        that are not finite are left out.
+        """
         message = AcknowledgeBatch(
             policy=self.policy,
             batch=batch,
@@ -119,8 +127,9 @@ class DataflowClient:
         return self._post("/v1/batches/ack", message, BatchAcknowledged, self._deadline_s)
 
     def release(self, updates: int, last: bool = False) -> None:
-        """A checkpoint holds all updates up to ``updates``; ``last``: the trainer ends, and waits for a dataflow that
-        is away no longer than one takes to restart."""
+        """Report a checkpoint that covers all updates up to ``updates``; ``last``: the trainer
+        ends, and waits for an unreachable dataflow only as long as a restart takes.
+        """
         message = ReleaseBatches(
             policy=self.policy, updates=updates, incarnation=self.incarnation, last=last
         )
@@ -128,9 +137,10 @@ class DataflowClient:
         self._post("/v1/batches/release", message, Done, deadline_s)
 
     def failed(self, error: AstraFlowError, batch: str = "", who: str = "") -> None:
-        """The trainer ends because of ``error``, at ``batch`` and in the rank ``who`` if any is to blame; whose fault
-        it is would be lost with the exit codes of several ranks. A dataflow that does not learn of it is no further
-        error: it sees that the trainer is gone."""
+        """Report that the trainer ends because of ``error``, with the ``batch`` and the rank
+        ``who`` that caused it, if any; the exit codes of several ranks would not show the cause. A
+        failure to report it is only logged: the dataflow notices that the trainer is gone.
+        """
         said = f"{who}: {error}" if who else str(error)
         user = isinstance(error, UserError)
         message = TrainerFailed(
@@ -149,8 +159,9 @@ class DataflowClient:
         )
 
     def _tried(self, call: Callable[[float], T], deadline_s: float, try_s: float) -> T:
-        """What ``call(seconds)`` returns. Each try has twice the time of the one before, so that a large batch comes
-        through on a slow link."""
+        """The result of ``call(seconds)``. Each attempt has twice the timeout of the previous one,
+        so that a large batch gets through a slow link.
+        """
         until = active_time() + deadline_s
         while True:
             left = until - active_time()
@@ -160,7 +171,7 @@ class DataflowClient:
                 if self.given_up() or (left <= try_s and not error.had_no_room):
                     waited_s = deadline_s - max(until - active_time(), 0.0)
                     raise DataflowSilent(error.waited_for, error.what, waited_s) from error
-                if error.had_no_room:  # it was there, and has all its time again
+                if error.had_no_room:  # it was reachable, so its timeout starts again
                     until = active_time() + deadline_s
                 else:
                     try_s *= 2

@@ -71,7 +71,9 @@ class CommandConformance(Conformance):
         """Each command line that can be parsed leads to a function that gets the arguments."""
         for path, each in _leaves(command, parser):
             parents = [
-                p for name, p in _whole(command, parser) if f"{path} ".startswith(f"{name} ")
+                p
+                for name, p in _with_subcommands(command, parser)
+                if f"{path} ".startswith(f"{name} ")
             ]
             called = [p.get_default("command") for p in (each, *parents)]
             if not any(callable(one) for one in called):
@@ -85,7 +87,7 @@ class CommandConformance(Conformance):
         self, command: str, parser: argparse.ArgumentParser
     ) -> None:
         """``--help`` says of each argument and each part what it is."""
-        for path, each in _whole(command, parser):
+        for path, each in _with_subcommands(command, parser):
             for action in each._actions:
                 if isinstance(action, argparse._SubParsersAction):
                     described = {shown.dest for shown in action._choices_actions if shown.help}
@@ -128,7 +130,7 @@ class CommandConformance(Conformance):
             )
 
 
-def _whole(
+def _with_subcommands(
     command: str, parser: argparse.ArgumentParser
 ) -> list[tuple[str, argparse.ArgumentParser]]:
     """The command and all its parts, by their whole names."""
@@ -140,7 +142,7 @@ def _leaves(
     command: str, parser: argparse.ArgumentParser
 ) -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """Those that can be called: a part is required of the others."""
-    for path, each in _whole(command, parser):
+    for path, each in _with_subcommands(command, parser):
         below = [a for a in each._actions if isinstance(a, argparse._SubParsersAction)]
         if not any(action.required for action in below):
             yield path, each

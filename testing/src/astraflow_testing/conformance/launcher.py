@@ -18,6 +18,7 @@ from astraflow_core.errors import AstraFlowError, PreflightError
 from astraflow_core.protocols.launcher import Launcher, ProcessSpec
 from astraflow_testing.conformance._checks import Claims, assert_whole, capability
 from astraflow_testing.conformance._launchers.ending_tests import EndingTests
+from astraflow_testing.conformance._launchers.host_tests import HostTests
 from astraflow_testing.conformance._launchers.puppets import (
     DEMANDS,
     Launched,
@@ -40,7 +41,7 @@ POLL_S = 0.5
 MUCH = 1 << 20
 
 
-class LauncherConformance(Conformance, Claims, EndingTests):
+class LauncherConformance(Conformance, Claims, EndingTests, HostTests):
     """What every launcher keeps, with real processes that a test directs.
 
     Required fixture ``component``: the launcher under test, in the configurations worth testing::
@@ -51,7 +52,8 @@ class LauncherConformance(Conformance, Claims, EndingTests):
                 return installed("launcher", "mine", {})
 
     A launcher that can run out of places gives ``too_much``; one that needs to be told where a process goes overrides
-    ``placed``; one whose processes are on other hosts overrides ``address``, which they dial.
+    ``placed``; one whose processes are on other hosts overrides ``address``, which they dial, ``silence_s``,
+    ``lose_host`` and ``break_connection``.
     """
 
     @pytest.fixture
@@ -115,7 +117,8 @@ class LauncherConformance(Conformance, Claims, EndingTests):
 
     def test_the_suite_is_whole(self, request: pytest.FixtureRequest) -> None:
         """Known capabilities, and fixtures that are there."""
-        assert_whole("launcher", request, ("address", "placed", "too_much"))
+        fixtures = ("address", "placed", "too_much", "lose_host", "break_connection", "silence_s")
+        assert_whole("launcher", request, fixtures)
 
     # --- starting ------------------------------------------------------------------------------
 

@@ -127,7 +127,7 @@ class RewardConformance(Conformance):
 
             def work(number: int = number) -> Iterator[str]:
                 name, reward = next(itertools.islice(build(), number, None))
-                yield from (_judged(name, score, reward, seen) for seen in scored.values())
+                yield from (_score_error(name, score, reward, seen) for seen in scored.values())
 
             labels, told = iter(scored), []
             try:
@@ -263,7 +263,7 @@ class RewardConformance(Conformance):
                 )
 
 
-def _judged(name: str, score: Score, reward: Any, seen: TrajectoryView) -> str:
+def _score_error(name: str, score: Score, reward: Any, seen: TrajectoryView) -> str:
     """What is wrong with the score of a trajectory; empty if nothing is."""
     try:
         validated(name, asyncio.run(score(reward, seen)), POLICIES, seen.prompt.id)

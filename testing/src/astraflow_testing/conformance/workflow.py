@@ -364,7 +364,9 @@ class WorkflowConformance(Conformance, Claims):
                 one.policy == later.policy and len(later.prompt) > len(one.prompt)
                 for _, workflow in build()
                 for prompt in prompts
-                for one, later in itertools.combinations(_asked(workflow, scripted(), prompt), 2)
+                for one, later in itertools.combinations(
+                    _requests_of(workflow, scripted(), prompt), 2
+                )
             ),
             "declares 'multi_turn', but no policy was asked again with more than before",
             "a second turn with these prompts and answers (fixtures `prompts` and `says`), or no such flag",
@@ -377,7 +379,7 @@ class WorkflowConformance(Conformance, Claims):
         """More than one is asked within an episode."""
         DEMANDS.that(
             any(
-                len({each.policy for each in _asked(workflow, scripted(), prompt)}) > 1
+                len({each.policy for each in _requests_of(workflow, scripted(), prompt)}) > 1
                 for _, workflow in build()
                 for prompt in prompts
             ),
@@ -429,13 +431,13 @@ def _alone(workflow: Any, scripted: MakePolicies, prompts: list[Prompt]) -> list
     ]
 
 
-def _asked(workflow: Any, on: ScriptedPolicies, prompt: Prompt) -> list[ScriptedRequest]:
+def _requests_of(workflow: Any, on: ScriptedPolicies, prompt: Prompt) -> list[ScriptedRequest]:
     asyncio.run(_play(workflow, on, 0, prompt))
     return on.asked
 
 
 def _requests(workflow: Any, scripted: MakePolicies, prompt: Prompt) -> int:
-    return min(len(_asked(workflow, scripted(), prompt)), MOST_REQUESTS)
+    return min(len(_requests_of(workflow, scripted(), prompt)), MOST_REQUESTS)
 
 
 def _sequences(outcome: Any) -> list[Any]:

@@ -149,11 +149,11 @@ async def _evaluate(result: Evaluated, told: Listener, began: Callable[[], None]
                 loop.remove_signal_handler(number)
         for task in (engines, work):
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-                _note(result, error)
+                _record_failure(result, error)
     return result
 
 
-def _note(result: Evaluated, error: BaseException) -> None:
+def _record_failure(result: Evaluated, error: BaseException) -> None:
     """A failure after the first episode leaves what was played; one before it leaves nothing, and is raised."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -20,29 +20,29 @@ class EvaluationProgress:
     def __init__(self, err: TextIO, sets: Mapping[str, SetEpisodes], label: str) -> None:
         self._err, self._sets, self._label = err, sets, label
         self._tty = err.isatty()
-        self._began = self._told = time.monotonic()
+        self._began = self._last_shown = time.monotonic()
         self._width = 0
 
     def starting(self) -> None:
         """The engines start."""
-        self._began = self._told = time.monotonic()
-        self._say(f"{self._label}: starting")
+        self._began = self._last_shown = time.monotonic()
+        self._show(f"{self._label}: starting")
 
     def began(self) -> None:
         """They have started."""
-        self._began = self._told = time.monotonic()
-        self._say(self._line())
+        self._began = self._last_shown = time.monotonic()
+        self._show(self._line())
 
     def look(self) -> None:
         """An episode ended."""
         now = time.monotonic()
-        if now - self._told >= (_ON_TERMINAL_S if self._tty else _EVERY_S):
-            self._told = now
-            self._say(self._line())
+        if now - self._last_shown >= (_ON_TERMINAL_S if self._tty else _EVERY_S):
+            self._last_shown = now
+            self._show(self._line())
 
     def end(self) -> None:
         """No more."""
-        self._say(self._line())
+        self._show(self._line())
         if self._tty:
             self._err.write("\n")
             self._err.flush()
@@ -59,7 +59,7 @@ class EvaluationProgress:
             parts.append(f"{duration(left)} left")
         return ", ".join(parts)
 
-    def _say(self, text: str) -> None:
+    def _show(self, text: str) -> None:
         if self._tty:
             print_line_over(self._err, text, self._width)
             self._width = len(text)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from astraflow_contrib_eval.versions import RunModels, WantedVersion
 from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
-from astraflow_core.config.load import LoadedConfig, load_config
+from astraflow_core.config.load import LoadedConfig
 from astraflow_core.config.models import EngineTable, PolicyTable, RunConfig
 from astraflow_core.config.rendering import render
 from astraflow_core.config.sources import parse_value
@@ -19,6 +19,7 @@ from astraflow_core.errors import ConfigError, UserError
 from astraflow_core.installed.provenance import module_folders
 from astraflow_core.suggestions import did_you_mean
 from astraflow_runtime.cli.run_directory import find_run, run_named
+from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.launch.planning.plan import check_interpreters
 from astraflow_runtime.launch.planning.plugins_file import write_plugins
 from astraflow_runtime.launch.planning.prepare import described_plugins
@@ -130,7 +131,7 @@ def _run(run: Path, wanted: WantedVersion, options: Options, directory: Path) ->
     if objects and options.file is None:
         write_private(directory / FILE, read_own(run / FILE))
     models = {name: table.model for name, table in config.policies.items()}
-    label = f"{run.name}@{_told(versions)}"
+    label = f"{run.name}@{_versions_text(versions)}"
     start = wanted.best and all(versions[name] == 0 for name in chosen)
     note = (
         f"{run.name}: no version was better than the start, version 0, which is played"
@@ -143,7 +144,7 @@ def _run(run: Path, wanted: WantedVersion, options: Options, directory: Path) ->
     return _laid_out(subject, loaded, options)
 
 
-def _told(versions: dict[str, int | None]) -> str:
+def _versions_text(versions: dict[str, int | None]) -> str:
     told = {f"{name} {version}" for name, version in versions.items() if version is not None}
     numbers = {version for version in versions.values() if version is not None}
     return str(numbers.pop()) if len(numbers) == 1 else ",".join(sorted(told))

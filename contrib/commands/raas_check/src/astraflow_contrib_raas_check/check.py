@@ -43,9 +43,10 @@ Say = Callable[[RequirementOutcome], None]
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """How to check: the RaaS serves ``health`` (a URL, or a file in which it writes ``{"url": …}`` once it
-    does; empty: not looked at), the scripted dataflow listens at ``host:port``. ``command`` starts the RaaS
-    with ASTRAFLOW_DATAFLOW and ASTRAFLOW_TOKEN in its environment; without one it is waited for."""
+    """How to check: the RaaS serves ``health`` (a URL, or a file with ``{"url": …}``; empty: not
+    checked), the scripted dataflow listens at ``host:port``. ``command`` starts the RaaS with
+    ASTRAFLOW_DATAFLOW and ASTRAFLOW_TOKEN in its environment; without one the check waits for
+    it."""
 
     loaded: LoadedConfig
     token: str = field(repr=False)
@@ -59,27 +60,27 @@ class CheckOptions:
 
 FIXES = {
     "registers": "post RegisterRaas with the token as bearer to ASTRAFLOW_DATAFLOW, as its first call",
-    "serves_first": "lease with free = 0 (for the news alone) until every policy has loaded a version",
+    "serves_first": "lease with free = 0 (for the notices alone) until every policy has loaded a version",
     "rolls_out": "push one frame with GroupHeader and the four columns; docs/processes.md, Messages",
     "keeps_room": "ask for capacity less the episodes that run, whole groups",
     "renews": "renew every renew_s seconds from the reply to register, whatever else happens",
-    "names_its_tasks": "list every task that is held in RenewLeases.tasks",
+    "names_its_tasks": "list every leased task in RenewLeases.tasks",
     "pushes_again": "retry POST after a connection error or a 5xx, with the same bytes",
     "swaps": "load a version beside the one that serves; let running requests continue, and stamp each token with the version that sampled it",
     "verifies": "hash the blocks that arrived, compare with the announced digest, and only then load",
-    "outlives_the_trainer": "treat a failed fetch as no news: keep serving and try again",
+    "outlives_the_trainer": "after a failed fetch keep serving, and retry",
     "registers_again": "after a 404 of lease or renew register again",
-    "lets_go": "abort the tasks that the news call revoked; a 409 for a push is not an error",
+    "lets_go": "abort the tasks that the notices list as revoked; a 409 for a push is not an error",
     "keeps_pins": "do not load another version while a policy is pinned, or while a pinned task runs",
     "refuses_what_is_too_long": "compare prompt + max_tokens with the context before sampling; fail the task with fatal = true",
-    "speaks_well": "compare the message with docs/processes.md; unknown fields are refused",
-    "leaves": "post LeaveRaas when the news say stop, then end",
+    "speaks_well": "compare the message with docs/processes.md; unknown fields are rejected",
+    "leaves": "post LeaveRaas when a notice says stop, then exit",
     "health": "serve GET /v1/health from an event loop that nothing blocks: load weights in a thread or in another process",
-    "ends": "end with exit code 0 after POST /v1/raas/leave",
+    "ends": "exit with code 0 after POST /v1/raas/leave",
 }
 """Demand → what to do if it is not met."""
 
-HEALTH = "It answers GET /v1/health all the while"
+HEALTH = "It always answers GET /v1/health"
 
 _ESSENTIAL = ("registers", "serves_first")
 """Without these nothing else can be tried."""
@@ -88,8 +89,9 @@ _ESSENTIAL = ("registers", "serves_first")
 def check_raas(
     asked: CheckOptions, say: Say, waiting: Callable[[str], None] = lambda url: None
 ) -> list[RequirementOutcome]:
-    """Try every demand. ``say`` hears of each outcome at once, ``waiting`` of the URL of the scripted
-    dataflow once it listens."""
+    """Check every requirement. ``say`` gets each outcome at once, ``waiting`` the URL of the
+    scripted dataflow once it listens.
+    """
     return asyncio.run(_check(asked, say, waiting))
 
 
@@ -200,10 +202,10 @@ class _Health:
         ) as http:
             while self._asked.health:
                 if (url := self._url()) is not None:
-                    await self._once(http, f"{url}/v1/health")
+                    await self._measure_round_trip(http, f"{url}/v1/health")
                 await asyncio.sleep(HEALTH_EVERY_S)
 
-    async def _once(self, http: aiohttp.ClientSession, url: str) -> None:
+    async def _measure_round_trip(self, http: aiohttp.ClientSession, url: str) -> None:
         began = time.monotonic()
         try:
             async with http.get(url) as response:

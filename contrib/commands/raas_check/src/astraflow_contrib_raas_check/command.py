@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from astraflow_contrib_raas_check.check import CheckOptions, check_raas
-    from astraflow_core.config.load import load_config
+    from astraflow_runtime.config.loading import load_config
     from astraflow_wire.http.auth import new_token
 
     start = shlex.split(arguments.start)

@@ -145,8 +145,8 @@ class Script:
             lambda: task not in self.flow.queue, f"a lease with room for {self.group_size} episodes"
         )
 
-    async def _heard(self) -> None:
-        """Until two more polls were answered: whatever is news by now has arrived."""
+    async def _notices_delivered(self) -> None:
+        """Wait until two more polls were answered: all current notices have then arrived."""
         polls = self.flow.polls
         await self._until(lambda: self.flow.polls >= polls + BEATS, "more calls of lease or renew")
 
@@ -176,7 +176,7 @@ class Script:
         return f"serves version {version}"
 
     async def rolls_out(self) -> str:
-        """It rolls a task out to the end and pushes its group."""
+        """It rolls out a task and pushes its group."""
         task = self._task()
         (group,) = await self._rolled_out(task)
         self._check_group(task, group, self._served)
@@ -184,7 +184,7 @@ class Script:
         return f"{group.header.trajectories} trajectories, {sampled} sampled tokens"
 
     async def keeps_room(self) -> str:
-        """It rolls out several tasks, and asks for no more than it said it has room for."""
+        """It rolls out several tasks, and asks for no more than its capacity."""
         tasks = [self._task() for _ in range(AT_ONCE)]
         for task, group in zip(tasks, await self._rolled_out(*tasks), strict=True):
             self._check_group(task, group, self._served)
@@ -219,14 +219,14 @@ class Script:
         return f"{held.renewals - held.unnamed} of {held.renewals} renewals"
 
     async def pushes_again(self) -> str:
-        """It pushes the same group again if the dataflow is away for a moment (503)."""
+        """It pushes the same group again if the dataflow is unavailable for a moment (503)."""
         task = self._task()
         self.flow.push_refused = True
         before = len(self.flow.refused)
         try:
             await self._leased(task)
             await self._until(lambda: len(self.flow.refused) > before, "POST /v1/groups")
-            await self._heard()
+            await self._notices_delivered()
         finally:
             self.flow.push_refused = False
         await self._until(lambda: task.id not in self.flow.held, "POST /v1/groups after a 503")
@@ -236,7 +236,7 @@ class Script:
         return "byte for byte the same"
 
     async def swaps(self) -> str:
-        """It serves a new version without losing what is in flight."""
+        """It serves a new version without losing requests in flight."""
         tasks, before = [self._task() for _ in range(AT_ONCE)], self._served
         registered = len(self.flow.registrations)
         version = await self._announce()
@@ -256,11 +256,11 @@ class Script:
                 raise RequirementFailed(f"within a sequence versions go back: {versions.tolist()}")
 
     async def verifies(self) -> str:
-        """It refuses weights that do not have the announced digest, and goes on with those it has."""
+        """It rejects weights without the announced digest, and continues with those it has."""
         bad = await self._announce(digest="0" * 32)
-        await self._heard()
+        await self._notices_delivered()
         await self._works()
-        await self._heard()
+        await self._notices_delivered()
         served = [one.serving for one in self.flow.leases]
         served += [one.serving for one in self.flow.renewals]
         if any(bad in versions.values() for versions in served):
@@ -270,16 +270,18 @@ class Script:
         return f"stays at version {max(self._served)}"
 
     async def outlives_the_trainer(self) -> str:
-        """It goes on when the publisher of weights is away, and takes the next version that there is."""
+        """It continues while the publisher of weights is unreachable, and loads the next available
+        version.
+        """
         await self._announce(endpoint=NOWHERE)
-        await self._heard()
+        await self._notices_delivered()
         await self._works()
         version = await self._announce()
         await self._serves(version)
         return f"then version {version}"
 
     async def registers_again(self) -> str:
-        """It registers again when the dataflow does not know it any longer (404)."""
+        """It registers again when the dataflow no longer knows it (404)."""
         before = len(self.flow.registrations)
         await self.flow.forget()
         await self._until(
@@ -289,17 +291,17 @@ class Script:
         return "and continues"
 
     async def lets_go(self) -> str:
-        """It lets go of a task whose lease it has lost."""
+        """It aborts a task whose lease it has lost."""
         task = self._task()
         self.flow.push_refused = True
         try:
             await self._leased(task)
             await self.flow.revoke(task.id)
-            await self._heard()
+            await self._notices_delivered()
         finally:
             self.flow.push_refused = False
         await self._works()
-        await self._heard()
+        await self._notices_delivered()
         if self.flow.renewals and task.id in self.flow.renewals[-1].tasks:
             raise RequirementFailed(f"still names task {task.id} in renew, which was revoked")
         return (
@@ -307,12 +309,12 @@ class Script:
         )
 
     async def keeps_pins(self) -> str:
-        """It keeps a pinned version for an evaluation, and moves on afterwards."""
+        """It keeps a pinned version for an evaluation, and loads newer ones afterwards."""
         pinned = dict(self.flow.served)
         self.flow.pins = dict(pinned)
-        await self._heard()
+        await self._notices_delivered()
         version = await self._announce()
-        await self._heard()
+        await self._notices_delivered()
         task = self._task(pinned=pinned, eval_set="check")
         (group,) = await self._rolled_out(task)
         self._check_group(task, group, set(pinned.values()))
@@ -321,7 +323,9 @@ class Script:
         return f"version {max(pinned.values())}, then {version}"
 
     async def refuses_what_is_too_long(self) -> str:
-        """It fails a task whose prompt and max_tokens are over the context, with the reason, and goes on."""
+        """It fails a task whose prompt and max_tokens exceed the context, with the reason, and
+        continues.
+        """
         task = self._task(sampling=replace(self.sampling, max_tokens=FAR_TOO_LONG))
         await self.flow.give(task)
 
@@ -348,7 +352,7 @@ class Script:
         return f"{self.flow.polls} polls, {len(self.flow.groups)} groups"
 
     async def leaves(self) -> str:
-        """It leaves when the news say stop."""
+        """It leaves when a notice says stop."""
         self.flow.stop = True
         await self.flow.note()
         await self._until(lambda: bool(self.flow.left), "POST /v1/raas/leave")

@@ -109,7 +109,7 @@ class ScriptedDataflow:
 
     # -- the side of the RaaS --------------------------------------------------------------------
 
-    def _news(self, seen: dict[str, int]) -> messages.Notices:
+    def _notices(self, seen: dict[str, int]) -> messages.Notices:
         return messages.Notices(
             announcements=[
                 entry
@@ -152,7 +152,7 @@ class ScriptedDataflow:
         post = self._app.router.add_route
         for path, handle in {
             "/v1/raas/register": self._register,
-            "/v1/raas/leave": self._leave,
+            "/v1/raas/leave": self._on_leave,
             "/v1/tasks/lease": self._lease,
             "/v1/tasks/renew": self._renew,
             "/v1/tasks/fail": self._fail,
@@ -168,12 +168,12 @@ class ScriptedDataflow:
             messages.RaasRegistered(
                 run="check",
                 renew_s=RENEW_S,
-                news=self._news({}),
+                notices=self._notices({}),
                 incarnation=len(self.registrations),
             )
         )
 
-    async def _leave(self, request: Request) -> Response:
+    async def _on_leave(self, request: Request) -> Response:
         self.left.append(await self._read(request, messages.LeaveRaas))
         await self.note()
         return reply(messages.Done())
@@ -183,27 +183,27 @@ class ScriptedDataflow:
         self._check_known()
         self.leases.append(message)
         self.served = dict(message.serving)
-        self._look_at_room(message)
+        self._check_free_slots(message)
         await self.note()
 
         def due() -> bool:
-            news = self._news(message.seen)
+            notices = self._notices(message.seen)
             return bool(
-                news.announcements or news.stop or not self._known or self._fitting(message)
+                notices.announcements or notices.stop or not self._known or self._fitting(message)
             )
 
         wait_s = min(max(message.wait_s, 0.0), LONGEST_POLL_S)
         try:
             await self.until(due, "nothing", wait_s)
         except DeadlineExceeded:
-            return reply(messages.TasksLeased(tasks=[], news=self._news(message.seen)))
+            return reply(messages.TasksLeased(tasks=[], notices=self._notices(message.seen)))
         self._check_known()
         given = self._fitting(message)
         for task in given:
             self.queue.remove(task)
             self.held[task.id] = LeasedTask(task)
         await self.note()
-        return reply(messages.TasksLeased(tasks=given, news=self._news(message.seen)))
+        return reply(messages.TasksLeased(tasks=given, notices=self._notices(message.seen)))
 
     def _fitting(self, message: messages.LeaseTasks) -> list[messages.Task]:
         free, given = message.free, []
@@ -213,7 +213,7 @@ class ScriptedDataflow:
                 free -= task.group_size
         return given
 
-    def _look_at_room(self, message: messages.LeaseTasks) -> None:
+    def _check_free_slots(self, message: messages.LeaseTasks) -> None:
         capacity = self.registrations[-1].capacity
         if message.free > max(capacity, *(task.group_size for task in self.queue), 0):
             self.greedy.append(f"asked for {message.free} episodes, having said {capacity}")
@@ -227,7 +227,7 @@ class ScriptedDataflow:
             held.renewals += 1
             held.unnamed += name not in message.tasks
         await self.note()
-        return reply(messages.LeasesRenewed(news=self._news(message.seen)))
+        return reply(messages.LeasesRenewed(notices=self._notices(message.seen)))
 
     async def _fail(self, request: Request) -> Response:
         message = await self._read(request, messages.FailTask)

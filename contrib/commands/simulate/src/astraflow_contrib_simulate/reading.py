@@ -105,7 +105,7 @@ class _Listener:
         self._min_versions: dict[tuple[str, int], int] = {}
         self._freed: dict[str, float] = {}
         self._gaps: list[float] = []
-        self._there: set[str] = set()
+        self._present: set[str] = set()
         self._pool: list[tuple[float, int]] = []
         self._places: dict[str, int] = {}
 
@@ -114,31 +114,31 @@ class _Listener:
         self.now = at_s
         for ended in self._leases.take(at_s, entry):
             self._ended(ended.lease, entry)
-        self._take(entry)
+        self._on_entry(entry)
 
     @singledispatchmethod
-    def _take(self, entry: Entry) -> None:
+    def _on_entry(self, entry: Entry) -> None:
         """Most kinds tell nothing."""
 
-    @_take.register
+    @_on_entry.register
     def _(self, entry: RaasRegistration) -> None:
         self._places[entry.message.raas] = entry.message.capacity
-        self._there.add(entry.message.raas)
-        self._pool.append((self.now, len(self._there)))
+        self._present.add(entry.message.raas)
+        self._pool.append((self.now, len(self._present)))
 
-    @_take.register
+    @_on_entry.register
     def _(self, entry: RaasLeft) -> None:
-        self._gone(entry.message.raas)
+        self._remove_raas(entry.message.raas)
 
-    @_take.register
+    @_on_entry.register
     def _(self, entry: RaasGone) -> None:
-        self._gone(entry.raas)
+        self._remove_raas(entry.raas)
 
-    def _gone(self, raas: str) -> None:
-        self._there.discard(raas)
-        self._pool.append((self.now, len(self._there)))
+    def _remove_raas(self, raas: str) -> None:
+        self._present.discard(raas)
+        self._pool.append((self.now, len(self._present)))
 
-    @_take.register
+    @_on_entry.register
     def _(self, entry: Leased) -> None:
         if entry.raas in self._freed:
             self._gaps.append(self.now - self._freed.pop(entry.raas))
@@ -149,7 +149,7 @@ class _Listener:
         held = sum(lease.raas == raas for lease in self._leases.held.values())
         return held * self._group_size
 
-    @_take.register
+    @_on_entry.register
     def _(self, entry: Pushed) -> None:
         header = entry.header
         for policy, trainer in self._trainers.items() if entry.judged else ():
@@ -179,16 +179,16 @@ class _Listener:
             )
             self._groups.append(group)
 
-    @_take.register
+    @_on_entry.register
     def _(self, entry: Announced) -> None:
         trainer = self._trainers[entry.message.policy]
         trainer.size, trainer.newest = entry.message.size, entry.message.version
 
-    @_take.register
+    @_on_entry.register
     def _(self, entry: TrainerRegistration) -> None:
         self._trainers[entry.message.policy].last = None
 
-    @_take.register
+    @_on_entry.register
     def _(self, entry: BatchRequested) -> None:
         if entry.batch:
             trainer = self._trainers[entry.message.policy]
@@ -200,7 +200,7 @@ class _Listener:
                 if arrival not in trainer.seen_lent
             ]
 
-    @_take.register
+    @_on_entry.register
     def _(self, entry: Acknowledged) -> None:
         policy = entry.message.policy
         trainer = self._trainers[policy]

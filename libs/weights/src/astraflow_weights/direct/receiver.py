@@ -55,7 +55,7 @@ class DirectHttpReceiver(HttpReceiver):
                     where = from_json(client.read(OBJECT, MAX_OBJECT), _Desk, "malformed desk").ask
                 asked = json.dumps({"member": member, "workers": workers})
                 url = f"{where}/{announcement.version}"
-                answer = self._ask("POST", url, asked, deadline)
+                answer = self._request("POST", url, asked, deadline)
                 delivery = from_msgpack(answer, Delivery, "malformed delivery")
                 check(delivery, manifest)
                 if delivery.ticket:
@@ -71,9 +71,9 @@ class DirectHttpReceiver(HttpReceiver):
         url = self._tickets.pop(delivery.ticket, "")
         if url:
             with contextlib.suppress(PublisherFailed, OSError, http.client.HTTPException):
-                self._ask("DELETE", url, "", time.monotonic() + DONE_S)
+                self._request("DELETE", url, "", time.monotonic() + DONE_S)
 
-    def _ask(self, method: str, url: str, body: str, deadline: float) -> bytes:
+    def _request(self, method: str, url: str, body: str, deadline: float) -> bytes:
         address = address_of(url, "http")
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         left = max(deadline - time.monotonic(), 0.001)

@@ -121,14 +121,14 @@ class VersionClient:
     ) -> None:
         self._watchdog.cancel()
         if self._seen and self._error is None:
-            self._leave()
+            self._release()
 
     def manifest(self) -> Manifest:
         """The manifest, which is what the announced digest stands for; fetched again, as blocks are, if it arrives
         damaged."""
         attempt = 1
         while True:
-            body = self._whole("manifest", MAX_MANIFEST)
+            body = self._read_all("manifest", MAX_MANIFEST)
             try:
                 manifest = decode_manifest(body, self.announcement)
                 self.named = sources.decode(body, manifest)
@@ -141,7 +141,7 @@ class VersionClient:
 
     def read(self, name: str, limit: int) -> bytes:
         """The side object ``name``, whole, if it has at most ``limit`` bytes. Not verified."""
-        body = self._whole(f"objects/{_checked(name)}", limit)
+        body = self._read_all(f"objects/{_checked(name)}", limit)
         self.count(len(body))
         return body
 
@@ -257,7 +257,7 @@ class VersionClient:
         self._stopped.wait(PAUSE_S * 2**count)
         return Failures(count, progress)
 
-    def _whole(self, what: str, limit: int) -> bytes:
+    def _read_all(self, what: str, limit: int) -> bytes:
         failures = Failures()
         while True:
             self.raise_if_stopped()
@@ -291,7 +291,7 @@ class VersionClient:
             self.nearer = answer.headers.get(FROM_HEADER.lower(), self.nearer)
             return body
 
-    def _leave(self) -> None:
+    def _release(self) -> None:
         """Tell the publisher that this reader is done; the lease would end by itself."""
         path = f"{self._path}/readers/{self._headers[READER_HEADER]}"
         with contextlib.suppress(OSError):

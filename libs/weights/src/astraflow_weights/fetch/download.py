@@ -98,11 +98,11 @@ class _BlockSink:
                 with self._lock:
                     self._broken[block] = (buffer, position)
         with buffer[:length] as view:
-            self._judge(block, view)
+            self._verify(block, view)
         with self._lock:
             self._buffers.append(buffer)
 
-    def _judge(self, block: int, view: memoryview) -> None:
+    def _verify(self, block: int, view: memoryview) -> None:
         if xxhash.xxh3_128_digest(view) == self._manifest.blocks[block]:
             self._store(view, block * self._manifest.block_size)
             with self._lock:

@@ -99,7 +99,7 @@ class BlockTransfer:
                         reused = connection.used
                         with self._lock:
                             self._connections.add(connection)
-                    self._ask_ahead(connection, asked)
+                    self._request_ahead(connection, asked)
                     if not asked:
                         break
                     self._receive(connection, asked[0])
@@ -127,7 +127,7 @@ class BlockTransfer:
             self._connections.discard(connection)
         how(connection)
 
-    def _ask_ahead(self, connection: Connection, asked: deque[Piece]) -> None:
+    def _request_ahead(self, connection: Connection, asked: deque[Piece]) -> None:
         while len(asked) < ASKED_AHEAD:
             with self._lock:
                 # The last pieces go to whoever is idle, not into a queue behind another piece.

@@ -14,7 +14,8 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from astraflow_core.errors import Refused, UserError
-from astraflow_wire.http.auth import authorized, is_loopback
+from astraflow_wire.http.access import shares
+from astraflow_wire.http.auth import is_loopback
 from astraflow_wire.http.connection_limits import (
     ACCEPT_AGAIN_S,
     MAX_HEAD,
@@ -145,9 +146,10 @@ class Handler(BaseHTTPRequestHandler):
             self.rfile = whole
 
     def authorize(self) -> None:
-        """Raise :class:`Refused` (401) unless the request holds the token."""
+        """Raise :class:`Refused` (401) unless the request has the token, or one that brings it or from which it follows."""
         given = self.headers.get("Authorization", "").encode("latin-1", "replace")
-        if not authorized(given, self.server.token):
+        scheme, _, shown = given.partition(b" ")
+        if self.server.token and not (scheme == b"Bearer" and shares(shown, self.server.token)):
             raise Refused(401, "missing or wrong bearer token")
         self.server.limits.authenticated(self.request)
 

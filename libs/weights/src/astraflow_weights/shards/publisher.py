@@ -104,12 +104,12 @@ class HttpShardPublisher:
     ) -> Manifest:
         """See :class:`astraflow_core.protocols.transport.ShardPublisher`."""
         check_follows(self._policy, version, self._store.newest)
-        taking = self._snapshotter or self._meet(slices())
+        taking = self._snapshotter or self._agree_on_plan(slices())
         if self._companion is not None:
             self._companion.begin(self._store.latest())
         part = taking.new_part()
         try:
-            self._take(version, taking, slices(), part)
+            self._snapshot(version, taking, slices(), part)
             snapshot = self._compose(version, taking, derives_from, part)
             objects = self._companion.objects(snapshot) if self._companion else {}
             self._store.add(snapshot, objects)
@@ -130,7 +130,7 @@ class HttpShardPublisher:
         if self._snapshotter is not None:
             self._snapshotter.close()
 
-    def _meet(self, slices: Iterable[TensorSlice]) -> ShardSnapshotter:
+    def _agree_on_plan(self, slices: Iterable[TensorSlice]) -> ShardSnapshotter:
         """Tell the others what this rank exports and where it serves; what all of them said is the plan."""
         mine = list(places_of(slices))
         encoded = self._share(msgspec.msgpack.encode((self._url, mine)))
@@ -152,7 +152,7 @@ class HttpShardPublisher:
         self._snapshotter = ShardSnapshotter(self._who, plan, self._ranks.rank, mine, on_block)
         return self._snapshotter
 
-    def _take(
+    def _snapshot(
         self,
         version: int,
         taking: ShardSnapshotter,

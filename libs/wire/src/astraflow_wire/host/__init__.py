@@ -1,1 +1,1 @@
-"""What a process does and knows on its host: parent, clock, memory, private files."""
+"""Helpers for a process on its host: parent, clock, memory, private files."""

@@ -1,32 +1,32 @@
-"""Time that does not pass while this process is stopped.
-
-A process that is stopped (SIGSTOP, a frozen container, a suspended machine) finds all its deadlines passed
-when it continues, though nobody let it down: it was away itself. Deadlines are therefore measured in seconds
-in which the process ran.
+"""A clock that does not advance while this process is stopped. After a stop (SIGSTOP, a frozen
+container, a suspended machine) all deadlines of a process would have passed although no other
+process was slow. Deadlines are therefore measured in seconds for which the process ran.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 TICK_S = 0.5
 SUSPENDED_AFTER_S = 2.0
-"""A clock that was not looked at for so long, though it is every ``TICK_S``, belongs to a process that
-was stopped."""
+"""If the clock, which is read every ``TICK_S``, was not read for so long, the process was stopped.
+"""
 
 
 class ActiveClock:
-    """Seconds that only grow. Somebody calls :meth:`look` every ``TICK_S``; of a gap between two looks that
-    is longer than ``SUSPENDED_AFTER_S`` it counts ``TICK_S``. Any thread may use it. ``away_s``: what was not
-    counted."""
+    """Monotonic seconds. :meth:`look` has to be called every ``TICK_S``; a gap of more than
+    ``SUSPENDED_AFTER_S`` between two calls counts as ``TICK_S``. Thread-safe. ``away_s``: the
+    seconds that were not counted.
+    """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.away_s = 0.0
@@ -34,8 +34,9 @@ class ActiveClock:
         self._lock = threading.Lock()
 
     def __call__(self) -> float:
-        """The time. Without the lock, for event loops ask often: a process may be stopped between any
-        two of these lines, so the first is checked again at the end."""
+        """The time. Lock-free, since event loops read it often: the process may be stopped between
+        any two of these lines, so the first value is checked again at the end.
+        """
         away_s = self.away_s
         now = self._now()
         if now - self._seen > SUSPENDED_AFTER_S or self.away_s != away_s:
@@ -43,7 +44,7 @@ class ActiveClock:
         return now - away_s
 
     def look(self) -> float:
-        """The time, and the gap since the last look."""
+        """The time, and the gap since the last call."""
         with self._lock:
             now = self._now()
             gap = now - self._seen
@@ -54,21 +55,35 @@ class ActiveClock:
 
 
 class _OwnClock(ActiveClock):
-    """The clock of this process, kept going by a thread that starts at its first look."""
+    """The clock of this process, read periodically by a thread that starts with the first call."""
 
     def __init__(self) -> None:
         super().__init__()
         self._seen = -math.inf
         self._ticking = False
+        self._simulated: Callable[[], float] | None = None
         os.register_at_fork(after_in_child=self._forked)
 
+    def __call__(self) -> float:
+        """The time."""
+        return super().__call__() if self._simulated is None else self._simulated()
+
+    @contextlib.contextmanager
+    def simulated(self, now: Callable[[], float]) -> Iterator[None]:
+        """Show ``now()`` instead, everywhere in this process: services then run on a virtual clock."""
+        self._simulated = now
+        try:
+            yield
+        finally:
+            self._simulated = None
+
     def _forked(self) -> None:
-        """Threads stay behind, and nobody knows who held the lock."""
+        """A fork has neither the thread nor, perhaps, a free lock."""
         self._lock = threading.Lock()
         self._seen, self._ticking = -math.inf, False
 
     def look(self) -> float:
-        """The time, and the gap since the last look; starts the thread."""
+        """The time, and the gap since the last call; starts the thread."""
         with self._lock:
             if not self._ticking:
                 self._seen, self._ticking = self._now(), True

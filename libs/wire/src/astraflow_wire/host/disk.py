@@ -1,4 +1,4 @@
-"""A full disk: telling it from other trouble with files, and waiting until there is disk space again."""
+"""Full disks: detects them, and waits until there is disk space again."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE)
-"""Disk full, quota used up, largest size of a file reached, most open files of the process or of the host: somebody
-can put each of them right while the run waits."""
+"""Disk full, quota exceeded, file size limit, or too many open files of the process or host: each
+can be fixed while the run waits.
+"""
 
 LONGEST_WAIT_S = 86400.0
 """How long a run waits for disk space on a full disk."""
@@ -30,25 +31,26 @@ _PROBE_BYTES = 1 << 12
 
 
 def says_full(error: BaseException) -> bool:
-    """Whether an error says by its number, or by its text as those of libraries do, that there is no room."""
+    """Whether the number or the text of an error means that the disk is full."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in FULL
     return isinstance(error, NoRoom) or any(os.strerror(code) in str(error) for code in FULL)
 
 
 def is_full(error: BaseException, folder: Path) -> bool:
-    """Whether what went wrong while ``folder`` was written is that there is no room. Libraries that write
-    files of their own do not always say so: then the disk itself is asked."""
+    """Whether a write in ``folder`` failed because the disk is full. Libraries do not always report
+    this: then the disk itself is tested.
+    """
     if says_full(error):
         return True
     if isinstance(error, OSError) and error.errno is not None:
         return False
-    return shutil.disk_usage(_there(folder)).free < _FULL_BYTES
+    return shutil.disk_usage(_existing_folder(folder)).free < _FULL_BYTES
 
 
 def lacking(folder: Path) -> str:
-    """Why no file can be written in ``folder`` now; empty if one can. It is tried, with a page of data."""
-    probe = _there(folder) / f".room-{os.getpid()}"
+    """Why no file can be written in ``folder`` now; empty if one can. Tested with a page of data."""
+    probe = _existing_folder(folder) / f".room-{os.getpid()}"
     try:
         with probe.open("wb", buffering=0) as file:
             file.write(bytes(_PROBE_BYTES))
@@ -67,9 +69,11 @@ def when_room(
     longest_s: float = LONGEST_WAIT_S,
     tell: Callable[[str], None] = log.warning,
 ) -> T:
-    """What ``write`` returns, which is called again while there is no room for ``path``, a file or folder; it must
-    leave nothing half done. What waits, and for how much room (``needs`` bytes, if known), is told once, and when
-    it continues. :class:`NoRoom` after ``longest_s``; any other error is raised at once."""
+    """The result of ``write``, which is retried while the disk has no room for ``path``, a file or
+    folder; a failed call must leave nothing behind. The wait, with the room that it needs
+    (``needs`` bytes, if known), and its end are each logged once. :class:`NoRoom` after
+    ``longest_s``; any other error is raised at once.
+    """
     wait = _Wait(path, needs, longest_s, tell)
     while True:
         try:
@@ -85,7 +89,7 @@ def when_room(
 
 async def room_for(write: Callable[[], T], path: Path, *, needs: int = 0) -> T:
     """:func:`when_room` for an event loop: ``write`` runs in a thread, and the loop continues while it waits."""
-    import asyncio  # 20 ms that commands which only look at files do without
+    import asyncio  # 20 ms that commands which only read files save
 
     wait = _Wait(path, needs, LONGEST_WAIT_S, log.warning)
     while True:
@@ -101,7 +105,7 @@ async def room_for(write: Callable[[], T], path: Path, *, needs: int = 0) -> T:
 
 
 def replace_file(path: Path, content: bytes | str, mode: int = 0o666) -> None:
-    """Write a file whole or not at all, in the place of an older one."""
+    """Replace a file atomically."""
     partial = path.with_name(f".{path.name}.partial")
     partial.unlink(missing_ok=True)
     try:
@@ -115,7 +119,7 @@ def replace_file(path: Path, content: bytes | str, mode: int = 0o666) -> None:
 
 
 class _Wait:
-    """One wait for room, and what is told about it."""
+    """One wait for room, and its log messages."""
 
     def __init__(
         self, path: Path, needs: int, longest_s: float, tell: Callable[[str], None]
@@ -124,13 +128,15 @@ class _Wait:
         self._since: float | None = None
 
     def bears(self, error: Exception) -> bool:
-        """Whether it is tried again: not what is not a full disk. :class:`NoRoom` if it has lasted for too long."""
+        """Whether to retry: only if the disk is full. :class:`NoRoom` if the wait has lasted too
+        long.
+        """
         if not is_full(error, self._path.parent):
             return False
         now = time.monotonic()
         if self._since is None:
             self._since = now
-            free = shutil.disk_usage(_there(self._path)).free
+            free = shutil.disk_usage(_existing_folder(self._path)).free
             needs = f"about {self._needs / 1e6:.1f} MB are needed, " if self._needs else ""
             self._tell(
                 f"{self._path} waits for disk space: {error}; {needs}{free / 1e6:.1f} MB are free. The write "
@@ -142,12 +148,12 @@ class _Wait:
         return True
 
     def end(self) -> None:
-        """It is written."""
+        """The write succeeded."""
         if self._since is not None:
             waited_s = time.monotonic() - self._since
             self._tell(f"there is disk space again: {self._path} is written after {waited_s:.0f} s")
 
 
-def _there(path: Path) -> Path:
+def _existing_folder(path: Path) -> Path:
     """The path, or the nearest folder above it that exists."""
     return next((folder for folder in (path, *path.parents) if folder.is_dir()), Path("/"))

@@ -12,9 +12,9 @@ import time
 from astraflow_wire.host.processes import look_at
 
 LAUNCHER = "ASTRAFLOW_LAUNCHER"
-"""Set by a launcher whose processes shall not outlive it."""
+"""Environment variable: set by a launcher whose processes must not outlive it."""
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LOOK_EVERY_S = 0.5
 _NOBODY = 0
 """Parent of the first process."""
@@ -27,10 +27,19 @@ def signal_at_parent_death(number: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
+def adopt_orphans() -> None:
+    """Make this process the parent of descendants whose own parent ends, in whatever session they are; Linux only,
+    elsewhere nothing happens. Not inherited by ``fork``."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
 def end_with_parent() -> None:
-    """:func:`end_with` the process that started this one, if that was a launcher whose processes shall
-    not outlive it; a service started by hand outlives its shell. One that lost its parent before this was called, as
-    a rank whose torchrun was killed while it imported, ends at once."""
+    """:func:`end_with` the process that started this one, if that was a launcher whose processes
+    must not outlive it; a service started by hand outlives its shell. A process that lost its
+    parent before this call, such as a rank whose torchrun was killed during its imports, exits at
+    once.
+    """
     launcher = os.environ.get(LAUNCHER)
     if launcher:
         parent = os.getppid()
@@ -38,7 +47,7 @@ def end_with_parent() -> None:
 
 
 def _descends(pid: int, ancestor: int) -> bool:
-    """Whether a process is ``ancestor`` or stems from it; true where that cannot be seen."""
+    """Whether a process is ``ancestor`` or a descendant of it; true where this is unknown."""
     while pid not in (ancestor, _NOBODY):
         look = look_at(pid)
         if look is None:
@@ -49,10 +58,10 @@ def _descends(pid: int, ancestor: int) -> bool:
 
 def end_with(parent: int, grace_s: float = 2.0, cleans_up: bool = True) -> None:
     """End this process when ``parent`` is no longer its parent, even if it is stopped (SIGSTOP) then: SIGTERM, so
-    that it can clean up, and after ``grace_s`` an exit that nothing can hold up, of its own process group too. One
+    that it can clean up, and after ``grace_s`` an immediate exit, of its process group too. One
     that has nothing to clean up (``cleans_up=False``) is killed by the kernel, even if native code holds the GIL."""
-    # Linux alone does this; SIGCONT reaches a stopped process, which SIGTERM does not, and lets the thread below run.
-    # A launcher may have asked for SIGKILL, which is right for programs that do not watch.
+    # Linux only; unlike SIGTERM, SIGCONT reaches a stopped process and lets the thread below run. A
+    # launcher may have set SIGKILL, for programs that do not watch their parent.
     signal_at_parent_death(signal.SIGCONT if cleans_up else signal.SIGKILL)
 
     def watch() -> None:
@@ -60,9 +69,7 @@ def end_with(parent: int, grace_s: float = 2.0, cleans_up: bool = True) -> None:
             time.sleep(_LOOK_EVERY_S)
         leads = os.getpgrp() == os.getpid()
         if leads:
-            os.killpg(
-                os.getpid(), signal.SIGCONT
-            )  # children that are stopped see that they are to end
+            os.killpg(os.getpid(), signal.SIGCONT)  # wakes stopped children, so that they exit
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(grace_s)
         if leads:

@@ -1,4 +1,6 @@
-"""A process's own folder: it vanishes with its owner, and if that was killed with the next one's start."""
+"""A private folder of a process: removed when its owner exits or, if that was killed, when the next
+owner starts.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ class PrivateFolder:
     """A new folder with mode 0700 within ``parent``, held by a lock that ends with this process, however
     it ends.
 
-    Creating one removes the orphans in ``parent`` with the same ``prefix``. It is called ``prefix`` and
-    ``name``, or something random.
+    Creating one removes the orphans in ``parent`` with the same ``prefix``. Its name is ``prefix``
+    and ``name``, or random.
     """
 
     def __init__(self, parent: Path, prefix: str, name: str = "") -> None:
@@ -44,7 +46,7 @@ def _make(parent: Path, prefix: str, name: str) -> tuple[Path, int]:
         made.rmdir()
         raise
     fcntl.flock(lock, fcntl.LOCK_EX)
-    # Under its final name, which nobody can take before, it is locked already: no other process takes it for an orphan.
+    # It is locked before it gets its final name, so that no other process takes it for an orphan.
     return made.rename(parent / f"{prefix}{name or secrets.token_hex(8)}"), lock
 
 
@@ -64,8 +66,9 @@ def is_held(path: Path) -> bool:
 
 
 def remove_orphans(parent: Path, prefix: str) -> None:
-    """Remove the private folders of this user in ``parent`` with that prefix whose process is dead. In a temporary folder
-    anybody may have made others with such a name."""
+    """Remove the private folders of this user in ``parent`` with that prefix whose process is dead.
+    Other users may have created folders with such names in a temporary folder.
+    """
     for left in parent.glob(f"{prefix}*"):
         _remove_if_orphaned(left)
 

@@ -1,4 +1,4 @@
-"""What the kernel tells of a process on this host."""
+"""The state of a process on this host, from the kernel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ class Look:
 
 
 def look_at(pid: int) -> Look | None:
-    """A look at a process; ``None`` if it is gone, or where there is no ``/proc`` (only Linux has it)."""
+    """The state of a process; ``None`` if it is gone, or where there is no ``/proc`` (only Linux
+    has it).
+    """
     if sys.platform != "linux":
         return None
     try:

@@ -1,4 +1,4 @@
-"""Processes that end with their owner, whatever they do and however it ends."""
+"""Processes that end with their owner, even if the owner is killed."""
 
 from __future__ import annotations
 
@@ -26,16 +26,18 @@ class ReapedProcesses:
 
     @asynccontextmanager
     async def under(self, key: str) -> AsyncIterator[Callable[[int], None]]:
-        """Within, processes may be started with ``key`` in their environment, as :data:`reaper.VARIABLE`; call what is
-        given with their process group, if it is known. On leaving none of them is left."""
-        self._tell(key, 0)
+        """Within the context, processes may be started with ``key`` in their environment, as
+        :data:`reaper.VARIABLE`; call the yielded function with their process group, if known.
+        Leaving the context kills all of them.
+        """
+        self._record(key, 0)
         try:
-            yield lambda group: self._tell(key, group)
+            yield lambda group: self._record(key, group)
         finally:
             await asyncio.shield(self._end(key))
 
     async def _end(self, key: str) -> None:
-        """The group has ``GRACE_S`` to end by itself. Then what has left the group is killed, too."""
+        """Give the group ``GRACE_S`` to exit, then kill it, and the processes that have left it."""
         group, clock = self._open[key], asyncio.get_running_loop().time
         if reaper.signal_group(group, signal.SIGTERM):
             until = clock() + GRACE_S
@@ -43,16 +45,16 @@ class ReapedProcesses:
                 await asyncio.sleep(reaper.LOOK_EVERY_S)
             reaper.signal_group(group, signal.SIGKILL)
         await asyncio.to_thread(reaper.kill_by_key, [key])
-        self._tell(key, reaper.OVER)
+        self._record(key, reaper.OVER)
 
-    def _tell(self, key: str, group: int) -> None:
+    def _record(self, key: str, group: int) -> None:
         if group == reaper.OVER:
             del self._open[key]
         else:
             self._open[key] = group
         if self._reaper is not None and _written(self._reaper, {key: group}):
             return
-        if self._reaper is not None:  # somebody killed or stopped it
+        if self._reaper is not None:  # it was killed or stopped
             self._reaper.kill()
         self._reaper = _start_reaper()
         _written(self._reaper, self._open)
@@ -71,7 +73,7 @@ def _start_reaper() -> subprocess.Popen[bytes]:
 
 
 def _written(process: subprocess.Popen[bytes], keys: dict[str, int]) -> bool:
-    """Whether the reaper has been told, which may not hold up the event loop."""
+    """Whether the reaper was notified; never blocks the event loop."""
     assert process.stdin is not None
     lines = "".join(f"{key} {group}\n" for key, group in keys.items()).encode()
     try:

@@ -31,7 +31,8 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     parent, rest = os.getppid(), b""
     running: dict[str, int] = {}
-    # A process that the parent forked may hold the pipe open, so that its end alone does not tell.
+    # A fork of the parent may keep the pipe open, so that the end of the pipe alone is not
+    # sufficient.
     while os.getppid() == parent:
         if not select.select([0], [], [], _PARENT_EVERY_S)[0]:
             continue

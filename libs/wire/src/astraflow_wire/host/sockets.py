@@ -1,4 +1,6 @@
-"""Where the sockets lie over which processes of one host talk: a RaaS and its engine hosts, ranks of a trainer."""
+"""Folders of the sockets between processes of one host: a RaaS and its engine hosts, ranks of a
+trainer.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def socket_folder(name: str = "") -> PrivateFolder:
 
 
 def agreed_folder(name: str) -> Path:
-    """Where others find :func:`socket_folder` of that name."""
+    """The path of the :func:`socket_folder` of that name."""
     return _parent() / f"{_PREFIX}{name}"
 
 

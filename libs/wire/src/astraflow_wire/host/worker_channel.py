@@ -9,25 +9,28 @@ from collections.abc import Callable
 from typing import cast
 
 _LENGTH = struct.Struct("<I")
+_BUFFER = 64 << 10
+"""Bytes that are read at once."""
 MAX_ANSWER = 16 << 20
-"""Bytes of an answer of a worker."""
+"""The most bytes of a reply of a worker."""
 
 
 class WorkerGone(Exception):
-    """A worker will answer no more; the text says what it did."""
+    """A worker will not reply any more; the text says why."""
 
 
 class WorkerEnded(WorkerGone):
-    """Its end of the channel is closed: its process has ended, or is about to."""
+    """The worker has closed its end of the channel: its process has exited, or is about to."""
 
 
-class WorkerChannel(asyncio.Protocol):
-    """The end of the process that calls. A protocol of its own, since asyncio's streams would take half of the time of
-    a call."""
+class WorkerChannel(asyncio.BufferedProtocol):
+    """The caller's end. An asyncio protocol, since streams would take half of the time of a call, with a buffer of its
+    own, since asyncio would allocate 256 KiB for each reply."""
 
     def __init__(self) -> None:
         self._transport: asyncio.WriteTransport
-        self._said = bytearray()
+        self._received = bytearray()
+        self._buffer = bytearray(_BUFFER)
         self._heard: asyncio.Future[None] | None = None
         self._ended = False
         self._closed = asyncio.get_running_loop().create_future()
@@ -40,14 +43,16 @@ class WorkerChannel(asyncio.Protocol):
         return channel
 
     async def call(self, body: bytes) -> bytes:
-        """What the worker answers."""
+        """Call the worker; returns its reply."""
         if not self._ended:
             self._transport.write(_LENGTH.pack(len(body)) + body)
         return await self.receive()
 
     async def receive(self) -> bytes:
-        """The next thing that the worker says. :class:`WorkerGone` if there is none. One task at a time may wait for it."""
-        while (body := self._taken()) is None:
+        """The next message of the worker. :class:`WorkerGone` if there is none. One task at a time
+        may wait for it.
+        """
+        while (body := self._next_message()) is None:
             if self._ended:
                 raise WorkerEnded("ended")
             self._heard = asyncio.get_running_loop().create_future()
@@ -55,23 +60,27 @@ class WorkerChannel(asyncio.Protocol):
         return body
 
     async def close(self) -> None:
-        """Close our end; a worker between two calls then ends."""
+        """Close our end; a worker between two calls then exits."""
         self._transport.close()
         await asyncio.shield(self._closed)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio's: begin."""
+        """Called by asyncio: connected."""
         self._transport = cast(asyncio.WriteTransport, transport)
 
-    def data_received(self, data: bytes) -> None:
-        """asyncio's: a piece of what the worker says."""
-        self._said += data
-        if len(self._said) > _LENGTH.size + MAX_ANSWER:
-            self._transport.abort()  # nobody reads so much: receive() refuses it by its size
+    def get_buffer(self, sizehint: int) -> bytearray:
+        """Called by asyncio: where to read to."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Called by asyncio: a part of the worker's message."""
+        self._received += memoryview(self._buffer)[:nbytes]
+        if len(self._received) > _LENGTH.size + MAX_ANSWER:
+            self._transport.abort()  # receive() rejects it by its size
         self._wake()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """asyncio's: the worker's end is closed, or ours."""
+        """Called by asyncio: the worker's end or ours is closed."""
         self._ended = True
         if not self._closed.done():
             self._closed.set_result(None)
@@ -81,9 +90,9 @@ class WorkerChannel(asyncio.Protocol):
         if self._heard is not None and not self._heard.done():
             self._heard.set_result(None)
 
-    def _taken(self) -> bytes | None:
-        """The first message, if it is there as a whole."""
-        said = self._said
+    def _next_message(self) -> bytes | None:
+        """The first message, if it is complete."""
+        said = self._received
         if len(said) < _LENGTH.size:
             return None
         size = _LENGTH.unpack_from(said)[0]
@@ -110,7 +119,7 @@ def say(connection: socket.socket, body: bytes) -> None:
 
 
 def read_message(connection: socket.socket) -> bytes:
-    """What :func:`say` sent, and not a byte more; empty if the other end is closed."""
+    """Read exactly one message of :func:`say`; empty if the other end is closed."""
     head = connection.recv(_LENGTH.size, socket.MSG_WAITALL)
     if len(head) < _LENGTH.size:
         return b""

@@ -6,6 +6,8 @@ import hmac
 import ipaddress
 import secrets
 
+from astraflow_wire.http.access import presented
+
 
 def new_token() -> str:
     """A fresh token of 256 bits."""
@@ -13,17 +15,17 @@ def new_token() -> str:
 
 
 def is_token(text: str) -> bool:
-    """Whether a header can carry it."""
+    """Whether the token is valid in a header."""
     return text != "" and text.isascii() and text.isprintable() and " " not in text
 
 
 def bearer(token: str) -> dict[str, str]:
     """The header that a request carries; empty for a run without a token (loopback only)."""
-    return {"authorization": f"Bearer {token}"} if token else {}
+    return {"authorization": f"Bearer {presented(token)}"} if token else {}
 
 
 def authorized(header: str | bytes | None, token: str) -> bool:
-    """Whether an ``Authorization`` header holds the token; always true without one."""
+    """Whether an ``Authorization`` header has the token; always true without a token."""
     if not token:
         return True
     if header is None:

@@ -1,7 +1,8 @@
 """Logins of browsers, which cannot send a bearer token: links that work once, and signed cookies with an end.
 
-Both are derived from one secret (a run's token), so that whoever holds it can make a link without asking the service, and
-a service that is restarted still knows its cookies. Signatures: HMAC-SHA256 (RFC 2104), compared in constant time.
+Both are derived from one secret (a run's token), so that a process with the secret can create a
+link without calling the service, and a restarted service still accepts its cookies. Signatures:
+HMAC-SHA256 (RFC 2104), compared in constant time.
 """
 
 from __future__ import annotations
@@ -17,20 +18,22 @@ from typing import Literal, get_args
 from urllib.parse import parse_qs
 
 PREFIX = "/ui/"
-"""Below this path a service takes cookies; the API of services does not, which a page of another port could call."""
+"""A service accepts cookies below this path only, not for its API, which a page of another port
+could call.
+"""
 LOGIN = f"{PREFIX}login"
 LOGIN_S = 300.0
-"""How long a link may be used."""
+"""Seconds for which a link is valid."""
 SESSION_S = 12 * 3600.0
-"""How long a login lasts."""
+"""Seconds for which a login is valid."""
 Scope = Literal["full", "read"]
-"""What a login may do: act too, or look only."""
+"""The rights of a login: read and act, or read only."""
 _LONGEST = 256
 
 
 @dataclass(frozen=True, slots=True)
 class BrowserSession:
-    """A login: what it may do, when it ends (seconds since 1970), and a name of it that is no secret."""
+    """A login: its rights, its expiry (seconds since 1970), and a public name."""
 
     scope: Scope
     ends: float

@@ -1,9 +1,9 @@
 """HTTP clients with deadlines, for calls to the dataflow.
 
-A connection error or a 5xx is tried again, with back-off, until the deadline of the call; a 4xx is an
-answer and becomes :class:`Refused`. A reply that ends early, in its head or in its body, is a connection error.
-Deadlines count the time in which the caller runs: one that was stopped tries again. With ``waits_for_room`` neither
-does the time count in which the dataflow says that the disk under its journal is full (507).
+A connection error or a 5xx is retried, with back-off, until the deadline of the call; a 4xx raises
+:class:`Refused`. A truncated reply is a connection error. Deadlines count only time for which the
+caller runs: after a stop it retries. With ``waits_for_room``, the time for which the dataflow
+replies that the disk of its journal is full (507) is not counted either.
 """
 
 from __future__ import annotations
@@ -39,16 +39,18 @@ T = TypeVar("T")
 MSGPACK = "application/msgpack"
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 0.5
-"""A service that was restarted is there after a second or two: no caller should sleep much longer."""
+"""A restarted service is up after a second or two: no caller should sleep much longer."""
 _SENT_AT_ONCE = 1 << 16
-"""Larger bodies are not copied for it (bytes)."""
+"""Larger bodies are not copied into the request head (bytes)."""
 NO_ROOM = 507
-"""Status of a call that is done and whose record has the disk is full: the answer comes when there is some."""
+"""Status of a call that was carried out but not recorded, since the disk is full: retry until there
+is room.
+"""
 NO_LENGTH = "a reply without a length, so a truncated reply would look complete"
 
 
 class _Attempts:
-    """The tries of one call: what to pause between them, and what to say at the deadline."""
+    """The attempts of one call: the pauses between them, and the error at the deadline."""
 
     def __init__(self, url: str, path: str, deadline_s: float, waits_for_room: bool) -> None:
         self.url, self.path, self.deadline_s = url, path, deadline_s
@@ -71,7 +73,7 @@ class _Attempts:
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def answer(self, status: int, body: bytes) -> bytes | None:
-        """The body of a 2xx; ``None`` if the call shall be tried again."""
+        """The body of a 2xx; ``None`` if the call is to be retried."""
         if 200 <= status < 300:
             return body
         reason = _reason(body)
@@ -119,7 +121,7 @@ class _WholeReply(HTTPResponse):
 
 
 class _AtOnce(HTTPConnection):
-    """Sends the head of a request together with its body, so that the service wakes once for both."""
+    """Sends the head of a request together with its body, so that the service is woken once."""
 
     response_class = _WholeReply
     _held: list[Any] | None = None
@@ -150,7 +152,8 @@ class _AtOnceSecurely(_AtOnce, HTTPSConnection):
 
 
 class SyncClient:
-    """Blocking client, for trainers and the launcher: keep-alive connections, one per call under way.
+    """Blocking client, for trainers and the launcher: keep-alive connections, one per concurrent
+    call.
 
     On :mod:`http.client`, which reads a body of known length straight into one buffer.
     """
@@ -188,6 +191,9 @@ class SyncClient:
         self._idle.append(connection)
         return response.status, content
 
+    def _pause(self, seconds: float) -> None:
+        time.sleep(seconds)
+
     def _call(self, method: str, path: str, body: bytes | None, deadline_s: float) -> bytes:
         attempts = _Attempts(self.base_url, path, deadline_s, self._waits_for_room)
         pauses = attempts.pauses()
@@ -199,7 +205,7 @@ class SyncClient:
             else:
                 if (answer := attempts.answer(status, content)) is not None:
                     return answer
-            time.sleep(next(pauses))
+            self._pause(next(pauses))
         raise AssertionError("attempts end by raising")
 
     def post(self, path: str, message: Message, expected: type[T], *, deadline_s: float) -> T:
@@ -215,7 +221,7 @@ class SyncClient:
         return self._call("POST", path, encode(message), deadline_s)
 
     def get_json(self, path: str, *, deadline_s: float) -> Any:
-        """What a service says for people."""
+        """The JSON of a view."""
         answer = self._call("GET", path, None, deadline_s)
         return from_json(answer, Any, f"GET {path} gave no JSON")
 
@@ -229,7 +235,7 @@ class AsyncClient:
     """The same for asyncio, over aiohttp: a RaaS pushes every group through it."""
 
     def __init__(self, base_url: str, token: str, *, waits_for_room: bool = False) -> None:
-        import aiohttp  # 0.2 CPU seconds, which launchers and trainers need not spend
+        import aiohttp  # 0.2 CPU seconds, which launchers and trainers save
 
         self.base_url = base_url
         self._waits_for_room = waits_for_room
@@ -243,24 +249,30 @@ class AsyncClient:
             self._session = self._aiohttp.ClientSession(self.base_url, headers=self._headers)
         return self._session
 
+    async def _request(
+        self, method: str, path: str, body: bytes | None, timeout_s: float
+    ) -> tuple[int, bytes]:
+        headers = {"content-type": MSGPACK} if body is not None else {}
+        timeout = self._aiohttp.ClientTimeout(total=timeout_s)
+        async with self._http().request(
+            method, path, data=body, headers=headers, timeout=timeout
+        ) as response:
+            content = await response.read()
+            ends = {"Content-Length", "Transfer-Encoding"} & response.headers.keys()
+            if not ends and response.status != 204:
+                raise self._aiohttp.ClientPayloadError(NO_LENGTH)
+            return response.status, content
+
     async def _call(self, method: str, path: str, body: bytes | None, deadline_s: float) -> bytes:
         attempts = _Attempts(self.base_url, path, deadline_s, self._waits_for_room)
         pauses = attempts.pauses()
-        headers = {"content-type": MSGPACK} if body is not None else {}
         for left in attempts:
-            timeout = self._aiohttp.ClientTimeout(total=left)
             try:
-                async with self._http().request(
-                    method, path, data=body, headers=headers, timeout=timeout
-                ) as response:
-                    content = await response.read()
-                    ends = {"Content-Length", "Transfer-Encoding"} & response.headers.keys()
-                    if not ends and response.status != 204:
-                        raise self._aiohttp.ClientPayloadError(NO_LENGTH)
+                status, content = await self._request(method, path, body, left)
             except (self._aiohttp.ClientError, TimeoutError) as error:
                 attempts.trouble = f"{type(error).__name__}: {error}"
             else:
-                if (answer := attempts.answer(response.status, content)) is not None:
+                if (answer := attempts.answer(status, content)) is not None:
                     return answer
             await asyncio.sleep(next(pauses))
         raise AssertionError("attempts end by raising")
@@ -280,7 +292,7 @@ class AsyncClient:
         return await self._call("POST", path, encode(message), deadline_s)
 
     async def get_json(self, path: str, *, deadline_s: float) -> Any:
-        """What a service says for people."""
+        """The JSON of a view."""
         answer = await self._call("GET", path, None, deadline_s)
         return from_json(answer, Any, f"GET {path} gave no JSON")
 

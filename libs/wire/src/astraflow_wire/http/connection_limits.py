@@ -1,7 +1,6 @@
-"""How many connections a listener has at a time, and which one is closed when there are too many.
-
-A connection is unauthenticated until a request with the run's token has come over it. Such connections are few, short
-and the first to go; so neither silent ones nor ones that send a byte a second keep others out.
+"""Limits the connections of a listener, and decides which one is closed when there are too many. A
+connection is unauthenticated until it has sent a request with the run's token. Such connections are
+limited in number and time and are closed first, so neither silent nor slow clients lock others out.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ HEAD_S = 10.0
 """Seconds from the first byte of a request to the end of its head, and from a connection to its first request with
 the token."""
 RESERVED_DESCRIPTORS = 64
-"""Kept for files: a connection whose descriptor is among the last of the process is not taken."""
+"""Descriptors reserved for files: a connection that would use one of them is rejected."""
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-"""What ``accept`` fails with when it is better to try again in :data:`ACCEPT_AGAIN_S` than at once."""
+"""Errors of ``accept`` after which it is retried only after :data:`ACCEPT_AGAIN_S`."""
 ACCEPT_AGAIN_S = 0.5
 _MOST_DESCRIPTORS = 1 << 16
 _WARN_EVERY_S = 60.0
@@ -36,9 +35,8 @@ _log = logging.getLogger("astraflow.connections")
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the number of files that this process may have open as far as it may (65,536 at most); what it is now.
-
-    Called where a service starts; the processes that it starts inherit it.
+    """Raise the limit of open files of this process as far as allowed (65,536 at most); returns the
+    new limit. Called when a service starts; its child processes inherit it.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
@@ -55,8 +53,9 @@ def descriptor_limit() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Most connections at a time: in all, from one address (behind which a whole cluster may be), and without a
-    request that held the token."""
+    """The most connections at a time: in all, from one address (which may be that of a whole
+    cluster), and unauthenticated.
+    """
 
     total: int
     per_address: int
@@ -64,7 +63,7 @@ class Limits:
 
     @classmethod
     def of_process(cls, most: int = 4096) -> Self:
-        """At most ``most``, and half of what this process may open."""
+        """At most ``most``, and half of the limit of open files."""
         total = max(32, min(most, descriptor_limit() // 2))
         return cls(total, 3 * total // 4, max(16, min(512, total // 4)))
 
@@ -111,8 +110,9 @@ class ConnectionLimits(Generic[C]):
         return len(self._addresses)
 
     def admit(self, connection: C, address: str, descriptor: int) -> C | None:
-        """Take in a new connection with file ``descriptor``. Returns the one that the caller must close for it, if any:
-        the oldest unauthenticated one, of the same address if that has too many, which may be ``connection`` itself.
+        """Admit a new connection with file ``descriptor``. Returns the connection that the caller
+        must close instead, if any: the oldest unauthenticated one, of the same address if that has
+        too many; it may be ``connection`` itself.
         """
         with self._lock:
             self._addresses[connection] = address
@@ -136,12 +136,12 @@ class ConnectionLimits(Generic[C]):
         return closing
 
     def authenticated(self, connection: C) -> None:
-        """A request with the token has come over it: it stays."""
+        """The connection has sent a request with the token: it stays."""
         with self._lock:
             self._unauthenticated.pop(connection, None)
 
     def leave(self, connection: C) -> None:
-        """It is closed; may be called again."""
+        """The connection is closed; may be called again."""
         with self._lock:
             self._forget(connection)
 
@@ -159,12 +159,14 @@ class ConnectionLimits(Generic[C]):
         return late
 
     def connections(self) -> list[C]:
-        """Those that are open."""
+        """The open connections."""
         with self._lock:
             return list(self._addresses)
 
     def _excess(self, address: str, descriptor: int) -> tuple[str, str]:
-        """Why there is one too many, if so, and the address of which one must go, if not of any."""
+        """Why there is one too many, if so, and the address of which one has to be closed, if it
+        matters.
+        """
         limits = self.limits
         if self._counts[address] > limits.per_address:
             return f"over {limits.per_address} from one address", address

@@ -14,7 +14,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from astraflow_wire.http.auth import authorized
+from astraflow_wire.http.access import Access
 from astraflow_wire.http.browser_sessions import BrowserSessions
 from astraflow_wire.http.connection_limits import (
     ACCEPT_AGAIN_S,
@@ -26,13 +26,13 @@ from astraflow_wire.http.connection_limits import (
 )
 
 BODY_STALLS_S = 60.0
-"""A request of which nothing more comes for so long is given up."""
+"""A request that receives no data for so long is dropped."""
 MOST_PIPELINED = 8
 _AT_ONCE = 16
-"""Connections accepted before the requests of those before are read: the newest push out the oldest."""
-_LOOK_EVERY_S = 1.0
+"""The most connections accepted before earlier requests are read: the newest replace the oldest."""
+_CHECK_EVERY_S = 1.0
 _quiet = logging.getLogger("uvicorn.error.connections")
-_quiet.setLevel(logging.ERROR)  # anybody can send a malformed request, as often as he likes
+_quiet.setLevel(logging.ERROR)  # malformed requests are unauthenticated and may be frequent
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -43,20 +43,21 @@ class LimitedProtocol(HttpToolsProtocol):
         config: Config,
         state: ServerState,
         limits: ConnectionLimits[LimitedProtocol],
-        token: str,
+        access: Access,
         sessions: BrowserSessions | None = None,
     ) -> None:
         super().__init__(config, state, {})
         self.logger, self.headers = _quiet, []
-        self._limits, self._token, self._sessions = limits, token, sessions
+        self._limits, self._access, self._sessions = limits, access, sessions
         self._authenticated = False
         self._status = 400
-        # Bytes since the parser last had something whole: a head, a piece of a body, the end of a request.
+        # Bytes since the parser last completed an item: a head, a piece of a body, the end of a
+        # request.
         self._unparsed = 0
         self._since = self.loop.time()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a place, perhaps another's."""
+        """Admit the connection, perhaps in place of another."""
         super().connection_made(transport)
         address = self.client[0] if self.client else ""
         closing = self._limits.admit(self, address, transport.get_extra_info("socket").fileno())
@@ -66,7 +67,7 @@ class LimitedProtocol(HttpToolsProtocol):
             closing.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Leave the place."""
+        """Remove the connection."""
         self._limits.leave(self)
         super().connection_lost(exc)
 
@@ -81,7 +82,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._answer(431)
 
     def on_headers_complete(self) -> None:
-        """Begin the request. What is raised here is answered by :meth:`send_400_response`."""
+        """Begin the request. :meth:`send_400_response` replies to errors raised here."""
         if self._unparsed > MAX_HEAD or len(self.headers) > MAX_HEADERS:
             self._check_head()
         if len(self.pipeline) >= MOST_PIPELINED:
@@ -94,7 +95,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _shows_who_it_is(self) -> bool:
         headers = dict(self.headers)
-        if authorized(headers.get(b"authorization"), self._token):
+        if self._access.grant(headers.get(b"authorization")) is not None:
             return True
         if self._sessions is None:
             return False
@@ -102,7 +103,7 @@ class LimitedProtocol(HttpToolsProtocol):
         return self._sessions.admits(method, path.decode("latin-1"), query, headers.get(b"cookie"))
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body, of which nothing is kept for who has not shown the token."""
+        """A piece of the body; discarded for an unauthenticated request."""
         self._unparsed = 0
         if self._authenticated:
             super().on_body(body)
@@ -113,11 +114,11 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what cannot be parsed, or is refused while it is."""
+        """Reply to a request that cannot be parsed or is rejected during parsing."""
         self._answer(self._status)
 
     def has_stalled(self, now: float) -> bool:
-        """Whether a head takes too long, or the rest of a body does not come."""
+        """Whether a head takes too long, or a body stalls."""
         if self._unparsed:
             return now - self._since > HEAD_S
         cycle = self._request()
@@ -165,7 +166,7 @@ class Listener:
         self._starting: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._resume()
-        self._timer = self._loop.call_later(_LOOK_EVERY_S, self._look)
+        self._timer = self._loop.call_later(_CHECK_EVERY_S, self._close_stalled)
 
     def close(self) -> None:
         """Accept no more; closing twice is allowed."""
@@ -209,10 +210,10 @@ class Listener:
             connection.close()
             self._limits.warn("a connection was closed at once: %s", error.strerror)
 
-    def _look(self) -> None:
+    def _close_stalled(self) -> None:
         now = self._loop.time()
         late = self._limits.overdue()
         late += [each for each in self._limits.connections() if each.has_stalled(now)]
         for connection in late:
             connection.transport.abort()
-        self._timer = self._loop.call_later(_LOOK_EVERY_S, self._look)
+        self._timer = self._loop.call_later(_CHECK_EVERY_S, self._close_stalled)

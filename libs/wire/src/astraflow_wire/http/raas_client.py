@@ -1,4 +1,4 @@
-"""What a RaaS says to the dataflow, for ours and for any other."""
+"""The client of a RaaS for the dataflow, for our RaaS and any other."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from astraflow_wire.limits import sendable
 log = logging.getLogger("astraflow.wire")
 T = TypeVar("T")
 ORIGIN, START = "ASTRAFLOW_ORIGIN", "ASTRAFLOW_START"
-"""Set by a launcher: its own id, and how often it has started this process again."""
+"""Environment variables set by a launcher: its id, and how often it has restarted this process."""
 CONFLICT = 409
 UNKNOWN = (404, CONFLICT)
-"""What the dataflow answers to a RaaS or about a task that it does not know (any longer)."""
+"""Statuses of the dataflow for an unknown RaaS or task."""
 
 
 class RaasClient:
-    """Calls of the RaaS ``raas``, which has room for ``capacity`` episodes of ``policies`` at once.
-
-    ``hear`` is called with the news of every reply. A call that the dataflow does not answer, or with a 5xx, is tried
-    again until its deadline, ``deadline_s`` unless it names another: then
-    :class:`astraflow_core.errors.DeadlineExceeded`. A dataflow that no longer knows this RaaS is told again who
-    it is. Other 4xx raise :class:`astraflow_core.errors.Refused`; of it :class:`astraflow_core.errors.RaasRefused` says that
-    this RaaS is not taken in, as when another one has its name: then it is to end. ``serving`` and ``seen`` are by policy: the version
-    served now, the newest known. Metrics that the dataflow would refuse (not finite, too many, too long a name) are
-    left out of a report.
+    """Calls of the RaaS ``raas``, which runs up to ``capacity`` episodes of ``policies`` at once.
+    ``hear`` is called with the notices of every reply. A call without a reply, or with a 5xx, is
+    retried until its deadline (by default ``deadline_s``): then
+    :class:`astraflow_core.errors.DeadlineExceeded`. If the dataflow does not know this RaaS, it
+    registers again. Other 4xx raise :class:`astraflow_core.errors.Refused`; its subclass
+    :class:`astraflow_core.errors.RaasRefused` means that this RaaS cannot take part, for example
+    since another one has its name: it has to exit. ``serving`` and ``seen`` are by policy: the
+    version served now, the newest known. Metrics that the dataflow would reject (not finite, too
+    many, too long a name) are left out of a report.
     """
 
     def __init__(
@@ -85,13 +85,14 @@ class RaasClient:
                 raise RaasRefused(error.status, str(error)) from error
             self.renew_s = answer.renew_s
             self.incarnation = answer.incarnation
-        self._hear(answer.news)
+        self._hear(answer.notices)
 
     async def lease(
         self, free: int, wait_s: float, serving: Mapping[str, int], seen: Mapping[str, int]
     ) -> list[messages.Task]:
-        """Up to ``free`` episodes' worth of tasks; waits up to ``wait_s`` for them, less if there are news. With
-        ``free = 0`` a poll for the news alone."""
+        """Tasks for up to ``free`` episodes; waits up to ``wait_s`` for them, less if there are
+        notices. ``free = 0`` polls for notices alone.
+        """
         asked = messages.LeaseTasks(
             raas=self._raas,
             incarnation=self.incarnation,
@@ -101,14 +102,14 @@ class RaasClient:
             seen=dict(seen),
         )
         longest_s = self.deadline_s + wait_s
-        answer = await self._known(
+        answer = await self._or_reregister(
             self._client.post("/v1/tasks/lease", asked, messages.TasksLeased, deadline_s=longest_s),
             longest_s,
             "lease",
         )
         if answer is None:
             return []
-        self._hear(answer.news)
+        self._hear(answer.notices)
         return answer.tasks
 
     async def renew(
@@ -120,7 +121,7 @@ class RaasClient:
         waits: Sequence[messages.Wait] = (),
         deadline_s: float | None = None,
     ) -> None:
-        """The heartbeat, with all ``tasks`` that are held."""
+        """The heartbeat, with all leased ``tasks``."""
         beat = messages.RenewLeases(
             raas=self._raas,
             incarnation=self.incarnation,
@@ -132,7 +133,7 @@ class RaasClient:
         )
         self.last_beat = beat
         longest_s = deadline_s or self.deadline_s
-        answer = await self._known(
+        answer = await self._or_reregister(
             self._client.post(
                 "/v1/tasks/renew", beat, messages.LeasesRenewed, deadline_s=longest_s
             ),
@@ -140,11 +141,12 @@ class RaasClient:
             "renew",
         )
         if answer is not None:
-            self._hear(answer.news)
+            self._hear(answer.notices)
 
     async def push(self, body: bytes) -> messages.GroupPushed | None:
-        """Push a group (:func:`astraflow_wire.groups.encode_group`); ``None`` if its lease was lost meanwhile,
-        so that nobody wants it."""
+        """Push a group (:func:`astraflow_wire.groups.encode_group`); ``None`` if its lease was lost
+        meanwhile, so that the group is not needed.
+        """
         try:
             return await self._client.post_bytes(
                 "/v1/groups", body, messages.GroupPushed, deadline_s=self.deadline_s
@@ -156,8 +158,8 @@ class RaasClient:
             return None
 
     async def fail(self, task: str, error: str, fatal: bool = False, environment: str = "") -> None:
-        """Say why there is no group of ``task``; ``fatal`` if no other attempt can do better; ``environment``: the kind of
-        failure, if it was an environment that failed."""
+        """Report why there is no group of ``task``; ``fatal`` if no other attempt can succeed;
+        ``environment``: the kind of failure, if it was an environment that failed."""
         told = messages.FailTask(
             raas=self._raas,
             incarnation=self.incarnation,
@@ -180,8 +182,8 @@ class RaasClient:
             "/v1/raas/leave", farewell, messages.Done, deadline_s=deadline_s or self.deadline_s
         )
 
-    async def _known(self, call: Awaitable[T], deadline_s: float, what: str) -> T | None:
-        """The reply; ``None`` if this RaaS had to register again, or shall look again."""
+    async def _or_reregister(self, call: Awaitable[T], deadline_s: float, what: str) -> T | None:
+        """The reply; ``None`` if this RaaS had to register again, or should retry."""
         number = self.incarnation
         try:
             answer = await call
@@ -191,8 +193,8 @@ class RaasClient:
             if number != self.incarnation:
                 return None  # it has registered again since the call was sent
             if error.status == CONFLICT:
-                # Once: this very call made the run fail, and the next one learns of the end. Twice: another process
-                # has the name.
+                # Once: this call made the run fail, and the next one gets the end. Twice: another
+                # process has the name.
                 if what in self._conflicts:
                     raise RaasRefused(error.status, str(error)) from error
                 self._conflicts.add(what)

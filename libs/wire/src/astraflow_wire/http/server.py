@@ -25,7 +25,8 @@ from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
 from astraflow_core.errors import Refused, UserError, WireError
-from astraflow_wire.http.auth import authorized, is_loopback
+from astraflow_wire.http.access import Access, Grant
+from astraflow_wire.http.auth import is_loopback
 from astraflow_wire.http.browser_sessions import BrowserSessions
 from astraflow_wire.http.connection_limits import ConnectionLimits, Limits
 from astraflow_wire.http.listener import LimitedProtocol, Listener
@@ -38,16 +39,17 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 ErrorBody = Callable[[Scope, int, str], dict[str, Any]]
+Rights = Callable[[Grant, str, str], bool]
+"""Whether a grant includes a method and a path."""
 
 STOP_DEADLINE_S = 5
 BACKLOG = 2048
-NO_TOKEN = (
-    "the token of this run is missing or wrong; pass it with --token-file, or in ASTRAFLOW_TOKEN"
-)
+NO_TOKEN = "the token is missing, not of this run, revoked or past its end; pass a valid one with --token-file, or in ASTRAFLOW_TOKEN"
 PIECE_BYTES = 1 << 18
 MOST_DISCARDED, DISCARD_S = 64 << 20, 2.0
-"""How much of a body that is too large is read, and for how long, before it is refused: a client that still writes when
-the connection closes never reads why."""
+"""How much of a too large body is read, and for how long, before it is rejected: a client that
+still writes when the connection closes never reads the error.
+"""
 
 
 class BodyTooLarge(Refused):
@@ -58,24 +60,31 @@ class BodyTooLarge(Refused):
 
 
 def plain_error(scope: Scope, status: int, reason: str) -> dict[str, Any]:
-    """The body of an error, as our services have it."""
+    """The body of an error response of our services."""
     return {"error": reason}
 
 
+def looks_only(grant: Grant, method: str, path: str) -> bool:
+    """The rights of a service that says nothing else: an operator may do all, a viewer may read."""
+    return grant.role == "operator" or (grant.role == "viewer" and method in ("GET", "HEAD"))
+
+
 class Guard:
-    """ASGI middleware: refuses a request without the run's token (401) or with too large a body (413). Below the path of
-    the pages a browser may show a login of ``sessions`` instead of the token."""
+    """ASGI middleware: rejects a request without a valid token (401), with one whose rights do not include it (403), or with
+    too large a body (413). Below the path of the pages a browser may use a login of ``sessions`` instead of a token.
+    ``scope["grant"]`` is whose token it is."""
 
     def __init__(
         self,
         app: Any,
-        token: str,
+        access: Access,
         max_body_bytes: int,
         error_body: ErrorBody = plain_error,
         sessions: BrowserSessions | None = None,
+        rights: Rights = looks_only,
     ) -> None:
-        self.app, self.token, self.limit = app, token, max_body_bytes
-        self.error_body, self.sessions = error_body, sessions
+        self.app, self.access, self.limit = app, access, max_body_bytes
+        self.error_body, self.sessions, self.rights = error_body, sessions, rights
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry point."""
@@ -83,18 +92,22 @@ class Guard:
             await self.app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        if not authorized(headers.get(b"authorization"), self.token) and not (
+        grant = scope["grant"] = self.access.grant(headers.get(b"authorization"))
+        method, path = scope["method"], scope["path"]
+        if grant is None and not (
             self.sessions is not None
-            and self.sessions.admits(
-                scope["method"], scope["path"], scope["query_string"], headers.get(b"cookie")
-            )
+            and self.sessions.admits(method, path, scope["query_string"], headers.get(b"cookie"))
         ):
             await self._refuse(401, NO_TOKEN, scope, receive, send)
+            return
+        if grant is not None and grant.role != "run" and not self.rights(grant, method, path):
+            reason = f"{grant} does not include {method} {path[:200]}; `astraflow token --help` lists the roles"
+            await self._refuse(403, reason, scope, receive, send)
             return
         length = headers.get(b"content-length")
         if length is not None and (not length.isdigit() or int(length) > self.limit):
             error = BodyTooLarge(self.limit)
-            # Who waits for leave to send the body has not begun to write it.
+            # A client that waits for "100 Continue" has not begun to send the body.
             if b"expect" not in headers:
                 await _discard(receive)
             await self._refuse(error.status, str(error), scope, receive, send)
@@ -133,19 +146,28 @@ async def _discard(receive: Receive) -> None:
 
 
 def create_app(
-    service: str, token: str, max_body_bytes: int, error_body: ErrorBody = plain_error
+    service: str,
+    token: str,
+    max_body_bytes: int,
+    error_body: ErrorBody = plain_error,
+    *,
+    access: Access | None = None,
+    rights: Rights = looks_only,
 ) -> FastAPI:
-    """An app whose every route asks for ``token`` (if there is one); ``error_body(scope, status, reason)`` makes the body
-    of what is refused before a route sees it."""
+    """An app whose routes all require ``token`` (if there is one), or one derived from it whose ``rights`` include the
+    request; ``error_body(scope, status, reason)`` makes the body of an error before a route is called. ``access``: of a
+    service that revokes tokens."""
     app = FastAPI(title=f"AstraFlow {service}", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.token = token
+    app.state.access = access or Access(token)
     app.state.browser_sessions = BrowserSessions(token) if token else None
     app.add_middleware(
         Guard,
-        token=token,
+        access=app.state.access,
         max_body_bytes=max_body_bytes,
         error_body=error_body,
         sessions=app.state.browser_sessions,
+        rights=rights,
     )
 
     @app.exception_handler(Refused)
@@ -159,7 +181,7 @@ def create_app(
 
     @app.exception_handler(ClientDisconnect)
     async def gone(request: Request, error: ClientDisconnect) -> Response:
-        # Nobody hears this; without a handler it would be a trace for what the caller did.
+        # The client is gone; without a handler this would log a traceback.
         log.debug("a caller disconnected during its %s %s", request.method, request.url.path[:200])
         return Response(status_code=400)
 
@@ -171,7 +193,7 @@ def create_app(
 
     @app.exception_handler(Exception)
     async def failed(request: Request, error: Exception) -> Response:
-        # Starlette raises it again once this is sent, so the log has the trace.
+        # Starlette raises it again once this is sent, so the log has the traceback.
         what = f"the {service} failed: {type(error).__name__}: {error}"
         return JSONResponse({"error": what}, status_code=500)
 
@@ -189,9 +211,10 @@ def reply(message: Message) -> Response:
 
 
 class FrameResponse(Response):
-    """A frame, copied together piece by piece as the socket takes them: a piece is sent while it is in the
-    processor's cache. What a socket does not take at once is copied by the event loop, and all of it moved
-    for every further send, so that pieces are not large either."""
+    """A frame, joined piece by piece as the socket accepts them: a piece is sent while it is in the
+    processor's cache. The event loop copies what a socket does not accept at once, and moves it for
+    every further send, so pieces are not large either.
+    """
 
     media_type = "application/octet-stream"
 
@@ -258,7 +281,7 @@ class _Uvicorn(uvicorn.Server):
     def __init__(
         self,
         config: uvicorn.Config,
-        token: str,
+        access: Access,
         limits: Limits,
         name: str,
         tls: ssl.SSLContext | None,
@@ -266,7 +289,7 @@ class _Uvicorn(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self.limits: ConnectionLimits[LimitedProtocol] = ConnectionLimits(limits, name)
-        self._token, self._tls, self._sessions = token, tls, sessions
+        self._access, self._tls, self._sessions = access, tls, sessions
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept on the one socket."""
@@ -280,15 +303,16 @@ class _Uvicorn(uvicorn.Server):
 
     def _protocol(self) -> LimitedProtocol:
         return LimitedProtocol(
-            self.config, self.server_state, self.limits, self._token, self._sessions
+            self.config, self.server_state, self.limits, self._access, self._sessions
         )
 
 
 class Server:
     """An app served inside the running event loop, from :meth:`start` to :meth:`stop` or within ``async with``; the
     socket is bound in the constructor, which waits up to ``give_up_after_s`` for a port that is in use to become free.
-    ``limits``: connections at a time, by default what :meth:`Limits.of_process` allows. ``own_keys``: each route asks for
-    a key of its own, so that an app without a token may be reached from other hosts. ``tls`` encrypts connections.
+    ``limits``: connections at a time, by default what :meth:`Limits.of_process` allows.
+    ``own_keys``: each route checks a key of its own, so that an app without a token may listen
+    beyond loopback. ``tls`` encrypts connections.
     """
 
     def __init__(
@@ -329,7 +353,7 @@ class Server:
         )
         self._server = _Uvicorn(
             config,
-            app.state.token,
+            app.state.access,
             limits or Limits.of_process(),
             self.url,
             tls,
@@ -349,7 +373,7 @@ class Server:
             await asyncio.sleep(0.005)
 
     async def stop(self) -> None:
-        """Answer what is under way, then close."""
+        """Finish pending requests, then close."""
         if self._task is not None:
             self._server.should_exit = True
             await self._task

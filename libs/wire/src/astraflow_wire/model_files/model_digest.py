@@ -1,4 +1,4 @@
-"""The digest of a model that was never published: by it an adapter says which base it is for."""
+"""The digest of a model that was never published: an adapter names its base by it."""
 
 from __future__ import annotations
 

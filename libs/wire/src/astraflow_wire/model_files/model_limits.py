@@ -1,4 +1,4 @@
-"""What the configuration of a language model bounds, read without any framework."""
+"""Limits from the configuration of a language model, read without any framework."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ class ModelLimits:
 
     @classmethod
     def of(cls, folder: Path) -> ModelLimits:
-        """From ``config.json`` of a Hugging Face folder. A number that it does not say bounds nothing, and neither
-        does a folder that cannot be read here: others on the way of a token know it too."""
+        """From ``config.json`` of a Hugging Face folder. A missing number is no limit, and neither
+        is a folder that cannot be read here: other processes check it too.
+        """
         try:
             described = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:

@@ -30,7 +30,7 @@ _Size = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """What the header says of a tensor; offsets count from the end of the header."""
+    """A tensor in the header; offsets count from the end of the header."""
 
     dtype: str
     shape: Annotated[tuple[_Size, ...], msgspec.Meta(max_length=64)]

@@ -116,7 +116,7 @@ class PolicyConfig(ConfigModel):
         return ""
 
     @model_validator(mode="after")
-    def _whole(self) -> Self:
+    def _consistent(self) -> Self:
         if self.aggregation in NEEDS_MAX_TOKENS and self.max_tokens is None:
             raise ValueError(f"aggregation = {self.aggregation!r} needs max_tokens")
         if self.corrections and self.proximal == "behaviour":

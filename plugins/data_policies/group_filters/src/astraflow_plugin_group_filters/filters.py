@@ -32,7 +32,7 @@ class RewardFilter:
     def accept(self, group: GroupSummary) -> Verdict:
         """Refuse what lies outside the bounds."""
         value = _statistic(group.rewards, self._config.of)
-        return _within(value, self._config.low, self._config.high, self._low, self._high)
+        return _in_range(value, self._config.low, self._config.high, self._low, self._high)
 
 
 class LengthFilter:
@@ -46,7 +46,7 @@ class LengthFilter:
         """Refuse what lies outside the bounds."""
         lengths = group.lengths if self._config.tokens == "all" else group.trained
         value = _statistic(lengths, self._config.of)
-        return _within(value, self._config.low, self._config.high, self._low, self._high)
+        return _in_range(value, self._config.low, self._config.high, self._low, self._high)
 
 
 class OverlongFilter:
@@ -96,7 +96,7 @@ def _statistic(values: npt.NDArray[Any], of: str) -> float:
     return float(values.min() if of == "min" else values.max())
 
 
-def _within(
+def _in_range(
     value: float, low: float | None, high: float | None, too_low: Verdict, too_high: Verdict
 ) -> Verdict:
     if low is not None and value < low:

@@ -67,7 +67,7 @@ class Replay:
         self._missing += wanted - again
         last_time = sum(row.min_version <= version - self._bound for row in fresh[: count - again])
         self._at_bound += last_time
-        self._look_for_the_cause(wanted > 0 and again == 0, count, last_time)
+        self._find_cause(wanted > 0 and again == 0, count, last_time)
         replayed = self._selected(pool, again, kept)
         self._note_surprise(fresh[: count - again])
         return [*fresh[: count - again], *replayed]
@@ -98,7 +98,7 @@ class Replay:
         self._in_vain, self._highest = list(state["in_vain"]), state["highest"]
         self._chance.load_state_dict(state["chance"])
 
-    def _look_for_the_cause(self, in_vain: bool, rows: int, last_time: int) -> None:
+    def _find_cause(self, in_vain: bool, rows: int, last_time: int) -> None:
         """Say once, after a stretch of batches without any row served again, if rows come in so old that they
         are too old afterwards."""
         if not in_vain:

@@ -103,7 +103,7 @@ class SGLangBackend(ServerBackend):
             except asyncio.CancelledError:
                 # Closing the connection would be enough if nothing stood between us.
                 with contextlib.suppress(AstraFlowError):
-                    await asyncio.shield(self._tell_end(flight.identifier))
+                    await asyncio.shield(self._finish_request(flight.identifier))
                 if not following.was_left():
                     raise
                 return sampled.partial()
@@ -119,7 +119,7 @@ class SGLangBackend(ServerBackend):
                 answer = await self.client.ask(generation.PATH, body)
             except asyncio.CancelledError:
                 with contextlib.suppress(AstraFlowError):
-                    await asyncio.shield(self._tell_end(identifier))
+                    await asyncio.shield(self._finish_request(identifier))
                 if not following.was_left():
                     raise
                 raise AstraFlowError("a score was aborted before it ended") from None
@@ -166,7 +166,7 @@ class SGLangBackend(ServerBackend):
             await self.control("/abort_request", {"rid": identifier})
             await self.routes.tell_others("/abort_request", {"rid": identifier})
 
-    async def _tell_end(self, identifier: str) -> None:
+    async def _finish_request(self, identifier: str) -> None:
         await self.client.post("/abort_request", {"rid": identifier})
         await self.routes.tell_others("/abort_request", {"rid": identifier})
 

@@ -145,12 +145,12 @@ class SampledStream:
         self._tokens += [token for _, token, _ in new]
         self._logprobs += [logprob or 0.0 for logprob, _, _ in new]
         self._spans = meta.weight_versions or self._spans
-        self._note(meta.weight_version, before)
+        self._record_version(meta.weight_version, before)
         self.finish = meta.finish_reason or self.finish
         if self._cut is None:
             self._cut = first_stop(self._tokens, before, self._stops)
 
-    def _note(self, version: str | None, before: int) -> None:
+    def _record_version(self, version: str | None, before: int) -> None:
         """Remember under which version the tokens after the first ``before`` came."""
         last = self._served[-1].version if self._served else self._since
         new = len(self._tokens) - before

@@ -40,7 +40,7 @@ class TorchEngine:
         self._config = config
         self._seed = context.seed
         self._running: DecodeLoop | None = None
-        self._joined: BroadcastMembership | None = None
+        self._member: BroadcastMembership | None = None
 
     @property
     def logprob_semantics(self) -> LogprobSemantics:
@@ -61,10 +61,10 @@ class TorchEngine:
         return self._running
 
     @property
-    def _place(self) -> BroadcastMembership:
-        if self._joined is None:
+    def _membership(self) -> BroadcastMembership:
+        if self._member is None:
             raise RuntimeError("engine 'torch' is not running: it was not started")
-        return self._joined
+        return self._member
 
     async def start(self, model: Path) -> None:
         """Load the model and start the decoding thread."""
@@ -72,7 +72,7 @@ class TorchEngine:
             raise RuntimeError("engine 'torch' is running already")
         loaded = await asyncio.to_thread(CausalModel, model, self._config)
         events = asyncio.get_running_loop()
-        self._joined = BroadcastMembership(loaded.device, self._config.broadcast_deadline_s)
+        self._member = BroadcastMembership(loaded.device, self._config.broadcast_deadline_s)
         self._running = DecodeLoop(loaded, self._config, self._seed, events)
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
@@ -125,12 +125,12 @@ class TorchEngine:
 
     async def join(self, rendezvous: Rendezvous) -> None:
         """Meet the trainer and the others; decoding continues."""
-        await asyncio.to_thread(self._place.take, rendezvous)
+        await asyncio.to_thread(self._membership.take, rendezvous)
 
     async def receive(self, version: int, buckets: Sequence[Bucket]) -> None:
         """Into memory beside the weights; swapped in when all of it is right."""
         loop = self._loop
-        tensors = await asyncio.to_thread(self._place.receive, version, buckets)
+        tensors = await asyncio.to_thread(self._membership.receive, version, buckets)
         await _command(loop, lambda: loop.load_received(version, tensors))
 
     async def sleep(self, level: int) -> None:
@@ -149,7 +149,7 @@ class TorchEngine:
     async def close(self) -> None:
         """End running and waiting requests with ``finish_reason="abort"``, then the thread."""
         loop, self._running = self._loop, None
-        self._place.leave()
+        self._membership.leave()
         await _command(loop, loop.stop)
         if not await asyncio.to_thread(loop.join, _CLOSE_SECONDS):
             raise DeadlineExceeded("the decoding thread", "it did not end", _CLOSE_SECONDS)

@@ -119,7 +119,7 @@ class DecodeLoop:
         keep = [entry for entry in self._waiting if entry[2].request.id not in ids]
         for *_, job in self._waiting:
             if job.request.id in ids:
-                self._settled.append((job.future, _nothing(job)))
+                self._settled.append((job.future, _empty_result(job)))
         heapq.heapify(keep)
         self._waiting = keep
 
@@ -170,7 +170,7 @@ class DecodeLoop:
             self._hand_out()
             if not self._busy():
                 self._wake.wait()
-            self._take_in()
+            self._accept_requests()
         self._hand_out()
         self._pool.clear()
 
@@ -180,7 +180,7 @@ class DecodeLoop:
             return bool(self._batch.size or self._waiting or self._settled)
         return bool(self._pausing or self._settled)
 
-    def _take_in(self) -> None:
+    def _accept_requests(self) -> None:
         self._wake.clear()
         while self._inbox:
             item = self._inbox.popleft()
@@ -342,6 +342,6 @@ def _settle(settled: list[Settled]) -> None:
             future.set_result(value)
 
 
-def _nothing(job: Job) -> GenerateResult:
+def _empty_result(job: Job) -> GenerateResult:
     empty = np.zeros(0, dtype=np.int32)
     return GenerateResult(job.request.id, empty, np.zeros(0, dtype=np.float32), empty, "abort")

@@ -126,7 +126,7 @@ def join(
         )
     chosen = _device(device, local)
     if not dist.is_initialized():
-        store = HashStore() if size == 1 else _meet(rank, size, deadline_s)
+        store = HashStore() if size == 1 else _rendezvous(rank, size, deadline_s)
         dist.init_process_group(
             _backend(chosen, cpu_offload),
             store=store,
@@ -181,7 +181,7 @@ def _backend(device: torch.device, cpu_offload: bool) -> str:
     return "cpu:gloo,cuda:nccl" if cpu_offload else "nccl"
 
 
-def _meet(rank: int, size: int, deadline_s: float) -> Any:
+def _rendezvous(rank: int, size: int, deadline_s: float) -> Any:
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     ends = time.monotonic() + deadline_s
     hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"

@@ -62,6 +62,7 @@ class FsdpTrainer:
         self._reference: ShardedLM | None = None
         self._critic = False
         self.weights_kind = "adapter" if config.lora_rank else "full"
+        self._last: tuple[Tally, Share, int, bool] | None = None
         self._saving: tuple[concurrent.futures.Future[Any], Path] | None = None
 
     def setup(self, model: Path, total_steps: int, needs: frozenset[str]) -> None:
@@ -193,6 +194,7 @@ class FsdpTrainer:
                 self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
         self._steps += 1
+        self._last = tally, share, len(batch.tokens), "entropy" in algorithm.needs
         slowest = {
             name: max(rank["seconds"][name] for rank in ranks) for name in ranks[0]["seconds"]
         }
@@ -210,6 +212,28 @@ class FsdpTrainer:
             **slowest,
             "peak_memory_gb": max(rank["memory"] for rank in ranks),
         }
+
+    def step_logprobs(self) -> npt.NDArray[np.float32] | None:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`; complete on every rank, all of which call it."""
+        if self._last is None:
+            return None
+        tally, share, count, _ = self._last
+        return self._whole(share, tally.logprobs_of(share.batch), count)
+
+    def step_entropies(self) -> npt.NDArray[np.float32] | None:
+        """See :meth:`step_logprobs`."""
+        if self._last is None or not self._last[3]:
+            return None
+        tally, share, count, _ = self._last
+        return self._whole(share, tally.entropies_of(share.batch), count)
+
+    def _whole(
+        self, share: Share, own: npt.NDArray[np.float32], count: int
+    ) -> npt.NDArray[np.float32]:
+        """What each rank has of its share, of all ``count`` tokens of the batch."""
+        result = np.zeros(count, dtype=np.float32)
+        result[share.tokens] = own
+        return self._joined().total(result)
 
     def export(self) -> Iterator[ExportedTensor]:
         """See :class:`astraflow_core.protocols.trainer.Trainer`; each tensor is gathered when it is asked for,
@@ -270,7 +294,7 @@ class FsdpTrainer:
             self._saving = None
         for name in ("_model", "_optimizer"):
             self.__dict__.pop(name, None)
-        self._reference = None
+        self._reference = self._last = None
         if self._group is not None:
             self._group.leave()
             self._group = None

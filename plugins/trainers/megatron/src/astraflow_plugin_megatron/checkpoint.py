@@ -60,7 +60,7 @@ class MegatronCheckpoints:
         self._end_of_the_last()
         names = {
             parameter: entry.names[0]
-            for entry, parameter in self._held(self._plan(self._mesh.layout))
+            for entry, parameter in self._local_parameters(self._plan(self._mesh.layout))
         }
         tensors, starts = {f"{RNG}/cpu": torch.get_rng_state()}, {}
         if torch.cuda.is_available():
@@ -129,7 +129,7 @@ class MegatronCheckpoints:
         mesh = self._mesh
         written = {entry.sources: entry for entry in self._plan(saved.layout) if not entry.copy}
         pieces = {piece.parameter: piece for piece in self._optimizer.pieces()}
-        for entry, parameter in self._held(self._plan(mesh.layout)):
+        for entry, parameter in self._local_parameters(self._plan(mesh.layout)):
             piece = pieces.get(parameter)
             for kind in (WEIGHTS, *(MOMENTS if piece and steps else ())):
                 whole = self._local(saved, written[entry.sources], kind).view_as(parameter)
@@ -167,7 +167,7 @@ class MegatronCheckpoints:
         if self._with_values:
             yield from value_head(self._arch, layout.pipeline)
 
-    def _held(
+    def _local_parameters(
         self, plan: Iterator[ParameterMapping]
     ) -> Iterator[tuple[ParameterMapping, torch.nn.Parameter]]:
         parameters = dict(self._optimizer.model.module.named_parameters())

@@ -35,7 +35,7 @@ from astraflow_plugin_megatron.weights.adapters import adapters_off, check_targe
 from astraflow_plugin_megatron.weights.export_shards import export_shards
 from astraflow_plugin_megatron.weights.folder import shapes
 from astraflow_torch_training.export import SAFETENSORS_NAMES, exported_tensor, write_folder
-from astraflow_torch_training.gradient import step_metrics
+from astraflow_torch_training.gradient import Tally, step_metrics
 from astraflow_torch_training.memory import (
     enough_memory,
     enough_memory_for_state,
@@ -68,6 +68,7 @@ class MegatronTrainer:
         self._total_steps = 0
         self._mesh: Mesh | None = None
         self._reference: PolicyModel | None = None
+        self._last: tuple[Tally, Share, int, bool] | None = None
         self.weights_kind = "adapter" if config.lora_rank else "full"
 
     def setup(self, model: Path, total_steps: int, needs: frozenset[str]) -> None:
@@ -178,6 +179,7 @@ class MegatronTrainer:
                 with enough_memory_for_state("the optimizer's state"):
                     self._optimizer.step(lr, norm)
         self._steps += 1
+        self._last = tally, mine, len(batch.tokens), "entropy" in algorithm.needs
         computed = counted["computed"]
         return {
             "loss": 0.0,
@@ -190,6 +192,30 @@ class MegatronTrainer:
             "peak_memory_gb": mesh.largest(peak_memory_gb(mesh.device)),
             **tally.seconds,
         }
+
+    def step_logprobs(self) -> npt.NDArray[np.float32] | None:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`; complete on every rank, all of which call it."""
+        if self._last is None:
+            return None
+        tally, mine, count, _ = self._last
+        return self._whole(mine, tally.logprobs_of(mine.batch), count)
+
+    def step_entropies(self) -> npt.NDArray[np.float32] | None:
+        """See :meth:`step_logprobs`."""
+        if self._last is None or not self._last[3]:
+            return None
+        tally, mine, count, _ = self._last
+        return self._whole(mine, tally.entropies_of(mine.batch), count)
+
+    def _whole(
+        self, mine: Share, own: npt.NDArray[np.float32], count: int
+    ) -> npt.NDArray[np.float32]:
+        """What the speaker of each replica has of its share, of all ``count`` tokens of the batch."""
+        result = np.zeros(count, dtype=np.float32)
+        if self._ranks.speaks:
+            result[mine.tokens] = own
+        self._ranks.add(torch.from_numpy(result))
+        return result
 
     def export(self) -> Iterator[ExportedTensor]:
         """See :class:`astraflow_core.protocols.trainer.Trainer`: on rank 0; the others give nothing, and have
@@ -246,7 +272,7 @@ class MegatronTrainer:
             checkpoints.close()
         for name in ("_policy", "_optimizer", "_checkpoints"):
             self.__dict__.pop(name, None)
-        self._reference = None
+        self._reference = self._last = None
         if self._mesh is not None:
             self._mesh.close()
             self._mesh = None

@@ -183,6 +183,13 @@ class TorchTrainer:
         tally, batch = self._last
         return tally.logprobs_of(batch)
 
+    def step_entropies(self) -> npt.NDArray[np.float32] | None:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`."""
+        if self._last is None or not self._last[0].entropies:
+            return None
+        tally, batch = self._last
+        return tally.entropies_of(batch)
+
     def export(self) -> Iterator[ExportedTensor]:
         """See :class:`astraflow_core.protocols.trainer.Trainer`."""
         if self._config.lora_rank:

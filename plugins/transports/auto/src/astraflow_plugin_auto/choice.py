@@ -59,12 +59,12 @@ def _rules(facts: TransportFacts) -> Iterator[Rule]:
     shared = "" if ends.shared_devices else "trainer and engine do not share devices"
     own = "trainer and engine share devices" if ends.shared_devices else ""
     yield Rule(
-        _with("ipc", ends) or "cuda_ipc",
+        _first_with("ipc", ends) or "cuda_ipc",
         gpus or shared or _lacks(engine, ends, "weights.ipc"),
         f"trainer and engine share the GPUs of this host and {engine!r} maps device memory",
     )
     yield Rule(
-        _with("collective", ends) or "collective",
+        _first_with("collective", ends) or "collective",
         gpus or own or _lacks(engine, ends, "weights.collective"),
         f"the GPUs are on this host and {engine!r} takes part in collectives",
     )
@@ -131,7 +131,7 @@ def _served(transport: str) -> tuple[str, ...]:
     return (transport, "http") if transport in WHOLE_TOO else (transport,)
 
 
-def _with(flag: str, ends: TransportEnds) -> str:
+def _first_with(flag: str, ends: TransportEnds) -> str:
     return min((name for name, flags in ends.transports.items() if flag in flags), default="")
 
 

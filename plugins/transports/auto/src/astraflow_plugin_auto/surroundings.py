@@ -40,7 +40,7 @@ def answer(run: RunInfo, engine: str, trainer: str, ends: TransportEnds) -> Tran
 def _link(run: RunInfo, ends: TransportEnds) -> tuple[Link | None, str]:
     """The way between publisher and receivers, and who measured it or why it is not known: what somebody said, else
     what can be measured now, else what earlier runs have measured."""
-    said = _said()
+    said = _from_environment()
     if said is not None or ends.same_host:
         return said, f"as {BANDWIDTH} says"
     trouble = "no version is announced yet, so there is no peer to measure"
@@ -55,7 +55,7 @@ def _link(run: RunInfo, ends: TransportEnds) -> tuple[Link | None, str]:
     )
 
 
-def _said() -> Link | None:
+def _from_environment() -> Link | None:
     text = os.environ.get(BANDWIDTH)
     if not text:
         return None

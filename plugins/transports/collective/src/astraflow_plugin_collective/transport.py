@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from astraflow_core.types import ComponentContext
 from astraflow_plugin_collective.config import CollectiveConfig
 from astraflow_weights.direct.receiver import DirectHttpReceiver
+from astraflow_wire.http.listening import own_address
 
 if TYPE_CHECKING:
     from astraflow_plugin_collective.publisher import CollectivePublisher
@@ -27,8 +28,8 @@ class CollectiveTransport:
 
         config = self._config
         manner = Manner(
-            config.host,
-            config.advertise or config.host,
+            host := own_address(config.host),
+            config.advertise or host,
             backend_of(config.backend),
             config.window_s,
             config.deadline_s,

@@ -183,10 +183,10 @@ class DeltaReceiver(HttpReceiver):
                 if held.policy == policy and held.state not in found:
                     found[held.state] = held
                     held.readers += 1
-                    stack.callback(self._leave, held)
+                    stack.callback(self._release, held)
         return found
 
-    def _leave(self, held: VerifiedFile) -> None:
+    def _release(self, held: VerifiedFile) -> None:
         with self._guard:
             held.readers -= 1
 

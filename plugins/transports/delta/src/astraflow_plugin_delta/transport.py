@@ -13,6 +13,7 @@ from astraflow_plugin_delta.config import DeltaConfig
 from astraflow_plugin_delta.receiver import DeltaReceiver
 from astraflow_weights.publish.publisher import HttpPublisher
 from astraflow_weights.shards.publisher import HttpShardPublisher, no_shards, own_name
+from astraflow_wire.http.listening import own_address
 
 
 def companion(config: DeltaConfig) -> DeltaCompanion:
@@ -30,7 +31,7 @@ class DeltaPublisher(HttpPublisher):
         super().__init__(
             policy,
             token,
-            host=config.host,
+            host=own_address(config.host),
             port=config.port,
             advertise=own_name(config.advertise),
             companion=self._deltas,
@@ -54,7 +55,7 @@ class DeltaShardPublisher(HttpShardPublisher):
             context.token,
             context.ranks,
             share,
-            host=config.host,
+            host=own_address(config.host),
             port=config.port,
             advertise=config.advertise,
             companion=self._deltas,
@@ -78,7 +79,7 @@ class DeltaTransport:
 
     def no_shards(self, one_host: bool) -> str:
         """See :class:`astraflow_core.protocols.transport.ShardedTransport`."""
-        return no_shards(self._config.host, self._config.advertise, one_host)
+        return no_shards(own_address(self._config.host), self._config.advertise, one_host)
 
     def shard_publisher(self, share: Callable[[bytes], list[bytes]]) -> DeltaShardPublisher:
         """A publisher of what this rank holds, which listens at once."""

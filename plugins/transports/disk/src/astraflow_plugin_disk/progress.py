@@ -44,7 +44,7 @@ class Board:
     def __init__(self, store: ObjectStore, now: Callable[[], StoreProgress]) -> None:
         self._store, self._now = store, now
         self._lock = threading.Lock()
-        self._told = StoreProgress()
+        self._last_reported = StoreProgress()
         self._since = 0.0
 
     def show(self) -> None:
@@ -55,7 +55,7 @@ class Board:
     def update(self) -> None:
         """Write it if it is worth it; a store that fails at this may still take the version."""
         with self._lock:
-            progress, told = self._now(), self._told
+            progress, told = self._now(), self._last_reported
             same = (progress.coming, progress.failed) == (told.coming, told.failed)
             if same and time.monotonic() - self._since < EVERY_S:
                 return
@@ -66,4 +66,4 @@ class Board:
 
     def _write(self, progress: StoreProgress) -> None:
         self._store.write(NAME, msgspec.json.encode(progress))
-        self._told, self._since = progress, time.monotonic()
+        self._last_reported, self._since = progress, time.monotonic()

@@ -42,7 +42,7 @@ class ObjectStore:
         except Exception as error:
             if self._local:
                 self.remove(target.removeprefix(f"{self._root}/"))
-            raise StoreError(f"{path} cannot be written: {_said(error)}") from error
+            raise StoreError(f"{path} cannot be written: {_error_text(error)}") from error
 
     def read(self, name: str, start: int | None = None, end: int | None = None) -> bytes | None:
         """An object, or a part of it; ``None`` if there is none."""
@@ -52,7 +52,7 @@ class ObjectStore:
         except FileNotFoundError:
             return None
         except Exception as error:
-            raise StoreError(f"{path} cannot be read: {_said(error)}") from error
+            raise StoreError(f"{path} cannot be read: {_error_text(error)}") from error
         return data
 
     def names(self, folder: str) -> list[str]:
@@ -63,7 +63,9 @@ class ObjectStore:
         except FileNotFoundError:
             return []
         except Exception as error:
-            raise StoreError(f"{self._root}/{folder} cannot be listed: {_said(error)}") from error
+            raise StoreError(
+                f"{self._root}/{folder} cannot be listed: {_error_text(error)}"
+            ) from error
         return [str(path).rpartition("/")[2] for path in found]
 
     def remove(self, name: str) -> None:
@@ -74,8 +76,8 @@ class ObjectStore:
         except FileNotFoundError:
             return
         except Exception as error:
-            raise StoreError(f"{path} cannot be removed: {_said(error)}") from error
+            raise StoreError(f"{path} cannot be removed: {_error_text(error)}") from error
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error) or type(error).__name__

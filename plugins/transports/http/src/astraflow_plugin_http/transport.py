@@ -10,6 +10,7 @@ from astraflow_plugin_http.config import HttpConfig
 from astraflow_weights.fetch.receiver import HttpReceiver
 from astraflow_weights.publish.publisher import HttpPublisher
 from astraflow_weights.shards.publisher import HttpShardPublisher, no_shards, own_name
+from astraflow_wire.http.listening import own_address
 
 
 class HttpTransport:
@@ -24,7 +25,7 @@ class HttpTransport:
         return HttpPublisher(
             self._context.policy,
             self._context.token,
-            host=config.host,
+            host=own_address(config.host),
             port=config.port,
             advertise=own_name(config.advertise),
             mirrors=config.mirrors,
@@ -34,7 +35,7 @@ class HttpTransport:
         """See :class:`astraflow_core.protocols.transport.ShardedTransport`."""
         if self._config.mirrors:
             return "its mirrors cannot know which rank has what"
-        return no_shards(self._config.host, self._config.advertise, one_host)
+        return no_shards(own_address(self._config.host), self._config.advertise, one_host)
 
     def shard_publisher(self, share: Callable[[bytes], list[bytes]]) -> HttpShardPublisher:
         """A publisher of what this rank holds, which listens at once."""
@@ -44,7 +45,7 @@ class HttpTransport:
             context.token,
             context.ranks,
             share,
-            host=config.host,
+            host=own_address(config.host),
             port=config.port,
             advertise=config.advertise,
         )

@@ -66,11 +66,11 @@ class Bell:
                 if self._wake in ready:
                     os.read(self._wake, 64)
                 elif ears is not None:
-                    self._hear(endpoint, ears)
+                    self._receive(endpoint, ears)
             if ears is not None:
                 ears.close(linger=0)
 
-    def _hear(self, endpoint: str, ears: zmq.Socket[bytes]) -> None:
+    def _receive(self, endpoint: str, ears: zmq.Socket[bytes]) -> None:
         newest = b""
         with contextlib.suppress(zmq.Again):
             while True:

@@ -42,7 +42,7 @@ class MappedVersion:
     def end(self) -> None:
         """Remove our name and let the publisher use the file again."""
         self.path.unlink(missing_ok=True)
-        _let_go(self.descriptor)
+        _unlock(self.descriptor)
 
 
 def open_version(
@@ -117,7 +117,7 @@ def _leased(
     except BaseException:
         if named:
             path.unlink(missing_ok=True)
-        _let_go(descriptor)
+        _unlock(descriptor)
         raise
     return MappedVersion(manifest, path, descriptor, found.st_mtime_ns)
 
@@ -136,7 +136,7 @@ def _verify(
             raise PublisherFailed("its manifest names other tensors than its file")
 
 
-def _let_go(descriptor: int) -> None:
+def _unlock(descriptor: int) -> None:
     fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough: a kept mapping has a duplicate
     os.close(descriptor)
 

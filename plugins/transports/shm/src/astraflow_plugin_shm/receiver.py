@@ -64,7 +64,7 @@ class ShmReceiver:
             raise WeightsError(f"{who}: the deadline passed while another version was verified")
         try:
             check()
-            lease = self._taken(announcement) or self._open(announcement, who, check)
+            lease = self._claim_prefetched(announcement) or self._open(announcement, who, check)
             self._leases[lease.path] = lease
         finally:
             self._opening.release()
@@ -104,7 +104,7 @@ class ShmReceiver:
             self._mappings.close()
             self._folder.close()
 
-    def _taken(self, wanted: Announcement) -> MappedVersion | None:
+    def _claim_prefetched(self, wanted: Announcement) -> MappedVersion | None:
         """What was verified ahead, if it is the version that is wanted and was not written to since."""
         lease = self._ahead
         if lease is None:

@@ -9,6 +9,7 @@ from astraflow_plugin_zmq.config import ZmqConfig
 from astraflow_plugin_zmq.server import BlockServer
 from astraflow_weights.publish.store import VersionStore
 from astraflow_weights.snapshot import Snapshotter
+from astraflow_wire.http.listening import own_address
 
 
 class ZmqPublisher:
@@ -21,8 +22,9 @@ class ZmqPublisher:
         self._policy = policy
         self._snapshotter = Snapshotter(policy)
         self._store = VersionStore(self._snapshotter.recycle)
-        self._server = BlockServer(self._store, policy, token, config.host, config.port)
-        name = config.advertise or config.host
+        host = own_address(config.host)
+        self._server = BlockServer(self._store, policy, token, host, config.port)
+        name = config.advertise or host
         name = f"[{name}]" if ":" in name else name
         self._endpoint = f"tcp://{name}:{self._server.port}"
 

@@ -51,7 +51,7 @@ class ZmqSource:
         while True:
             try:
                 self._widen(1)
-                self._ask(self._lines[0], MANIFEST)
+                self._send_request(self._lines[0], MANIFEST)
                 _, answer = next(self._answers(landing))
                 if len(answer) != 2 or answer[0].bytes != MANIFEST:
                     raise PublisherFailed("it sent a malformed reply")
@@ -77,7 +77,7 @@ class ZmqSource:
         for line in self._lines[:1]:
             if line.agreed:
                 with contextlib.suppress(Lost):
-                    self._ask(line, LEAVE)
+                    self._send_request(line, LEAVE)
         self._disconnect(linger=200)
         self._context.destroy(linger=200)
 
@@ -93,7 +93,7 @@ class ZmqSource:
         while missing and sum(len(line.asked) for line in self._lines) < self._credit:
             line = min(self._lines, key=lambda each: len(each.asked))
             line.asked.add(missing[0])
-            self._ask(line, BLOCK, str(missing.popleft()).encode())
+            self._send_request(line, BLOCK, str(missing.popleft()).encode())
 
     def _land(
         self, line: Line, answer: list[zmq.Frame], missing: deque[int], landing: BlockFile
@@ -121,7 +121,7 @@ class ZmqSource:
             end += len(piece)
         return whole[:end]
 
-    def _ask(self, line: Line, what: bytes, *more: bytes) -> None:
+    def _send_request(self, line: Line, what: bytes, *more: bytes) -> None:
         line.send(what, self._version, self._reader, *more)
 
     def _answers(self, landing: BlockFile) -> Iterator[tuple[Line, list[zmq.Frame]]]:

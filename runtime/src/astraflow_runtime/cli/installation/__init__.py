@@ -1,1 +1,1 @@
-"""Commands about what is installed: plugins, environments, and why something cannot be used."""
+"""Commands about the installation: plugins, environments, and why something cannot be used."""

@@ -1,4 +1,6 @@
-"""What a distribution wants of packages that are installed in another version, and who needs those."""
+"""Version conflicts: requirements that the installed version of a package does not meet, and who
+needs that version.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +21,17 @@ _MOST_HOLDERS = 3
 
 
 def clashes(distribution: metadata.Distribution | None) -> list[str]:
-    """What a distribution, its ``[runtime]`` extra included, wants of packages that are installed in another
-    version, each with the other distributions that need the installed one."""
+    """The requirements of a distribution, its ``[runtime]`` extra included, that the installed
+    version does not meet, each with the distributions that need the installed version.
+    """
     if distribution is None:
         return []
     needed = all_requirements(distribution)
     wanted = [each for each in needed if applies(each, "") or applies(each, RUNTIME)]
-    return [f"{unmet}{_held(unmet)}" for unmet in unsatisfied(wanted) if unmet.installed]
+    return [f"{unmet}{_holders(unmet)}" for unmet in unsatisfied(wanted) if unmet.installed]
 
 
-def _held(unmet: UnmetRequirement) -> str:
+def _holders(unmet: UnmetRequirement) -> str:
     package = canonicalize_name(unmet.requirement.name)
     holders = {
         f"{other.metadata['Name']} {other.version} needs {requirement.name}{requirement.specifier}"

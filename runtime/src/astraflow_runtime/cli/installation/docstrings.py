@@ -1,4 +1,4 @@
-"""Docstrings of components, read from the source: nothing of a plugin is executed."""
+"""Docstrings of components, read from the source, without executing any plugin code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def docstring_of(reference: str) -> str:
         return ""
     try:
         scope: ast.AST = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):  # whoever imports it is told
+    except (SyntaxError, ValueError):  # the error is raised when it is imported
         return ""
     for name in attribute.split("."):
         inner = (

@@ -1,4 +1,4 @@
-"""``astraflow env``: interpreters of their own for roles whose backend cannot share ours."""
+"""``astraflow env``: separate environments for roles whose backend cannot share ours."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_create(arguments: argparse.Namespace) -> int:
-    """Make an environment; what happens is told as it happens, on the error stream with ``--json``."""
+    """Create an environment, with its progress on stdout, or on stderr with ``--json``."""
     from astraflow_core.catalog import Catalog
     from astraflow_runtime.launch.environments import create
 
@@ -69,7 +69,7 @@ def run_create(arguments: argparse.Namespace) -> int:
 
 
 def run_list(arguments: argparse.Namespace) -> int:
-    """List what is there; an environment that is not whole is a line of the list."""
+    """List the environments, incomplete ones included."""
     from astraflow_core.config.environments import environments_folder
     from astraflow_runtime.launch.environments import environments
 

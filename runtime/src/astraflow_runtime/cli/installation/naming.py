@@ -1,4 +1,4 @@
-"""Where a run's file names a component: what turns a standing into a choice."""
+"""Where a run's file names a component."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from astraflow_runtime.cli.installation.plugin_status import ComponentReport, co
 
 
 def in_run(name: str, file: str, overrides: Sequence[str]) -> list[ComponentReport]:
-    """The standings of ``name`` in the run of a file, with ``chosen by``: the places that name it. The file
-    need not be valid otherwise. Raises :class:`ConfigError` if it cannot be read."""
+    """The reports on ``name`` for the run of a file, with ``chosen by``: the keys that name it. The
+    file need not be valid otherwise. Raises :class:`ConfigError` if it cannot be read.
+    """
     layers = read_file(Path(file))
     if problems := apply_overrides(layers, overrides):
         raise ConfigError(problems, file)
@@ -29,12 +30,12 @@ def in_run(name: str, file: str, overrides: Sequence[str]) -> list[ComponentRepo
     catalog = catalog_of(raw)
     told = []
     for standing in component_reports(catalog, name):
-        chosen = list(_places(standing, raw, catalog)) or [f"nothing: not named in {file}"]
+        chosen = list(_config_keys(standing, raw, catalog)) or [f"nothing: not named in {file}"]
         told.append(replace(standing, facts={"chosen_by": chosen} | standing.facts))
     return told
 
 
-def _places(standing: ComponentReport, raw: dict[str, Any], catalog: Catalog) -> Iterator[str]:
+def _config_keys(standing: ComponentReport, raw: dict[str, Any], catalog: Catalog) -> Iterator[str]:
     _, _, thing = standing.subject.rpartition(" ")
     plugin = standing.facts.get("plugin")
     whole = standing.subject.startswith("plugin ")

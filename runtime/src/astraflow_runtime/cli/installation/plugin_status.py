@@ -1,4 +1,4 @@
-"""How plugins and components stand: usable or not, why, and what fixes it. What `plugins why` prints."""
+"""The status of plugins and components: usable or not, why, and the fix. `plugins why` prints it."""
 
 from __future__ import annotations
 
@@ -39,16 +39,17 @@ _NAMED_AS = {
     Kind.REWARD: '[reward] use = "{}"',
     Kind.PROMPT_SOURCE: '[prompts] use = "{}"',
     Kind.LAUNCHER: '[launcher] use = "{}"',
+    Kind.TRACKER: '[trackers.NAME] use = "{}"',
     Kind.DATA_POLICY: 'data = [{{ use = "{}" }}] in [policies.NAME] or [prompts]; [balance] use for one with capability scale',
 }
 
 
 @dataclass(frozen=True)
 class ComponentReport:
-    """One thing that a name may mean. ``state`` is that of a plugin (:class:`State`), or of a component:
-    ``healthy``, ``ambiguous``, ``incomplete`` (its runtime extra is not installed), ``broken`` or
-    ``unpackaged``. ``fix`` is what to do, empty if nothing; ``traceback_summary`` the end of the traceback behind a
-    problem; ``facts`` what else is known."""
+    """A plugin or component that a name may mean. ``state`` is that of a plugin (:class:`State`),
+    or of a component: ``healthy``, ``ambiguous``, ``incomplete`` (its runtime extra is not
+    installed), ``broken`` or ``unpackaged``. ``fix`` is what to do, empty if nothing;
+    ``traceback_summary`` the end of the traceback of a problem; ``facts`` further details."""
 
     subject: str
     state: str
@@ -59,8 +60,9 @@ class ComponentReport:
 
 
 def component_reports(catalog: Catalog, name: str) -> list[ComponentReport]:
-    """All that ``name`` may mean: a plugin, its distribution or one of its commands, ``component``, ``kind/component``, ``plugin/component`` or
-    ``[kind/]module:attr``. Raises :class:`PluginError` with the nearest names if it means nothing."""
+    """Everything that ``name`` may mean: a plugin, its distribution or one of its commands,
+    ``component``, ``kind/component``, ``plugin/component`` or ``[kind/]module:attr``. Raises
+    :class:`PluginError` with the nearest names if it means nothing."""
     kind, slash, rest = name.partition("/")
     wanted = Kind(kind) if slash and kind in list(Kind) else None
     rest = rest if wanted else name
@@ -86,7 +88,7 @@ def component_reports(catalog: Catalog, name: str) -> list[ComponentReport]:
 
 
 def of_plugin(plugin: Plugin) -> ComponentReport:
-    """A plugin as a whole; nothing of it is imported that discovery did not import."""
+    """The report on a plugin, without further imports."""
     missing = missing_runtime(plugin.metadata)
     who = plugin.distribution
     fix = ""
@@ -125,8 +127,9 @@ def of_plugin(plugin: Plugin) -> ComponentReport:
 
 
 def remedy(plugin: Plugin) -> str:
-    """What helps against a plugin that cannot be used: a reinstallation if something that it imports is absent; else
-    only its authors can."""
+    """The fix for a plugin that cannot be used: a reinstallation if an import is missing; else only
+    its authors can fix it.
+    """
     who = plugin.distribution
     if isinstance(plugin.error, ImportError):
         return f"pip install --upgrade --force-reinstall {who}, or pip uninstall {who}"
@@ -134,7 +137,9 @@ def remedy(plugin: Plugin) -> str:
 
 
 def slow_manifest(plugin: Plugin) -> str:
-    """What a manifest imports although it should hold strings only; empty if no command takes noticeably longer."""
+    """What a manifest imports although it should contain strings only; empty if this does not slow
+    commands noticeably.
+    """
     if not plugin.imported or plugin.import_s < _SLOW_IMPORT_S:
         return ""
     return (
@@ -165,7 +170,7 @@ def _component(catalog: Catalog, entry: Selected, asked: str) -> ComponentReport
         state, chain = "broken", traceback_summary(problem.__cause__)
         verdict = f"cannot be used: {problem}"
         fix = AUTHORS.format(who=entry.distribution)
-        # a target that the manifest names and the package lacks is missing after a reinstallation too
+        # a reinstallation does not add a target that the package lacks
         if isinstance(problem.__cause__, ImportError) and not unresolved(component.target):
             fix = f"pip install --upgrade --force-reinstall {entry.distribution}"
     elif rivals and asked == component.name and catalog.meaning(kind, asked) != entry.qualified:
@@ -175,7 +180,7 @@ def _component(catalog: Catalog, entry: Selected, asked: str) -> ComponentReport
             + (f"the short name means {meant!r}" if meant else "a run must use the full name")
         )
     conflicts = clashes(entry.metadata)
-    if conflicts and kind in _ROLES:  # pip would take from others what it gives to this one
+    if conflicts and kind in _ROLES:  # pip would break the other distributions
         fix = f'{_environment(plugin)}, and {kind} = {{ use = "{use}", python = "env:{plugin.name}" }}'
     facts = _of_distribution(plugin) | {
         "target": component.target,
@@ -230,7 +235,9 @@ def _unpackaged(catalog: Catalog, kind: Kind | None, use: str) -> ComponentRepor
 
 
 def _no_component(use: str, problem: str) -> str:
-    """Why nothing can be made of ``use``, whatever kind was meant: ``problem`` speaks of the first that was tried."""
+    """The report on a ``use`` that no kind can resolve; ``problem`` is that of the first kind
+    tried.
+    """
     first, rest = f"{next(iter(Kind))} {use!r}", f"{use!r}"
     return problem.replace(first, rest, 1)
 
@@ -241,7 +248,7 @@ def named_as(kind: Kind, use: str) -> str:
 
 
 def traceback_summary(error: BaseException | None) -> tuple[str, ...]:
-    """The last places of a traceback outside of the machinery of imports, and the exception."""
+    """The last frames of a traceback outside of the import machinery, and the exception."""
     if error is None:
         return ()
     from astraflow_engine_host.failures import is_ours
@@ -259,7 +266,7 @@ def traceback_summary(error: BaseException | None) -> tuple[str, ...]:
 
 
 def _examined(catalog: Catalog, entry: Selected) -> tuple[PluginError | None, list[str]]:
-    """What keeps a component from being imported, if anything does, and a line for each of its keys."""
+    """The import error of a component, if any, and a line for each of its keys."""
     from astraflow_runtime.config.explain import component_keys
 
     keys: list[str] = []
@@ -302,7 +309,7 @@ def _of_distribution(plugin: Plugin) -> dict[str, Any]:
 
 
 def _runtime(plugin: Plugin) -> str:
-    """What the ``[runtime]`` extra needs: the versions that are installed, or what it lacks."""
+    """The requirements of the ``[runtime]`` extra: the installed versions, or what is missing."""
     if missing := missing_runtime(plugin.metadata):
         return f"lacks {', '.join(missing)}; {_install(plugin)}"
     wanted = runtime_requirements(plugin.metadata) if plugin.metadata else []
@@ -333,7 +340,7 @@ def _home(catalog: Catalog, use: str) -> str:
 def _install(plugin: Plugin) -> str:
     if getattr(plugin.module, ATTRIBUTE, None) is not None:
         return f"{_environment(plugin)}, and python = 'env:{plugin.name}' in the role's table"
-    assert plugin.metadata is not None  # something of it is missing
+    assert plugin.metadata is not None  # a part of it is missing
     return how_to_add(RUNTIME, plugin.metadata)
 
 

@@ -1,4 +1,4 @@
-"""``astraflow plugins``: what is installed, what each provides, and what is wrong with it."""
+"""``astraflow plugins``: the installed plugins, what each provides, and its problems."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List everything; a broken plugin is a line of the list, never a failure."""
+    """List everything; a broken plugin is listed too, and is not a failure."""
     from astraflow_core.catalog import Catalog
     from astraflow_core.installed.discovery import find_unregistered
     from astraflow_runtime.cli.installation.plugin_status import slow_manifest

@@ -38,7 +38,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Tell all that is known of what a name may mean; 2 if it means nothing, or a MODULE:ATTR that no run can use."""
+    """Print the reports on a name; exit code 2 if it means nothing, or a MODULE:ATTR that no run
+    can use.
+    """
     from astraflow_core.catalog import Catalog
     from astraflow_runtime.cli.installation.plugin_status import component_reports
 
@@ -59,7 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _code(told: list[ComponentReport]) -> int:
-    # What is installed is explained, however it stands; a path that leads to nothing is a mistake like a wrong name.
+    # An installed component is explained in any state; a path that leads to nothing is an error,
+    # like a wrong name.
     unusable = all(":" in each.subject and each.state == "broken" for each in told)
     return 2 if unusable else 0
 

@@ -1,1 +1,1 @@
-"""Who takes part: RaaS and trainers, their versions, their silence, and how many there should be."""
+"""RaaS and trainers: registration, heartbeats, versions, and how many RaaS there should be."""

@@ -1,4 +1,6 @@
-"""Are there too few RaaS, or too many? Windows of a few versions, and the report at the end of each."""
+"""Whether a run has too few or too many RaaS: measured over windows of a few versions, with a
+report at the end of each.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,10 @@ KEPT_REPORTS = 64
 
 @dataclass(slots=True)
 class Work:
-    """What a RaaS did: trained ``tokens`` of the groups that it brought, and of the ``accepted`` ones;
-    ``busy_s``: seconds for which places of it held a task, added up over the places; ``idle_s``: seconds for
-    which places that it offered stood empty."""
+    """What a RaaS did: trained ``tokens`` of the groups that it pushed, and of the ``accepted``
+    ones; ``busy_s``: slot-seconds with a task; ``idle_s``: slot-seconds that it offered and that
+    had none.
+    """
 
     tokens: int = 0
     accepted: int = 0
@@ -26,16 +29,17 @@ class Work:
 
     @property
     def speed(self) -> float:
-        """Tokens per second of a busy place: how fast it is, however much it is given to do."""
+        """Tokens per second of a busy slot: its speed, regardless of its load."""
         return self.tokens / self.busy_s if self.busy_s > 0 else 0.0
 
 
 @dataclass(slots=True)
 class TrainerWindow:
-    """What one trainer saw since ``began`` (set by its first step), by its own clock: the steps that it made, the ``seconds`` that they took and how
-    many of these it ``waited_s`` for a batch. Trained tokens by what became of them: ``produced`` by RaaS,
-    ``accepted``, ``consumed`` by updates (each row once, however often it was replayed). Of a trainer that shares
-    the stream of another policy these are that policy's tokens, as far as they were lent."""
+    """What one trainer measured since ``began`` (set by its first step), by its own clock: its
+    steps, the ``seconds`` that they took and ``waited_s``, the part of these for which it waited
+    for a batch. Trained tokens by what became of them: ``produced`` by RaaS, ``accepted``,
+    ``consumed`` by updates (each row counts once, however often it is replayed). For a trainer that
+    shares the stream of another policy these are the shared tokens of that policy."""
 
     began: float
     steps: int = 0
@@ -55,7 +59,7 @@ class TrainerWindow:
 
 @dataclass(slots=True)
 class _Clock:
-    """A trainer's clock: its last step, and what came in since."""
+    """A trainer's clock: its last step, and the tokens received since."""
 
     window: TrainerWindow
     last_step: float | None = None
@@ -86,12 +90,10 @@ class StepBalance:
 
 @dataclass
 class BalanceMonitor:
-    """Adds up what comes in and reports when every trainer that still trains has published as many
-    versions as the ``rule`` wants.
-
-    The interval before the first step of a trainer that came is dropped, with what was produced in it, and so
-    are updates that are made again: they tell of starts, not of balance. Nothing here looks at a clock, so a
-    journal repeats it.
+    """Adds up tokens and times, and reports when every trainer that still trains has published as
+    many versions as the ``rule`` requires. The interval before the first step of a new trainer,
+    with what was produced in it, and repeated updates are left out: they measure a start, not the
+    balance. Nothing here reads a clock, so a replay of the journal gives the same reports.
     """
 
     policies: Iterable[str]
@@ -105,12 +107,12 @@ class BalanceMonitor:
         self._work_began = 0.0
         self._idle: dict[str, float] = {}
 
-    def came(self, policy: str) -> None:
-        """A trainer came, perhaps again: its clock starts with its first step."""
+    def trainer_registered(self, policy: str) -> None:
+        """A trainer registered, perhaps again: its clock starts with its first step."""
         self._clocks[policy].last_step = None
 
-    def brought(self, raas: str, policy: str, tokens: int, accepted: bool) -> None:
-        """A RaaS brought a group with so many trained tokens of a policy."""
+    def group_pushed(self, raas: str, policy: str, tokens: int, accepted: bool) -> None:
+        """A RaaS pushed a group with so many trained tokens of a policy."""
         work, clock = self._work_of(raas), self._clocks[policy]
         work.tokens += tokens
         clock.produced += tokens
@@ -118,23 +120,24 @@ class BalanceMonitor:
             work.accepted += tokens
             clock.accepted += tokens
 
-    def lent(self, policy: str, tokens: int) -> None:
-        """A policy that shares the stream of another one was lent rows with so many trained tokens."""
+    def rows_shared(self, policy: str, tokens: int) -> None:
+        """A policy that shares the stream of another one got rows with so many trained tokens."""
         clock = self._clocks[policy]
         clock.produced += tokens
         clock.accepted += tokens
 
-    def worked(self, raas: str, place_s: float) -> None:
-        """A task of a RaaS ended that had held its places for so many seconds in all."""
+    def task_ended(self, raas: str, place_s: float) -> None:
+        """A task of a RaaS ended that had used so many slot-seconds."""
         self._work_of(raas).busy_s += place_s
 
-    def stepped(
+    def step_acknowledged(
         self, policy: str, step: StepBalance, now: float, size: int, idle: Mapping[str, float]
     ) -> dict[str, Any] | None:
-        """An update was acknowledged, while the pool had ``size`` RaaS that had stood ``idle`` (place-seconds
-        since each registered). Returns the report if one is due."""
+        """An update was acknowledged, while the pool had ``size`` RaaS with ``idle`` slot-seconds
+        (since each registered). Returns the report if the window is complete.
+        """
         clock = self._clocks[policy]
-        self._note_idle(idle)
+        self._add_idle(idle)
         if clock.last_step is None or step.again:
             clock.window.began = now if not clock.window.steps else clock.window.began
             self._forget_work(now)
@@ -143,10 +146,10 @@ class BalanceMonitor:
         clock.forget()
         clock.last_step, clock.waited_s, clock.version = now, step.waited_s, step.version
         clock.consumed, clock.stale_rows, clock.done = step.consumed, step.stale_rows, step.done
-        return self._report(now, size) if self._due() else None
+        return self._report(now, size) if self._window_complete() else None
 
-    def picture(self) -> dict[str, Any]:
-        """All of it, to compare with what a journal gave."""
+    def snapshot(self) -> dict[str, Any]:
+        """The whole state, for comparison with that of a replayed journal."""
         clocks = {policy: asdict(clock) for policy, clock in self._clocks.items()}
         return {"clocks": clocks, "count": self.count, "reports": list(self.reports)}
 
@@ -161,14 +164,14 @@ class BalanceMonitor:
         window.consumed += step.consumed - clock.consumed
         window.stale_rows += step.stale_rows - clock.stale_rows
 
-    def _due(self) -> bool:
+    def _window_complete(self) -> bool:
         training = [clock for clock in self._clocks.values() if not clock.done]
         return bool(training) and all(
             clock.window.versions >= self.rule.every for clock in training
         )
 
     def _report(self, now: float, size: int) -> dict[str, Any]:
-        held_back = self._held_back()
+        held_back = self._idle_share()
         seen = {policy: c.window for policy, c in self._clocks.items() if c.window.steps}
         targets = {
             policy: self.rule.pool_size(
@@ -198,13 +201,13 @@ class BalanceMonitor:
         self._forget_work(now)
         return report
 
-    def _held_back(self) -> float:
-        """Share of the places on offer that stood empty; below 1, as something was produced."""
+    def _idle_share(self) -> float:
+        """Share of the offered slots that were idle; below 1, since something was produced."""
         idle = sum(work.idle_s for work in self.work.values())
         busy = sum(work.busy_s for work in self.work.values())
         return idle / (idle + busy) if busy > 0 else 0.0
 
-    def _note_idle(self, idle: Mapping[str, float]) -> None:
+    def _add_idle(self, idle: Mapping[str, float]) -> None:
         for raas, seconds in idle.items():
             before = self._idle.get(raas, 0.0)
             self._work_of(raas).idle_s += seconds - before if seconds >= before else seconds

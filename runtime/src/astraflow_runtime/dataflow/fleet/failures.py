@@ -1,5 +1,6 @@
-"""Failed tasks: a RaaS that fails too many in a row is set aside, and the others continue; environments that fail too
-many of all end the run."""
+"""Failed tasks: a RaaS with too many consecutive failures is set aside while the others continue;
+too large a share of failures of environments ends the run.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class FailureCounter:
         self.environments = Counter[str]()
 
     def succeeded(self, name: str) -> None:
-        """A RaaS brought a group: it counts from zero, and gets tasks again if it was set aside."""
+        """A RaaS pushed a group: its count is reset, and it gets tasks again if it was set aside."""
         self._lately.append((name, ""))
         record = self._fleet.get(name)
         if record is None:
@@ -43,8 +44,9 @@ class FailureCounter:
         record.any_success = True
 
     def failed(self, name: str, error: str, environment: str = "") -> str:
-        """A RaaS failed a task, perhaps since an ``environment`` did, in a way of this kind; why the run must end, or
-        nothing."""
+        """A RaaS failed a task; ``environment`` is the kind of failure if an environment failed.
+        Returns why the run must end, or nothing.
+        """
         self._lately.append((name, environment))
         if environment:
             known = environment in self.environments or len(self.environments) < MAX_FAILURE_KINDS
@@ -62,7 +64,7 @@ class FailureCounter:
             "RaaS %r gets no more tasks: %s. The other RaaS continue; restart this one to give it tasks again",
             name, record.set_aside,
         )  # fmt: skip
-        return self._nobody_left()
+        return self._no_raas_left()
 
     def _environments_fail(self, error: str) -> str:
         failed = [(name, kind) for name, kind in self._lately if kind]
@@ -79,7 +81,7 @@ class FailureCounter:
             f"{self._group_size} episodes fails; last error: {error}"
         )
 
-    def _nobody_left(self) -> str:
+    def _no_raas_left(self) -> str:
         known = self._fleet.all()
         if len(known) < self._expected:
             return ""

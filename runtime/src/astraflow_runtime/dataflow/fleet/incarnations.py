@@ -1,8 +1,7 @@
-"""Who speaks for a RaaS or a trainer: the process that registered last under its name.
-
-The calls of one that died may arrive after its successor has registered, held up in a proxy or a socket. Each
-registration has a number, which every later call carries. The journal holds the registrations, so that a dataflow
-that restarts counts on from them.
+"""Incarnations: only the process that registered last under a name may call as that RaaS or
+trainer. Calls of a dead process may arrive after its successor has registered, delayed in a proxy
+or a socket. Each registration has a number, which every later call carries. Registrations are in
+the journal, so that a restarted dataflow continues the count.
 """
 
 from __future__ import annotations
@@ -38,9 +37,10 @@ class _Holder(Protocol):
 
 
 def check_incarnation(state: FlowState, message: object) -> None:
-    """Refuse a call of a RaaS or a trainer that is not of the process that registered last under its name: 409 if
-    another has since, 400 if the call does not say, 404 or (trainer) 409 if the number was never given. A group of a
-    RaaS that never registered is left to the lease, which it cannot hold."""
+    """Reject a call that is not from the process that registered last under this name: 409 if
+    another has registered since, 400 if the call has no number, 404 or (trainer) 409 if the number
+    was never assigned. A group from a RaaS that never registered is left to the check of its lease.
+    """
     if isinstance(message, RaasCall):
         record, who = state.fleet.get(message.raas), f"RaaS {message.raas!r}"
         if record is not None:
@@ -52,7 +52,7 @@ def check_incarnation(state: FlowState, message: object) -> None:
         who, trainer = f"the trainer of {message.policy!r}", state.trainers[message.policy]
         if not trainer.registered:
             if isinstance(message, TrainerFailed) and not message.incarnation:
-                return  # it failed before it could register, and there is no other that could continue
+                return  # it failed before it registered, and no other process can continue
             raise Refused(409, f"{who} is not registered")
         _check(state, who, message.incarnation, trainer, 409)
 

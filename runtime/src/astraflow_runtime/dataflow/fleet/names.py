@@ -1,8 +1,9 @@
 """Who may register under the name of a RaaS.
 
-Two RaaS of one name would both be given tasks, and their tokens be counted as those of one. A process that was killed
-says nothing, and its successor may be there at once; a launcher has seen its end, so a successor that it starts (the
-same ``origin``) has the name at once. Of others only time tells: a RaaS that lives is heard from again soon.
+Two RaaS of one name would both get tasks, and their tokens would be counted as one. A killed
+process does not deregister, and its successor may start at once. A launcher has seen it exit, so a
+successor that it starts (the same ``origin``) gets the name at once. For any other process the
+dataflow waits: a live RaaS soon sends its next heartbeat.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from astraflow_wire.messages import RegisterRaas
 
 
 def name_holder(state: FlowState, message: RegisterRaas, came: float) -> RaasRecord | None:
-    """The RaaS that has the name of ``message``, which came at ``came`` of the run's clock, and may be alive; ``None``
-    if the name is free, or the sender's own. 409 if that one was heard from since, or the sender was started before it."""
+    """The RaaS that has the name in ``message`` (received at ``came`` of the run's clock) and may
+    be alive; ``None`` if the name is free or the sender's own. 409 if that RaaS has sent a
+    heartbeat since, or the sender was started before it.
+    """
     holder = state.fleet.get(message.raas)
     if holder is None or holder.health != "alive" or holder.same_process(message):
         return None
@@ -28,7 +31,7 @@ def name_holder(state: FlowState, message: RegisterRaas, came: float) -> RaasRec
             )
         return None
     if holder.last_heard > came:
-        raise Refused(409, _taken(state, holder))
+        raise Refused(409, _name_taken(state, holder))
     return holder
 
 
@@ -36,7 +39,7 @@ def _who(holder: RaasRecord) -> str:
     return f"pid {holder.pid} on {holder.host}"
 
 
-def _taken(state: FlowState, holder: RaasRecord) -> str:
+def _name_taken(state: FlowState, holder: RaasRecord) -> str:
     now = state.clock()
     return (
         f"the name {holder.name!r} is taken: {_who(holder)} registered under it {now - holder.registered_at:.1f} s "

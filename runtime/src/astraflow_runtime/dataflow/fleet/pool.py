@@ -1,4 +1,4 @@
-"""How many RaaS there are to be: who asks for more, and who asks one to leave."""
+"""The desired number of RaaS: requests to add some, and to drain one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ log = logging.getLogger(__name__)
 
 
 class Pool:
-    """Keeps the wishes; whoever starts processes follows ``added``. A RaaS that is drained gets no new task,
-    finishes those that it has, and is then told to leave like all are at the end of a run."""
+    """Keeps the requests; a launcher starts processes as ``added`` grows. A RaaS that is drained
+    gets no new tasks, finishes those that it has, and is then told to leave, as at the end of a
+    run.
+    """
 
     def __init__(self, state: FlowState) -> None:
         self._state = state
@@ -25,7 +27,7 @@ class Pool:
         self._done: set[str] = set()
 
     def add(self, message: AddRaas) -> PoolChanged:
-        """Ask for more RaaS."""
+        """Request more RaaS."""
         state = self._state
         if message.count < 1:
             raise Refused(400, f"{message.count} more RaaS were requested; at least one is needed")
@@ -69,7 +71,7 @@ class Pool:
         return self._changed()
 
     def status(self) -> PoolStatus:
-        """The pool as a person or a program may look at it."""
+        """The status of the pool."""
         return PoolStatus(
             size=len(self._state.fleet.pool()),
             added=self.added,
@@ -78,16 +80,18 @@ class Pool:
         )
 
     def report(self) -> dict[str, Any] | None:
-        """The newest report, with what is known of each RaaS by now."""
+        """The newest report, with the current state of each RaaS."""
         reports = self._state.balance.reports
         return self._with_health(reports[-1]) if reports else None
 
     def clock(self) -> dict[str, float]:
-        """``now_s``, and ``changed_s``: when a RaaS came, caught up, was drained or left; seconds of the run."""
+        """``now_s``, and ``changed_s``: when a RaaS last registered, caught up, was drained or
+        left; seconds of the run.
+        """
         return {"now_s": self._state.clock(), "changed_s": self._state.fleet.changed_at}
 
     def reports_after(self, number: int) -> list[dict[str, Any]]:
-        """Reports with a higher number, as far as they are kept, oldest first."""
+        """The retained reports with a higher number, oldest first."""
         kept = self._state.balance.reports
         return [self._with_health(report) for report in kept if report["number"] > number]
 

@@ -1,4 +1,4 @@
-"""The RaaS that this run knows: alive, suspect or gone by heartbeat; what each serves."""
+"""The RaaS of a run: alive, suspect or gone by their heartbeats, and which versions each serves."""
 
 from __future__ import annotations
 
@@ -15,24 +15,26 @@ from astraflow_wire.messages import RegisterRaas, RevokedLease, Wait
 log = logging.getLogger(__name__)
 
 MAX_TOKENS_PER_S = 1e7
-"""Tokens that one RaaS may generate in a second: far more than the engines of any, and so few that a wrong figure does not
-spoil those of the run."""
+"""The most tokens that one RaaS may report for a second: far more than any engine generates, and
+few enough that a wrong figure does not distort those of the run.
+"""
 SLACK_S = 10.0
-"""Renewals may be held up, and those after them not."""
+"""A delayed renewal may arrive together with the next one."""
 PROBE = ("probe_version", "probe_mean", "probe_largest")
-"""What a RaaS reports of a probe, for each policy; all of these or none."""
+"""The figures of a probe that a RaaS reports for each policy: all or none."""
 Health = Literal["alive", "suspect", "gone", "left"]
 
 
 @dataclass(slots=True)
 class RaasRecord:
-    """One RaaS. ``origin``, ``start``: as it registered; ``incarnation``: how often it has registered by now; ``floor``: the versions announced
-    when it registered, which it must have served before it gets tasks; ``told_*``: the news that it has been sent, so that a long-poll ends once for each;
-    ``unheard``: it is known from the journal only, and what it serves is not known yet;
-    ``draining_since``: it gets no new tasks and leaves when it has none; ``idle_s``: seconds for which places that it offered stood empty,
-    added up over the places; ``failures``: tasks that it failed in a row; ``set_aside``: why it gets no new tasks
-    since, if it failed too many; ``counted_at``: when its tokens were last added up; ``doubted``: they were not, and
-    somebody was told."""
+    """One RaaS. ``origin``, ``start``: as it registered; ``incarnation``: how often it has
+    registered; ``floor``: the versions announced when it registered, which it must have served
+    before it gets tasks; ``told_*``: the notices that it was sent, so that a long-poll ends once
+    for each; ``unconfirmed``: it is known from the journal only, and has not reported yet what it
+    serves; ``draining_since``: it gets no new tasks and leaves when it has none; ``idle_s``:
+    slot-seconds that it offered and that had no task; ``failures``: its consecutive failed tasks;
+    ``set_aside``: why it gets no new tasks, if it failed too many; ``counted_at``: when its tokens
+    were last counted; ``figures_rejected``: its figures were rejected, and a warning was given."""
 
     name: str
     pid: int
@@ -51,8 +53,8 @@ class RaasRecord:
     metrics: dict[str, float] = field(default_factory=dict)
     waits: list[Wait] = field(default_factory=list)
     acknowledged_versions: dict[str, int] = field(default_factory=dict)
-    told_pins: dict[str, int] = field(default_factory=dict)
-    unheard: bool = False
+    sent_pins: dict[str, int] = field(default_factory=dict)
+    unconfirmed: bool = False
     revoked: dict[str, RevokedLease] = field(default_factory=dict)
     waiting_since: float | None = None
     draining_since: float | None = None
@@ -61,31 +63,31 @@ class RaasRecord:
     any_success: bool = False
     set_aside: str = ""
     counted_at: float = 0.0
-    doubted: bool = False
+    figures_rejected: bool = False
     _empty: tuple[int, float] | None = None
 
     @property
     def draining(self) -> bool:
-        """Whether it was asked to leave."""
+        """Whether it is draining."""
         return self.draining_since is not None
 
     @property
     def stays(self) -> bool:
-        """Whether it gets tasks, or will when it serves the versions."""
+        """Whether it gets tasks, or will once it serves the required versions."""
         return not self.draining and not self.set_aside
 
     @property
     def offered(self) -> int:
-        """Places that it offered when it asked last and that stand empty."""
+        """Slots that it offered in its last request and that have no task."""
         return self._empty[0] if self._empty else 0
 
-    def stand_idle(self, places: int, now: float) -> None:
-        """From now on so many places of it stand empty; 0: none."""
+    def set_idle_slots(self, places: int, now: float) -> None:
+        """Record that so many of its slots are idle from now on."""
         self.idle_s = self.idle_until(now)
         self._empty = (places, now) if places else None
 
     def idle_until(self, now: float) -> float:
-        """``idle_s`` as it is now."""
+        """``idle_s`` as of now."""
         places, since = self._empty or (0, now)
         return self.idle_s + places * (now - since)
 
@@ -94,7 +96,9 @@ class RaasRecord:
         return all(self.serving.get(policy) == version for policy, version in versions.items())
 
     def same_process(self, message: RegisterRaas) -> bool:
-        """Whether the process that registered says so again. Without an ``origin`` its number and host tell."""
+        """Whether the registration is from the same process as before: by ``origin``, or else by
+        process id and host.
+        """
         if message.origin:
             return (self.origin, self.start) == (message.origin, message.start)
         return (self.origin, self.pid, self.host) == ("", message.pid, message.host)
@@ -125,15 +129,15 @@ class Fleet:
         return list(self._records.values())
 
     def live(self) -> list[RaasRecord]:
-        """Those heard from in time."""
+        """Those whose heartbeat is recent."""
         return [record for record in self._records.values() if record.health == "alive"]
 
     def present(self) -> list[RaasRecord]:
-        """Those that have neither left nor been given up."""
+        """Those that have neither left nor been declared gone."""
         return [r for r in self._records.values() if r.health in ("alive", "suspect")]
 
     def pool(self) -> list[RaasRecord]:
-        """Those present that get tasks: neither asked to leave nor set aside."""
+        """Those present that get tasks: neither draining nor set aside."""
         return [record for record in self.present() if record.stays]
 
     def drain(self, name: str, now: float) -> None:
@@ -141,7 +145,7 @@ class Fleet:
         self._records[name].draining_since = self.changed_at = now
 
     def check(self, message: RegisterRaas) -> None:
-        """Refuse a RaaS that cannot be taken in."""
+        """Reject a RaaS that cannot take part."""
         if message.capacity < 1:
             raise Refused(
                 400, f"RaaS {message.raas!r} has no capacity; expected at least one episode"
@@ -156,8 +160,9 @@ class Fleet:
     def register(
         self, message: RegisterRaas, announced: Mapping[str, int], now: float
     ) -> RaasRecord:
-        """A RaaS that passed :meth:`check` arrives, or comes back under its name. Of those that have left or were
-        given up the oldest is forgotten when there are too many."""
+        """Register a RaaS that passed :meth:`check`, perhaps again under its name. If there are too
+        many records, the oldest of those that are gone is dropped.
+        """
         if message.raas not in self._records and len(self._records) >= MAX_RAAS:
             ended = (r.name for r in self._records.values() if r.health in ("gone", "left"))
             del self._records[next(ended)]
@@ -178,7 +183,7 @@ class Fleet:
         )
         if before is not None and before.health != "left":
             record.draining_since = before.draining_since
-        if before is not None and before.same_process(message):  # it counts on
+        if before is not None and before.same_process(message):  # its count continues
             record.metrics = {k: v for k, v in before.metrics.items() if k == "tokens_generated"}
         self._records[message.raas] = record
         self.changed_at = now
@@ -187,12 +192,12 @@ class Fleet:
     def heard(
         self, name: str, serving: Mapping[str, int], seen: Mapping[str, int], now: float
     ) -> RaasRecord:
-        """A sign of life; 404 if the RaaS must register (again)."""
+        """Record a heartbeat; 404 if the RaaS must register (again)."""
         record = self._records.get(name)
         if record is None or record.health in ("gone", "left"):
             was = "is not registered" if record is None else f"was declared {record.health}"
             raise Refused(404, f"RaaS {name!r} {was}; it must register")
-        record.last_heard, record.health, record.unheard = now, "alive", False
+        record.last_heard, record.health, record.unconfirmed = now, "alive", False
         record.serving, record.seen = dict(serving), dict(seen)
         if not record.caught_up:
             record.caught_up = all(
@@ -204,16 +209,18 @@ class Fleet:
         return record
 
     def restore(self, now: float) -> None:
-        """Those that were there before the dataflow restarted have their whole time to be heard from again."""
+        """Give each RaaS of before the restart its full timeout for the next heartbeat."""
         self.changed_at = now
         for record in self.present():
-            record.last_heard, record.health, record.unheard = now, "alive", True
+            record.last_heard, record.health, record.unconfirmed = now, "alive", True
             record.revoked.clear()
 
     def restore_counters(
         self, total: float, generated: Mapping[str, float], idle: Mapping[str, float]
     ) -> None:
-        """Tokens generated in all, by each RaaS since it started, and how long each has stood idle."""
+        """Restore tokens generated in all, by each RaaS since it started, and the idle time of
+        each.
+        """
         self.tokens_generated = total
         for name, seconds in idle.items():
             if (record := self._records.get(name)) is not None:
@@ -231,10 +238,10 @@ class Fleet:
         }
 
     def refresh(self, policy: str) -> dict[str, float]:
-        """Swaps of a policy's weights that the RaaS present have made, and the mean seconds of a pull
-        (``pull_s``), megabytes that it received (``pull_mb``) and seconds of putting a version into place
-        (``swap_s``). ``link_mb_s`` and ``link_s`` are rate and round trip of the slowest way to any of them, if one
-        is known."""
+        """The number of weight swaps of a policy on the RaaS present, and the mean seconds
+        (``pull_s``) and megabytes (``pull_mb``) of a pull and seconds of loading a version
+        (``swap_s``). ``link_mb_s`` and ``link_s`` are rate and round trip of the slowest link to
+        any of them, if known."""
         figures: dict[str, float] = defaultdict(float)
         links = []
         for record in self.present():
@@ -253,11 +260,11 @@ class Fleet:
         }
 
     def idle(self, now: float) -> dict[str, float]:
-        """RaaS → place-seconds that it has stood idle since it registered."""
+        """RaaS → idle slot-seconds since it registered."""
         return {record.name: record.idle_until(now) for record in self.present()}
 
     def give_up(self, name: str, now: float) -> None:
-        """A RaaS was silent for too long."""
+        """Declare a RaaS gone: it was silent for too long."""
         if (record := self._records.get(name)) is not None:
             record.health, self.changed_at = "gone", now
 
@@ -281,7 +288,7 @@ class Fleet:
 
     @staticmethod
     def check_metrics(policies: Iterable[str], metrics: Mapping[str, float]) -> None:
-        """Refuse figures of a RaaS that cannot be added up or compared."""
+        """Reject figures of a RaaS that cannot be summed or compared."""
         generated = metrics.get("tokens_generated", 0.0)
         if not 0 <= generated <= MAX_INTEGER:
             raise Refused(400, f"metrics: tokens_generated = {generated:g} is not a token count")
@@ -294,8 +301,9 @@ class Fleet:
                 )
 
     def update_metrics(self, record: RaasRecord, metrics: Mapping[str, float], now: float) -> None:
-        """Take the counters of a RaaS over; one that restarted counts from zero again. The last count of tokens stays
-        where there is none, or one that cannot be."""
+        """Update the counters of a RaaS; one that restarted counts from zero again. If the count of
+        tokens is missing or impossible, the last one is kept.
+        """
         before = record.metrics.get("tokens_generated")
         record.metrics = dict(metrics)
         after = record.metrics.pop("tokens_generated", None)
@@ -305,8 +313,8 @@ class Fleet:
             if grown <= MAX_TOKENS_PER_S * (now - record.counted_at + SLACK_S):
                 self.tokens_generated += grown
                 before, record.counted_at = after, now
-            elif not record.doubted:
-                record.doubted = True
+            elif not record.figures_rejected:
+                record.figures_rejected = True
                 log.warning(
                     "RaaS %r reports %.0f generated tokens in %.1f s; the value is ignored",
                     record.name, grown, now - record.counted_at,
@@ -315,7 +323,7 @@ class Fleet:
             record.metrics["tokens_generated"] = before
 
     def sweep(self, now: float) -> list[RaasRecord]:
-        """Re-judge every RaaS by its silence; returns those that must be given up."""
+        """Update the health of every RaaS from its last heartbeat; returns those to declare gone."""
         gone = []
         for record in self.present():
             silence = now - record.last_heard

@@ -1,4 +1,4 @@
-"""Announced versions of every policy, and which of them publishers must retain."""
+"""The announced versions of every policy, and which of them publishers must retain."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ class VersionTable:
         return min(self._newest.values())
 
     def announce(self, message: AnnouncementMessage) -> bool:
-        """Record a version; false if it was announced before. 409 if its number was passed or is in use."""
+        """Record a version; false if it was announced before. 409 if its number is not above the
+        newest or is in use.
+        """
         known, newest = self._known[message.policy], self._newest[message.policy]
         if (before := known.get(message.version)) is not None:
             if before.digest != message.digest:
@@ -53,15 +55,15 @@ class VersionTable:
         return True
 
     def withdraw(self, policy: str) -> None:
-        """The publisher of all versions so far is gone: nobody can fetch them any longer."""
+        """Mark all versions so far as unavailable: their publisher is gone."""
         self._withdrawn[policy] = self._newest[policy]
 
     def available(self, versions: Mapping[str, int]) -> bool:
-        """Whether these versions can be fetched, as far as is known."""
+        """Whether these versions can probably be fetched."""
         return all(version > self._withdrawn[policy] for policy, version in versions.items())
 
     def get(self, policy: str, version: int) -> AnnouncementMessage | None:
-        """An announcement that is still known."""
+        """The announcement of a retained version."""
         return self._known[policy].get(version)
 
     def newer_than(self, seen: Mapping[str, int]) -> list[AnnouncementMessage]:

@@ -1,1 +1,1 @@
-"""What outlives the dataflow's process: the journal, its readers, and ``metrics.jsonl``."""
+"""The persistent records of the dataflow: the journal, its readers, and ``metrics.jsonl``."""

@@ -1,4 +1,4 @@
-"""Files that only grow, and that a full disk does not harm."""
+"""Append-only files that survive a full disk."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from astraflow_wire.host.disk import is_full
 
 
 class AppendFile:
-    """Appends to ``path``. What was written survives the death of this process; power loss may take what
-    came after the last :meth:`sync`. What finds no room stays in memory, in order, until
-    :meth:`write_held` finds some. To open a file that has no room to be made raises :class:`NoRoom`, any other trouble
-    with it :class:`RunFailed`. ``size``: its bytes, with what is kept; another thread that reads it and then finds
-    that nothing is kept may count on all of them."""
+    """Appends to ``path``. What was written survives the death of this process; power loss may take
+    what came after the last :meth:`sync`. Data that the disk has no room for stays in memory, in
+    order, until :meth:`write_held` can write it. Opening the file raises :class:`NoRoom` if the
+    disk is full and :class:`RunFailed` for any other error. ``size``: its bytes, those in memory
+    included; a thread that reads it and then finds nothing held in memory may rely on all of them.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -31,11 +32,11 @@ class AppendFile:
         self.size = os.fstat(self._file).st_size
 
     def lock(self, deadline_s: float) -> bool:
-        """Keep other processes away; false if one of them still writes at the deadline."""
+        """Lock the file; false if another process still holds the lock at the deadline."""
         return lock(self._file, deadline_s)
 
     def append(self, *pieces: bytes | memoryview) -> None:
-        """Write the pieces one after the other, or keep them."""
+        """Write the pieces in order, or hold them in memory."""
         if self._held:
             self._held.extend(pieces)
         else:
@@ -43,17 +44,19 @@ class AppendFile:
         self.size += sum(len(piece) for piece in pieces)
 
     def hold(self, *pieces: bytes | memoryview) -> None:
-        """Keep the pieces: something that must come before them has found no room."""
+        """Hold the pieces in memory: the disk had no room for something that precedes them."""
         self._held.extend(pieces)
         self.size += sum(len(piece) for piece in pieces)
 
     def cut(self, size: int) -> None:
-        """Drop what lies behind the first ``size`` bytes; nothing may be kept."""
+        """Truncate the file to ``size`` bytes; nothing may be held in memory."""
         os.truncate(self.path, size)
         self.size = size
 
     def write_held(self) -> bool:
-        """Write what is kept, as far as there is room; returns whether nothing is kept any longer."""
+        """Write as much of the held data as there is room for; returns whether all of it is
+        written.
+        """
         if self._held:
             pieces, self._held = list(self._held), deque()
             self._hold(self._write(pieces))
@@ -61,15 +64,15 @@ class AppendFile:
 
     @property
     def holds(self) -> bool:
-        """Whether there is something that found no room."""
+        """Whether data is held in memory."""
         return bool(self._held)
 
     def sync(self) -> None:
-        """Put what was written on the disk."""
+        """Flush what was written to the disk."""
         os.fsync(self._file)
 
     def close(self) -> None:
-        """Close the file; what is kept then is lost, and named in :attr:`trouble`."""
+        """Close the file; data still held is lost, and named in :attr:`trouble`."""
         self.write_held()
         os.close(self._file)
 
@@ -79,7 +82,7 @@ class AppendFile:
             self.trouble = ""
 
     def _write(self, pieces: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
-        """What is left of the pieces when there is no room for more."""
+        """Write the pieces; returns what the disk had no room for."""
         left = [memoryview(piece) for piece in pieces if len(piece)]
         try:
             while left:

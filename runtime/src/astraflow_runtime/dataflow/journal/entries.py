@@ -1,8 +1,8 @@
-"""What a journal tells: every event that changed the lasting state of the dataflow, in order.
-
-An event is mostly the message that caused it; what a clock or a silence decided has an entry of its own.
-Whatever follows from an entry by the rules of the dataflow (verdicts, evaluations due, tasks that return
-because their RaaS left) is not told: whoever reads the journal applies the same rules.
+"""The entries of a journal: every event that changed the persistent state of the dataflow, in
+order. Most are the message that caused the event; what a timeout decided has an entry of its own.
+Whatever follows from an entry by the rules of the dataflow (verdicts, evaluations to run, tasks
+that return because their RaaS left) is not recorded: a reader of the journal applies the same
+rules.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from astraflow_wire.messages import (
 
 Message = TypeVar("Message")
 Finite = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
-"""What the dataflow added up itself."""
+"""Figures that the dataflow computed itself."""
 
 
-class Told(msgspec.Struct, Generic[Message], frozen=True, kw_only=True):
-    """What a RaaS, a trainer or a person said: ``message``, as it came."""
+class MessageEntry(msgspec.Struct, Generic[Message], frozen=True, kw_only=True):
+    """The ``message`` of a RaaS, a trainer or an operator, as received."""
 
     message: Message
 
 
 class BodyLocation(msgspec.Struct, frozen=True, array_like=True):
-    """Where a body lies: ``size`` bytes from ``offset`` in the file of bodies number ``segment``, with
-    their xxh3-64 ``digest``."""
+    """Location of a body: ``size`` bytes from ``offset`` in the file of bodies number ``segment``,
+    with their xxh3-64 ``digest``."""
 
     segment: Count
     offset: Count
@@ -50,7 +50,9 @@ class BodyLocation(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PromptsRejected(msgspec.Struct, frozen=True, array_like=True):
-    """``prompts`` that the data policy ``by`` refused for one reason, or would have if it is a ``shadow``."""
+    """``prompts`` that the data policy ``by`` rejected for one reason, or would have if it is a
+    ``shadow``.
+    """
 
     by: str
     reason: str
@@ -59,8 +61,10 @@ class PromptsRejected(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PromptsConsumed(msgspec.Struct, frozen=True, tag="walked", kw_only=True):
-    """Prompts were taken from the cursor, which is at ``cursor`` now; the last of them, ``prompt``, became
-    ``task`` unless that is empty, ``forced`` against the data policies. ``turned``: who refused which."""
+    """Prompts were taken from the cursor, which is at ``cursor`` now; the last of them, ``prompt``,
+    became ``task`` unless that is empty, ``forced`` against the data policies. ``turned``: which
+    policy rejected which prompts.
+    """
 
     cursor: Count
     task: str = ""
@@ -70,7 +74,7 @@ class PromptsConsumed(msgspec.Struct, frozen=True, tag="walked", kw_only=True):
 
 
 class Leased(msgspec.Struct, frozen=True, tag="leased", kw_only=True):
-    """A RaaS that runs ``capacity`` episodes at once took a task."""
+    """A RaaS that runs ``capacity`` episodes at once leased a task."""
 
     task: str
     raas: str
@@ -78,21 +82,22 @@ class Leased(msgspec.Struct, frozen=True, tag="leased", kw_only=True):
 
 
 class Overdue(msgspec.Struct, frozen=True, tag="overdue", kw_only=True):
-    """A lease reached its end without a result."""
+    """A lease expired without a result."""
 
     task: str
     reason: str
 
 
-class AttemptFailed(Told[FailTask], frozen=True, tag="failed", kw_only=True):
-    """A RaaS could not roll out a task that it held."""
+class AttemptFailed(MessageEntry[FailTask], frozen=True, tag="failed", kw_only=True):
+    """A RaaS failed a task that it had leased."""
 
 
 class Judged(msgspec.Struct, frozen=True, array_like=True):
-    """What a group was to ``policy``: refused ``by`` a data policy (empty: the dataflow) for a reason, or kept
-    if that is empty. The sequences ``indexes`` became rows, numbered from ``first`` in the order of arrival.
-    ``shadow_rejections``: (shadow, its reason). ``only_lent``: the policy had made all its updates, the rows are there for
-    those that borrow them."""
+    """The verdict on a group for ``policy``: rejected ``by`` a data policy (empty: the dataflow)
+    for a reason, or kept if the reason is empty. The sequences ``indexes`` became rows, numbered
+    from ``first`` in the order of arrival. ``shadow_rejections``: (shadow, its reason).
+    ``only_lent``: the policy had made all its updates; the rows are only for policies that share
+    them."""
 
     policy: str
     by: str
@@ -104,9 +109,10 @@ class Judged(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Pushed(msgspec.Struct, frozen=True, tag="pushed", kw_only=True):
-    """A group came in. ``header`` is its own, without turns; ``trained``: trained tokens of each sequence;
-    ``body``: where it lies, if a policy accepted it; ``judged``: for each policy that has a share of it. If
-    ``refill`` is set the group is not whole: nobody has judged it, and that task shall bring the rest."""
+    """A group was received. ``header`` is its own, without turns; ``trained``: trained tokens of
+    each sequence; ``body``: its location, if a policy accepted it; ``judged``: for each policy that
+    has a share of it. If ``refill`` is set the group is incomplete and not judged yet: that task is
+    to produce the rest."""
 
     header: GroupHeader
     trained: list[Count]
@@ -116,10 +122,11 @@ class Pushed(msgspec.Struct, frozen=True, tag="pushed", kw_only=True):
     refill: str = ""
 
 
-class BatchRequested(Told[NextBatch], frozen=True, tag="asked", kw_only=True):
-    """A trainer asked for a batch and got ``batch``, made of the rows with these ``arrivals``; or none,
-    and rows were dropped or a data policy was asked to draw. ``dropped``: arrivals of rows that had become
-    too stale. ``borrowed``: arrivals, among the rows of ``source``, of those that the batch borrows."""
+class BatchRequested(MessageEntry[NextBatch], frozen=True, tag="asked", kw_only=True):
+    """A trainer requested a batch and got ``batch``, the rows with these ``arrivals``; or none,
+    while rows were dropped or a data policy was asked to draw. ``dropped``: arrivals of rows that
+    had become too stale. ``borrowed``: arrivals, among the rows of ``source``, of the rows that it
+    shares."""
 
     batch: str = ""
     arrivals: list[Count] = []
@@ -128,10 +135,11 @@ class BatchRequested(Told[NextBatch], frozen=True, tag="asked", kw_only=True):
     borrowed: list[Count] = []
 
 
-class Acknowledged(Told[AcknowledgeBatch], frozen=True, tag="acknowledged", kw_only=True):
-    """An update is done. ``tokens_generated`` and, for each RaaS, ``generated``: the counters by then;
-    ``first_asked`` (seconds of the run) and ``waited_s``: what its trainer waited so far; ``idle``: RaaS →
-    seconds that places of it stood empty since it registered."""
+class Acknowledged(MessageEntry[AcknowledgeBatch], frozen=True, tag="acknowledged", kw_only=True):
+    """An update is done. ``tokens_generated`` and, for each RaaS, ``generated``: the counters at
+    that time; ``first_asked`` (seconds of the run) and ``waited_s``: the waits of its trainer so
+    far; ``idle``: RaaS → idle slot-seconds since it registered.
+    """
 
     tokens_generated: Finite
     generated: dict[str, Number]
@@ -140,20 +148,22 @@ class Acknowledged(Told[AcknowledgeBatch], frozen=True, tag="acknowledged", kw_o
     idle: dict[str, Finite] = {}
 
 
-class Released(Told[ReleaseBatches], frozen=True, tag="released", kw_only=True):
-    """A checkpoint of a trainer is there."""
+class Released(MessageEntry[ReleaseBatches], frozen=True, tag="released", kw_only=True):
+    """A checkpoint of a trainer is complete."""
 
 
-class TrainerRegistration(Told[RegisterTrainer], frozen=True, tag="trainer_came", kw_only=True):
+class TrainerRegistration(
+    MessageEntry[RegisterTrainer], frozen=True, tag="trainer_came", kw_only=True
+):
     """A trainer registered."""
 
 
-class RaasRegistration(Told[RegisterRaas], frozen=True, tag="raas_came", kw_only=True):
+class RaasRegistration(MessageEntry[RegisterRaas], frozen=True, tag="raas_came", kw_only=True):
     """A RaaS registered."""
 
 
-class RaasLeft(Told[LeaveRaas], frozen=True, tag="raas_left", kw_only=True):
-    """A RaaS said goodbye."""
+class RaasLeft(MessageEntry[LeaveRaas], frozen=True, tag="raas_left", kw_only=True):
+    """A RaaS left."""
 
 
 class RaasGone(msgspec.Struct, frozen=True, tag="raas_gone", kw_only=True):
@@ -163,39 +173,41 @@ class RaasGone(msgspec.Struct, frozen=True, tag="raas_gone", kw_only=True):
     reason: str
 
 
-class RaasAsked(Told[AddRaas], frozen=True, tag="raas_asked", kw_only=True):
-    """Somebody asked for more RaaS."""
+class RaasAsked(MessageEntry[AddRaas], frozen=True, tag="raas_asked", kw_only=True):
+    """More RaaS were requested."""
 
 
-class RaasDrained(Told[DrainRaas], frozen=True, tag="raas_drained", kw_only=True):
-    """Somebody asked a RaaS to finish what it has and leave."""
+class RaasDrained(MessageEntry[DrainRaas], frozen=True, tag="raas_drained", kw_only=True):
+    """A RaaS was asked to finish its tasks and leave."""
 
 
-class Announced(Told[AnnouncementMessage], frozen=True, tag="announced", kw_only=True):
-    """A version is out."""
+class Announced(MessageEntry[AnnouncementMessage], frozen=True, tag="announced", kw_only=True):
+    """A version was announced."""
 
 
 class Evicted(msgspec.Struct, frozen=True, tag="evicted", kw_only=True):
-    """The oldest rows over the limit, ``arrivals``, were dropped: the trainer of their policy is silent."""
+    """The oldest rows beyond the limit, ``arrivals``, were evicted: the trainer of their policy is
+    silent.
+    """
 
     policy: str
     arrivals: list[Count] = []
 
 
 class EvaluationGivenUp(msgspec.Struct, frozen=True, tag="evaluation_given_up", kw_only=True):
-    """The weights that the running evaluation needs are gone."""
+    """The weights of the running evaluation are no longer available."""
 
     reason: str
 
 
-class Swapped(Told[SwapPolicy], frozen=True, tag="swapped", kw_only=True):
+class Swapped(MessageEntry[SwapPolicy], frozen=True, tag="swapped", kw_only=True):
     """A data policy was replaced, when these were the newest ``versions``."""
 
     versions: Versions
 
 
 class StopRequested(msgspec.Struct, frozen=True, tag="stop_requested", kw_only=True):
-    """Somebody asked for the end of the run: trainers save, and everyone leaves."""
+    """The run was asked to stop: trainers save a checkpoint, and every process leaves."""
 
     reason: str
 

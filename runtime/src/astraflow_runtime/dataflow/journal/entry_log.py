@@ -1,10 +1,10 @@
-"""How entries lie in a journal's ``entries.log``, for its writer and for anybody who looks.
+"""The format of a journal's ``entries.log``.
 
 A sequence of records: magic ``AFJ\\n``, u32 size of the entry, f64 seconds of the run, u64 xxh3-64 of the entry,
-u32 xxh32 of all these, then the entry (:mod:`astraflow_runtime.dataflow.journal.entries`, msgpack). The first record that is
-not whole ends the log: a killed process left it so, power loss did (file systems then leave zeros, holes and pieces in
-any order), or another process is writing it. Within what was flushed (:mod:`astraflow_runtime.dataflow.journal.flushed`) there is
-no such excuse: that is damage.
+u32 xxh32 of all these, then the entry (:mod:`astraflow_runtime.dataflow.journal.entries`, msgpack).
+The first incomplete record ends the log: the process was killed, power was lost (file systems then
+leave zeros, holes and pieces in any order), or another process is writing it. Within what was
+flushed (:mod:`astraflow_runtime.dataflow.journal.flushed`) an incomplete record is damage.
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ def encode_record(entry: Entry, seconds: float) -> tuple[bytes, bytes]:
     return _head(len(content), seconds, xxhash.xxh3_64_intdigest(content)), content
 
 
-def read_records(path: Path) -> Iterator[JournalRecord]:
-    """All whole records of the file at ``path``, in order. :class:`RunFailed` if one is damaged that was flushed, or
-    its entry is of another version."""
+def read_records(path: Path, begin: int = 0) -> Iterator[JournalRecord]:
+    """All complete records of the file at ``path``, in order, from the one at byte ``begin``.
+    :class:`RunFailed` if a flushed record is damaged or its entry is of another version.
+    """
     flushed = read_flushed(path.parent)  # first: the log may grow meanwhile
-    position, size = 0, path.stat().st_size
-    if size > 0:
+    position, size = begin, path.stat().st_size
+    if size > begin:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as log:
             size = len(log)
             while (record := _record_at(log, position)) is not None:
@@ -71,7 +72,7 @@ def read_records(path: Path) -> Iterator[JournalRecord]:
 
 
 def _record_at(log: mmap.mmap, position: int) -> tuple[float, bytes] | None:
-    """Seconds and content of the record that begins there; ``None`` if it is not whole."""
+    """Seconds and content of the record that begins there; ``None`` if it is incomplete."""
     head = log[position : position + _HEAD_SIZE]
     if len(head) < _HEAD_SIZE:
         return None

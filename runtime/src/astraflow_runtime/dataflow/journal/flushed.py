@@ -1,8 +1,9 @@
 """How much of a journal survives power loss: what was written at its last flush, in the file ``flushed``.
 
-Two slots of the same size, written in turn, so that one is whole whenever power is lost, and in place, so that
-no room is needed: u64 count of flushes, u64 bytes of ``entries.log``, u64 number of the newest file of bodies, u64
-bytes of it, u64 xxh3-64 of all these. The slot with the higher count holds.
+Two slots of the same size, written in turn, so that one is valid whenever power is lost, and in
+place, so that no disk space is needed: u64 count of flushes, u64 bytes of ``entries.log``, u64
+number of the newest file of bodies, u64 bytes of it, u64 xxh3-64 of all these. The slot with the
+higher count is valid.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ class Flushed:
 
 
 def read_flushed(directory: Path) -> Flushed:
-    """What was flushed of the journal in ``directory``: nothing, if nothing says so."""
+    """What was flushed of the journal in ``directory``: nothing if there is no valid mark."""
     return _newest(directory / FLUSHED)[1]
 
 
 class FlushedFile:
-    """Writes the file. Whatever goes wrong leaves an older mark, which is true too."""
+    """Writes the file. A failed write leaves an older mark, which is still valid."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FLUSHED
@@ -46,7 +47,7 @@ class FlushedFile:
             self.write(mark)
 
     def write(self, mark: Flushed) -> None:
-        """Say that this much is on the disk. :class:`OSError` if that cannot be written."""
+        """Record that this much is on disk. :class:`OSError` if that cannot be written."""
         count = self._count + 1
         values = _SLOT.pack(count, mark.entries, mark.segment, mark.bodies)
         slot = values + _DIGEST.pack(xxhash.xxh3_64_intdigest(values))
@@ -62,7 +63,7 @@ class FlushedFile:
 
 
 def _newest(path: Path) -> tuple[int, Flushed]:
-    """Count and content of the newest slot that is whole."""
+    """Count and content of the newest valid slot."""
     content = path.read_bytes() if path.exists() else b""
     found = [(0, Flushed())]
     for start in (0, _SLOT_SIZE):

@@ -1,9 +1,10 @@
 """The journal of a run: entries in order, and the bodies of accepted groups beside them.
 
 ``entries.log`` is a sequence of records (:mod:`astraflow_runtime.dataflow.journal.entry_log`).
-``bodies-00000000.bin`` and its successors hold push bodies, exactly as received, one after the other; a file of
-which no row is needed any longer is deleted. ``flushed`` says how much of both survives power loss
-(:mod:`astraflow_runtime.dataflow.journal.flushed`): what lies behind is used up to the first thing that is not whole.
+``bodies-00000000.bin`` and its successors hold push bodies, exactly as received, one after the
+other; a file is deleted when none of its rows is needed any longer. ``flushed`` records how much of
+both survives power loss (:mod:`astraflow_runtime.dataflow.journal.flushed`): what follows is used
+up to the first incomplete record.
 """
 
 from __future__ import annotations
@@ -27,18 +28,24 @@ from astraflow_wire.host.disk import is_full
 log = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 64 << 20
-"""From this size on a file of bodies is followed by another."""
+"""A file of bodies that has reached this size is followed by another."""
 
 OTHERS_END_S = 10.0
-"""How long the dataflow of a launcher that was killed may take to end."""
+"""Seconds that the dataflow of a killed launcher may take to exit."""
 
 
 class Journal:
-    """The journal in ``directory``, read by :meth:`entries` and then written. ``clock``: seconds of the
-    run. :class:`UserError` if another process has it open, :class:`NoRoom` if there is no room to begin it."""
+    """The journal in ``directory``, read by :meth:`entries` and then written. ``clock``: seconds of
+    the run. ``recorded_bytes``: the first files of bodies, up to this total size, are never deleted.
+    :class:`UserError` if another process has it open, :class:`NoRoom` if the disk is full.
+    """
 
     def __init__(
-        self, directory: Path, clock: Callable[[], float], segment_bytes: int = SEGMENT_BYTES
+        self,
+        directory: Path,
+        clock: Callable[[], float],
+        segment_bytes: int = SEGMENT_BYTES,
+        recorded_bytes: int = 0,
     ) -> None:
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -47,6 +54,7 @@ class Journal:
             raise kind(f"{directory} cannot be made: {error.strerror}") from error
         self.path, self.reader = directory, JournalReader(directory)
         self._clock, self._segment_bytes = clock, segment_bytes
+        self._recorded_bytes = recorded_bytes
         self._entries = AppendFile(directory / ENTRIES)
         if not self._entries.lock(OTHERS_END_S):
             self._entries.close()
@@ -68,8 +76,9 @@ class Journal:
     # -- reading ---------------------------------------------------------------------------------
 
     def entries(self) -> Iterator[tuple[float, Entry]]:
-        """(seconds, entry) of everything that was written before, in order, up to the first that is not whole or whose
-        body is not: the rest is cut off. :class:`RunFailed` if that was flushed."""
+        """(seconds, entry) of everything that was written before, in order, up to the first
+        incomplete entry or body: the rest is truncated. :class:`RunFailed` if it was flushed.
+        """
         flushed, end = read_flushed(self.path), 0
         for record in self.reader.records():
             if record.end > flushed.entries and not self._has_body(record.entry):
@@ -86,7 +95,7 @@ class Journal:
             self._entries.cut(end)
 
     def _has_body(self, entry: Entry) -> bool:
-        """Whether the body of an entry, if it has one, is as it was written, or was deleted since."""
+        """Whether the body of an entry, if it has one, is intact or was deleted since."""
         place = entry.body if isinstance(entry, Pushed) else None
         if place is None or self.reader.has_body(place):
             return True
@@ -94,7 +103,7 @@ class Journal:
         return deleted and place.segment < self._segment
 
     def _check_bodies(self) -> None:
-        """Refuse to continue where bodies that were flushed are gone; those of older files may have been deleted."""
+        """Fail if flushed bodies are missing; those of older files may have been deleted."""
         flushed, newest = read_flushed(self.path), self._path(self._segment)
         if flushed.segment < self._segment:
             return
@@ -126,7 +135,7 @@ class Journal:
         return place
 
     def _begin_segment(self) -> None:
-        """Go on in another file of bodies, or in the same where there is no room for one."""
+        """Continue in a new file of bodies, or in the same one if the disk has no room for it."""
         path = self._path(self._segment + 1)
         try:
             bodies = AppendFile(path)
@@ -146,12 +155,12 @@ class Journal:
             self._bodies = bodies
 
     def write_held(self) -> bool:
-        """Write what found no room before; returns whether all of it is written now."""
+        """Write the data held in memory; returns whether all of it is written now."""
         return self._bodies.write_held() and self._entries.write_held()
 
     @property
     def trouble(self) -> str:
-        """Why entries or bodies are kept in memory; empty if they are not."""
+        """Why entries or bodies are held in memory; empty if none are."""
         return self._bodies.trouble or self._entries.trouble
 
     def segments(self) -> list[int]:
@@ -160,26 +169,38 @@ class Journal:
 
     @property
     def segment(self) -> int:
-        """The file of bodies that is written now."""
+        """The number of the file of bodies that is being written."""
         return self._segment
 
     def prune(self, needed: Collection[int]) -> None:
-        """Delete the files of bodies that are neither needed nor written."""
-        for segment in self.segments():
-            if segment != self._segment and segment not in needed:
+        """Delete the files of bodies that are neither needed, nor recorded, nor being written."""
+        segments = self.segments()
+        kept = {self._segment, *needed, *self._recorded(segments)}
+        for segment in segments:
+            if segment not in kept:
                 self._path(segment).unlink()
         for file in [file for file in self._full if not file.path.exists()]:
             self._full.remove(file)
             file.close()
 
+    def _recorded(self, segments: list[int]) -> Iterator[int]:
+        """The first files of bodies without a gap, as far as they are within the bytes that are recorded."""
+        left = self._recorded_bytes
+        for expected, segment in enumerate(segments):
+            left -= self._path(segment).stat().st_size
+            if segment != expected or left < 0:
+                return
+            yield segment
+
     def sync(self) -> None:
-        """Put everything on the disk, so that it survives power loss too, and note how much that is. Any thread may
-        call it."""
+        """Flush everything to the disk, so that it also survives power loss, and record how much
+        that is. Thread-safe.
+        """
         with self._flushing:
             with self._changing:
                 full, self._full = self._full, []
                 bodies, segment = self._bodies, self._segment
-                # In this order: no entry may be noted whose body is not.
+                # In this order: an entry is recorded as flushed only after its body.
                 written, held = self._entries.size, self._entries.holds
                 mark = Flushed(written, segment, bodies.size)
                 held = held or bodies.holds
@@ -197,7 +218,7 @@ class Journal:
                     raise RunFailed(f"{self.path} cannot be written: {error.strerror}") from error
 
     def close(self) -> None:
-        """Put everything on the disk and close the files."""
+        """Flush everything to the disk and close the files."""
         self.write_held()
         self.sync()
         self._bodies.close()
@@ -208,7 +229,7 @@ class Journal:
 
 
 def _flush_folder(path: Path) -> None:
-    """Have files that were just made survive power loss."""
+    """Flush the folder, so that new files survive power loss."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,6 @@
-"""What became of a prompt or a group, as a journal tells it: plain values, with seconds of the run as times."""
+"""The history of a prompt or a group, from a journal: plain values, with times in seconds of the
+run.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ RowState = Literal["buffered", "being_trained", "trained", "stale", "evicted"]
 
 @dataclass(slots=True)
 class ShadowRejection:
-    """A ``shadow`` would have refused, for a ``reason``."""
+    """A ``shadow`` would have rejected it, for a ``reason``."""
 
     shadow: str
     reason: str
@@ -22,8 +24,9 @@ class ShadowRejection:
 
 @dataclass(slots=True)
 class Offered:
-    """The prompt came up: it was ``admitted`` as the group ``group`` (``forced``: without asking), or refused
-    ``by`` a data policy for a ``reason``."""
+    """The prompt was drawn: it was ``admitted`` as the group ``group`` (``forced``: without asking
+    the data policies), or rejected ``by`` a data policy for a ``reason``.
+    """
 
     at_s: float
     admitted: bool
@@ -36,7 +39,7 @@ class Offered:
 
 @dataclass(slots=True)
 class Attempt:
-    """A lease: which RaaS had the task, and why it ended; still running if ``until_s`` is ``None``."""
+    """A lease: which RaaS had the task, and why the lease ended; active if ``until_s`` is ``None``."""
 
     raas: str
     since_s: float
@@ -46,8 +49,9 @@ class Attempt:
 
 @dataclass(slots=True)
 class Use:
-    """A batch that had the row: it updated the version ``updates``; the update was ``trained_s`` done and
-    published as ``published``, or was not (yet)."""
+    """A batch with the row: it updated the version ``updates``; ``trained_s`` and ``published`` are
+    the time of the update and the version that it made, if it is done.
+    """
 
     batch: str
     served_s: float
@@ -58,8 +62,9 @@ class Use:
 
 @dataclass(slots=True)
 class RowLineage:
-    """Sequence ``index`` of the group, row ``arrival`` of its policy's buffer; ``lent``: batches of other policies
-    that borrowed it."""
+    """Sequence ``index`` of the group, row ``arrival`` of its policy's buffer; ``lent``: batches of
+    other policies that shared it.
+    """
 
     arrival: int
     index: int
@@ -73,8 +78,10 @@ class RowLineage:
 
 @dataclass(slots=True)
 class PolicyOutcome:
-    """What the group was to a policy, whose newest version was ``newest`` then. ``by`` is empty if the dataflow
-    itself refused. ``untrained`` and ``stale``: sequences that became no row."""
+    """The verdict on the group for a policy, whose newest version was ``newest`` then. ``by`` is
+    empty if the dataflow itself rejected the group. ``untrained`` and ``stale``: sequences that
+    became no row.
+    """
 
     policy: str
     accepted: bool
@@ -91,8 +98,9 @@ class PolicyOutcome:
 
 @dataclass(slots=True)
 class GroupLineage:
-    """A group from its admission on, or the rest of the group that it ``completes``. ``eval_set`` is set if it
-    was an evaluation's. ``late`` episodes were cut off by the group deadline."""
+    """A group from its admission on, or the rest of the group that it ``completes``. ``eval_set``
+    is set for a group of an evaluation. ``late`` episodes were cut off by the group deadline.
+    """
 
     group: str
     prompt: str = ""
@@ -110,7 +118,7 @@ class GroupLineage:
 
 
 def share_of(judged: Judged, header: GroupHeader, trained: list[int], newest: int) -> PolicyOutcome:
-    """The share of a policy, as its group came in."""
+    """The share of a policy when its group was received."""
     own = [(i, s) for i, s in enumerate(header.sequences) if s.policy == judged.policy]
     accepted = not judged.reason
     untrained = sum(trained[i] == 0 for i, _ in own)

@@ -1,4 +1,4 @@
-"""What of a run outlives the process: the journal and ``metrics.jsonl``."""
+"""The persistent records of a run: the journal and ``metrics.jsonl``."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ log = logging.getLogger(__name__)
 
 
 class Records:
-    """Writes both, or neither if the run keeps none. ``segments_needed``: the files of bodies that hold a
-    row which may be served yet."""
+    """Writes both, or neither if the run keeps none. ``segments_needed``: the files of bodies with
+    a row that may still be served.
+    """
 
     def __init__(self, steps: StepLog | None, segments_needed: Callable[[], set[int]]) -> None:
         self._steps, self._segments_needed = steps, segments_needed
@@ -24,17 +25,17 @@ class Records:
 
     @property
     def unwritten(self) -> str:
-        """Why the end of the journal is in memory only; empty if all of it is written."""
+        """Why the end of the journal is only in memory; empty if all of it is written."""
         return self._journal.trouble if self._journal is not None else ""
 
     def begin(self, journal: Journal | None) -> None:
-        """Tell everything from now on to a journal, if there is one."""
+        """Record everything from now on in the journal, if there is one."""
         self._journal = journal
         if self._steps is not None:
-            self._steps.go_on()
+            self._steps.resume()
 
     def append(self, entry: Entry) -> None:
-        """Tell the journal."""
+        """Append an entry to the journal."""
         if self._journal is not None:
             self._journal.write(entry)
 
@@ -54,22 +55,22 @@ class Records:
             self._steps.write(line)
 
     def sync(self) -> None:
-        """Put the journal on the disk. Any thread may call it."""
+        """Flush the journal to the disk. Thread-safe."""
         if self._journal is not None:
             self._journal.sync()
 
     @property
     def write_error(self) -> str:
-        """What finds no room, and why; empty if everything is written."""
+        """What the disk has no room for, and why; empty if everything is written."""
         files = (self._journal, self._steps)
         return next((file.trouble for file in files if file is not None and file.trouble), "")
 
     def lacking(self) -> str:
-        """Why nothing could be written beside the records now; empty if it could."""
+        """Why nothing else could be written to the disk now; empty if it could."""
         return lacking(self._steps.folder) if self._steps is not None else ""
 
     def write_held(self) -> None:
-        """Write what found no room before, as far as there is some now."""
+        """Write the data held in memory, as far as there is room now."""
         for file in (self._journal, self._steps):
             if file is not None:
                 file.write_held()

@@ -1,4 +1,4 @@
-"""``metrics.jsonl``: one line per acknowledged step, per evaluation and per report of the balance."""
+"""``metrics.jsonl``: one line per acknowledged step, per evaluation and per balance report."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from astraflow_runtime.dataflow.journal.append_file import AppendFile
 
 
 class StepLog:
-    """Appends JSON lines. Lines that an earlier process has written are not written again: a dataflow
-    that reads its journal repeats them in the same order, until :meth:`go_on`."""
+    """Appends JSON lines. Lines that an earlier process has written are not written again: a
+    dataflow that replays its journal repeats them in the same order, until :meth:`resume`.
+    """
 
     def __init__(self, path: Path) -> None:
         ends = _line_ends(path)
@@ -34,20 +35,22 @@ class StepLog:
             return
         self._file.append((json.dumps({"time": time.time(), **line}) + "\n").encode())
 
-    def go_on(self) -> None:
-        """Whatever comes now is new. Lines that the journal does not tell of are cut off: power loss, or a full disk
-        and the death of the process, have taken the end of the journal, and these steps will be made again."""
+    def resume(self) -> None:
+        """Every line from now on is new. Lines that the journal does not contain are truncated:
+        power loss, or a full disk and the death of the process, have taken the end of the journal,
+        and these steps will be repeated.
+        """
         if self._ends:
             self._file.cut(self._repeated)
             self._ends.clear()
 
     @property
     def trouble(self) -> str:
-        """Why lines are kept in memory; empty if none are."""
+        """Why lines are held in memory; empty if none are."""
         return self._file.trouble
 
     def write_held(self) -> bool:
-        """Write what found no room before; returns whether all of it is written now."""
+        """Write the data held in memory; returns whether all of it is written now."""
         return self._file.write_held()
 
     def close(self) -> None:
@@ -56,7 +59,7 @@ class StepLog:
 
 
 def _line_ends(path: Path) -> list[int]:
-    """Where each line ends, up to the first that a killed process or power loss has not left whole."""
+    """The end of each line, up to the first that is incomplete."""
     if not path.exists():
         return []
     content = path.read_bytes()
@@ -65,5 +68,5 @@ def _line_ends(path: Path) -> list[int]:
 
 
 def finite(figures: Mapping[str, float]) -> dict[str, float | None]:
-    """As JSON has it, which knows no number that is not finite: ``None`` in its place."""
+    """The value for JSON, which has no infinities or NaN: ``None`` in their place."""
     return {key: value if math.isfinite(value) else None for key, value in figures.items()}

@@ -1,4 +1,4 @@
-"""Follows a prompt or a group through the entries of a journal."""
+"""Traces a prompt or a group through the entries of a journal."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ from astraflow_runtime.dataflow.lease_history import EndedLease, LeaseHistory
 
 
 class Trace:
-    """Listens for what became of the prompt ``prompt``, or of the group ``group``. ``attempts``: after so many leases
-    without a result a task is set aside."""
+    """A journal listener that collects the history of the prompt ``prompt``, or of the group
+    ``group``. ``attempts``: the number of leases without a result after which a task is set aside.
+    """
 
     def __init__(self, attempts: int, *, prompt: str = "", group: str = "") -> None:
         self._attempts, self._prompt, self._group = attempts, prompt, group
@@ -42,22 +43,22 @@ class Trace:
         self._at = 0.0
 
     def hear(self, at_s: float, entry: Entry) -> None:
-        """Take note of an entry."""
+        """Handle an entry."""
         self._at = at_s
         if isinstance(entry, Pushed):
-            self._story(entry.header.task, entry.header.prompt_id)
+            self._lineage(entry.header.task, entry.header.prompt_id)
         for ended in self.leases.take(at_s, entry):
             self._ended(ended)
-        self._take(entry)
+        self._on_other_entry(entry)
 
     # -- which ------------------------------------------------------------------------------------
 
-    def _story(self, task: str, prompt: str) -> GroupLineage | None:
-        """The story of a task of this prompt, begun if it is wanted."""
+    def _lineage(self, task: str, prompt: str) -> GroupLineage | None:
+        """The lineage of a task of this prompt, created if the trace asks for it."""
         if task not in self.groups and (task == self._group or prompt == self._prompt):
             self.groups[task] = GroupLineage(task)
             if (lease := self.leases.held.get(task)) is not None:
-                # Of an evaluation: only its result tells which prompt it is about.
+                # A task of an evaluation: only its result names the prompt.
                 self.groups[task].attempts.append(Attempt(lease.raas, lease.since_s))
         story = self.groups.get(task)
         if story is not None:
@@ -67,10 +68,10 @@ class Trace:
     # -- what happened ----------------------------------------------------------------------------
 
     @singledispatchmethod
-    def _take(self, entry: Entry) -> None:
-        """Entries that say nothing of prompts and groups."""
+    def _on_other_entry(self, entry: Entry) -> None:
+        """Handle the entries that name no prompt or group."""
 
-    @_take.register
+    @_on_other_entry.register
     def _(self, entry: PromptsConsumed) -> None:
         shadow_rejections: dict[str, list[ShadowRejection]] = {}
         for turned in (turned for turned in entry.turned if turned.shadow):
@@ -92,7 +93,7 @@ class Trace:
                     )
         if not entry.task:
             return
-        if (story := self._story(entry.task, entry.prompt)) is not None:
+        if (story := self._lineage(entry.task, entry.prompt)) is not None:
             story.offered = Offered(
                 self._at,
                 True,
@@ -102,7 +103,7 @@ class Trace:
             )
             self.offers.append(story.offered)
 
-    @_take.register
+    @_on_other_entry.register
     def _(self, entry: Leased) -> None:
         if entry.task not in self.groups and entry.task == self._group:
             self.groups[entry.task] = GroupLineage(entry.task)
@@ -123,7 +124,7 @@ class Trace:
         else:
             story.state = "set_aside" if self._blamed[task] >= self._attempts else "queued"
 
-    @_take.register
+    @_on_other_entry.register
     def _(self, entry: Pushed) -> None:
         header = entry.header
         story = self.groups.get(header.task)
@@ -146,11 +147,11 @@ class Trace:
             story.shares.append(share)
             self._rows |= {(share.policy, row.arrival): row for row in share.rows}
 
-    @_take.register
+    @_on_other_entry.register
     def _(self, entry: Announced) -> None:
         self._newest[entry.message.policy] = entry.message.version
 
-    @_take.register
+    @_on_other_entry.register
     def _(self, entry: BatchRequested) -> None:
         policy = entry.message.policy
         self._mark(policy, entry.dropped, "stale")
@@ -165,7 +166,7 @@ class Trace:
             ):
                 row.lent.append(Use(entry.batch, self._at, entry.message.version))
 
-    @_take.register
+    @_on_other_entry.register
     def _(self, entry: Acknowledged) -> None:
         message = entry.message
         for (policy, _), row in self._rows.items():
@@ -178,7 +179,7 @@ class Trace:
                         use.trained_s, use.published = self._at, message.version
                         row.state = "trained"
 
-    @_take.register
+    @_on_other_entry.register
     def _(self, entry: Evicted) -> None:
         self._mark(entry.policy, entry.arrivals, "evicted")
 

@@ -1,1 +1,1 @@
-"""Data policies: applied in order, what they decide, and their replacement in a running run."""
+"""Data policies: how they are applied, their decisions, and their replacement during a run."""

@@ -1,4 +1,4 @@
-"""What a list of data policies decided about a prompt or a group, and how often each decided what."""
+"""Decisions of a list of data policies about a prompt or a group, and their counts."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections import Counter
 from dataclasses import dataclass
 
 Decisions = Counter[tuple[str, str, str]]
-"""(name of a data policy, point, what it decided) → how often. Points are ``admit``, ``accept``, ``arrange``,
-``draw`` and ``borrow``, of shadows ``shadow_admit`` …; what was decided is the reason of a refusal, or ``admitted``,
-``accepted``, ``arranged``, ``held back``, ``drawn``, ``waited``, ``borrowed``, ``too few lent``."""
+"""(name of a data policy, point, decision) → count. Points are ``admit``, ``accept``, ``arrange``,
+``draw`` and ``borrow``, of shadows ``shadow_admit`` …; the decision is the reason of a rejection,
+or ``admitted``, ``accepted``, ``arranged``, ``held back``, ``drawn``, ``waited``, ``borrowed``,
+``too few lent``."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptRefusal:
-    """``by`` whom, and why. ``by`` is empty if the dataflow itself refused."""
+    """A rejected prompt: ``by`` which data policy (empty: the dataflow itself), and why."""
 
     by: str
     reason: str
@@ -21,7 +22,7 @@ class PromptRefusal:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The first refusal of a list, if there was one, and those of the shadows that were asked before it."""
+    """The first rejection in a list, if there is one, and those of the shadows before it."""
 
     refusal: PromptRefusal | None = None
     shadow_rejections: tuple[PromptRefusal, ...] = ()

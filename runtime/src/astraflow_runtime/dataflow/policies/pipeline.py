@@ -27,13 +27,14 @@ from astraflow_core.types import BufferedRow, GroupSummary, Prompt
 from astraflow_runtime.dataflow.policies.decisions import Decision, Decisions, PromptRefusal
 
 REFUSED = "refused"
-"""The reason of a policy that gives none."""
+"""The reason shown for a policy that gives none."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedPolicy:
-    """A data policy under the name that the config uses for it. A ``shadow`` is asked and told everything
-    that it would be asked and told in its place, and decides nothing."""
+    """A data policy under the name that the config uses for it. A ``shadow`` gets the same calls as
+    an active policy at its place, and its decisions have no effect.
+    """
 
     name: str
     component: Any
@@ -42,8 +43,9 @@ class NamedPolicy:
 
 @dataclass(slots=True)
 class ShadowCounts:
-    """What a shadow would have decided: prompts and groups that it was asked about and refused, batches
-    that it was asked for, held back or drew, and the rows of them that were not the ones served."""
+    """The decisions of a shadow: prompts and groups that it judged and rejected, batches that it
+    was asked for, delayed or drew, and the rows of these that differ from those served.
+    """
 
     prompts: int = 0
     prompts_refused: int = 0
@@ -55,8 +57,8 @@ class ShadowCounts:
 
 
 @contextmanager
-def blaming(policy: NamedPolicy, method: str) -> Iterator[None]:
-    """What the ``method`` of a data policy raises ends the run with its name."""
+def naming_policy(policy: NamedPolicy, method: str) -> Iterator[None]:
+    """An exception in the ``method`` of a data policy ends the run and names the policy."""
     try:
         yield
     except Exception as error:
@@ -66,7 +68,7 @@ def blaming(policy: NamedPolicy, method: str) -> Iterator[None]:
 
 
 class PolicyPipeline:
-    """An ordered list of data policies; what no policy decides is let through."""
+    """An ordered list of data policies; what no policy rejects is accepted."""
 
     def __init__(self, policies: Sequence[NamedPolicy]) -> None:
         self.shadows: dict[str, ShadowCounts] = {}
@@ -93,12 +95,12 @@ class PolicyPipeline:
         self._borrow = borrowing[0] if borrowing else None
         self._draw = draws[0] if draws else None
         self._shadow_draws = [policy for policy in drawing if policy.shadow]
-        self._arrange = self._with(Arrange)
-        self._admit = self._with(Admit)
-        self._accept = self._with(Accept)
-        self._key = [policy for policy in self._with(Key) if not policy.shadow]
-        self._follow = self._with(Follow)
-        self._hold = [policy for policy in self._with(Hold) if not policy.shadow]
+        self._arrange = self._implementing(Arrange)
+        self._admit = self._implementing(Admit)
+        self._accept = self._implementing(Accept)
+        self._key = [policy for policy in self._implementing(Key) if not policy.shadow]
+        self._follow = self._implementing(Follow)
+        self._hold = [policy for policy in self._implementing(Hold) if not policy.shadow]
         self.shadows = {
             policy.name: self.shadows.get(policy.name, ShadowCounts())
             for policy in policies
@@ -113,19 +115,20 @@ class PolicyPipeline:
         raise LookupError(f"no data policy {name!r}")
 
     def replace(self, new: NamedPolicy) -> None:
-        """Put a policy in the place of the one of its name; :class:`PluginError`, and no change, if it does
-        not go with the others."""
+        """Replace the policy of the same name; :class:`PluginError`, and no change, if it conflicts
+        with the others.
+        """
         old = self.policy(new.name)
         self._set_up(tuple(new if policy is old else policy for policy in self._policies))
 
     @property
     def draws(self) -> str | None:
-        """Name of the policy that chooses the rows of a batch, if one does."""
+        """The name of the policy that draws the rows of a batch, if one does."""
         return self._draw.name if self._draw else None
 
     @property
     def chooses(self) -> bool:
-        """Whether a policy has a say for each batch."""
+        """Whether a policy takes part in the choice of each batch."""
         return self._draw is not None or self._borrow is not None or bool(self._arrange)
 
     @property
@@ -135,20 +138,22 @@ class PolicyPipeline:
 
     @property
     def decides_on_own_rows(self) -> list[str]:
-        """Names of the policies, shadows among them, that have a say in which rows of its own a policy trains on."""
+        """Names of the policies, shadows included, that decide which of its own rows a policy
+        trains on.
+        """
         points = (Accept, Key, Arrange, Draw)
         return [policy.name for policy in self._policies if isinstance(policy.component, points)]
 
     @property
     def wants_kept(self) -> bool:
-        """Whether a policy, be it a shadow, looks at rows served before."""
+        """Whether a policy, active or shadow, draws rows that were served before."""
         return self._draw is not None or bool(self._shadow_draws)
 
     def admit(self, prompt: Prompt) -> Decision:
-        """Whether all policies admit the prompt. A policy after a refusal is not asked."""
+        """Whether all policies admit the prompt. Policies after the first rejection are not asked."""
         shadow_rejections = []
         for policy in self._admit:
-            with blaming(policy, "admit"):
+            with naming_policy(policy, "admit"):
                 admitted = policy.component.admit(prompt)
             refusal = None if admitted else self._why_refused(policy, prompt)
             self.count(policy, "admit", refusal.reason if refusal else "admitted")
@@ -162,10 +167,10 @@ class PolicyPipeline:
         return Decision(None, tuple(shadow_rejections))
 
     def accept(self, group: GroupSummary) -> Decision:
-        """Whether all policies keep the group. A policy after a refusal does not see it."""
+        """Whether all policies keep the group. Policies after the first rejection do not see it."""
         shadow_rejections = []
         for policy in self._accept:
-            with blaming(policy, "accept"):
+            with naming_policy(policy, "accept"):
                 verdict = policy.component.accept(group)
             refusal = None
             if not verdict.accepted:
@@ -182,32 +187,33 @@ class PolicyPipeline:
     def _why_refused(self, policy: NamedPolicy, prompt: Prompt) -> PromptRefusal:
         if not isinstance(policy.component, Explain):
             return PromptRefusal(policy.name, REFUSED)
-        with blaming(policy, "why_refused"):
+        with naming_policy(policy, "why_refused"):
             return PromptRefusal(policy.name, policy.component.why_refused(prompt))
 
     def count(self, policy: NamedPolicy, point: str, what: str) -> None:
-        """A policy decided something at a point."""
+        """Count a decision of a policy at a point."""
         self.decisions[policy.name, f"shadow_{point}" if policy.shadow else point, what] += 1
 
     def observe(self, group: GroupSummary) -> None:
-        """Let every policy learn from a group; their verdicts decide nothing."""
+        """Let every policy learn from a group; their verdicts have no effect."""
         for policy in self._accept:
-            with blaming(policy, "accept"):
+            with naming_policy(policy, "accept"):
                 policy.component.accept(group)
 
     def key(self, row: BufferedRow) -> tuple[float, ...]:
-        """Keys in list order: the first policy decides, the next break its ties."""
+        """Sort keys in list order: the first policy decides, the next ones break ties."""
         keys = []
         for policy in self._key:
-            with blaming(policy, "key"):
+            with naming_policy(policy, "key"):
                 keys.append(float(policy.component.key(row)))
         return tuple(keys)
 
     def arranged(
         self, count: int, fresh: Sequence[BufferedRow], version: int
     ) -> Sequence[BufferedRow]:
-        """The fresh rows as all policies arrange them for a batch of ``count``. A shadow arranges them as they
-        are at its place; the rows that it would have brought to the front are counted."""
+        """The fresh rows as all policies arrange them for a batch of ``count``. A shadow arranges
+        them as they are at its place; the rows that it would have moved to the front are counted.
+        """
         for policy in self._arrange:
             rows = self._rearranged(policy, fresh, version)
             self.count(policy, "arrange", "arranged" if len(rows) == len(fresh) else "held back")
@@ -224,7 +230,7 @@ class PolicyPipeline:
     def _rearranged(
         policy: NamedPolicy, fresh: Sequence[BufferedRow], version: int
     ) -> list[BufferedRow]:
-        with blaming(policy, "arrange"):
+        with naming_policy(policy, "arrange"):
             rows: list[BufferedRow] = policy.component.arrange(fresh, version)
         arrivals, offered = [row.arrival for row in rows], {row.arrival for row in fresh}
         if len({*arrivals}) != len(arrivals) or not offered.issuperset(arrivals):
@@ -250,7 +256,9 @@ class PolicyPipeline:
         kept: Sequence[BufferedRow],
         version: int,
     ) -> None:
-        """A batch of rows with these arrival numbers was cut: ask the shadows that draw for theirs."""
+        """A batch of rows with these arrival numbers was cut: ask the drawing shadows for their
+        choice.
+        """
         for policy in self._shadow_draws:
             counts = self.shadows[policy.name]
             drawn = self._drawn(policy, len(arrivals), fresh, kept, version)
@@ -267,7 +275,7 @@ class PolicyPipeline:
         kept: Sequence[BufferedRow],
         version: int,
     ) -> list[int] | None:
-        with blaming(policy, "draw"):
+        with naming_policy(policy, "draw"):
             chosen = policy.component.draw(count, fresh, kept, version)
         if chosen is None:
             return None
@@ -286,36 +294,37 @@ class PolicyPipeline:
 
     def on_version(self, policy: str, version: int) -> None:
         """A version was announced."""
-        for named in self._with(OnVersion):
-            with blaming(named, "on_version"):
+        for named in self._implementing(OnVersion):
+            with naming_policy(named, "on_version"):
                 named.component.on_version(policy, version)
 
     def on_admitted(self, prompt: Prompt) -> None:
         """A prompt became a task."""
         for policy in self._follow:
-            with blaming(policy, "on_admitted"):
+            with naming_policy(policy, "on_admitted"):
                 policy.component.on_admitted(prompt)
 
     def on_ended(self, prompt: Prompt, outcome: str) -> None:
         """The task of a prompt ended."""
         for policy in self._follow:
-            with blaming(policy, "on_ended"):
+            with naming_policy(policy, "on_ended"):
                 policy.component.on_ended(prompt, outcome)
 
     def held_by(self) -> str:
-        """The first policy that wants no more prompts now; empty if none does."""
+        """The first policy that holds back prompts now; empty if none does."""
         for policy in self._hold:
-            with blaming(policy, "hold"):
+            with naming_policy(policy, "hold"):
                 if policy.component.hold():
                     return policy.name
         return ""
 
     def metrics(self) -> dict[str, float]:
-        """``NAME/metric`` → value of all policies; those of shadows are joined by ``shadow_…``, what they
-        would have decided (:class:`ShadowCounts`)."""
+        """``NAME/metric`` → value for all policies; for shadows also ``shadow_…``, their decisions
+        (:class:`ShadowCounts`).
+        """
         own: dict[str, float] = {}
-        for policy in self._with(Metrics):
-            with blaming(policy, "metrics"):
+        for policy in self._implementing(Metrics):
+            with naming_policy(policy, "metrics"):
                 given = policy.component.metrics().items()
                 own |= {f"{policy.name}/{key}": float(value) for key, value in given}
         for name, counts in self.shadows.items():
@@ -324,14 +333,14 @@ class PolicyPipeline:
 
     def state_dict(self) -> list[dict[str, Any] | None]:
         """States in list order, ``None`` for policies without."""
-        stateful = {id(policy) for policy in self._with(Stateful)}
+        stateful = {id(policy) for policy in self._implementing(Stateful)}
         return [p.component.state_dict() if id(p) in stateful else None for p in self._policies]
 
     def load_state_dict(self, states: Sequence[dict[str, Any] | None]) -> None:
-        """Restore :meth:`state_dict` of a chain of the same policies."""
+        """Restore the :meth:`state_dict` of a list of the same policies."""
         for policy, state in zip(self._policies, states, strict=True):
             if state is not None:
                 policy.component.load_state_dict(state)
 
-    def _with(self, protocol: type) -> tuple[NamedPolicy, ...]:
+    def _implementing(self, protocol: type) -> tuple[NamedPolicy, ...]:
         return tuple(policy for policy in self._policies if isinstance(policy.component, protocol))

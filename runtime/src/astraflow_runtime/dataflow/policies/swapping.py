@@ -1,4 +1,4 @@
-"""Replacing a data policy of a run that continues, and taking that back."""
+"""Replaces a data policy during a run, and reverts that."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ each instance has a seed of its own."""
 
 
 class Swapping:
-    """Swaps data policies by name. One of the same component takes over the state; any other starts over and
-    is told about the prompts under way. ``tables``: what the config has at each place; ``build`` makes
-    components."""
+    """Swaps data policies by name. A policy of the same component takes over the state; any other
+    starts fresh and is informed about the prompts in flight. ``tables``: the configuration of each
+    place; ``build`` creates components.
+    """
 
     def __init__(
         self,
@@ -45,8 +46,9 @@ class Swapping:
         self._done: dict[str, PolicySwapped] = {}
 
     def swap(self, message: SwapPolicy) -> PolicySwapped:
-        """Replace a policy, or with an empty ``table`` go back to the table before. A message that comes again
-        changes nothing. 400: there is no such place or policy, the table is wrong, or there is none before."""
+        """Replace a policy, or with an empty ``table`` return to the previous table. A repeated message changes
+        nothing.
+        400: there is no such place or policy, the table is invalid, or there is no previous one."""
         if message.id in self._done:
             return self._done[message.id]
         if len(self._done) >= MAX_SWAPS:
@@ -67,7 +69,7 @@ class Swapping:
         self._check_named(table)
         self._put(message, chain, table, same=table.use == history[-1].use)
         history[-1:] = [history[-1], table] if message.table else []
-        return self._told(message, table)
+        return self._record_swap(message, table)
 
     def _validated(self, message: SwapPolicy) -> DataPolicyTable:
         where = f"{message.place}.{message.name}"
@@ -80,8 +82,9 @@ class Swapping:
         return table
 
     def _check_named(self, table: DataPolicyTable) -> None:
-        """Everybody who has the token, each RaaS too, may send a swap: only the person who wrote the config chooses
-        what is imported and called by its path. 403 before anything is imported."""
+        """Every process with the token, each RaaS included, may send a swap. Only the author of the
+        configuration chooses what is imported by path: otherwise 403, before anything is imported.
+        """
         if ":" in table.use and table.use not in self._named:
             raise Refused(
                 403,
@@ -103,7 +106,7 @@ class Swapping:
         except AstraFlowError as error:
             raise Refused(400, f"{where}: {error}") from error
         except Exception as error:
-            # Code of a plugin over keys of the sender; nothing is changed yet.
+            # Plugin code runs on keys of the sender; nothing has changed yet.
             raise Refused(
                 400,
                 f"{where}: it cannot be created with these keys, or cannot restore the state: "
@@ -122,7 +125,7 @@ class Swapping:
             for prompt in self._state.train.prompts:
                 component.on_admitted(prompt)
 
-    def _told(self, message: SwapPolicy, table: DataPolicyTable) -> PolicySwapped:
+    def _record_swap(self, message: SwapPolicy, table: DataPolicyTable) -> PolicySwapped:
         state = self._state
         if message.place != PROMPTS:
             state.streams[message.place].rearrange()

@@ -1,1 +1,1 @@
-"""The run as people and programs look at it: status, waits and invariants."""
+"""Reports on a run: status, waits and invariants."""

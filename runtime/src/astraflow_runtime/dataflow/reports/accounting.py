@@ -7,7 +7,7 @@ from astraflow_runtime.dataflow.tasks.queue import TaskTable
 
 
 def task_counts(tasks: TaskTable) -> dict[str, int]:
-    """Tasks by state; ``lost`` is what the states do not explain and must be 0."""
+    """Tasks by state; ``lost``, those in no state, must be 0."""
     counts = {
         "accepted": tasks.outcomes["accepted"],
         "rejected": tasks.outcomes["rejected"],
@@ -36,7 +36,7 @@ def row_counts(stream: PolicyStream) -> dict[str, int]:
 
 
 def imbalances(tasks: TaskTable, streams: dict[str, PolicyStream]) -> list[str]:
-    """What does not add up, for a person; empty if all is accounted for."""
+    """The invariants that do not hold, as text; empty if all do."""
     found = []
     counts = task_counts(tasks)
     if counts["lost"]:

@@ -1,4 +1,4 @@
-"""The run as a person or a program may look at it."""
+"""The status of the run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from astraflow_wire.status import (
 
 
 def balance(state: FlowState) -> dict[str, Any]:
-    """Both accounting invariants: the terms, and in words what does not add up."""
+    """Both accounting invariants: the terms, and as text those that do not hold."""
     return {
         "tasks": task_counts(state.train),
         "eval_tasks": task_counts(state.eval),
@@ -45,7 +45,7 @@ def balance(state: FlowState) -> dict[str, Any]:
 
 
 def status(state: FlowState, pool: PoolStatus, waits: list[WaitStatus]) -> Status:
-    """Everything about the run that its live view, its summary and its metrics show."""
+    """The status that the live view, the summary and the metrics of a run show."""
     now, run, streams, cursor = (
         state.clock(),
         state.config.run,
@@ -99,7 +99,7 @@ def status(state: FlowState, pool: PoolStatus, waits: list[WaitStatus]) -> Statu
 
 
 def _eta_s(state: FlowState) -> float | None:
-    """That of the slowest policy, once there is one of each."""
+    """The estimate for the slowest policy, once every policy has one."""
     etas = [
         state.trainers[policy].eta_s(stream.updates, state.config.run.steps)
         for policy, stream in state.streams.items()
@@ -156,7 +156,7 @@ def _means(figures: Mapping[str, Mapping[str, float]]) -> dict[str, EpisodeMean]
 
 
 def _announced(state: FlowState, policy: str) -> Announcement | None:
-    """The newest version, as its trainer announced it, if it can be fetched."""
+    """The newest version as announced by its trainer, if it can be fetched."""
     for message in state.versions.newer_than({}):
         if message.policy == policy:
             return msgspec.convert(message, Announcement, from_attributes=True)

@@ -1,4 +1,4 @@
-"""Who waits for whom, since when, until when, and because of what."""
+"""Who waits for whom, since when, until when, and why."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import msgspec
 from astraflow_runtime.dataflow.progress import RunState
 from astraflow_runtime.dataflow.rows.training import Training
 from astraflow_runtime.dataflow.state import FlowState
-from astraflow_runtime.dataflow.tasks.lease_refusals import Words, lease_refusal
+from astraflow_runtime.dataflow.tasks.lease_refusals import WaitReason, lease_refusal
 from astraflow_wire.status import WaitStatus
 
 SILENT_S = 5.0
-"""Silence of a trainer between two calls, in seconds, after which it is called a wait."""
+"""Seconds between two calls of a trainer after which its silence is listed as a wait."""
 
 
 def _wait(who: str, for_whom: str, what: str, since_s: float, until_s: float) -> WaitStatus:
@@ -25,7 +25,7 @@ def _wait(who: str, for_whom: str, what: str, since_s: float, until_s: float) ->
 
 
 def waits(state: FlowState, training: Training) -> list[WaitStatus]:
-    """All waits that the dataflow knows of, those that RaaS report included."""
+    """All current waits, those that RaaS report included."""
     now, run = state.clock(), state.config.run
     found = []
     if state.progress.state is RunState.STARTING:
@@ -54,7 +54,7 @@ def waits(state: FlowState, training: Training) -> list[WaitStatus]:
                 _wait("dataflow", f"trainer {policy}", f"its update from {batch.id}", silent,
                       run.give_up_after_s - silent)
             )  # fmt: skip
-        elif trainer.owes_a_sign and not stream.done and silent >= SILENT_S:
+        elif trainer.must_call and not stream.done and silent >= SILENT_S:
             found.append(
                 _wait("dataflow", f"trainer {policy}", "its next call", silent,
                       run.give_up_after_s - silent)
@@ -74,7 +74,7 @@ def waits(state: FlowState, training: Training) -> list[WaitStatus]:
         if record.waiting_since is not None:
             since = now - record.waiting_since
             refusal = lease_refusal(state, record, record.offered)
-            words = refusal() if refusal else _soon(state)
+            words = refusal() if refusal else _next_task_wait(state)
             found.append(_wait(record.name, *words, since, run.deadline_s))
         found.extend(msgspec.convert(record.waits, list[WaitStatus], from_attributes=True))
     for evaluation in state.evaluations.all_waiting:
@@ -88,9 +88,9 @@ def waits(state: FlowState, training: Training) -> list[WaitStatus]:
     return found
 
 
-def _soon(state: FlowState) -> Words:
-    """What a RaaS waits for that nothing keeps from its next task."""
+def _next_task_wait(state: FlowState) -> WaitReason:
+    """The wait of a RaaS that may lease its next task."""
     if state.admission.refused_in_a_row and not state.train.queued:
         refused = f"the data policies refused the last {state.admission.refused_in_a_row}"
-        return Words("a prompt", refused)
-    return Words("dataflow", "its next task, which is available")
+        return WaitReason("a prompt", refused)
+    return WaitReason("dataflow", "its next task, which is available")

@@ -14,8 +14,8 @@ KeyFunction = Callable[[BufferedRow], tuple[float, ...]]
 
 class RowBuffer:
     """``fresh``: never served, smallest key first, equal keys by arrival. ``kept``: served before, each row once, in
-    the order in which they were served first, whatever was drawn again since; held only if a data policy draws from
-    them (``keep_served``)."""
+    the order in which they were served first, whatever was drawn again since; kept only if a data
+    policy draws from them (``keep_served``)."""
 
     def __init__(self, key: KeyFunction, keep_served: bool) -> None:
         self._key, self._keep_served = key, keep_served
@@ -31,7 +31,7 @@ class RowBuffer:
         return [row for _, _, row in self._fresh]
 
     def add(self, row: Row) -> None:
-        """Put a row in its place."""
+        """Insert a row in key order."""
         insort(self._fresh, (self._key(row.item), row.item.arrival, row))
 
     def drop_stale(self, oldest: int) -> list[Row]:
@@ -50,21 +50,27 @@ class RowBuffer:
         return taken
 
     def take(self, arrivals: set[int]) -> list[Row]:
-        """The rows with these arrival numbers, fresh or kept. Fresh ones are removed; kept ones keep their place."""
+        """The rows with these arrival numbers, fresh or kept. Fresh ones are removed; kept ones
+        stay where they are.
+        """
         taken = [row for _, _, row in self._fresh if row.item.arrival in arrivals]
         taken += [row for row in self.kept if row.item.arrival in arrivals]
         self._fresh = [entry for entry in self._fresh if entry[1] not in arrivals]
         return taken
 
     def served(self, rows: Sequence[Row]) -> None:
-        """Rows whose update is done; they can be drawn again. Those served for the first time come last."""
+        """Keep rows whose update is done, so that they can be drawn again. Those served for the
+        first time come last.
+        """
         if self._keep_served:
             self.kept += [row for row in rows if row.item.times_served == 0]
             for row in rows:
                 row.item = replace(row.item, times_served=row.item.times_served + 1)
 
     def arrange(self, *, keep_served: bool) -> None:
-        """Sort the rows again, after the order changed; without ``keep_served`` those served go."""
+        """Sort the rows again after a change of the order; without ``keep_served`` drop those that
+        were served.
+        """
         self._fresh = sorted((self._key(row.item), arrival, row) for _, arrival, row in self._fresh)
         self._keep_served = keep_served
         if not keep_served:

@@ -1,4 +1,4 @@
-"""What workflows measure (``Trajectory.metrics``), averaged over the episodes of a batch."""
+"""Metrics of workflows (``Trajectory.metrics``), averaged over the episodes of a batch."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from astraflow_wire.limits import MAX_EPISODE_METRICS
 
 
 class EpisodeMeans:
-    """Of the batches of ``policy``. The first :data:`MAX_EPISODE_METRICS` names of a run are averaged, so that one who
-    gives ever new names fills no memory and no page; ``complaint`` says of whom that is."""
+    """Means over the batches of ``policy``. Only the first :data:`MAX_EPISODE_METRICS` names of a
+    run are averaged, so that a workflow that keeps inventing names does not fill the memory;
+    ``complaint`` names it.
+    """
 
     def __init__(self, policy: str) -> None:
         self._policy = policy
@@ -20,8 +22,9 @@ class EpisodeMeans:
         self.last: dict[str, dict[str, float]] = {}
 
     def take(self, rows: Sequence[Row]) -> None:
-        """A batch was trained. ``episodes``: how many its rows are from; ``last``: name → ``mean`` over those that have
-        one of the name, and their number ``episodes``."""
+        """A batch was trained. ``episodes``: the number of episodes of its rows; ``last``: name →
+        ``mean`` over the episodes that report it, and their number ``episodes``.
+        """
         episodes = {row.trajectory: row for row in rows}
         found: dict[str, list[float]] = {}
         for row in episodes.values():
@@ -30,7 +33,7 @@ class EpisodeMeans:
                 continue
             place = header.sequences[row.index].trajectory
             for name, values in header.metrics.items():
-                if (value := values[place]) is not None and self._knows(name, header.raas):
+                if (value := values[place]) is not None and self._is_tracked(name, header.raas):
                     found.setdefault(name, []).append(value)
         self.episodes = len(episodes)
         self.last = {
@@ -38,7 +41,7 @@ class EpisodeMeans:
             for name, values in found.items()
         }
 
-    def _knows(self, name: str, raas: str) -> bool:
+    def _is_tracked(self, name: str, raas: str) -> bool:
         if name in self._names:
             return True
         if len(self._names) < MAX_EPISODE_METRICS:

@@ -1,4 +1,4 @@
-"""Notices that the groups of a run teach a policy nothing."""
+"""Detects that the groups of a run give a policy nothing to learn from."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from astraflow_runtime.dataflow.rows.statistics import GroupStatistics
 
 MANY_GROUPS = 64
-"""Groups in a row, of one policy, that are called a warning."""
+"""Consecutive groups of one policy that cause a warning."""
 
 ABSENT = "no sequence of this policy"
 _ROUNDING = 1e-9
-"""Of a standard deviation, as a share of the mean, over rewards that are all equal."""
+"""Largest standard deviation, relative to the mean, of rewards that count as equal."""
 
 
 def without_spread(statistics: GroupStatistics) -> bool:
@@ -21,10 +21,10 @@ def without_spread(statistics: GroupStatistics) -> bool:
 
 
 class GroupWatch:
-    """Looks at every group of training, before and after the data policies of ``policy`` judged it.
-
-    ``equal``: the newest groups in a row whose rewards were equal within the group; groups of one sequence, which
-    have no spread to look at, do not count. ``fruitless``: the newest groups in a row of which no row was kept.
+    """Checks every training group, before and after the data policies of ``policy`` judged it.
+    ``equal``: the latest consecutive groups whose rewards were equal within the group; groups of
+    one sequence do not count. ``fruitless``: the latest consecutive groups of which no row was
+    kept.
     """
 
     def __init__(self, policy: str) -> None:
@@ -35,8 +35,10 @@ class GroupWatch:
         self._told_equal = self._told_fruitless = self._told_different = False
 
     def note(self, statistics: GroupStatistics | None, why_none: str) -> Iterator[str]:
-        """Take a group in. ``statistics``: of the policy's rewards, ``None`` if it has no sequence in the group;
-        ``why_none``: why no row was kept, empty if some were. Gives warnings, each once in a run."""
+        """Check a group. ``statistics``: of the policy's rewards, ``None`` if it has no sequence in
+        the group; ``why_none``: why no row was kept, empty if some were. Returns warnings, each
+        once in a run.
+        """
         if statistics is not None and statistics.size > 1:
             yield from self._compare(statistics)
         if not why_none:
@@ -45,7 +47,7 @@ class GroupWatch:
             return
         self.fruitless += 1
         self._reasons[why_none] += 1
-        # Groups that were rejected for their equal rewards are told as such.
+        # Groups rejected for equal rewards are reported as such.
         known = self.equal >= MANY_GROUPS
         if self.fruitless >= MANY_GROUPS and not (self._told_fruitless or known):
             self._told_fruitless = True

@@ -1,9 +1,9 @@
-"""Pushed groups: verified, recognised, judged, stamped and buffered."""
+"""Intake of pushed groups: verified, deduplicated, judged, annotated and buffered."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -28,33 +28,37 @@ log = logging.getLogger("astraflow.dataflow")
 
 EMPTY = "no trajectory"
 SHOWN_REWARDS = 256
-"""Rewards beside the sample of a group; it may have many thousand sequences."""
+"""The most rewards that are logged for a group; it may have many thousand sequences."""
 
 
 class GroupIntake:
-    """Takes groups from RaaS. The received bytes are what the buffer holds and the journal keeps."""
+    """Accepts groups from RaaS. The buffer and the journal keep the bytes as received."""
 
     def __init__(self, state: FlowState) -> None:
         self._state = state
         self.next_trajectory = 0
         """Number in the run of the next trajectory that is accepted."""
 
-    def accept(self, body: bytes) -> GroupPushed:
-        """Take a group in. :class:`WireError` if it is malformed, 409 if its sender does not hold the
-        task (any longer)."""
+    def accept(
+        self, body: bytes, check_sender: Callable[[GroupHeader], None] = lambda header: None
+    ) -> GroupPushed:
+        """Accept a group, whose header ``check_sender`` may refuse. :class:`WireError` if it is malformed, 409 if its sender
+        does not hold the lease of the task (any longer).
+        """
         state = self._state
         received = ReceivedGroup(body)
         header = received.header
+        check_sender(header)
         table = state.table_of(header.task)
         if not table.owns(header.task):
-            raise Refused(409, table.why_not(header.task, header.raas))
+            raise Refused(409, table.why_not_held(header.task, header.raas))
         task = table.get(header.task)
         if task is None:
             return self._after_the_end(table, header.task, header.raas)
         check_incarnation(state, header)
         if task.lease is None or task.lease.raas != header.raas:
             table.late += 1
-            raise Refused(409, table.why_not(header.task, header.raas))
+            raise Refused(409, table.why_not_held(header.task, header.raas))
         self._check(received, task)
         record = state.fleet.get(header.raas)
         if record is not None:
@@ -120,9 +124,9 @@ class GroupIntake:
     def refill(
         self, part: ReceivedGroup, task: TaskRecord, place: BodyLocation | None
     ) -> TaskRecord:
-        """Keep what came of a group; the task that shall bring the rest."""
+        """Keep a partial group; returns the task for the rest."""
         self._state.failures.succeeded(part.header.raas)
-        self._state.note_work(task)
+        self._state.count_busy_time(task)
         return self._state.train.refill(task, PartialGroup(part, place.segment if place else -1))
 
     def _after_the_end(self, table: TaskTable, name: str, raas: str) -> GroupPushed:
@@ -133,7 +137,7 @@ class GroupIntake:
             table.duplicates += 1
             return GroupPushed(status="duplicate")
         table.late += 1
-        raise Refused(409, table.why_not(name, raas))
+        raise Refused(409, table.why_not_held(name, raas))
 
     def _check(self, received: ReceivedGroup, task: TaskRecord) -> None:
         header = received.header
@@ -179,8 +183,8 @@ class GroupIntake:
                 )
 
     def score(self, header: GroupHeader, task: TaskRecord) -> GroupPushed:
-        """Take the result of an evaluation task."""
-        self._state.note_work(task)
+        """Accept the result of an evaluation task."""
+        self._state.count_busy_time(task)
         self._state.evaluations.finish(task, header)
         self._state.advance_evaluations()
         return GroupPushed(status="accepted")
@@ -191,18 +195,19 @@ class GroupIntake:
         trained: np.ndarray[tuple[int], np.dtype[np.int64]],
         task: TaskRecord,
     ) -> tuple[GroupPushed, list[Row], list[Judged]]:
-        """End a task of training with its result: the answer, the rows that were buffered, and what it was
-        to each policy. ``trained``: trained tokens of each sequence, int64 ``[n]``."""
+        """End a training task with its result. Returns the reply, the buffered rows, and the
+        verdict of each policy. ``trained``: trained tokens of each sequence, int64 ``[n]``.
+        """
         state, header = self._state, received.header
         state.failures.succeeded(header.raas)
         buffered: list[Row] = []
         judged: list[Judged] = []
         reasons: dict[str, str] = {}
         accepted = False
-        state.note_work(task)
+        state.count_busy_time(task)
         newest = state.versions.newest
         shares = shares_of(received, trained, task.prompt, newest)
-        # That of its task, so that a trainer knows which groups the rollout store keeps.
+        # The number of its task, so that a trainer knows which groups the rollout store keeps.
         group = number_in(task.id)
         for policy, stream in state.streams.items():
             share = shares.get(policy)
@@ -218,16 +223,16 @@ class GroupIntake:
             )
             refused = ruling.refusal.reason if ruling.refusal else "stale"
             self._watch(stream, share, "" if rows else refused)
-            judged.append(_judged(policy, ruling, rows, stream.done))
+            judged.append(_verdict_entry(policy, ruling, rows, stream.done))
             tokens = int(share.summary.trained.sum())
-            state.balance.brought(header.raas, policy, tokens, ruling.refusal is None)
+            state.balance.group_pushed(header.raas, policy, tokens, ruling.refusal is None)
             if ruling.refusal is None:
                 accepted = True
                 buffered += rows
                 for other in takers if rows else ():
                     other.receive(rows)
                     if other.row_source.exclusive:
-                        state.balance.lent(other.policy, sum(row.trained for row in rows))
+                        state.balance.rows_shared(other.policy, sum(row.trained for row in rows))
                     if other.may_cut:
                         state.signals.trainer(other.policy)
             else:
@@ -253,7 +258,7 @@ class GroupIntake:
 
     @staticmethod
     def persist(rows: Sequence[Row], place: BodyLocation | None) -> None:
-        """Note where the body of these rows lies."""
+        """Record the location of the body of these rows."""
         if place is not None:
             for row in rows:
                 row.segment = place.segment
@@ -270,7 +275,7 @@ class GroupIntake:
             )
 
 
-def _judged(policy: str, ruling: Decision, rows: Sequence[Row], done: bool) -> Judged:
+def _verdict_entry(policy: str, ruling: Decision, rows: Sequence[Row], done: bool) -> Judged:
     refusal = ruling.refusal or PromptRefusal("", "")
     return Judged(
         policy=policy,

@@ -1,4 +1,4 @@
-"""Packing rows into the frame of a batch: slices of the received columns, not copied."""
+"""Packing rows into the frame of a batch: slices of the received columns, without copies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TOKEN_BYTES = [(column.name, column.raw.itemsize) for column in TOKEN_COLUMNS]
 
 
 def _runs(rows: Sequence[Row]) -> list[Run]:
-    """(group, first token, end token) of neighbouring rows that lie side by side in one body."""
+    """(group, first token, end token) of neighbouring rows that are adjacent in one body."""
     spans: list[tuple[ReceivedGroup, int, int]] = []
     received, first, after = None, 0, -1
     for row in rows:
@@ -42,7 +42,7 @@ def _runs(rows: Sequence[Row]) -> list[Run]:
 
 
 def _units(rows: Sequence[Row]) -> Units:
-    """Of the rows, out of all that the policy has in their groups."""
+    """The units of the rows, computed over all rows of the policy in their groups."""
     siblings = list({id(row.siblings): row.siblings for row in rows}.values())
     sizes = [len(group.rewards) for group in siblings]
     trajectories = [0, *accumulate(group.trajectories for group in siblings)]
@@ -61,7 +61,9 @@ def _units(rows: Sequence[Row]) -> Units:
 
 
 def _turns(own: Sequence[Row], sourced: Sequence[Row]) -> GroupTurns:
-    """All that the policy has in the groups of the rows, with the numbers that :func:`pack` gives these."""
+    """All sequences of the policy in the groups of the rows, with the numbers that :func:`pack`
+    assigns.
+    """
     runs: list[Run] = []
     columns = []
     wholes = {id(row.siblings): (row, 1) for row in own}
@@ -100,9 +102,10 @@ def pack(
     own: Sequence[Row],
     sourced: SourcedRows = NO_ROWS,
 ) -> list[bytes | memoryview]:
-    """The frame of a batch of the rows ``own`` in their order and of those ``sourced``, in parts. Groups and
-    trajectories of the latter have numbers below zero: to this policy they are others than those in which it
-    has rows itself."""
+    """The frame of a batch of the rows ``own`` in their order and of those ``sourced``, in parts.
+    Groups and trajectories of the latter have negative numbers, so that they differ from those in
+    which the policy has rows itself.
+    """
     rows = [*own, *sourced.rows]
     runs = _runs(rows)
     given_sparse = _all_sparse(runs)

@@ -17,8 +17,8 @@ from astraflow_wire.groups import GroupHeader, ReceivedGroup
 @dataclass(frozen=True, slots=True)
 class GroupRewards:
     """All sequences that a policy has in a group of ``trajectories``: the ``index`` of each in the group and which
-    ``trajectory`` it belongs to (int64 ``[n]``), ``rewards`` (float64 ``[n]``), ``own`` where these are of the sequence alone (bool ``[n]``), and
-    ``trained`` tokens (int32 ``[n]``)."""
+    ``trajectory`` it belongs to (int64 ``[n]``), ``rewards`` (float64 ``[n]``), ``own`` where the
+    reward belongs to the sequence alone (bool ``[n]``), and ``trained`` tokens (int32 ``[n]``)."""
 
     trajectories: int
     index: npt.NDArray[np.int64]
@@ -32,7 +32,7 @@ class GroupRewards:
 class Row:
     """Sequence ``index`` of a received group, number ``place`` of those that its policy has in it, which are
     ``siblings``. ``group`` and ``trajectory`` are numbers unique in the run, ``trained`` its trained tokens,
-    ``segment`` the file of bodies of the journal in which the group lies (-1: none)."""
+    ``segment`` the file of bodies of the journal that contains the group (-1: none)."""
 
     item: BufferedRow
     received: ReceivedGroup
@@ -46,7 +46,7 @@ class Row:
 
     @property
     def policy(self) -> str:
-        """Whose sequence it is."""
+        """The policy that sampled the sequence."""
         return self.received.header.sequences[self.index].policy
 
     @property
@@ -56,8 +56,9 @@ class Row:
 
 
 class LoggedGroup(ReceivedGroup):
-    """A group of which the header is known; ``read`` gets its body from the journal when the first of its
-    columns is looked at."""
+    """A group whose header is decoded; ``read`` loads its body from the journal when a column is
+    first used.
+    """
 
     __slots__ = ("_read",)
 
@@ -65,7 +66,7 @@ class LoggedGroup(ReceivedGroup):
         self.header, self._read = header, read
 
     def __getattr__(self, column: str) -> Any:
-        # Python calls this for a slot without a value only.
+        # Python calls this only for an attribute without a value.
         if column.startswith("_"):
             raise AttributeError(column)
         super().__init__(self._read())
@@ -74,7 +75,7 @@ class LoggedGroup(ReceivedGroup):
 
 @dataclass(frozen=True, slots=True)
 class PolicyShare:
-    """What one policy gets of a pushed group: indexes of its sequences and their summary."""
+    """The sequences of one policy in a pushed group: their indexes and their summary."""
 
     indexes: tuple[int, ...]
     summary: GroupSummary
@@ -101,7 +102,8 @@ def shares_of(
     indexes: dict[str, list[int]] = {}
     for index, header in enumerate(headers):
         indexes.setdefault(header.policy, []).append(index)
-    # What the trainer gets: rewards that are equal there have neither a spread nor an advantage here.
+    # Computed from what the trainer gets, so that rewards which are equal there have no spread
+    # here.
     rewards = np.array([header.reward for header in headers], dtype=np.float32).astype(np.float64)
     own_reward = np.array([header.own_reward for header in headers], dtype=np.bool_)
     lengths = np.array([header.length for header in headers], dtype=np.int32)

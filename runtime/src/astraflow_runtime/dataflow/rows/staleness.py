@@ -1,4 +1,4 @@
-"""The staleness bound: hard at acceptance and again when a batch is cut."""
+"""The staleness bound: enforced when a group is accepted and again when a batch is cut."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 
 class StalenessBound:
-    """``limit``: most versions that a trained token may be behind the version that its batch updates.
+    """``limit``: the most versions that a trained token may be behind the version that its batch
+    updates.
 
     ``seen`` counts the rows of served batches by their staleness.
     """
@@ -17,18 +18,20 @@ class StalenessBound:
         self.seen: Counter[int] = Counter()
 
     def too_stale(self, min_version: int, updated: int) -> bool:
-        """Whether a row may not be in a batch that updates version ``updated``; version 0 counts."""
+        """Whether a row is too stale for a batch that updates version ``updated``; version 0
+        counts.
+        """
         return min_version < self.oldest(updated)
 
     def oldest(self, updated: int) -> int:
-        """The oldest version that a batch which updates version ``updated`` may hold."""
+        """The oldest version allowed in a batch that updates version ``updated``."""
         return updated - self.limit
 
     def record(self, ages: Iterable[int]) -> None:
-        """Rows that are so many versions old were served."""
+        """Count served rows of this age in versions."""
         self.seen.update(ages)
 
     @property
     def highest_seen(self) -> int:
-        """Largest staleness ever served, 0 before the first row."""
+        """The largest staleness served so far, 0 before the first row."""
         return max(self.seen, default=0)

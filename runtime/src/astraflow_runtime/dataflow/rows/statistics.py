@@ -44,13 +44,13 @@ def units_of(
 ) -> Units:
     """The units of sequences that make up whole groups, all ``[n]``: ``group`` and ``trajectory`` number
     them from 0, with or without gaps (a trajectory lies within one group), ``tokens`` counts the trained
-    ones, ``own`` is set where a reward is of the sequence alone (default: everywhere) and not set where it is that of
-    the trajectory. In float64 inside."""
+    ones, ``own`` is set where a reward belongs to the sequence alone (default: everywhere), not to
+    its trajectory. Computed in float64."""
     values = rewards.astype(np.float64)
     turns = np.bincount(trajectory)
     shared = np.zeros(len(values), dtype=np.bool_) if own is None else ~own
     sharing = np.bincount(trajectory, weights=shared)
-    # A reward that several sequences share counts once: one over their number of each.
+    # A reward that ``n`` sequences share counts once: each has the weight 1/n.
     each = np.where(shared, values / np.maximum(sharing, 1)[trajectory], values)
     rewarded = np.bincount(trajectory, weights=each).astype(np.float64)
     owner = np.zeros(len(turns), dtype=np.int64)

@@ -16,20 +16,25 @@ from astraflow_wire.limits import MAX_LABEL
 
 RECENT_GROUPS = 64
 FOLDED_GROUPS = 64
-"""Groups that are looked at together: NumPy is as quick for many as for one, and a push pays for a list entry only."""
+"""Groups that are processed together: NumPy takes as long for many as for one, and a push costs a
+list entry only.
+"""
 MAX_SOURCES = 64
-"""Prompt sources with a pass rate of their own; a data set may name one for each prompt."""
+"""The most prompt sources with a pass rate of their own; a data set may name one for each prompt.
+"""
 OTHER = "other"
-"""Where prompts of further sources count, and those that name none."""
+"""The name under which prompts of further sources, and those without a source, are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepFigures:
-    """Of the groups that came in between two updates; ``None`` where nothing tells. ``reward_std``: over all sequences,
-    with n-1. ``completion_length_*``: trained tokens of a sequence that has any. ``truncated_fraction``: sequences that
-    the token limit ended. ``equal_groups_fraction``: groups with equal rewards, of those with more than one sequence.
-    ``pass_rate``: episodes whose reward, the mean over their sequences, is at least ``[eval] pass_threshold``;
-    ``pass_rates``: the same for each source of prompts as its ``mean`` and the number of ``episodes``."""
+    """Figures of the groups received between two updates; ``None`` where there is no data.
+    ``reward_std``: over all sequences, with n-1. ``completion_length_*``: trained tokens of a
+    sequence that has any. ``truncated_fraction``: sequences that the token limit ended.
+    ``equal_groups_fraction``: groups with equal rewards, of those with more than one sequence.
+    ``pass_rate``: episodes whose reward, the mean over their sequences, is at least ``[eval]
+    pass_threshold``; ``pass_rates``: the same for each source of prompts as its ``mean`` and the
+    number of ``episodes``."""
 
     groups: int = 0
     reward_std: float | None = None
@@ -57,7 +62,7 @@ class _Sums:
     passed: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(MAX_SOURCES + 1))
 
     def add_rewards(self, rewards: npt.NDArray[np.float64]) -> None:
-        """Mean and squared distances of all so far (Chan et al. 1983), which large rewards do not make inexact."""
+        """Update mean and squared distances (Chan et al. 1983), which stay exact for large rewards."""
         count = len(rewards)
         mean = float(rewards.mean())
         apart, total = mean - self.mean, self.sequences + count
@@ -68,9 +73,9 @@ class _Sums:
 
 
 class StepStatistics:
-    """Takes the groups of one policy in and gives the figures of each step. ``reward``: mean of the groups' mean rewards
-    between the last two updates; ``recent_reward``: of the last groups. ``last``: the figures of the last step in which
-    a group came in."""
+    """Collects the groups of one policy and returns the figures of each step. ``reward``: mean of
+    the groups' mean rewards between the last two updates; ``recent_reward``: of the last groups.
+    ``last``: the figures of the last step in which a group came in."""
 
     def __init__(self, pass_threshold: float) -> None:
         # Rewards are rounded to float32 as well.
@@ -89,14 +94,14 @@ class StepStatistics:
         return sum(self._recent) / len(self._recent) if self._recent else None
 
     def note(self, share: PolicyShare) -> None:
-        """A group was pushed, whatever becomes of it."""
+        """Add a pushed group, accepted or not."""
         self._recent.append(share.statistics.mean)
         self._pending.append(share)
         if len(self._pending) == FOLDED_GROUPS:
             self._fold()
 
     def end_step(self) -> None:
-        """An update was made. Without a group since the last one the figures stay as they are."""
+        """An update was made. Without a group since the last one the figures do not change."""
         if self._pending:
             self._fold()
         if self._sums.groups:

@@ -1,4 +1,4 @@
-"""The data stream of one policy: accepted rows in, batches out, and what became of every row."""
+"""The data stream of one policy: accepted rows in, batches out, and the state of every row."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXPECTATION_WEIGHT = 0.1
 
 @dataclass(slots=True)
 class RowCounts:
-    """Rows by what became of them: accepted = trained + being trained + buffered + stale + evicted.
+    """Rows by state: accepted = trained + being trained + buffered + stale + evicted.
     ``replayed`` counts rows served again, ``untrained`` those of accepted groups with nothing to train."""
 
     accepted: int = 0
@@ -38,10 +38,11 @@ class RowCounts:
 
 @dataclass(frozen=True, slots=True)
 class ServedBatch:
-    """A batch in the hands of the trainer, until it is acknowledged. ``first_served``: rows of it that
-    were never served before. ``version``: the one that it updated when it was cut; ``asked``: the one that
-    it was asked for, another if the batch is served ``again`` to a trainer that came back. ``sourced``: rows that
-    another policy sampled, on top of its own ``rows``."""
+    """A batch that was served and is not acknowledged yet. ``first_served``: its rows that were
+    never served before. ``version``: the version that it was to update when it was cut; ``asked``:
+    the version of the request, which differs if the batch is served ``again`` to a restarted
+    trainer. ``sourced``: rows that another policy sampled, beside its own ``rows``.
+    """
 
     id: str
     version: int
@@ -58,15 +59,16 @@ class ServedBatch:
 
     @property
     def ages(self) -> list[int]:
-        """By how many versions, of the policy that sampled it, each of :attr:`all_rows` is old."""
+        """The age of each of :attr:`all_rows`, in versions of the policy that sampled it."""
         own = [self.version - row.min_version for row in self.rows]
         return own + self.sourced.ages
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """What the config says about a policy's batches. ``keeps_batches``: those that no checkpoint holds yet
-    are kept for a trainer that comes back. ``pass_threshold``: the reward of an episode that passes."""
+    """The configuration of a policy's batches. ``keeps_batches``: batches since the last checkpoint
+    are kept for a restarted trainer. ``pass_threshold``: the reward of an episode that passes.
+    """
 
     batch_sequences: int
     publish_every: int
@@ -119,8 +121,9 @@ class PolicyStream:
 
     @property
     def being_trained(self) -> int:
-        """Rows in the outstanding batch that were served for the first time, and those of batches that a
-        trainer which came back has still to train on again."""
+        """Rows in the outstanding batch that were served for the first time, and those of batches
+        that a restarted trainer has still to repeat.
+        """
         now = self.outstanding.first_served if self.outstanding else 0
         if not self._to_repeat:
             return now
@@ -138,14 +141,14 @@ class PolicyStream:
 
     @property
     def pending(self) -> int:
-        """Sequences for its batches that wait, or are served and not acknowledged."""
+        """Sequences for its batches that are buffered, or served and not acknowledged."""
         if self.row_source.exclusive:
             return len(self.row_source.waiting) + self._sourced_in_training
         return len(self.buffer) + self.being_trained
 
     @property
     def starves(self) -> bool:
-        """Whether its trainer has no batch and could take none."""
+        """Whether its trainer has no batch and none is ready."""
         there = self.row_source.waiting if self.row_source.exclusive else self.buffer
         return self.outstanding is None and (self.starved or len(there) < self.batch_sequences)
 
@@ -156,9 +159,10 @@ class PolicyStream:
 
     @property
     def limit(self) -> int:
-        """Most sequences that may be under way for its batches at once: of its own, or of the policy whose stream it
-        :attr:`shares`. What a batch takes from its source beside rows of its own takes their place, unless too little
-        was there for the last one."""
+        """The most sequences that may be in flight for its batches: its own, or those of the policy
+        whose stream it :attr:`shares`. Rows of its row source reduce the number of its own rows,
+        unless the source had too few for the last batch.
+        """
         count, sourced = self.settings.batch_sequences, self.row_source.most
         own = count if self.row_source.underfilled or sourced == count else count - sourced
         return (self.settings.max_staleness + 1) * own
@@ -175,17 +179,17 @@ class PolicyStream:
         self.row_source.rearrange()
 
     def takes_from(self, policy: str) -> bool:
-        """Whether rows of another ``policy`` are wanted here."""
+        """Whether this stream takes rows of ``policy``."""
         return self.row_source.policy == policy and not self.done
 
     def receive(self, rows: Sequence[Row]) -> None:
-        """Rows of the policy that it takes from were accepted."""
+        """Add accepted rows of its row source."""
         self.row_source.add(rows)
         if self.row_source.exclusive:
             self.starved = False
 
     def next_version(self, newest: int) -> int:
-        """The version that the next batch to be cut will update, as far as that is known."""
+        """The version that the next batch to be cut will presumably update."""
         batch = self.outstanding
         if batch is None or newest > batch.asked:
             return newest
@@ -194,7 +198,7 @@ class PolicyStream:
         return newest + 1 if published else newest
 
     def observe(self, sequences: int, trajectories: int) -> None:
-        """Learn how many sequences of this policy a trajectory has."""
+        """Update the estimate of sequences of this policy per trajectory."""
         if trajectories == 0:
             return
         seen = sequences / trajectories
@@ -212,8 +216,9 @@ class PolicyStream:
         newest: int,
         wanted: bool = False,
     ) -> tuple[Decision, list[Row]]:
-        """Judge a group and buffer its rows; returns the ruling and the rows kept. After the last update they are
-        kept for other policies only, if rows are ``wanted`` there, and evicted here at once."""
+        """Judge a group and buffer its rows; returns the decision and the rows kept. After the last
+        update rows are kept only for other policies, if ``wanted``, and evicted here at once.
+        """
         ruling = self._judge(share, newest, wanted)
         if ruling.refusal is not None:
             self.reasons[ruling.refusal.reason] += 1
@@ -266,11 +271,12 @@ class PolicyStream:
         return self.chain.accept(share.summary)
 
     def cut(self, version: int, source_version: int = -1) -> ServedBatch | None:
-        """The batch that updates ``version``: the unacknowledged one again, the next of those that a trainer
-        which came back must repeat, or a new one if enough rows are there. Rows too stale for a new one are
-        dropped, counted and noted in ``dropped`` first. What is served again is the same to the bit: the weights that such a
-        trainer published under a new number are those that the batch was cut for. ``source_version``: the newest
-        version of the policy of its row source."""
+        """The batch that updates ``version``: the unacknowledged one again, the next of those that
+        a restarted trainer must repeat, or a new one if there are enough rows. Rows too stale for a
+        new one are first dropped, counted and listed in ``dropped``. A repeated batch is
+        bit-identical: the weights that the trainer republished under a new number are those that
+        the batch was cut for. ``source_version``: the newest version of the policy of its row
+        source."""
         self.dropped = []
         if (batch := self.outstanding) is not None:
             if batch.asked != version and not self.trainer_is_new:
@@ -307,7 +313,7 @@ class PolicyStream:
         return self.outstanding
 
     def encode(self, batch: ServedBatch) -> list[bytes | memoryview]:
-        """The frame of a batch, in parts; each time the same bytes."""
+        """The frame of a batch, in parts; the same bytes on every call."""
         return pack(
             batch.id,
             self.policy,
@@ -318,7 +324,7 @@ class PolicyStream:
         )
 
     def rows_needed(self) -> Iterator[Row]:
-        """All rows that are, or may be, served yet."""
+        """All rows that are served or may still be."""
         yield from self.buffer.fresh
         yield from self.buffer.kept
         yield from self.row_source.waiting
@@ -345,7 +351,7 @@ class PolicyStream:
         return [by_arrival[arrival] for arrival in arrivals]
 
     def acknowledge(self, batch_id: str) -> ServedBatch | None:
-        """The update made from a batch is done; ``None`` if that was said before."""
+        """The update of a batch is done; ``None`` if it was acknowledged before."""
         batch = self.outstanding
         if batch is None or batch.id != batch_id:
             if batch_id == self.last_acknowledged:
@@ -374,7 +380,7 @@ class PolicyStream:
         return batch
 
     def release(self, updates: int) -> None:
-        """A checkpoint holds the updates up to ``updates``: their batches are not needed again."""
+        """A checkpoint covers the updates up to ``updates``: their batches are not needed again."""
         self.released = max(self.released, updates)
         while len(self._unreleased) > self.updates - self.released:
             self._unreleased.popleft()
@@ -400,8 +406,9 @@ class PolicyStream:
         return max(fitting)
 
     def rewind(self, updates: int) -> bool:
-        """Go back to where the trainer's checkpoint is (:meth:`newest_state`): the batches of later updates
-        will be served again in order, before any other. Returns whether there are any."""
+        """Go back to the trainer's checkpoint (:meth:`newest_state`): the batches of later updates
+        will be served again in order, before any other. Returns whether there are any.
+        """
         missing = self.updates - updates
         again = [self._unreleased.pop() for _ in range(missing)][::-1]
         for batch in again:
@@ -409,7 +416,7 @@ class PolicyStream:
             self.row_source.counts.trained -= len(batch.sourced.rows)
             self.tokens_trained -= sum(row.trained for row in batch.all_rows)
         if self.outstanding is not None and (again or self._to_repeat):
-            # Its turn comes after the batches that precede it.
+            # It is served again after the batches that precede it.
             again.append(self.outstanding)
             self.outstanding = None
         repeated = {batch.id for batch in again[:missing]}
@@ -422,8 +429,9 @@ class PolicyStream:
         return missing > 0
 
     def evict_beyond_limit(self) -> list[int]:
-        """Drop the oldest rows over the limit, for a policy whose trainer is silent; returns their
-        arrivals."""
+        """Evict the oldest rows beyond the limit, for a policy whose trainer is silent; returns
+        their arrivals.
+        """
         evicted = self.buffer.evict_oldest(len(self.buffer) + self.being_trained - self.limit)
         self.rows.evicted += len(evicted)
         return evicted

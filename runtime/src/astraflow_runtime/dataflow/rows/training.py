@@ -46,13 +46,15 @@ class Training:
         self._state = state
 
     def register(self, message: RegisterTrainer) -> TrainerRegistered:
-        """A trainer arrives, or comes back: an unacknowledged batch will be served to it again."""
+        """Register a trainer, perhaps after a restart: an unacknowledged batch will be served to it
+        again.
+        """
         state = self._state
         stream, trainer = state.stream(message.policy), state.trainers[message.policy]
         updates = stream.newest_state(message.updates)
         state.records.append(TrainerRegistration(message=message))
         if stream.rewind(updates):
-            state.run_again(f"the trainer of {message.policy!r} repeats updates")
+            state.reopen_run(f"the trainer of {message.policy!r} repeats updates")
             state.signals.trainer(message.policy)
         stream.release(updates)
         if trainer.registered:
@@ -61,10 +63,10 @@ class Training:
         stream.trainer_is_new = True
         state.signals.new_trainer(message.policy)
         trainer.registered = True
-        trainer.failed = trainer.told_end = trainer.left = False
+        trainer.failed = trainer.saw_end = trainer.left = False
         trainer.pid, trainer.host = message.pid, message.host
         trainer.incarnation, trainer.registered_at = trainer.incarnation + 1, state.clock()
-        state.balance.came(message.policy)
+        state.balance.trainer_registered(message.policy)
         trainer.heard(state.clock())
         return TrainerRegistered(
             run=state.config.run.name,
@@ -74,7 +76,7 @@ class Training:
         )
 
     def announce(self, message: AnnouncementMessage) -> VersionAnnounced:
-        """A version is out. Everyone learns of it at once."""
+        """Record an announced version, and notify every RaaS."""
         state = self._state
         state.stream(message.policy)
         state.trainers[message.policy].heard(state.clock())
@@ -84,7 +86,7 @@ class Training:
             for chain in (state.admission.chain, state.streams[message.policy].chain):
                 chain.on_version(message.policy, message.version)
             if state.versions.complete and not state.progress.over:
-                state.run_on()
+                state.start_rollouts()
                 state.evaluations.versions_announced(state.versions.newest, state.clock())
             state.signals.every_raas()
             state.signals.work()
@@ -93,14 +95,15 @@ class Training:
         return VersionAnnounced(retain=self._retained(message.policy))
 
     def next_batch(self, message: NextBatch) -> list[bytes | memoryview] | None:
-        """The batch that updates ``message.version`` as the parts of a frame, the word that there will be
-        none, or ``None`` while there is nothing to say."""
+        """The batch that updates ``message.version`` as the parts of a frame, a message that there
+        will be none, or ``None`` while there is no reply.
+        """
         state = self._state
         stream, trainer = state.stream(message.policy), state.trainers[message.policy]
         if state.progress.ending and not self._repeats(stream):
-            trainer.told_end = True
+            trainer.saw_end = True
             state.settle()
-            best = state.evaluations.best_there(state.versions.available)
+            best = state.evaluations.best_available(state.versions.available)
             best_version = best[message.policy] if best is not None else -1
             return [encode_no_batch(True, state.progress.reason, best_version)]
         newest = state.versions.newest[message.policy]
@@ -115,12 +118,13 @@ class Training:
         return stream.encode(batch) if batch is not None else None
 
     def _repeats(self, stream: PolicyStream) -> bool:
-        """Whether the run has finished and a trainer that died before its last state was saved makes the updates since
-        its last checkpoint again."""
+        """Whether the run has finished but a trainer that died before it saved its last state
+        repeats the updates since its last checkpoint.
+        """
         return self._state.progress.state is RunState.FINISHED and not stream.done
 
     def serve(self, message: NextBatch) -> ServedBatch | None:
-        """The batch that updates ``message.version`` if there is one, now in the hands of its trainer."""
+        """The batch that updates ``message.version`` if there is one; it then counts as served."""
         state, stream = self._state, self._state.streams[message.policy]
         before = stream.outstanding
         batch = stream.cut(message.version, self._version_of_source(stream))
@@ -146,15 +150,15 @@ class Training:
         return batch
 
     def _version_of_source(self, stream: PolicyStream) -> int:
-        """The newest version of the policy of its row source, which that one's trainer updates; -1 without one."""
+        """The newest version of the policy of its row source; -1 without a source."""
         return self._state.versions.newest.get(stream.row_source.policy, -1)
 
     def no_batch_yet(self, policy: str) -> bytes:
-        """What a trainer is told when its request has waited long enough."""
+        """The reply to a request for a batch that timed out."""
         return encode_no_batch(False, self.lacking(policy))
 
     def lacking(self, policy: str) -> str:
-        """Why there is no batch for a policy now."""
+        """Why there is no batch for a policy now, as text."""
         state, stream = self._state, self._state.streams[policy]
         if stream.done:
             return "it has completed all its updates; other trainers or the last evaluation are still running"
@@ -171,7 +175,7 @@ class Training:
         return f"{text}, {sum(stream.reasons.values())} groups were rejected"
 
     def acknowledge(self, message: AcknowledgeBatch) -> BatchAcknowledged:
-        """An update is done."""
+        """Record that an update is done."""
         state = self._state
         stream, trainer = state.stream(message.policy), state.trainers[message.policy]
         newest = state.versions.newest[message.policy]
@@ -187,7 +191,7 @@ class Training:
         if batch is not None:
             state.last_progress = trainer.last_step = state.clock()
             trainer.steps_done += 1
-            # In the entry too: a dataflow that reads its journal knows of no RaaS what it measured.
+            # Recorded in the entry too, since a replay has no measurements of RaaS.
             probed = state.fleet.probed(message.policy)
             metrics = sendable({**probed, **message.metrics, **probed})
             message = replace(message, metrics=metrics)
@@ -206,23 +210,23 @@ class Training:
             if (complaint := stream.episode_means.complaint) != told and not state.replaying:
                 log.warning("%s", complaint)
             self._log_step(stream, batch, message)
-            self._weigh(stream, batch, message, idle)
+            self._update_balance(stream, batch, message, idle)
             state.signals.work()
             state.finish_if_done()
         stop = state.progress.ending and state.progress.state is not RunState.FINISHED
         if stop:
-            trainer.told_end = True
+            trainer.saw_end = True
             state.settle()
         return BatchAcknowledged(retain=self._retained(message.policy), stop=stop)
 
-    def _weigh(
+    def _update_balance(
         self,
         stream: PolicyStream,
         batch: ServedBatch,
         message: AcknowledgeBatch,
         idle: Mapping[str, float],
     ) -> None:
-        """Tell the balance of a step, and everyone of its report."""
+        """Pass a step to the balance monitor, and its report to the subscribers."""
         state = self._state
         step = StepBalance(
             waited_s=state.trainers[stream.policy].waited_s,
@@ -233,13 +237,15 @@ class Training:
             done=stream.done,
         )
         size = len(state.fleet.pool())
-        report = state.balance.stepped(stream.policy, step, state.clock(), size, idle)
+        report = state.balance.step_acknowledged(stream.policy, step, state.clock(), size, idle)
         if report is not None:
             state.records.log({"balance": report})
             state.signals.report()
 
     def release(self, message: ReleaseBatches) -> None:
-        """A checkpoint holds the updates up to ``message.updates``; their batches are not needed again."""
+        """A checkpoint covers the updates up to ``message.updates``: their batches are not needed
+        again.
+        """
         state, stream = self._state, self._state.stream(message.policy)
         if message.updates > stream.updates:
             raise Refused(
@@ -254,7 +260,7 @@ class Training:
         state.signals.state()
 
     def failed(self, message: TrainerFailed) -> None:
-        """A trainer cannot continue, and so the run cannot."""
+        """A trainer failed for good, and the run with it."""
         state = self._state
         state.stream(message.policy)
         state.trainers[message.policy].failed = True

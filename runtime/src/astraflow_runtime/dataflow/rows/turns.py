@@ -17,11 +17,10 @@ NOTHING = SparseValues(np.zeros(0, np.int64), np.zeros(0))
 
 @dataclass(frozen=True, slots=True)
 class WholeGroups:
-    """All ``n`` sequences of some groups, end to end; those of a trajectory follow each other in their order.
-
-    ``loss_mask`` bool ``[N]`` and what is ``given`` of their tokens; ``lengths``, ``group`` and ``trajectory`` int64
-    ``[n]``; ``rewards`` float64 ``[n]``, and ``own`` bool ``[n]`` where that is of the sequence alone, not of its
-    trajectory.
+    """All ``n`` sequences of some groups, concatenated; those of a trajectory are adjacent and in
+    order. ``loss_mask`` bool ``[N]`` and the ``given`` tokens; ``lengths``, ``group`` and
+    ``trajectory`` int64 ``[n]``; ``rewards`` float64 ``[n]``, and ``own`` bool ``[n]`` where the
+    reward belongs to the sequence alone, not to its trajectory.
     """
 
     loss_mask: npt.NDArray[np.bool_]
@@ -34,7 +33,7 @@ class WholeGroups:
 
 
 def turns_of(groups: WholeGroups) -> GroupTurns:
-    """Their turns. Sums are made in float64."""
+    """The turns of the sequences. Sums are computed in float64."""
     trained, size = groups.loss_mask, len(groups.lengths)
     named = [values.positions[trained[values.positions]] for values in groups.given.values()]
     # The first token of a sequence is never trained, so a run ends with its sequence.
@@ -48,7 +47,9 @@ def turns_of(groups: WholeGroups) -> GroupTurns:
     first = np.flatnonzero(begins)
 
     def at_turns(where: Ints, owner: Ints, values: Floats) -> Floats:
-        """The sum of ``values`` at each turn: each of them at the last turn up to ``where`` of its trajectory."""
+        """The sum of ``values`` at each turn: each value is assigned to the last turn of its
+        trajectory up to ``where``.
+        """
         turn = np.searchsorted(last, where, "right") - 1
         found = turn >= 0
         found[found] = chain[sequence[turn[found]]] == chain[owner[found]]

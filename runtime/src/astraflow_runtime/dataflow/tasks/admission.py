@@ -14,7 +14,9 @@ from astraflow_runtime.dataflow.tasks.cursor import PromptCursor
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A prompt that was taken, and what the data policies said; ``forced``: they were not asked."""
+    """A prompt that was drawn, and the decision of the data policies; ``forced``: they were not
+    asked.
+    """
 
     prompt: Prompt
     ruling: Decision
@@ -27,10 +29,12 @@ class Offer:
 
 
 class PromptAdmission:
-    """Walks the prompts and asks the data policies (``chain``) about each. After a whole epoch of refusals
-    the next prompt is admitted all the same, so that a set that is refused whole cannot stall the run;
-    ``forced`` counts these, ``refused_in_a_row`` the refusals since the last prompt that was
-    admitted. ``quarantined``: prompt → how environments failed on it, of those that are not taken again."""
+    """Draws prompts in order and asks the data policies (``chain``) about each. After a whole epoch
+    of rejections the next prompt is admitted anyway, so that a set that is wholly rejected cannot
+    stall the run; ``forced`` counts these, ``refused_in_a_row`` the rejections since the last
+    admitted prompt. ``quarantined``: prompt → how environments failed on it, for prompts that are
+    not drawn again.
+    """
 
     def __init__(self, cursor: PromptCursor, chain: PolicyPipeline) -> None:
         self.cursor, self.chain = cursor, chain
@@ -39,16 +43,17 @@ class PromptAdmission:
         self.quarantined: dict[str, str] = {}
 
     def quarantine(self, prompt: Prompt, kind: str) -> None:
-        """Take a prompt no more: environments failed on it again and again."""
+        """Draw a prompt no more: environments failed on it repeatedly."""
         self.quarantined[prompt.id] = kind
 
     def held_by(self, under_way: int) -> str:
-        """The policy that wants no more prompts now; empty if none does. With nothing ``under_way`` it is
-        overruled, as nothing could change its mind."""
+        """The policy that holds back prompts now; empty if none does. With nothing ``under_way`` it
+        is overruled, since nothing could change its decision.
+        """
         return self.chain.held_by() if under_way else ""
 
     def why_forced(self, prompt: Prompt) -> str:
-        """What to tell people about a prompt that was admitted against the policies."""
+        """The message about a prompt that was admitted against the policies."""
         refused = ", ".join(f"{name!r} ({n} so far)" for name, n in self.chain.refused.items())
         by = f"by the data policies {refused}" if refused else ""
         if count := len(self.quarantined):
@@ -59,7 +64,7 @@ class PromptAdmission:
         )
 
     def take(self) -> Offer:
-        """Take one prompt."""
+        """Draw one prompt."""
         prompt = self.cursor.take()
         if self.refused_in_a_row >= self.cursor.size:
             self.forced += 1
@@ -74,8 +79,8 @@ class PromptAdmission:
         return offer
 
 
-def turned(offers: Iterable[Offer]) -> list[PromptsRejected]:
-    """The refusals of ``offers``, and those of shadows, by policy and reason."""
+def rejections(offers: Iterable[Offer]) -> list[PromptsRejected]:
+    """The rejections among ``offers``, those of shadows included, by policy and reason."""
     found: dict[tuple[str, str, bool], list[str]] = {}
     for offer in offers:
         for doubt in offer.ruling.shadow_rejections:

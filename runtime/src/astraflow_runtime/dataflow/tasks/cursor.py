@@ -1,4 +1,4 @@
-"""Walking a prompt source: one integer says where we are."""
+"""The prompt cursor: the position in a prompt source, as one integer."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from astraflow_core.types import Prompt
 
 
 class PromptCursor:
-    """Endless walk over a finite source, shuffled again in every epoch by the run's seed.
-
-    ``position`` counts prompts taken since the start of the run; the order depends on it and the seed
-    alone, so a restored position continues the same walk.
+    """Endless iteration over a finite source, shuffled again in every epoch with the run's seed.
+    ``position`` counts prompts since the start of the run; the order depends only on it and the
+    seed, so a restored position continues the same order.
     """
 
     def __init__(self, source: PromptSource, seed: int, shuffle: bool, position: int = 0) -> None:
@@ -25,7 +24,7 @@ class PromptCursor:
 
     @property
     def epoch(self) -> int:
-        """Complete walks over the source so far."""
+        """Completed epochs."""
         return self.position // self._size
 
     @property

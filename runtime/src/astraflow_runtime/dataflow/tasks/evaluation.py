@@ -1,4 +1,4 @@
-"""Evaluations: due at certain versions, run on exactly those, one after the other, none dropped."""
+"""Evaluations: scheduled for certain versions, run on exactly those, one after the other."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from astraflow_wire.groups import GroupHeader
 
 @dataclass(slots=True)
 class Evaluation:
-    """One evaluation of ``versions``; ``version`` is the smallest of them. ``host`` is the RaaS that
-    keeps these versions until it ends."""
+    """One evaluation of ``versions``; ``version`` is the smallest of them. ``host`` is the RaaS
+    that keeps these versions until the evaluation ends.
+    """
 
     versions: dict[str, int]
     due_at: float
@@ -56,17 +57,18 @@ class Evaluations:
 
     @property
     def idle(self) -> bool:
-        """Whether none runs or waits."""
+        """Whether no evaluation runs or waits."""
         return self.active is None and not self.pending
 
     @property
     def all_waiting(self) -> list[Evaluation]:
-        """The one that runs and those that wait."""
+        """The running evaluation and the waiting ones."""
         return ([self.active] if self.active else []) + list(self.pending)
 
     def versions_announced(self, newest: Mapping[str, int], now: float) -> bool:
-        """Note that every policy has a version; makes an evaluation due at the first such vector and
-        whenever the slowest policy reaches or passes a multiple of ``every``."""
+        """Record that every policy has a version. Schedules an evaluation for the first such vector
+        and whenever the slowest policy reaches or passes a multiple of ``every``.
+        """
         slowest = min(newest.values())
         first = self._passed < 0
         due = first or slowest // self._every > self._passed // self._every
@@ -74,7 +76,7 @@ class Evaluations:
         return due and self.require(newest, now)
 
     def require(self, newest: Mapping[str, int], now: float) -> bool:
-        """Make an evaluation of these versions due, unless they are the last ones that were."""
+        """Schedule an evaluation of these versions, unless it was the last one scheduled."""
         if not self._sets or dict(newest) == self._evaluated:
             return False
         self._evaluated = dict(newest)
@@ -91,16 +93,17 @@ class Evaluations:
         return True
 
     def host(self, fleet: Fleet, load: Callable[[str], int]) -> bool:
-        """See that the evaluation that runs has a live host: one that serves the versions, else one that is
-        not past them, and the least loaded of these (``load``: tasks that a RaaS holds). Returns whether the
-        host changed."""
+        """Assign a live host to the running evaluation: a RaaS that serves the versions, else one
+        that is not past them, and the least loaded of these (``load``: leased tasks of a RaaS).
+        Returns whether the host changed.
+        """
         if self.active is None:
             return False
         host = fleet.get(self.active.host)
         if host is not None and host.health in ("alive", "suspect") and not host.set_aside:
             return False
         live = [record for record in fleet.live() if record.serving and record.stays]
-        if not live or any(record.unheard for record in fleet.present()):
+        if not live or any(record.unconfirmed for record in fleet.present()):
             return False
         versions = self.active.versions
         best = min(
@@ -115,23 +118,26 @@ class Evaluations:
         self.active.host = best.name
         return True
 
-    def is_hopeless(self, fleet: Fleet) -> bool:
-        """Whether nobody serves the versions of the running evaluation, or may serve them."""
+    def is_unservable(self, fleet: Fleet) -> bool:
+        """Whether no RaaS serves, or can still serve, the versions of the running evaluation."""
         if self.active is None or not self.tasks.queued:
             return False
         versions = self.active.versions
         usable = [record for record in fleet.present() if not record.set_aside]
-        return not any(record.unheard or record.serves(versions) for record in usable)
+        return not any(record.unconfirmed or record.serves(versions) for record in usable)
 
     def pins(self, raas: str) -> dict[str, int]:
-        """The versions that a RaaS must keep: the host until the end, others while they hold tasks."""
+        """The versions to which a RaaS is pinned: the host until the end, others while they have
+        leases.
+        """
         if self.active and (self.active.host == raas or self.tasks.held_by(raas)):
             return self.active.versions
         return {}
 
     def may_lease(self, record: RaasRecord, newest: Mapping[str, int]) -> bool:
-        """Whether the RaaS may take a task of the running evaluation: it serves exactly the versions, and
-        is the host or would serve them anyway."""
+        """Whether the RaaS may take a task of the running evaluation: it serves exactly these
+        versions, and is the host or serves them anyway.
+        """
         active = self.active
         if active is None or not self.tasks.queued or not record.serves(active.versions):
             return False
@@ -145,7 +151,7 @@ class Evaluations:
         self.active.scores[task.eval_set].add(scores, self._policies)
 
     def fail(self, task: TaskRecord, error: str) -> None:
-        """A task was given up (its record has ended already)."""
+        """A task was set aside (its record has ended already)."""
         assert self.active is not None
         self.active.scores[task.eval_set].add_failure(f"{error} (prompt {task.prompt.id})")
 
@@ -167,7 +173,7 @@ class Evaluations:
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """``version``, ``versions`` and mean ``avg`` of the best evaluation, the first one of equals."""
+        """``version``, ``versions`` and mean ``avg`` of the best evaluation, the first of equals."""
         return self._best(lambda versions: True)
 
     def _best(self, eligible: Callable[[Mapping[str, int]], bool]) -> dict[str, Any] | None:
@@ -181,10 +187,10 @@ class Evaluations:
                 found = {"version": entry["version"], "versions": entry["versions"], "avg": mean}
         return found
 
-    def best_there(
+    def best_available(
         self, available: Callable[[Mapping[str, int]], bool]
     ) -> Mapping[str, int] | None:
-        """Versions of the best evaluation of weights that did not go with the trainer that published them."""
+        """The versions of the best evaluation whose weights are still available."""
         best = self._best(available)
         return None if best is None else best["versions"]
 
@@ -199,7 +205,7 @@ class Evaluations:
     ) -> list[int]:
         """Versions of a policy that waiting or running evaluations need, and the best one that is ``available``."""
         versions = [evaluation.versions[policy] for evaluation in self.all_waiting]
-        if (best := self.best_there(available)) is not None:
+        if (best := self.best_available(available)) is not None:
             versions.append(best[policy])
         return versions
 

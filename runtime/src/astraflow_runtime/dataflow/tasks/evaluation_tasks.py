@@ -1,4 +1,6 @@
-"""What an evaluation asks for, in a run and by the command: its prompts, and how they are sampled."""
+"""The prompts of an evaluation and their sampling parameters, for runs and for the command
+``eval``.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from astraflow_core.protocols.prompt_source import PromptSource
 from astraflow_wire.messages import SamplingMessage
 
 ROLE = "dataflow"
-"""Sources are seeded as those of this role, whoever builds them: so their prompts are the same."""
+"""Sources get the seed of this role in every process, so that their prompts are the same."""
 
 
 def build_evaluation_set(
@@ -28,7 +30,7 @@ def build_evaluation_set(
 
 
 def evaluation_sampling(config: RunConfig) -> SamplingMessage:
-    """As evaluations sample: at a temperature of their own, from all tokens."""
+    """The sampling parameters of evaluations: their own temperature, all tokens."""
     return SamplingMessage(
         max_tokens=config.sampling.max_tokens,
         temperature=config.eval.temperature,

@@ -1,4 +1,4 @@
-"""Whether a RaaS gets a task of training now, and in words why not. Whoever needs to know asks here."""
+"""Whether a RaaS gets a training task now, and if not, why. The only place that decides this."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ class Queue(Running, Protocol):
 
 
 class Rollouts(Protocol):
-    """What the decision reads of a run, a simulated one too. ``held_back``: why no new task is handed out, if so;
-    ``prompts_held_by``: the data policy that wants no more prompts now, if one does."""
+    """What the decision reads of a run, real or simulated. ``held_back``: why no new task is
+    leased, if so; ``prompts_held_by``: the data policy that holds back prompts now, if one does.
+    """
 
     max_staleness: int
     group_size: int
@@ -41,29 +42,32 @@ class Rollouts(Protocol):
     def live_streams(self) -> Collection[CapacityDemand]: ...
 
 
-class Words(NamedTuple):
-    """``for_whom`` a RaaS waits, and ``what`` is the matter."""
+class WaitReason(NamedTuple):
+    """Whom a RaaS waits for (``for_whom``), and why (``what``)."""
 
     for_whom: str
     what: str
 
 
-class LeaseRefusal(partial[Words]):
-    """No task now. Call it for the reason in words: they are put together for people only, never for leasing."""
+class LeaseRefusal(partial[WaitReason]):
+    """No task now. Call it for the reason as text, which is built only for messages, not for
+    leasing.
+    """
 
 
 def lease_refusal(
     state: Rollouts, record: RaasRecord | None = None, free: int = 0
 ) -> LeaseRefusal | None:
-    """Why the RaaS gets no task for its ``free`` places; ``None`` if it gets the next one. Without a ``record``: why
-    nobody does, whoever it is."""
+    """Why the RaaS gets no task for its ``free`` slots; ``None`` if it gets the next one. Without a
+    ``record``: why no RaaS gets one.
+    """
     if state.progress.state is not RunState.RUNNING:
         return LeaseRefusal(_not_running, state)
     task, behind = state.train.first(), None
     if record is not None and not record.stays:
         return LeaseRefusal(_no_more, record)
     if state.held_back:
-        return LeaseRefusal(_held_back, state)
+        return LeaseRefusal(_blocked_by, state)
     if record is not None:
         needed = min(task.missing if task is not None else state.group_size, record.capacity)
         if free < needed:
@@ -81,57 +85,57 @@ def lease_refusal(
     return None
 
 
-def _not_running(state: Rollouts) -> Words:
-    return Words("run", f"the run is {state.progress.state.value}")
+def _not_running(state: Rollouts) -> WaitReason:
+    return WaitReason("run", f"the run is {state.progress.state.value}")
 
 
-def _held_back(state: Rollouts) -> Words:
-    return Words("disk space for new tasks", state.held_back)
+def _blocked_by(state: Rollouts) -> WaitReason:
+    return WaitReason("disk space for new tasks", state.held_back)
 
 
-def _no_trainer() -> Words:
-    return Words("trainers", "no trainer is taking batches")
+def _no_trainer() -> WaitReason:
+    return WaitReason("trainers", "no trainer is taking batches")
 
 
-def _no_more(record: RaasRecord) -> Words:
+def _no_more(record: RaasRecord) -> WaitReason:
     if record.draining:
-        return Words(
+        return WaitReason(
             "run", "it is draining: it gets no new tasks and leaves after its running ones"
         )
-    return Words(f"a restart of {record.name}", f"it was set aside: {record.set_aside}")
+    return WaitReason(f"a restart of {record.name}", f"it was set aside: {record.set_aside}")
 
 
-def _outdated(state: Rollouts, record: RaasRecord) -> Words:
+def _outdated(state: Rollouts, record: RaasRecord) -> WaitReason:
     lags = {
         policy: newest - record.serving.get(policy, -1) for policy, newest in state.newest.items()
     }
     if max(lags.values()) > state.max_staleness:
         behind = ", ".join(f"{policy} by {lag}" for policy, lag in lags.items() if lag > 0)
         allowed = f"{state.max_staleness} are allowed"
-        return Words("weights", f"it is behind the newest versions ({behind}); {allowed}")
+        return WaitReason("weights", f"it is behind the newest versions ({behind}); {allowed}")
     first = ", ".join(f"version {version} of {policy}" for policy, version in record.floor.items())
-    return Words(
+    return WaitReason(
         "weights", f"it does not yet serve the version that was newest when it registered: {first}"
     )
 
 
-def _too_few_places(record: RaasRecord, needed: int, free: int) -> Words:
-    return Words(
+def _too_few_places(record: RaasRecord, needed: int, free: int) -> WaitReason:
+    return WaitReason(
         f"tasks of {record.name}",
         f"too few free slots: the next task needs {needed}, and {free} of {record.capacity} are free",
     )
 
 
-def _bound_reached(state: Rollouts, behind: Mapping[str, int] | None) -> Words:
+def _bound_reached(state: Rollouts, behind: Mapping[str, int] | None) -> WaitReason:
     there = list(full(state.live_streams(), state.train, state.expected, behind))
     counts = ", ".join(f"{each.under_way:.0f} of {each.limit} for {each.policy}" for each in there)
     what = f"the staleness bound allows no more running sequences: {counts}"
     if behind and any(behind.values()):
         lags = ", ".join(f"{policy} by {lag}" for policy, lag in behind.items() if lag > 0)
         what += f" (one batch less for each version that it is behind: {lags})"
-    return Words(", ".join(f"trainer {each.policy}" for each in there), what)
+    return WaitReason(", ".join(f"trainer {each.policy}" for each in there), what)
 
 
-def _prompts_held(holder: str) -> Words:
+def _prompts_held(holder: str) -> WaitReason:
     what = "it admits no new prompt until some running ones end"
-    return Words(f"data policy {holder!r}", what)
+    return WaitReason(f"data policy {holder!r}", what)

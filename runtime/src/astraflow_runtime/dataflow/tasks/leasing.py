@@ -1,4 +1,4 @@
-"""Tasks for RaaS: who may have which, admission of new prompts, renewals and failures."""
+"""Leasing: which RaaS gets which task, admission of new prompts, renewals and failures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from astraflow_runtime.dataflow.journal.entries import (
     RaasRegistration,
 )
 from astraflow_runtime.dataflow.state import FlowState
-from astraflow_runtime.dataflow.tasks.admission import turned
+from astraflow_runtime.dataflow.tasks.admission import rejections
 from astraflow_runtime.dataflow.tasks.evaluation_tasks import evaluation_sampling
 from astraflow_runtime.dataflow.tasks.lease_refusals import lease_refusal
 from astraflow_runtime.dataflow.tasks.queue import TaskRecord, TaskTable
@@ -36,7 +36,7 @@ REFUSALS_PER_CALL = 256
 
 
 class Leasing:
-    """The RaaS's side of the dataflow, all but the pushes."""
+    """The calls of RaaS, except pushes."""
 
     def __init__(self, state: FlowState) -> None:
         self._state = state
@@ -53,7 +53,7 @@ class Leasing:
         self._eval_sampling = evaluation_sampling(config)
 
     def register(self, message: RegisterRaas) -> RaasRegistered:
-        """A RaaS arrives; what it held under this name before returns to the queue."""
+        """Register a RaaS; the leases under this name return to the queue."""
         state = self._state
         for policy in message.policies:
             state.stream(policy)
@@ -65,12 +65,12 @@ class Leasing:
         return RaasRegistered(
             run=state.config.run.name,
             renew_s=state.renew_s,
-            news=state.news(record),
+            notices=state.notices(record),
             incarnation=record.incarnation,
         )
 
     def ask(self, message: LeaseTasks) -> RaasRecord:
-        """A RaaS asks for tasks: note what it serves and has seen."""
+        """A RaaS asks for tasks: record what it serves and which notices it has seen."""
         state = self._state
         self._check_policies(message)
         record = state.fleet.heard(message.raas, message.serving, message.seen, state.clock())
@@ -78,7 +78,7 @@ class Leasing:
         return record
 
     def lease(self, record: RaasRecord, free: int) -> TasksLeased:
-        """Tasks for ``free`` episodes, possibly none, and the news."""
+        """Tasks for ``free`` episodes, possibly none, and the notices."""
         state = self._state
         leased: list[TaskRecord] = []
         offered = free
@@ -92,18 +92,20 @@ class Leasing:
                 free -= task.missing
         if leased:
             state.last_progress = state.clock()
-        record.stand_idle(0 if leased else offered, state.clock())
-        return TasksLeased(tasks=[self._message(task) for task in leased], news=state.news(record))
+        record.set_idle_slots(0 if leased else offered, state.clock())
+        return TasksLeased(
+            tasks=[self._message(task) for task in leased], notices=state.notices(record)
+        )
 
     def work_available(self) -> bool:
-        """Whether some RaaS could be given a task now, whoever it is."""
+        """Whether any RaaS could get a task now."""
         state = self._state
         if state.evaluations.active is not None and state.eval.queued:
             return True
         return lease_refusal(state) is None
 
     def renew(self, message: RenewLeases) -> LeasesRenewed:
-        """The heartbeat: extends the leases that the RaaS holds and tells it of those it does not."""
+        """The heartbeat: extends the leases of the RaaS and names those that it does not hold."""
         state, now = self._state, self._state.clock()
         self._check_policies(message)
         state.fleet.check_metrics(state.streams, message.metrics)
@@ -122,10 +124,10 @@ class Leasing:
         revoked.update({r.task: r for r in state.train.renew(message.raas, unknown, now)})
         record.revoked = {**record.revoked, **revoked}
         state.advance_evaluations()
-        return LeasesRenewed(news=state.news(record))
+        return LeasesRenewed(notices=state.notices(record))
 
     def fail(self, message: FailTask) -> None:
-        """A RaaS could not roll a task out. Said of a task that it does not hold, it changes nothing."""
+        """A RaaS failed a task. Without a lease of that task nothing changes."""
         state = self._state
         table = state.table_of(message.task)
         task = table.get(message.task) if table.owns(message.task) else None
@@ -133,7 +135,7 @@ class Leasing:
             return
         state.records.append(AttemptFailed(message=message))
         if message.fatal:
-            state.note_work(task)
+            state.count_busy_time(task)
             table.end(task, "failed")
         else:
             table.give_back(task, message.error, blame=True)
@@ -192,7 +194,7 @@ class Leasing:
         return state.lease(state.train, record.name, record.capacity)
 
     def _admit(self) -> bool:
-        """Make a task of the next prompt that the policies want. The work of one call is bounded;
+        """Make the next prompt that the policies admit a task. The work of one call is bounded;
         ``more_to_admit`` says that it ended at the bound."""
         state, admission = self._state, self._state.admission
         offers = [admission.take()]
@@ -208,7 +210,7 @@ class Leasing:
                 task=task.id if task is not None else "",
                 prompt=last.prompt.id if task is not None else "",
                 forced=last.forced,
-                turned=turned(offers),
+                turned=rejections(offers),
             )
         )
         self.more_to_admit = task is None

@@ -1,4 +1,4 @@
-"""Prompts of evaluation sets that are rolled out for training, too."""
+"""Overlap of evaluation sets with the training prompts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _encode = msgspec.json.Encoder(enc_hook=repr).encode
 
 
 class Overlap:
-    """Compares what prompts hold, whatever their ids and whichever files they came from."""
+    """Compares the content of prompts, regardless of their ids and files."""
 
     def __init__(self, sets: Mapping[str, PromptSource]) -> None:
         self._sizes = {name: len(source) for name, source in sets.items()}
@@ -25,7 +25,9 @@ class Overlap:
         self._met: dict[str, set[int]] = {name: set() for name in sets}
 
     def note(self, prompt: Prompt) -> list[str]:
-        """A prompt is rolled out for training; the sets of which it is the first one that is."""
+        """A prompt is rolled out for training; returns the sets for which it is the first such
+        prompt.
+        """
         if not self._sets_of:
             return []
         fingerprint = _fingerprint(prompt)
@@ -37,7 +39,9 @@ class Overlap:
         return first
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Of each set: how many different prompts of it were rolled out for training (``trained_on``), and its size."""
+        """For each set: how many of its distinct prompts were rolled out for training
+        (``trained_on``), and its size.
+        """
         return {
             name: {"trained_on": len(self._met[name]), "prompts": size}
             for name, size in self._sizes.items()
@@ -45,6 +49,6 @@ class Overlap:
 
 
 def _fingerprint(prompt: Prompt) -> int:
-    # The source ``merged`` says in the data which of its sources a prompt is from.
+    # The source ``merged`` records in the data which of its sources a prompt is from.
     data = sorted((str(key), value) for key, value in prompt.data.items() if key != "source")
     return xxhash.xxh3_64_intdigest(_encode(data))

@@ -1,4 +1,4 @@
-"""Groups of which a group deadline cut something off, until the rest is there."""
+"""Partial groups: what a group deadline cut off is rolled out by another task."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from astraflow_wire.groups import GroupHeader, ReceivedGroup, SequenceHeader
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartialGroup:
-    """Some trajectories of a group; ``segment``: the file of bodies of the journal in which they lie (-1:
-    none)."""
+    """Some trajectories of a group; ``segment``: the file of bodies of the journal that contains
+    them (-1: none).
+    """
 
     group: ReceivedGroup
     segment: int
@@ -47,6 +48,7 @@ def merge(parts: Sequence[ReceivedGroup]) -> bytes:
         incarnation=last.incarnation,
         sparse=list(given),
         episodes=[text for part in parts for text in part.header.episodes] if told else [],
+        spans=last.spans,
     )
     columns = zip(*(part.columns for part in parts), strict=True)
     return encode_frame(header, [*columns, *sparse.buffers(given)])

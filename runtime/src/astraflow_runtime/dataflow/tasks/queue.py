@@ -1,4 +1,4 @@
-"""Tasks and their leases: queued → leased → finished, failed or set aside; nothing is lost between."""
+"""Tasks and their leases: queued → leased → finished, failed or set aside."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Outcome = Literal["accepted", "rejected", "failed", "set_aside", "refilled"]
 
 KEPT_ERRORS = 32
 MAX_DIGITS = 18
-"""Of the number of a task: those that a RaaS sends may be of any length."""
+"""The most digits in the number of a task: a RaaS may send any string."""
 
 
 @dataclass(slots=True)
@@ -31,9 +31,10 @@ class Lease:
 
 @dataclass(slots=True, eq=False)
 class TaskRecord:
-    """One group to roll out. ``attempts`` counts leases that ended without a result and through the
-    task's own fault or its RaaS's; ``sequences`` is policy → sequences expected when it was leased.
-    ``parts``: what came of the group before."""
+    """One group to roll out. ``attempts`` counts leases that ended without a result by a fault of
+    the task or its RaaS; ``sequences`` is policy → sequences expected when it was leased.
+    ``parts``: the parts of the group so far.
+    """
 
     id: str
     prompt: Prompt
@@ -48,7 +49,7 @@ class TaskRecord:
 
     @property
     def missing(self) -> int:
-        """Trajectories to roll out."""
+        """The number of trajectories to roll out."""
         return self.group_size - sum(part.group.header.trajectories for part in self.parts)
 
 
@@ -59,7 +60,7 @@ def number_in(name: str) -> int:
 
 class TaskTable:
     """All tasks of one kind (``prefix``: ``"train"`` or ``"eval"``) with their queue and leases.
-    ``on_ended``: told the prompt and the outcome of each that ended."""
+    ``on_ended`` is called with the prompt and the outcome of each that ended."""
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class TaskTable:
 
     @property
     def admitted(self) -> int:
-        """Groups ever asked for; what is asked for of them again does not count."""
+        """The number of groups created; tasks for the rest of a group do not count."""
         return self._next - self.outcomes["refilled"]
 
     @property
@@ -97,7 +98,7 @@ class TaskTable:
 
     @property
     def running(self) -> int:
-        """Tasks under a lease."""
+        """The number of leased tasks."""
         return self._leased
 
     @property
@@ -112,7 +113,7 @@ class TaskTable:
 
     @property
     def parts(self) -> list[PartialGroup]:
-        """What there is of groups that are being refilled."""
+        """The parts of groups that are being refilled."""
         return [part for task in self._live.values() for part in task.parts]
 
     def add(
@@ -157,13 +158,13 @@ class TaskTable:
         for name in named:
             task = self._live.get(name)
             if task is None or task.lease is None or task.lease.raas != raas:
-                revoked.append(RevokedLease(task=name, reason=self.why_not(name, raas)))
+                revoked.append(RevokedLease(task=name, reason=self.why_not_held(name, raas)))
             else:
                 task.lease.expires = now + self._lease_s
         return revoked
 
     def owns(self, name: str) -> bool:
-        """Whether the name is one of this table's."""
+        """Whether the name belongs to this table."""
         return self._number(name) is not None
 
     def _number(self, name: str) -> int | None:
@@ -193,10 +194,10 @@ class TaskTable:
         return self._held.get(raas, set())
 
     def leased(self) -> list[TaskRecord]:
-        """All tasks under a lease."""
+        """All leased tasks."""
         return [task for task in self._live.values() if task.lease is not None]
 
-    def why_not(self, name: str, raas: str) -> str:
+    def why_not_held(self, name: str, raas: str) -> str:
         """Why ``raas`` does not hold the task ``name``."""
         if not self.owns(name):
             return f"there is no task {name!r} in this run"
@@ -215,8 +216,9 @@ class TaskTable:
             self._on_ended(task.prompt, outcome)
 
     def refill(self, task: TaskRecord, part: PartialGroup) -> TaskRecord:
-        """End a task that brought ``part`` of its group; what is missing is a task of its own, the next to be
-        leased. It counts as an attempt."""
+        """End a task that produced ``part`` of its group; the rest becomes a task of its own, the
+        next to be leased. It counts as an attempt.
+        """
         self._close(task, "refilled")
         rest = TaskRecord(
             f"{self._prefix}-{self._next}",
@@ -258,13 +260,13 @@ class TaskTable:
         return None
 
     def extend_all(self, now: float) -> None:
-        """Give every lease its whole time: for a while nobody could renew."""
+        """Give every lease its full time: for a while no RaaS could renew."""
         for task in self.leased():
             assert task.lease is not None
             task.lease.expires = now + self._lease_s
 
     def overdue(self, now: float) -> list[tuple[TaskRecord, str]]:
-        """Leased tasks whose lease has ended, with the reason."""
+        """Leased tasks whose lease has expired, with the reason."""
         found = []
         for task in self.leased():
             assert task.lease is not None

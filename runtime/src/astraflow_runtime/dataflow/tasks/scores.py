@@ -10,8 +10,10 @@ from astraflow_wire.groups import GroupHeader
 
 
 def pass_at_k(samples: int, correct: int, k: int) -> float:
-    """Unbiased estimate of the chance that one of ``k`` samples is correct, from ``correct`` of
-    ``samples``: ``1 - C(n-c, k) / C(n, k)`` (Chen et al. 2021, arXiv 2107.03374), ``k ≤ samples``."""
+    """Unbiased estimate of the probability that one of ``k`` samples is correct, from ``correct``
+    of ``samples``: ``1 - C(n-c, k) / C(n, k)`` (Chen et al. 2021, arXiv 2107.03374), ``k ≤
+    samples``.
+    """
     if not 0 < k <= samples:
         raise ValueError(f"pass@k needs 0 < k <= samples, got k={k} of {samples}")
     return 1.0 - math.comb(samples - correct, k) / math.comb(samples, k)
@@ -19,7 +21,7 @@ def pass_at_k(samples: int, correct: int, k: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PromptScore:
-    """One prompt, one policy: rewards of the trajectories that came back, and how many were correct of
+    """One prompt, one policy: rewards of the trajectories produced, and how many were correct of
     the ``samples`` asked for (a trajectory that the workflow rejected is not correct)."""
 
     samples: int
@@ -46,8 +48,9 @@ def score_prompt(
 def score_together(
     episodes: Sequence[dict[str, PromptScore]],
 ) -> dict[str, PromptScore]:
-    """The score of one prompt whose episodes were scored one by one; a policy without a trajectory in one of them did not
-    solve it there."""
+    """The score of one prompt whose episodes were scored separately; a policy without a trajectory
+    in an episode did not solve it there.
+    """
     together = {}
     for policy in dict.fromkeys(policy for scores in episodes for policy in scores):
         own = [scores[policy] for scores in episodes if policy in scores]
@@ -68,7 +71,7 @@ class SetScore:
     last_error: str = ""
 
     def add(self, scores: dict[str, PromptScore], policies: Sequence[str]) -> None:
-        """One prompt more; a prompt without any trajectory counts as unsolved for all ``policies``."""
+        """Add a prompt; one without any trajectory counts as unsolved for all ``policies``."""
         self.n += 1
         for policy, score in scores.items() or [
             (name, PromptScore(self.k, 0, ())) for name in policies
@@ -76,14 +79,15 @@ class SetScore:
             self.prompts.setdefault(policy, []).append(score)
 
     def add_failure(self, error: str) -> None:
-        """A prompt that could not be rolled out."""
+        """Add a prompt that could not be rolled out."""
         self.failed += 1
         self.last_error = error
 
     def result(self) -> dict[str, object]:
-        """``avg`` (avg@k), ``pass`` (pass@k), ``mean_reward``, means over policies of the figures in
-        ``policies``; ``None`` where nothing came back."""
-        each = {policy: self._of(scores) for policy, scores in self.prompts.items()}
+        """``avg`` (avg@k), ``pass`` (pass@k), ``mean_reward``, means over policies of the figures
+        in ``policies``; ``None`` where there are no results.
+        """
+        each = {policy: self._means(scores) for policy, scores in self.prompts.items()}
         result: dict[str, object] = {"n": self.n, "k": self.k, "failed": self.failed}
         for key in ("avg", "pass", "mean_reward"):
             values = [figures[key] for figures in each.values() if figures[key] is not None]
@@ -94,7 +98,7 @@ class SetScore:
             result["last_error"] = self.last_error
         return result
 
-    def _of(self, scores: list[PromptScore]) -> dict[str, float | None]:
+    def _means(self, scores: list[PromptScore]) -> dict[str, float | None]:
         rewards = [reward for score in scores for reward in score.rewards]
         return {
             "avg": sum(score.correct / score.samples for score in scores) / len(scores),

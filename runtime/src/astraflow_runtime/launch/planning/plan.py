@@ -10,10 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from astraflow_core.config.environments import environment_of
+from astraflow_core.config.load import LoadedConfig
 from astraflow_core.config.models import PolicyTable, RunConfig
 from astraflow_core.config.tables import component_tables
 from astraflow_core.errors import PreflightError
+from astraflow_core.installed.origins import how_to_add
+from astraflow_core.installed.requirements import RUNTIME, missing_runtime
 from astraflow_core.protocols.launcher import ProcessSpec, Role
+from astraflow_runtime.dataflow.http.access_records import read_oldest
+from astraflow_wire.http.access import process_token
 from astraflow_wire.http.raas_client import ORIGIN, START
 
 TOKEN = "ASTRAFLOW_TOKEN"
@@ -21,8 +26,8 @@ DATAFLOW = "ASTRAFLOW_DATAFLOW"
 
 
 def plan(config: RunConfig, directory: Path, token: str, restarts: int) -> list[ProcessSpec]:
-    """The dataflow first, then the trainers and the RaaS. The token travels in the environment; the
-    dataflow's address, known once it listens, is added by :func:`reaching`. ``restarts``: how often the ranks
+    """The dataflow first, then the trainers and the RaaS. The run's token travels in the environment; the dataflow's
+    address, known once it listens, and the token of each process are put there by :func:`reaching`. ``restarts``: how often the ranks
     of a trainer that keeps checkpoints are restarted when one dies."""
 
     def spec(name: str, role: Role, *argv: str, ranks: int = 1) -> ProcessSpec:
@@ -52,9 +57,15 @@ def plan(config: RunConfig, directory: Path, token: str, restarts: int) -> list[
     return specs
 
 
-def reaching(spec: ProcessSpec, dataflow_url: str) -> ProcessSpec:
-    """The same process, told where the dataflow is."""
-    return replace(spec, environment={**spec.environment, DATAFLOW: dataflow_url})
+def reaching(spec: ProcessSpec, dataflow_url: str, directory: Path) -> ProcessSpec:
+    """The same process with the address of the dataflow, and with a token of its own in the place of the run's: one that
+    was not revoked, as the run's ``directory`` says."""
+    environment = {**spec.environment, DATAFLOW: dataflow_url}
+    if spec.role != "dataflow":
+        name = spec.name.removeprefix("trainer-") if spec.role == "trainer" else spec.name
+        generation = read_oldest(directory).get(f"{spec.role}/{name}", 0)
+        environment[TOKEN] = process_token(spec.environment[TOKEN], spec.role, name, generation)
+    return replace(spec, environment=environment)
 
 
 def started_anew(spec: ProcessSpec, restarts: int) -> ProcessSpec:
@@ -90,4 +101,17 @@ def check_interpreters(config: RunConfig) -> None:
             raise PreflightError(
                 f"{place.path}.python: no interpreter at {python!r}; {remedy}, or remove the key to use this "
                 "interpreter"
+            )
+
+
+def check_trackers(loaded: LoadedConfig) -> None:
+    """Refuse a tracker whose packages are not in this interpreter, if it is to run in it: that is known before a start."""
+    for name, table in loaded.config.trackers.items():
+        selected, _ = loaded.components[f"trackers.{name}"]
+        missing = missing_runtime(selected.metadata) if table.python is None else ()
+        if missing and selected.metadata is not None:
+            raise PreflightError(
+                f"trackers.{name}: tracker {table.use!r} needs packages that are not installed: {', '.join(missing)}; "
+                f"{how_to_add(RUNTIME, selected.metadata)}, or set python to an interpreter that has them (`astraflow env "
+                f'create NAME --plugin {selected.plugin}` makes one, which is python = "env:NAME")'
             )

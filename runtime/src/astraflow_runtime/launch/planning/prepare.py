@@ -14,11 +14,7 @@ from typing import Any
 
 from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
-from astraflow_core.config.load import (
-    LoadedConfig,
-    component_context,
-    load_config,
-)
+from astraflow_core.config.load import LoadedConfig, component_context
 from astraflow_core.config.models import ComponentTable, RunConfig
 from astraflow_core.config.own_modules import AT_START
 from astraflow_core.errors import (
@@ -31,10 +27,12 @@ from astraflow_core.errors import (
 from astraflow_core.hooks import Hooks
 from astraflow_core.installed.provenance import module_folders
 from astraflow_core.types import Prompt
+from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.config.lone_groups import lone_group_notes, lone_group_problems
 from astraflow_runtime.config.saved import as_comments, dump_toml
+from astraflow_runtime.config.show import ORIGINS, origins_json
 from astraflow_runtime.config.targets import target_problems
-from astraflow_runtime.launch.planning.plan import check_interpreters
+from astraflow_runtime.launch.planning.plan import check_interpreters, check_trackers
 from astraflow_runtime.launch.planning.plugins_file import write_plugins
 from astraflow_runtime.launch.planning.user_objects import (
     checked_objects,
@@ -55,6 +53,7 @@ from astraflow_runtime.raas.episodes.dry_process import (
 )
 from astraflow_runtime.raas.user_objects import FILE, checked_reward, checked_workflow
 from astraflow_runtime.rollouts.writer import redaction
+from astraflow_runtime.telemetry.progress import progress
 from astraflow_wire.host.disk import replace_file
 from astraflow_wire.http.auth import new_token
 
@@ -95,8 +94,10 @@ def prepare(
     redaction(config.rollouts.redact)
     check_evaluated(config, loaded.catalog)
     check_interpreters(config)
+    check_trackers(loaded)
     hooks = Hooks.for_run(loaded.catalog, config)
-    models = find_models(config, ModelResolver(loaded.catalog))
+    with progress(f"model {', '.join(sorted({s.model for s in config.served.values()}))}"):
+        models = find_models(config, ModelResolver(loaded.catalog))
     config = with_folders(config, models)
     check_models(config)
     _check_context(config)
@@ -110,6 +111,7 @@ def prepare(
     directory = _new_directory(config)
     try:
         replace_file(directory / "config.toml", as_comments(notes) + dump_toml(config))
+        replace_file(directory / ORIGINS, origins_json(loaded))
         write_plugins(directory, plugins)
         write_models(directory, models)
         write_private(directory / "token", token.encode())
@@ -184,7 +186,8 @@ def check_code(
     """Call workflow and reward once, or build them if the environment says that they are not called, or nobody would play.
     Returns what a person should know of it."""
     if longest_s() is not None and not is_live(config, catalog):
-        return dry_call(config, catalog, prompt, objects, environment)
+        with progress("call of workflow and reward"):
+            return dry_call(config, catalog, prompt, objects, environment)
     if not objects:
         with tempfile.TemporaryDirectory(prefix="astraflow-") as scratch:
             build = partial(_build, catalog, config)

@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from astraflow_core.config.load import load_config
 from astraflow_core.config.models import RunConfig
 from astraflow_core.errors import UserError
 from astraflow_core.hooks import Hooks
 from astraflow_core.installed.provenance import module_folders, read_plugins
+from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.dataflow.journal_reader import FOLDER, JournalReader
 from astraflow_runtime.launch.planning.leftovers import clear_leftovers
-from astraflow_runtime.launch.planning.plan import check_interpreters
+from astraflow_runtime.launch.planning.plan import check_interpreters, check_trackers
 from astraflow_runtime.launch.planning.plugins_file import write_plugins
 from astraflow_runtime.launch.planning.prepare import (
     Prepared,
@@ -52,6 +52,7 @@ def resume(directory: str | Path) -> Prepared:
     config = loaded.config
     _check_state(folder, config)
     check_interpreters(config)
+    check_trackers(loaded)
     hooks = Hooks.for_run(loaded.catalog, config)
     resolver = ModelResolver(loaded.catalog)
     bring_back(config, folder, resolver)

@@ -105,7 +105,7 @@ class Supervisor:
             self._begin_pool()
             for spec in self.specs.values():
                 if spec.role != "dataflow":
-                    self.launcher.start(reaching(spec, url))
+                    self.launcher.start(reaching(spec, url, self.directory))
             self._answered = self._progressed = active_time()
             self._watch()
             self._wind_down()
@@ -315,7 +315,7 @@ class Supervisor:
             self.specs[spec.name] = spec
             self._heed(spec)
             self.view.say(f"{spec.name} is starting: more RaaS were requested")
-            self.launcher.start(reaching(spec, self._client.base_url))
+            self.launcher.start(reaching(spec, self._client.base_url, self.directory))
         known = {raas.name: raas for raas in self.status.raas}
         alive = {s.name for s in processes if s.exit_code is None} & self._raas()
         for name in alive:
@@ -353,7 +353,8 @@ class Supervisor:
 
     def _start_anew(self, state: ProcessState) -> None:
         assert self._client is not None
-        self._restarts.start(state, reaching(self.specs[state.name], self._client.base_url))
+        spec = reaching(self.specs[state.name], self._client.base_url, self.directory)
+        self._restarts.start(state, spec)
 
     def _check_progress(self) -> None:
         """A run that stands still must not do so for ever: say who waits for what, or end it."""
@@ -404,7 +405,8 @@ class Supervisor:
     def _wind_down(self) -> None:
         """Trainers and RaaS end by themselves when the run does; the dataflow is the last to go."""
         assert self._client is not None
-        specs = {n: reaching(spec, self._client.base_url) for n, spec in self.specs.items()}
+        url = self._client.base_url
+        specs = {n: reaching(spec, url, self.directory) for n, spec in self.specs.items()}
         end = WindDown(
             specs,
             self.launcher,

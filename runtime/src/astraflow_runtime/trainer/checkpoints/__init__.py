@@ -1,1 +1,1 @@
-"""What a trainer saves: checkpoints, and the final models."""
+"""Checkpoints and final models of a trainer."""

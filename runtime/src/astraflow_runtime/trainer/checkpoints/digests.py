@@ -1,4 +1,4 @@
-"""What the files of a checkpoint must be, to the bit."""
+"""Digests of the files of a checkpoint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class FileDigest(msgspec.Struct, frozen=True):
 
 
 class DamagedCheckpoint(UserError):
-    """A file of a checkpoint is not what was saved."""
+    """A file of a checkpoint differs from what was saved."""
 
 
 def digests(folder: Path) -> dict[str, FileDigest]:

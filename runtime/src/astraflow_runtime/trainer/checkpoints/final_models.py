@@ -1,4 +1,4 @@
-"""The models that a run leaves: each folder is whole or not there, and a full disk is given time to be cleared."""
+"""Writes the final models of a run atomically, and retries while the disk is full."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ log = logging.getLogger(__name__)
 
 
 def leave_folder(folder: Path, write: Callable[[Path], None]) -> None:
-    """Have ``write`` fill a folder beside ``folder``, which then takes its place. :class:`NoRoom` if the disk is full;
-    what was there stays."""
+    """Let ``write`` fill a temporary folder, which then replaces ``folder``. :class:`NoRoom` if the
+    disk is full; the old folder is then kept.
+    """
     draft = folder.with_name(f".{folder.name}.partial")
     if draft.exists():
         shutil.rmtree(draft)
@@ -35,8 +36,7 @@ def leave_folder(folder: Path, write: Callable[[Path], None]) -> None:
 
 
 def retry_until(write: Callable[[], None], give_up_after_s: float) -> None:
-    """Write what would be lost, again and again while there is no room for it; :class:`NoRoom` after
-    ``give_up_after_s``."""
+    """Retry a write while the disk is full; :class:`NoRoom` after ``give_up_after_s``."""
     until = time.monotonic() + give_up_after_s
     told = False
     while True:

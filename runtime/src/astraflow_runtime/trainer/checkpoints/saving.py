@@ -1,4 +1,4 @@
-"""When a trainer's state is saved, and what the dataflow learns of it."""
+"""When a trainer saves checkpoints, and its notices to the dataflow."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 class Saving:
     """Saves a checkpoint every so many updates while training continues, and releases batches.
 
-    Where two checkpoints are kept, batches are released that the older of them holds: should the newest turn out
-    damaged, the one before will do.
+    If two checkpoints are kept, only batches that the older one covers are released, so that a run
+    can continue from it if the newest is damaged.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Saving:
         self._begun = self._whole = updates
 
     def after_update(self, updates: int, version: int) -> None:
-        """Begin a checkpoint if one is due, and see to the one on its way."""
+        """Begin a checkpoint if the interval has passed, and advance the pending one."""
         with self._stalling():
             if self._every and (self._no_room or updates % self._every == 0):
                 self._try(updates, version)
@@ -51,29 +51,32 @@ class Saving:
                 self._advance()
 
     def look(self, updates: int, version: int) -> None:
-        """While there is nothing to train on: see to the one on its way, or try again for which there was no
-        room."""
+        """While there is no batch: advance the pending checkpoint, or retry one that the disk had
+        no room for.
+        """
         if self._no_room:
             self._try(updates, version)
         else:
             self._advance()
 
     def finish(self, updates: int, version: int) -> None:
-        """Save the last state, and return when it is on the disk; the dataflow learns of it by :meth:`leave`.
-        :class:`NoRoom` if it cannot be saved, and then it may be tried again."""
-        self._note(self._checkpoints.advance(self._operations, wait=True))
+        """Save the last state, and return when it is on disk; :meth:`leave` reports it to the
+        dataflow. :class:`NoRoom` if the disk is full; the call may be repeated.
+        """
+        self._record_saved(self._checkpoints.advance(self._operations, wait=True))
         if self._whole != updates:
             self._save(updates, version)
-            self._note(self._checkpoints.advance(self._operations, wait=True))
+            self._record_saved(self._checkpoints.advance(self._operations, wait=True))
 
     def leave(self, updates: int, done: bool) -> None:
-        """All that the trainer leaves is on the disk: tell the dataflow, which may be gone already. ``done``: all
-        updates of the run are made, and nobody will continue from an older state."""
-        self._tell(self._before if self._lags and not done else updates, last=True)
+        """Report to the dataflow, which may be gone already, that everything is on disk. ``done``:
+        all updates of the run are made, so no older state is needed.
+        """
+        self._release_batches(self._before if self._lags and not done else updates, last=True)
         self._checkpoints.close()
 
     def take_stall_s(self) -> float:
-        """Seconds that the updates since the last call waited for checkpoints."""
+        """The seconds for which updates since the last call waited for checkpoints."""
         stalled, self._stall_s = self._stall_s, 0.0
         return stalled
 
@@ -96,7 +99,7 @@ class Saving:
 
     @contextlib.contextmanager
     def _room(self) -> Iterator[None]:
-        """Without room for a checkpoint continue without one, and try again at every opportunity."""
+        """If the disk is full, continue without the checkpoint and retry later."""
         try:
             yield
         except NoRoom as error:
@@ -108,8 +111,8 @@ class Saving:
         self._checkpoints.begin(self._operations, updates, version)
         self._begun = updates
 
-    def _note(self, folder: Path | None) -> bool:
-        """Whether a checkpoint came to the disk."""
+    def _record_saved(self, folder: Path | None) -> bool:
+        """Whether a checkpoint was completed."""
         if folder is None:
             return False
         self._before, self._whole = max(self._whole, 0), self._begun
@@ -120,11 +123,11 @@ class Saving:
         return True
 
     def _release(self, folder: Path | None) -> None:
-        """Note a checkpoint that came to the disk, and tell the dataflow which batches it no longer needs."""
-        if self._note(folder):
-            self._tell(self._before if self._lags else self._whole)
+        """Record a completed checkpoint, and release the batches that it covers."""
+        if self._record_saved(folder):
+            self._release_batches(self._before if self._lags else self._whole)
 
-    def _tell(self, updates: int, last: bool = False) -> None:
+    def _release_batches(self, updates: int, last: bool = False) -> None:
         try:
             self._dataflow.release(updates, last)
         except DeadlineExceeded as error:

@@ -1,4 +1,4 @@
-"""Checkpoints of a trainer: written whole or not at all, verified when read, kept by rule."""
+"""Checkpoints of a trainer: written atomically, verified when read, deleted by a retention rule."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ _FACTS = "checkpoint.json"
 
 
 class CheckpointFacts(msgspec.Struct, frozen=True):
-    """``checkpoint.json``: whose state it is, and what its files must be. ``time`` in seconds since the epoch;
-    ``xxh3_128``: hexadecimal digest of all the other fields as compact JSON, in this order."""
+    """``checkpoint.json``: the trainer whose state it is, and the digests of its files. ``time`` in
+    seconds since the epoch; ``xxh3_128``: hexadecimal digest of all the other fields as compact
+    JSON, in this order."""
 
     policy: str
     trainer: str
@@ -59,7 +60,7 @@ class CheckpointFacts(msgspec.Struct, frozen=True):
 
 @dataclass
 class _Pending:
-    """A checkpoint on its way; ``sealing`` once the trainer has written its part."""
+    """A pending checkpoint; ``sealing`` once the trainer has written its part."""
 
     updates: int
     version: int
@@ -71,7 +72,8 @@ class Checkpoints:
     """``directory/update-N/`` holds what the trainer wrote and ``checkpoint.json`` with the digests of its files.
 
     The newest ``keep`` stay, and older ones until :meth:`delete_old`.
-    ``trainer`` and ``ranks`` are those of now; ``reshards``: a state of another number of ranks can be read.
+    ``trainer`` and ``ranks`` are the current ones; ``reshards``: a state of another number of ranks
+    can be read.
     """
 
     def __init__(
@@ -103,8 +105,9 @@ class Checkpoints:
         return found
 
     def sound(self) -> dict[int, Path]:
-        """:meth:`saved` up to the newest whose files are what was saved; what is newer is damaged, which is
-        logged. :class:`UserError` if that one is another trainer's."""
+        """:meth:`saved` up to the newest intact checkpoint; newer, damaged ones are logged.
+        :class:`UserError` if it belongs to another trainer.
+        """
         found = self.saved()
         for updates in sorted(found, reverse=True):
             try:
@@ -145,7 +148,7 @@ class Checkpoints:
         verify(folder, facts.files)
 
     def forget_after(self, updates: int) -> None:
-        """Delete the checkpoints of later updates, which will be made again, and what never became one."""
+        """Delete the checkpoints of later updates, which will be repeated, and incomplete ones."""
         for later, folder in self.saved().items():
             if later > updates:
                 shutil.rmtree(folder)
@@ -153,7 +156,9 @@ class Checkpoints:
             shutil.rmtree(partial)
 
     def begin(self, operations: Operations, updates: int, version: int) -> None:
-        """Have the trainer write its state beside its place. Nothing may be on its way (:meth:`advance`)."""
+        """Let the trainer write its state to a temporary folder. No checkpoint may be pending
+        (:meth:`advance`).
+        """
         assert self._pending is None, "one checkpoint at a time"
         partial = self._directory / f".update-{updates:08d}.partial"
         if partial.exists():
@@ -164,8 +169,10 @@ class Checkpoints:
             operations.save(partial)
 
     def advance(self, operations: Operations, *, wait: bool) -> Path | None:
-        """The folder of the checkpoint on its way if it is now on the disk whole, with its digests; ``None``
-        if there is none, or it is not yet. :class:`NoRoom` if the disk is full; those that are there stay."""
+        """The folder of the pending checkpoint if it is complete, with its digests; ``None`` if
+        there is none or it is incomplete. :class:`NoRoom` if the disk is full; existing checkpoints
+        are kept.
+        """
         pending = self._pending
         if pending is None:
             return None
@@ -182,7 +189,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _dropping(self) -> Iterator[None]:
-        """Give up the checkpoint on its way if the block raises; :class:`NoRoom` if that is the disk."""
+        """Drop the pending checkpoint if the block raises; :class:`NoRoom` if the disk is full."""
         try:
             yield
         except Exception as error:
@@ -196,7 +203,7 @@ class Checkpoints:
             raise
 
     def _seal(self, pending: _Pending) -> Path:
-        """Note the digests, flush all to the disk, and move it to its place."""
+        """Write the digests, flush everything to the disk, and rename the folder."""
         facts = CheckpointFacts(
             policy=self._policy,
             trainer=self._trainer,
@@ -218,8 +225,9 @@ class Checkpoints:
         return final
 
     def delete_old(self) -> None:
-        """Delete all but the newest ``keep``, meanwhile. Until the journal of the dataflow survives power loss up to the
-        newest, the run may have to resume from the one before."""
+        """Delete all but the newest ``keep``, in the background. Until the dataflow's journal is
+        flushed up to the newest, the run may have to resume from the previous one.
+        """
         self._sealer.submit(self._delete_old)
 
     def _delete_old(self) -> None:
@@ -230,7 +238,7 @@ class Checkpoints:
                 log.warning("checkpoint %s cannot be deleted: %s", folder, error)
 
     def close(self) -> None:
-        """Wait for what is being written or deleted."""
+        """Wait for pending writes and deletions."""
         self._sealer.shutdown()
 
 

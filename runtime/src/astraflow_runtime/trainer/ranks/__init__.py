@@ -1,1 +1,1 @@
-"""Trainers of several ranks: how ranks meet, and how rank 0 leads the others."""
+"""Trainers of several ranks: their rendezvous, and the commands of rank 0."""

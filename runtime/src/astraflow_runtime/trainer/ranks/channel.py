@@ -43,15 +43,15 @@ FAREWELL_S = 10.0
 
 
 class RankLost(AstraFlowError):
-    """A rank of the trainer is gone: the group is to be started again from its last checkpoint."""
+    """A rank of the trainer is gone: the group has to restart from its last checkpoint."""
 
 
 class Abandoned(AstraFlowError):
-    """Rank 0 gave up an operation that this rank was taking part in."""
+    """Rank 0 abandoned an operation in which this rank takes part."""
 
 
 class RankZeroChannel:
-    """The end of rank 0."""
+    """The channel of rank 0 to the other ranks."""
 
     def __init__(self, meeting: RankRendezvous) -> None:
         self._meeting, self._deadline_s = meeting, meeting.ranks.deadline_s
@@ -79,7 +79,7 @@ class RankZeroChannel:
         self._answers: dict[int, Answer] = {}
 
     def meet(self) -> None:
-        """Wait until every rank has said hello; :class:`DeadlineExceeded` names those that have not."""
+        """Wait until every rank has connected; :class:`DeadlineExceeded` names those that have not."""
         missing, until = self._others - self._met, time.monotonic() + self._deadline_s
         while missing:
             if time.monotonic() > until:
@@ -88,7 +88,7 @@ class RankZeroChannel:
                     f"the other ranks have connected to rank 0 of {self._meeting.ranks.size}; see their output above",
                     self._deadline_s,
                 )
-            for rank, said in self._heard():
+            for rank, said in self._receive():
                 if isinstance(said, Hello):
                     self._met.add(rank)
             missing = self._others - self._met
@@ -103,14 +103,15 @@ class RankZeroChannel:
             raise self._loss(lost)
 
     def share(self, result: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Give the others what rank 0 computed."""
+        """Send the result of rank 0 to the others."""
         result = np.ascontiguousarray(result, np.float32)
         self.tell(Result(), result.tobytes())
         return result
 
     def exchange(self, mine: bytes) -> list[bytes]:
-        """What every rank says here, in the order of ranks; each gets all of it. An error of a rank becomes one
-        that names it."""
+        """All-gather: the values of all ranks, in order of rank. An error of a rank is raised here
+        with its name.
+        """
         said, until = {0: mine}, time.monotonic() + self._deadline_s
         ping = msgspec.msgpack.encode(RankPing())
         while silent := self._others - said.keys():
@@ -120,7 +121,7 @@ class RankZeroChannel:
                     "the other ranks have replied",
                     self._deadline_s,
                 )
-            heard = self._heard()
+            heard = self._receive()
             for rank, message in heard:
                 if isinstance(message, RankReply):
                     said[rank] = message.body
@@ -134,8 +135,9 @@ class RankZeroChannel:
         return everything
 
     def gather(self) -> bool:
-        """Wait for the answers to the last order: whether it holds for all. An error of a rank becomes one
-        that names it."""
+        """Wait for the replies to the last command; returns whether all are true. An error of a
+        rank is raised here with its name.
+        """
         self._collect(self._deadline_s)
         if silent := self._others - self._answers.keys():
             raise DeadlineExceeded(
@@ -145,16 +147,18 @@ class RankZeroChannel:
         return all(isinstance(said, CommandDone) and said.holds for said in self._answers.values())
 
     def handle_failure(self, error: Exception) -> None:
-        """The operation failed on rank 0. Raise what is behind that if it was a rank that is gone or that failed by
-        itself; if no loss was finite on any rank, or the user can fix it on each, that is no one's."""
+        """The operation failed on rank 0. Raise the cause if another rank is gone or failed first.
+        No single rank is the cause if no loss was finite on any, or if each has an error of the
+        user.
+        """
         abandon = msgspec.msgpack.encode(Abandon())
         for rank in self._others:
-            self._reaches(rank, abandon)  # one that has failed may have left already
+            self._reaches(rank, abandon)  # a failed rank may have left already
         self._collect(FAREWELL_S)
         self._raise_failure(isinstance(error, NonFiniteLoss), isinstance(error, UserError))
 
     def _raise_failure(self, symmetric: bool, users: bool = False) -> None:
-        for rank, said in self._answers.items():  # in the order in which they came
+        for rank, said in self._answers.items():  # in the order of arrival
             if isinstance(said, CommandFailed) and not (
                 (symmetric and said.not_finite) or (users and said.user)
             ):
@@ -167,18 +171,20 @@ class RankZeroChannel:
                 )
 
     def _collect(self, deadline_s: float) -> None:
-        """Take answers until all are there, or the deadline is; :class:`RankLost` if a rank is gone."""
+        """Receive replies until all have arrived or the deadline has passed; :class:`RankLost` if a
+        rank is gone.
+        """
         until = time.monotonic() + deadline_s
         ping = msgspec.msgpack.encode(RankPing())
         while (silent := self._others - self._answers.keys()) and time.monotonic() < until:
-            heard = self._heard()
+            heard = self._receive()
             for rank, said in heard:
                 if isinstance(said, Answer):
                     self._answers.setdefault(rank, said)
             if not heard and (lost := {r for r in silent if not self._reaches(r, ping)}):
                 raise self._loss(lost)
 
-    def _heard(self) -> list[tuple[int, FromRank]]:
+    def _receive(self) -> list[tuple[int, FromRank]]:
         if not self._socket.poll(LOOK_EVERY_MS):
             return []
         identity, *parts = self._socket.recv_multipart()
@@ -202,8 +208,9 @@ class RankZeroChannel:
         )
 
     def close(self) -> None:
-        """Let the others go. What a socket that closes has sent may be lost, so each that is left says that it
-        heard it."""
+        """End the other ranks. Messages of a closing socket may be lost, so each remaining rank
+        acknowledges.
+        """
         try:
             self._dismiss(FAREWELL_S)
         finally:
@@ -217,23 +224,21 @@ class RankZeroChannel:
         end, ping = msgspec.msgpack.encode(End()), msgspec.msgpack.encode(RankPing())
         left = {rank for rank in self._others if self._reaches(rank, end, b"")}
         while left and time.monotonic() < until:
-            if heard := self._heard():
+            if heard := self._receive():
                 left -= {rank for rank, said in heard if isinstance(said, Left)}
             else:
                 left = {rank for rank in left if self._reaches(rank, ping)}
 
 
 class RankChannel:
-    """The end of another rank."""
+    """The channel of another rank to rank 0."""
 
     def __init__(self, meeting: RankRendezvous) -> None:
         self._meeting, self._deadline_s = meeting, meeting.ranks.deadline_s
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.RCVHWM, 0)
-        self._socket.setsockopt(
-            zmq.IMMEDIATE, 1
-        )  # so that one sees when nobody is there any longer
+        self._socket.setsockopt(zmq.IMMEDIATE, 1)  # so that a lost connection is detected
         self._socket.setsockopt(zmq.LINGER, 1000)
         self._socket.setsockopt(zmq.SNDTIMEO, int(self._deadline_s * 1000))
         self._socket.setsockopt(zmq.ROUTING_ID, str(meeting.ranks.rank).encode())
@@ -244,7 +249,7 @@ class RankChannel:
             self._socket.connect(f"ipc://{agreed_folder(meeting.name)}/ranks")
 
     def meet(self) -> None:
-        """Say hello; :class:`DeadlineExceeded` if rank 0 is not there in time."""
+        """Connect; :class:`DeadlineExceeded` if rank 0 does not reply in time."""
         hello = Hello(self._meeting.ranks.rank, self._meeting.ranks.size)
         try:
             self._socket.send(msgspec.msgpack.encode(hello))
@@ -254,14 +259,14 @@ class RankChannel:
             ) from error
 
     def order(self) -> tuple[Order, bytes]:
-        """The next order, with the bytes that belong to it; :class:`RankLost` if rank 0 is gone."""
+        """The next command, with its bytes; :class:`RankLost` if rank 0 is gone."""
         while True:
             message, body = self._receive()
             if not isinstance(message, Result | Abandon | RankPing):
                 return message, body
 
     def shared(self, own: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """What rank 0 has in the place of this rank's ``own`` result."""
+        """The result of rank 0, which replaces this rank's ``own``."""
         result = self._result()
         if len(result) != 4 * own.size:
             raise WireError(
@@ -271,21 +276,22 @@ class RankChannel:
 
     def exchange(self, mine: bytes) -> list[bytes]:
         """See :meth:`RankZeroChannel.exchange`."""
-        if not self._present():  # to send would wait for it
+        if not self._present():  # sending would block
             raise self._loss()
         self._socket.send(msgspec.msgpack.encode(RankReply(mine)))
         said: list[bytes] = _decoded(self._result(), list[bytes], f"rank 0 of {self._meeting.who}")
         return said
 
     def answer(self, answer: Answer | Left) -> None:
-        """Say how the operation ended."""
-        if not self._present():  # to send would wait for it
+        """Report how the operation ended."""
+        if not self._present():  # sending would block
             raise self._loss()
         self._socket.send(msgspec.msgpack.encode(answer))
 
     def heard(self) -> bool:
-        """Whether rank 0, told about a failure, takes the matter into its hands; it cannot while it is held up
-        in a collective by the rank that failed. :class:`RankLost` if it is gone."""
+        """Whether rank 0 handles a reported failure; it cannot while it is blocked in a collective
+        by the failed rank. :class:`RankLost` if it is gone.
+        """
         until = time.monotonic() + FAREWELL_S
         while time.monotonic() < until:
             if self._socket.poll(LOOK_EVERY_MS):
@@ -319,7 +325,7 @@ class RankChannel:
         return RankLost(f"rank 0 of {self._meeting.who} is lost")
 
     def close(self) -> None:
-        """Send what is still to be sent, and close."""
+        """Send pending messages, and close."""
         self._socket.close()
         self._context.term()
 

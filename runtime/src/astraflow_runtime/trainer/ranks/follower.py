@@ -1,4 +1,4 @@
-"""A rank of a trainer that is not the first: it does what rank 0 does."""
+"""A rank of a trainer other than rank 0: it carries out the commands of rank 0."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ log = logging.getLogger(__name__)
 
 
 class Follower:
-    """Takes part in every operation until rank 0 says that it was the last. ``dataflow`` is spoken to only to
-    name this rank as the cause of a failure when rank 0 cannot. ``owners``: whose code may raise."""
+    """Takes part in every operation until rank 0 ends. ``dataflow`` is called only to report this
+    rank as the cause of a failure when rank 0 cannot. ``owners``: the components whose code may
+    raise.
+    """
 
     def __init__(
         self,
@@ -51,7 +53,7 @@ class Follower:
         self._last: Batch | None = None
 
     def run(self) -> None:
-        """Serve orders. An error other than a loss that is not finite ends this rank."""
+        """Carry out commands. Any error except a non-finite loss ends this rank."""
         self._spoke.meet()
         while True:
             order, body = self._spoke.order()

@@ -31,8 +31,9 @@ from astraflow_wire.messages import Probe
 
 
 class Leader(Operations):
-    """Tells every operation to the other ranks, takes part in it, and waits until all have ended it. ``incarnation``
-    is what the dataflow knows this trainer as once it has registered: other ranks speak for it when rank 0 cannot.
+    """Sends every operation to the other ranks, takes part in it, and waits until all have
+    completed it. ``incarnation`` is that of this trainer once it has registered: other ranks use it
+    to report failures when rank 0 cannot.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What rank 0 of a trainer tells the others, and what they say."""
+"""The messages between rank 0 of a trainer and the other ranks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PublishShards(msgspec.Struct, frozen=True, tag="publish_shards"):
 
 
 class RetainShards(msgspec.Struct, frozen=True, tag="retain_shards"):
-    """Let go of all versions but the newest and these."""
+    """Release all versions except the newest and these."""
 
     versions: list[int]
 
@@ -47,7 +47,7 @@ class Save(msgspec.Struct, frozen=True, tag="save"):
 
 
 class FinishSave(msgspec.Struct, frozen=True, tag="finish_save"):
-    """Say whether this rank's part of the checkpoint is written; with ``wait``, when it is."""
+    """Reply whether this rank's part of the checkpoint is written; ``wait`` waits for it."""
 
     wait: bool
 
@@ -59,25 +59,25 @@ class SaveModel(msgspec.Struct, frozen=True, tag="save_model"):
 
 
 class TakeDevices(msgspec.Struct, frozen=True, tag="take_devices"):
-    """Take the devices that are shared, or leave them to the engines."""
+    """Acquire the shared devices, or release them to the engines."""
 
     ours: bool
 
 
 class End(msgspec.Struct, frozen=True, tag="end"):
-    """There is nothing more to do."""
+    """Exit."""
 
 
 class Result(msgspec.Struct, frozen=True, tag="result"):
-    """What rank 0 found within the operation follows: float32 that it computed, or what all ranks said."""
+    """A result within the operation follows: float32 values of rank 0, or the values of all ranks."""
 
 
 class Abandon(msgspec.Struct, frozen=True, tag="abandon"):
-    """Rank 0 gave the operation up: expect no results of it."""
+    """Rank 0 abandoned the operation: expect no results."""
 
 
 class RankPing(msgspec.Struct, frozen=True, tag="ping"):
-    """Nothing; sent to see whether somebody is there."""
+    """A heartbeat."""
 
 
 Order = (
@@ -97,27 +97,28 @@ ToRank = Order | Result | Abandon | RankPing
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """A rank is there; ``rank`` of ``size``."""
+    """A rank has connected: ``rank`` of ``size``."""
 
     rank: int
     size: int
 
 
 class RankReply(msgspec.Struct, frozen=True, tag="said"):
-    """What a rank has to say to all others within the operation."""
+    """A rank's value for all others within the operation."""
 
     body: bytes
 
 
 class CommandDone(msgspec.Struct, frozen=True, tag="done"):
-    """The operation ended well; ``holds`` is its answer to a question with yes or no."""
+    """The operation succeeded; ``holds`` is its boolean result, if it has one."""
 
     holds: bool = True
 
 
 class CommandFailed(msgspec.Struct, frozen=True, tag="failed"):
-    """The operation raised. ``not_finite``: no step was made, as on every other rank; ``user``: the user can
-    fix it."""
+    """The operation raised. ``not_finite``: the loss was not finite, on every rank, and no step was
+    made; ``user``: an error of the user.
+    """
 
     error: str
     not_finite: bool = False
@@ -125,7 +126,7 @@ class CommandFailed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 class Left(msgspec.Struct, frozen=True, tag="left"):
-    """The answer to :class:`End`, which is not that to an earlier order that comes late."""
+    """The reply to :class:`End`, distinct from a late reply to an earlier command."""
 
 
 Answer = CommandDone | CommandFailed

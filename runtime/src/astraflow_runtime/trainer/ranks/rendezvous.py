@@ -1,6 +1,6 @@
-"""Where the ranks of a trainer meet: follows from what torchrun tells each of them, and from the run's token.
-
-On one host a socket in a private folder, between hosts TCP to the address that torchrun gave, encrypted.
+"""The rendezvous of a trainer's ranks, derived from torchrun's environment variables and the run's
+token. On one host a socket in a private folder, between hosts TCP to the address that torchrun
+gave, encrypted.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from astraflow_core.errors import UserError
 from astraflow_core.types import Ranks
 
 HEARTBEAT_MS = 5000
-"""Between hosts: silence of a host for four of them counts as its end."""
+"""Between hosts: a host that is silent for four intervals counts as gone."""
 PORTS = range(20000, 30000)
 
 
 def ranks_of(environment: Mapping[str, str], wanted: int, who: str, deadline_s: float) -> Ranks:
-    """The place of this process among the ``wanted`` ranks of a trainer, as torchrun says."""
+    """The rank of this process among the ``wanted`` ranks of a trainer, from torchrun."""
     if wanted == 1:
         return Ranks(deadline_s=deadline_s)
     try:
@@ -38,7 +38,9 @@ def ranks_of(environment: Mapping[str, str], wanted: int, who: str, deadline_s: 
 
 @dataclass(frozen=True)
 class RankRendezvous:
-    """Where the ranks of one start of a trainer meet. ``host`` is empty if all are on this one."""
+    """The rendezvous of the ranks of one start of a trainer. ``host`` is empty if all are on this
+    host.
+    """
 
     who: str
     ranks: Ranks
@@ -49,7 +51,7 @@ class RankRendezvous:
     def of(
         cls, who: str, ranks: Ranks, token: str, environment: Mapping[str, str]
     ) -> RankRendezvous:
-        """What torchrun's variables say about this start of ``who``."""
+        """The rendezvous of this start of ``who``, from torchrun's variables."""
         names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
         start = "\0".join([who, *(environment.get(name, "") for name in names)])
         key = hashlib.blake2b(start.encode(), key=hashlib.sha256(token.encode()).digest()).digest()
@@ -58,16 +60,18 @@ class RankRendezvous:
 
     @property
     def name(self) -> str:
-        """Of the folder with the socket."""
+        """The name of the folder with the socket."""
         return self.key.hex()[:24]
 
     @property
     def port(self) -> int:
-        """Of TCP."""
+        """The TCP port."""
         return PORTS[int.from_bytes(self.key[:4], "little") % len(PORTS)]
 
     def secure(self, socket: zmq.Socket[bytes], server: bool) -> None:
-        """Set the keys. The public one of rank 0 is sent to nobody, so whoever knows it knows the token."""
+        """Set the keys. The public key of rank 0 is never sent, so only a process with the token
+        can know it.
+        """
         socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 4 * HEARTBEAT_MS)
         secret = z85.encode(hashlib.sha256(b"rank 0" + self.key).digest())

@@ -1,4 +1,4 @@
-"""Trainers whose ranks publish their own blocks: when they do, and how rank 0 leads it."""
+"""Sharded publishing: each rank publishes its own blocks, led by rank 0."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def sharded(
     meeting: RankRendezvous,
 ) -> ShardedTransport | None:
     """The transport, if the ranks publish their own blocks with it; the same on all of them. Raises
-    :class:`UserError` if they are to and cannot."""
+    :class:`UserError` if this was requested and is not possible.
+    """
     if meeting.ranks.size == 1 or "sharded_export" not in can_train:
         return None
     wanted = cast(ExportsShards, trainer).publish
@@ -60,7 +61,7 @@ class RankZeroPublisher:
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """Where the manifest is, which names the other ranks."""
+        """The endpoints of the manifest, which names the other ranks."""
         return self._own.endpoints
 
     def publish(
@@ -71,15 +72,15 @@ class RankZeroPublisher:
         *,
         base: str | None = None,
     ) -> Manifest:
-        """Let every rank publish what it holds; the gathered ``tensors`` are not looked at."""
+        """Let every rank publish its blocks; the gathered ``tensors`` are ignored."""
         if base is not None:
             raise WeightsError("an adapter is published whole: set publish = 'gathered'")
         return self._operations.publish_shards(version, derives_from)
 
     def retain(self, versions: frozenset[int]) -> None:
-        """On every rank."""
+        """Retain versions on every rank."""
         self._operations.retain_shards(versions)
 
     def close(self) -> None:
-        """Stop serving here; the others end with their rank."""
+        """Stop serving on rank 0; the others stop with their rank."""
         self._own.close()

@@ -1,1 +1,1 @@
-"""Updates: a batch is checked, then trained on; what cannot be trained on is told."""
+"""Updates: a batch is checked, then trained on; rows that cannot be trained on are reported."""

@@ -1,4 +1,4 @@
-"""Batches whose loss was not finite, kept for a person to look at."""
+"""Keeps batches whose loss was not finite, for inspection."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ FOLDER = "bad_batches"
 
 
 def keep_batch(directory: Path, batch: Batch) -> str:
-    """Write the batch as the dataflow sent it, in the wire's frame format; returns where it is and how to
-    read it, or that there is no room for it."""
+    """Write the batch as received, in the wire's frame format; returns a message with its path and
+    how to read it, or that the disk is full.
+    """
     file = directory / FOLDER / f"{batch.id}.batch"
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

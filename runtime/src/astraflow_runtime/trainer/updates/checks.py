@@ -1,4 +1,4 @@
-"""What a batch and its trainer must have in common, looked at before the optimizer moves."""
+"""Checks of a batch and of the trainer's arrays, before the optimizer step."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ SERVED = tuple(column for column in BATCH_COLUMNS if column.given != "trainer")
 
 
 def check_batch(batch: Batch) -> None:
-    """Refuse a batch whose columns disagree in shape (:class:`RunFailed`), whose groups carry statistics of
-    more than one policy, or that has a reward, statistic or trained log-prob that is not finite
-    (:class:`NonFiniteLoss`)."""
+    """Reject a batch whose columns disagree in shape (:class:`RunFailed`), whose groups carry
+    statistics of more than one policy, or that has a reward, statistic or trained log-prob that is
+    not finite (:class:`NonFiniteLoss`)."""
     rows, tokens = len(batch), int(batch.lengths.sum())
     if len(batch.tokens) != tokens:
         raise RunFailed(
@@ -48,7 +48,7 @@ def check_batch(batch: Batch) -> None:
 
 
 def check_given(batch: Batch, giver: str, values: Mapping[str, npt.NDArray[np.floating]]) -> None:
-    """Refuse arrays of a trainer or an algorithm that are not one finite number per trained token."""
+    """Reject arrays of a trainer or an algorithm that are not one finite number per trained token."""
     for name, array in values.items():
         if array.shape != batch.tokens.shape:
             raise RunFailed(

@@ -1,6 +1,6 @@
-"""Rows that the trained model cannot take are left out of their batch, so that none of them ends a run.
-
-The dataflow refuses them where it can read the model's folder; rows that another policy sampled fit that one's model.
+"""Removes rows that the trained model cannot process, so that they do not end a run. The dataflow
+rejects them if it can read the model's folder; shared rows were checked against the model of the
+policy that sampled them.
 """
 
 from __future__ import annotations

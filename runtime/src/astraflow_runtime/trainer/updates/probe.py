@@ -1,4 +1,4 @@
-"""The trainer's half of a probe: its log-probs of a few rows under the version that it publishes."""
+"""Probes in a trainer: its log-probs of a few rows under the version that it publishes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from astraflow_wire.messages import Probe
 
 ROWS = 8
 TOKENS = 4096
-"""Most tokens of a probe: it travels with the announcement of its version."""
+"""The most tokens of a probe, which is sent with the announcement of its version."""
 
 
 def probe_rows(batch: Batch) -> Batch:
-    """Up to :data:`ROWS` rows of a batch, the shortest ones as far as they have room, at temperature 1."""
+    """Up to :data:`ROWS` rows of a batch, the shortest ones within the limit of tokens, at
+    temperature 1.
+    """
     order = np.argsort(batch.lengths, kind="stable")[:ROWS]
     fits = np.cumsum(batch.lengths[order], dtype=np.int64) <= TOKENS
     chosen = order[: max(1, int(fits.sum()))]
@@ -24,7 +26,7 @@ def probe_rows(batch: Batch) -> Batch:
 
 
 def probe(trainer: Computing, batch: Batch) -> Probe:
-    """What the trainer says of a few rows of ``batch`` under its present weights."""
+    """The trainer's log-probs of a few rows of ``batch`` under its current weights."""
     rows = probe_rows(batch)
     logprobs = np.asarray(trainer.logprobs(rows, "current"), np.float32)
     return Probe(

@@ -1,4 +1,4 @@
-"""What a trainer puts into the rollout store: its part of the groups that are stored."""
+"""Writes the trainer's part of stored groups to the rollout store."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from astraflow_core.config.models import RunConfig
 from astraflow_core.types import Batch
@@ -14,22 +15,22 @@ from astraflow_runtime.rollouts.sampling import GroupSampling
 from astraflow_runtime.rollouts.segments import FOLDER
 from astraflow_runtime.rollouts.writer import RolloutWriter, trainer_bytes
 
+Floats = npt.NDArray[np.float32]
 
-class StoredRows:
-    """Those of the trainer of a ``policy``; an :class:`~astraflow_runtime.trainer.updates.update.UpdateListener`."""
 
-    def __init__(self, config: RunConfig, directory: Path, policy: str) -> None:
+class SampledRows:
+    """Of a rank that writes nothing: it takes part in what the first rank stores. An
+    :class:`~astraflow_runtime.trainer.updates.update.UpdateListener`, which wants the same batches on each rank."""
+
+    def __init__(self, config: RunConfig) -> None:
         self._sampling = GroupSampling.of_run(config)
-        self._writer = RolloutWriter(directory / FOLDER, f"trainer-{policy}", trainer_bytes(config))
 
     def wants(self, batch: Batch) -> bool:
-        """Whether a group of it is stored."""
+        """Whether a group of the batch is stored."""
         return self._sampling.some and bool(self._rows(batch))
 
-    def trained(self, batch: Batch, step: int) -> None:
-        """An update was made, after ``step`` others."""
-        now, rows = time.time(), self._rows(batch)
-        self._writer.put(lambda: update_record(batch, rows, step + 1, now))
+    def trained(self, batch: Batch, step: int, entropies: Floats | None) -> None:
+        """Nothing: the first rank writes it."""
 
     def _rows(self, batch: Batch) -> list[int]:
         groups = np.where(batch.group >= 0, batch.group, -1 - batch.group)
@@ -37,6 +38,19 @@ class StoredRows:
         rows: list[int] = np.flatnonzero(np.isin(groups, stored)).tolist()
         return rows
 
+
+class StoredRows(SampledRows):
+    """Those of the trainer of a ``policy``."""
+
+    def __init__(self, config: RunConfig, directory: Path, policy: str) -> None:
+        super().__init__(config)
+        self._writer = RolloutWriter(directory / FOLDER, f"trainer-{policy}", trainer_bytes(config))
+
+    def trained(self, batch: Batch, step: int, entropies: Floats | None) -> None:
+        """An update was made, after ``step`` others."""
+        now, rows = time.time(), self._rows(batch)
+        self._writer.put(lambda: update_record(batch, rows, step + 1, now, entropies))
+
     def close(self) -> None:
-        """Write what waits."""
+        """Write the queued records."""
         self._writer.close()

@@ -1,4 +1,6 @@
-"""One update: what the algorithm needs is added to the batch, then one optimizer step a mini-batch."""
+"""One update: adds what the algorithm needs to the batch, then makes one optimizer step per
+mini-batch.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from astraflow_runtime.trainer.updates.checks import check_batch, check_given
 def check_needs(
     algorithm: Algorithm, algorithm_name: str, trainer_name: str, has: frozenset[str]
 ) -> None:
-    """Refuse an algorithm whose needs the trainer does not meet, before anything is loaded."""
+    """Reject an algorithm whose needs the trainer does not meet, before anything is loaded."""
     if unknown := algorithm.needs - NEEDS:
         raise PreflightError(
             f"algorithm {algorithm_name!r} needs {', '.join(sorted(unknown))}, which are unknown; the "
@@ -40,7 +42,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class Computing(Protocol):
-    """What an update asks of a :class:`astraflow_core.protocols.trainer.Trainer`."""
+    """The part of :class:`astraflow_core.protocols.trainer.Trainer` that an update uses."""
 
     def logprobs(
         self, batch: Batch, model: Literal["current", "reference"]
@@ -55,19 +57,21 @@ class Computing(Protocol):
 
 
 class UpdateListener(Protocol):
-    """Hears of updates."""
+    """Gets updates."""
 
     def wants(self, batch: Batch) -> bool:
-        """Whether it is to be told of the update that is made from a batch."""
+        """Whether it wants the update of a batch."""
 
-    def trained(self, batch: Batch, step: int) -> None:
+    def trained(self, batch: Batch, step: int, entropies: Floats | None) -> None:
         """The update was made, after ``step`` others. The batch has its advantages and, as far as they were computed, the
-        log-probs of reference and proximal policy."""
+        log-probs of reference and proximal policy. ``entropies``: float32 ``[N]``, in nats, of each token when its mini-batch
+        was trained on; ``None`` if the loss needed none."""
 
 
 def prepare(batch: Batch, trainer: Computing, algorithm: Algorithm, proximal: bool = True) -> Batch:
-    """The batch with reference and proximal log-probs and values, as needed, and its advantages. Without
-    ``proximal`` these log-probs are left to :func:`spared_proximal`."""
+    """The batch with reference and proximal log-probs and values, as needed, and its advantages.
+    With ``proximal=False``, :func:`spared_proximal` adds the proximal log-probs later.
+    """
     check_batch(batch)
     given = {}
     if "reference" in algorithm.needs:
@@ -85,8 +89,9 @@ def prepare(batch: Batch, trainer: Computing, algorithm: Algorithm, proximal: bo
 
 
 def spares_proximal(trainer: Computing, algorithm: Algorithm) -> bool:
-    """Whether the loss of the first mini-batch, whose weights are those at the start of the update, can take its
-    proximal log-probs from its own pass."""
+    """Whether the first mini-batch, whose weights are those at the start of the update, can use the
+    log-probs of its own forward pass as proximal ones.
+    """
     early = "current" in algorithm.needs or not getattr(algorithm, "proximal_in_loss", False)
     return (
         "proximal" in algorithm.needs
@@ -96,7 +101,9 @@ def spares_proximal(trainer: Computing, algorithm: Algorithm) -> bool:
 
 
 def _reference_is_current(trainer: Computing, algorithm: Algorithm) -> bool:
-    """Whether reference log-probs, which are computed anyway, are those of the current weights."""
+    """Whether the reference log-probs, which are computed anyway, equal those of the current
+    weights.
+    """
     alike = bool(getattr(trainer, "reference_is_current", False))
     return alike and "reference" in algorithm.needs
 
@@ -104,7 +111,7 @@ def _reference_is_current(trainer: Computing, algorithm: Algorithm) -> bool:
 def spared_proximal(
     batch: Batch, trainer: Computing, algorithm: Algorithm, cuts: Sequence[Rows]
 ) -> Batch:
-    """The batch with proximal log-probs of all mini-batches but the first, which does without."""
+    """The batch with proximal log-probs for all mini-batches except the first, which needs none."""
     if len(cuts) < 2:
         return batch
     if _reference_is_current(trainer, algorithm):
@@ -158,12 +165,14 @@ def update(
     step: int,
     listener: UpdateListener | None = None,
 ) -> dict[str, float]:
-    """Train on one batch; the metrics are means over its mini-batches, seconds and tokens their sums, peaks the
-    highest. ``listener`` is told of the update when it is made."""
+    """Train on one batch; the metrics are means over its mini-batches, seconds and tokens their
+    sums, peaks their maxima. ``listener`` gets the update when it is made.
+    """
     started = time.monotonic()
     spares = spares_proximal(trainer, algorithm)
     batch = prepare(batch, trainer, algorithm, proximal=not spares)
     told = batch if listener is not None and listener.wants(batch) else None
+    entropies: Floats | None = None
     cuts = mini_batch_rows(batch, parts, seed)
     if spares:
         batch = spared_proximal(batch, trainer, algorithm, cuts)
@@ -185,8 +194,10 @@ def update(
             collected.setdefault(name, []).append(value)
         if told is not None and index == 0:
             told = _with_logprobs(told, batch.proximal, trainer, cuts)
+        if told is not None:
+            entropies = _with_entropies(entropies, batch, trainer, cuts[index])
     if listener is not None and told is not None:
-        listener.trained(told, step)
+        listener.trained(told, step, entropies)
     metrics = {name: _of_all(name, values) for name, values in collected.items()}
     metrics["prepare_s"] = ready - started
     metrics["update_s"] = time.monotonic() - started
@@ -196,8 +207,9 @@ def update(
 def _with_logprobs(
     batch: Batch, proximal: Floats | None, trainer: Computing, cuts: Sequence[Rows]
 ) -> Batch:
-    """The batch with log-probs of the weights at the start of the update, if there are any: ``proximal`` ones, and those
-    that the first step, which has just been made, computed itself."""
+    """The batch with log-probs of the weights at the start of the update, if there are any:
+    ``proximal`` ones, and those that the first step computed itself.
+    """
     if batch.proximal is not None:
         return batch
     own: Floats | None = getattr(trainer, "step_logprobs", lambda: None)()
@@ -208,6 +220,18 @@ def _with_logprobs(
     filled = proximal.copy()
     filled[np.isin(batch.row_of_token, cuts[0])] = own
     return replace(batch, proximal=filled)
+
+
+def _with_entropies(
+    found: Floats | None, batch: Batch, trainer: Computing, rows: Rows
+) -> Floats | None:
+    """``found`` with the entropies of the step that has just been made with ``rows``."""
+    own: Floats | None = getattr(trainer, "step_entropies", lambda: None)()
+    if own is None:
+        return found
+    found = np.zeros(len(batch.tokens), np.float32) if found is None else found
+    found[np.isin(batch.row_of_token, rows)] = own
+    return found
 
 
 def _of_all(name: str, values: Sequence[float]) -> float:

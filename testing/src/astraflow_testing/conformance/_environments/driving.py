@@ -37,11 +37,11 @@ class DrivenEnvironment:
 
     def reset(self, task: Prompt, seed: int) -> Observation:
         """Begin an episode. :class:`EnvironmentFailed` if what it says is no observation."""
-        return self._noted(task.id, self.environment.reset(task, seed), first=True)
+        return self._recorded(task.id, self.environment.reset(task, seed), first=True)
 
     def step(self, action: Action) -> Observation:
         """One step."""
-        return self._noted(action, self.environment.step(action), first=False)
+        return self._recorded(action, self.environment.step(action), first=False)
 
     def end(self) -> None:
         """Close it, and the event loop that it ran in."""
@@ -57,7 +57,7 @@ class DrivenEnvironment:
 
         return self._runner.run(others())
 
-    def _noted(self, told: Any, result: Any, first: bool) -> Observation:
+    def _recorded(self, told: Any, result: Any, first: bool) -> Observation:
         observation = checked(self._awaited(result), first, self.roles)
         self.log.append((told, observation))
         return observation

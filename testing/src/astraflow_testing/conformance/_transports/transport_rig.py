@@ -136,19 +136,19 @@ def _play(order: dict[str, Any]) -> None:
     if order["half"] == "publisher":
         with closing(transport.publisher()) as publisher:
             manifest = publisher.publish(1, model(1))
-            _tell(asdict(announcement(manifest, publisher.endpoints)))
+            _send(asdict(announcement(manifest, publisher.endpoints)))
             sys.stdin.read()
         return
     wanted = order["wanted"]
     wanted["endpoints"] = tuple(wanted["endpoints"])
     with closing(transport.receiver()) as receiver:
-        _tell({"fetching": True})
+        _send({"fetching": True})
         source = receiver.fetch(Announcement(**wanted), order["deadline_s"])
-        _tell({"path": str(source.path), "version": source.version, "digest": source.digest})
+        _send({"path": str(source.path), "version": source.version, "digest": source.digest})
         sys.stdin.read()
 
 
-def _tell(message: dict[str, Any]) -> None:
+def _send(message: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 

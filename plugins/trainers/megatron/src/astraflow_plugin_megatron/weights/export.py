@@ -26,7 +26,7 @@ def published(
     """What versions are made of, in ``dtype``: the weights, or of a model with adapters these under PEFT's names, the
     scale folded into B. See :func:`~astraflow_plugin_megatron.weights.folder.full_tensors`."""
     if not config.lora_rank:
-        yield from _whole(model, arch, mesh, dtype)
+        yield from _all_tensors(model, arch, mesh, dtype)
         return
     for name, tensor in _adapters(model, arch, config, mesh):
         scaled = tensor * config.lora_scale if name.endswith(f"{HALVES[1]}.weight") else tensor
@@ -42,10 +42,10 @@ def merged(
 ) -> Named:
     """The weights in ``dtype``, each ``W + s B A`` where there is an adapter."""
     if not config.lora_rank:
-        yield from _whole(model, arch, mesh, dtype)
+        yield from _all_tensors(model, arch, mesh, dtype)
         return
     held = dict(_adapters(model, arch, config, mesh))
-    for name, tensor in _whole(model, arch, mesh, torch.float32):
+    for name, tensor in _all_tensors(model, arch, mesh, torch.float32):
         stem = f"{PEFT_PREFIX}{name.removesuffix('.weight')}"
         low, high = (held.get(f"{stem}.{half}.weight") for half in HALVES)
         if low is not None and high is not None:
@@ -53,7 +53,9 @@ def merged(
         yield name, tensor.to(dtype)
 
 
-def _whole(model: torch.nn.Module, arch: Architecture, mesh: Mesh, dtype: torch.dtype) -> Named:
+def _all_tensors(
+    model: torch.nn.Module, arch: Architecture, mesh: Mesh, dtype: torch.dtype
+) -> Named:
     plan = entries(arch, mesh.layout.pipeline, mesh.layout.expert)
     return full_tensors(model, plan, arch, mesh, dtype)
 
