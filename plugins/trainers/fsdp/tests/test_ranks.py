@@ -79,8 +79,8 @@ def test_four_ranks_in_a_mesh_make_the_same_steps(
     for found in four:
         same_metrics(found[str(keys)]["metrics"], one["qwen3"]["metrics"])
         same_weights(found[str(keys)]["weights"], one["qwen3"]["weights"], STEPS)
-        # Sums cut within rows and within layers are rounded once more, which steps of AdamW carry on.
-        limit = 3e-5 if {"tensor_parallel", "context_parallel"} <= keys.keys() else 1e-5
+        # Sums cut within a row are rounded once more, and AdamW divides by small second moments.
+        limit = 3e-5 if "context_parallel" in keys else 1e-5
         np.testing.assert_allclose(
             found[str(keys)]["logprobs"], one["qwen3"]["logprobs"], rtol=0, atol=limit
         )
