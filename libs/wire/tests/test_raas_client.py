@@ -43,7 +43,9 @@ class Dataflow:
         self.raises: dict[str, list[Exception]] = {}
         self.calls: list[tuple[str, object, float]] = []
 
-    async def post(self, path: str, body: object, expected: type, *, deadline_s: float) -> object:
+    async def post(
+        self, path: str, body: object, expected: type, *, deadline_s: float, first_try_s: float = 0
+    ) -> object:
         name = path.rsplit("/", 1)[1]
         self.calls.append((name, body, deadline_s))
         await asyncio.sleep(0)

@@ -188,6 +188,29 @@ def test_a_busy_service_is_asked_again() -> None:
     assert app.state.calls == 3
 
 
+def test_a_lost_reply_is_asked_for_again_before_the_deadline() -> None:
+    app = make_app()
+    forever = asyncio.Event()
+
+    @app.post("/v1/lost")
+    async def lost(request: Request) -> Response:
+        app.state.calls += 1
+        if app.state.calls < 3:
+            await forever.wait()
+        return reply(Done())
+
+    async def scenario(url: str) -> None:
+        client = AsyncClient(url, "secret")
+        message = LeaveRaas(raas="r", reason="")
+        answer = await client.post("/v1/lost", message, Done, deadline_s=15, first_try_s=0.05)
+        assert answer == Done()
+        forever.set()
+        await client.aclose()
+
+    run(scenario, app)
+    assert app.state.calls >= 3
+
+
 def test_a_dead_service_is_named_at_the_deadline() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

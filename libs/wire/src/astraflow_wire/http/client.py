@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import math
 import socket
 import time
 from collections import deque
@@ -50,19 +51,28 @@ NO_LENGTH = "a reply without a length, so a truncated reply would look complete"
 
 
 class _Attempts:
-    """The attempts of one call: the pauses between them, and the error at the deadline."""
+    """The attempts of one call: the timeout of each, the pauses between them, and the error at the deadline."""
 
-    def __init__(self, url: str, path: str, deadline_s: float, waits_for_room: bool) -> None:
+    def __init__(
+        self,
+        url: str,
+        path: str,
+        deadline_s: float,
+        waits_for_room: bool,
+        first_try_s: float = math.inf,
+    ) -> None:
         self.url, self.path, self.deadline_s = url, path, deadline_s
+        self._try_s = first_try_s
         self.end = active_time() + deadline_s
         self._latest = self.end + LONGEST_WAIT_S
         self._waits_for_room, self._had_no_room = waits_for_room, False
         self.trouble = "no answer"
 
     def __iter__(self) -> Iterator[float]:
-        """Yields the seconds left, one attempt each; raises at the deadline."""
+        """Yields the timeout of each attempt (seconds), twice that of the previous one; raises at the deadline."""
         while (left := self.end - active_time()) > 0:
-            yield left
+            yield min(left, self._try_s)
+            self._try_s *= 2
         what = f"{self.path}: {self.trouble}"
         raise DeadlineExceeded(self.url, what, self.deadline_s, self._had_no_room)
 
@@ -197,9 +207,9 @@ class SyncClient:
     def _call(self, method: str, path: str, body: bytes | None, deadline_s: float) -> bytes:
         attempts = _Attempts(self.base_url, path, deadline_s, self._waits_for_room)
         pauses = attempts.pauses()
-        for left in attempts:
+        for try_s in attempts:
             try:
-                status, content = self._request(method, path, body, left)
+                status, content = self._request(method, path, body, try_s)
             except (OSError, HTTPException) as error:
                 attempts.trouble = f"{type(error).__name__}: {error}"
             else:
@@ -263,12 +273,19 @@ class AsyncClient:
                 raise self._aiohttp.ClientPayloadError(NO_LENGTH)
             return response.status, content
 
-    async def _call(self, method: str, path: str, body: bytes | None, deadline_s: float) -> bytes:
-        attempts = _Attempts(self.base_url, path, deadline_s, self._waits_for_room)
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        deadline_s: float,
+        first_try_s: float = math.inf,
+    ) -> bytes:
+        attempts = _Attempts(self.base_url, path, deadline_s, self._waits_for_room, first_try_s)
         pauses = attempts.pauses()
-        for left in attempts:
+        for try_s in attempts:
             try:
-                status, content = await self._request(method, path, body, left)
+                status, content = await self._request(method, path, body, try_s)
             except (self._aiohttp.ClientError, TimeoutError) as error:
                 attempts.trouble = f"{type(error).__name__}: {error}"
             else:
@@ -277,9 +294,19 @@ class AsyncClient:
             await asyncio.sleep(next(pauses))
         raise AssertionError("attempts end by raising")
 
-    async def post(self, path: str, message: Message, expected: type[T], *, deadline_s: float) -> T:
-        """Send a message and decode the reply."""
-        return decode(await self._call("POST", path, encode(message), deadline_s), expected)
+    async def post(
+        self,
+        path: str,
+        message: Message,
+        expected: type[T],
+        *,
+        deadline_s: float,
+        first_try_s: float = math.inf,
+    ) -> T:
+        """Send a message and decode the reply. The first attempt ends after ``first_try_s``, for a reply that is lost
+        while the connection stays; each further one has twice as long, until the deadline."""
+        body = encode(message)
+        return decode(await self._call("POST", path, body, deadline_s, first_try_s), expected)
 
     async def post_bytes(
         self, path: str, body: bytes, expected: type[T], *, deadline_s: float

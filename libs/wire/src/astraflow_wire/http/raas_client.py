@@ -19,6 +19,8 @@ log = logging.getLogger("astraflow.wire")
 T = TypeVar("T")
 ORIGIN, START = "ASTRAFLOW_ORIGIN", "ASTRAFLOW_START"
 """Environment variables set by a launcher: its id, and how often it has restarted this process."""
+FIRST_TRY_S = 10.0
+"""How long the first attempt of a small call waits for its reply, beyond what the dataflow may hold it back."""
 CONFLICT = 409
 UNKNOWN = (404, CONFLICT)
 """Statuses of the dataflow for an unknown RaaS or task."""
@@ -80,6 +82,7 @@ class RaasClient:
                     hello,
                     messages.RaasRegistered,
                     deadline_s=deadline_s or self.deadline_s,
+                    first_try_s=FIRST_TRY_S,
                 )
             except Refused as error:
                 raise RaasRefused(error.status, str(error)) from error
@@ -103,7 +106,13 @@ class RaasClient:
         )
         longest_s = self.deadline_s + wait_s
         answer = await self._or_reregister(
-            self._client.post("/v1/tasks/lease", asked, messages.TasksLeased, deadline_s=longest_s),
+            self._client.post(
+                "/v1/tasks/lease",
+                asked,
+                messages.TasksLeased,
+                deadline_s=longest_s,
+                first_try_s=wait_s + FIRST_TRY_S,
+            ),
             longest_s,
             "lease",
         )
@@ -135,7 +144,11 @@ class RaasClient:
         longest_s = deadline_s or self.deadline_s
         answer = await self._or_reregister(
             self._client.post(
-                "/v1/tasks/renew", beat, messages.LeasesRenewed, deadline_s=longest_s
+                "/v1/tasks/renew",
+                beat,
+                messages.LeasesRenewed,
+                deadline_s=longest_s,
+                first_try_s=FIRST_TRY_S,
             ),
             longest_s,
             "renew",
