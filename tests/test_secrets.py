@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from workspace import ROOT, tree_of
 
 from astraflow_core.protocols.launcher import ProcessSpec
@@ -27,6 +28,7 @@ def fields() -> Iterator[tuple[Path, str, str, ast.AnnAssign]]:
                             yield file.relative_to(ROOT), node.name, line.target.id, line
 
 
+@pytest.mark.slow
 def test_fields_that_hold_a_secret_have_no_repr() -> None:
     found = list(fields())
     assert {"ComponentContext", "HostSettings"} <= {owner for _, owner, _, _ in found}

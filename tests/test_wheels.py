@@ -81,6 +81,7 @@ def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path
     return {names[path]: files for path, files in build(names, out, work).items()}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_every_distribution_builds_whole(wheelhouse: dict[str, tuple[Path, Path]]) -> None:
     plugin_folders = {package.path for package in plugins()}

@@ -83,6 +83,7 @@ def user(tmp_path: Path) -> Iterator[User]:
         serving.join(10)
 
 
+@pytest.mark.slow
 def test_a_model_is_fetched_once_and_pinned_to_its_commit(user: User) -> None:
     (folder, pinned), said = user.resolve("hf:ada/tiny")
     snapshot = user.cache / "hub" / "models--ada--tiny" / "snapshots" / NEW

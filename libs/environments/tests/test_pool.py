@@ -181,6 +181,7 @@ async def test_a_worker_that_hangs_or_dies_is_replaced(
             assert await pid_of(played) != pid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", ["crash", "end"])
 @in_a_loop
 async def test_a_worker_leaves_no_process_and_no_temporary_file(

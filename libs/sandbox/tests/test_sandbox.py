@@ -180,6 +180,7 @@ def test_a_sandbox_that_fails_is_no_result(monkeypatch: pytest.MonkeyPatch) -> N
         run("print(1)")
 
 
+@pytest.mark.slow
 def test_without_isolation_the_limits_hold() -> None:
     runner = WarmRunner(ProgramLimits(deadline_s=120, cpu_s=1), isolated=False)
     assert not runner.check().active

@@ -38,10 +38,11 @@ def test_without_a_terminal_lines_come_now_and_then(
     with progress("model x\x1b[2J"):
         time.sleep(0.5)
     lines = said.getvalue().splitlines()
-    assert 2 <= len(lines) <= 5 and "\x1b" not in said.getvalue()
+    assert len(lines) >= 2 and "\x1b" not in said.getvalue()
     assert all(line.startswith("model x") and line.endswith(" s so far") for line in lines)
 
 
+@pytest.mark.timeout(20)
 @pytest.mark.parametrize("colour", [True, False])
 def test_a_terminal_has_a_line_that_moves_and_what_others_write(
     quick: None, monkeypatch: pytest.MonkeyPatch, colour: bool
@@ -62,8 +63,11 @@ def test_a_terminal_has_a_line_that_moves_and_what_others_write(
         raise KeyboardInterrupt
     assert sys.stderr is stream
     stream.flush()
-    os.set_blocking(reader, False)
-    text = os.read(reader, 1 << 16).decode()
+    text = ""
+    while (
+        not text.endswith("\r\x1b[2K") or "mine" not in text
+    ):  # the kernel hands it over piece by piece
+        text += os.read(reader, 1 << 16).decode()
     stream.close()
     os.close(reader)
     assert ("\x1b[36m" in text) is colour

@@ -57,6 +57,7 @@ def test_figures_count_what_was_played_and_name_what_failed(user: User) -> None:
     assert user.left_running() == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_what_was_played_and_no_process(user: User) -> None:
     user.environment["HANGS_FROM"] = "3"
     rollouts = user.directory / "rollouts.jsonl"
@@ -72,6 +73,7 @@ def test_ctrl_c_leaves_what_was_played_and_no_process(user: User) -> None:
     assert user.left_running() == []
 
 
+@pytest.mark.slow
 def test_no_engine_outlives_a_killed_evaluation(user: User) -> None:
     user.environment["HANGS_FROM"] = "3"
     process = begin_and_hang(user, user.directory / "rollouts.jsonl")

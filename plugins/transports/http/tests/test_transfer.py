@@ -57,6 +57,7 @@ def test_multidimensional_arrays_with_zeros_and_scalars_are_taken(
     assert read(source.path) == {"z": b"", "s": np.float32(1.5).tobytes()}
 
 
+@pytest.mark.slow
 def test_torch_reads_the_file_in_another_process(rig: Any, announce: Any) -> None:
     pytest.importorskip("torch")
     values = np.arange(12, dtype=np.float32).reshape(3, 4)
