@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from astraflow_testing.runs import User
+from astraflow_testing.runs import EndedCommand, User
 from astraflow_testing.table import POSITIONS
 from astraflow_tiny_model.folder import ALPHABET, write_tiny_model
 
@@ -27,12 +27,12 @@ def probing(user: User) -> User:
     return user
 
 
-def run(user: User, engine: str, *overrides: str) -> list[dict[str, float]]:
-    """Metrics of each step of a synchronous run, in which every version is served before the next comes."""
+def run_of(user: User, engine: str, *overrides: str) -> EndedCommand:
+    """A synchronous run, in which every version is served before the next comes."""
     model = write_tiny_model(user.directory / "model", hidden=8, layers=1, heads=1, kv_heads=1)
     logits = np.random.default_rng(0).normal(0, 1.5, (POSITIONS, len(ALPHABET)))
     save_file({"logits": logits.astype(np.float32)}, model / "model.safetensors")
-    ended = user.run_table(
+    return user.run_table(
         f"policies.solver.model={model}",
         f"policies.solver.engine.use=wrong_engines:{engine}",
         "policies.solver.trainer.lr=1.0",
@@ -40,6 +40,11 @@ def run(user: User, engine: str, *overrides: str) -> list[dict[str, float]]:
         *overrides,
         deadline_s=90,
     )
+
+
+def run(user: User, engine: str, *overrides: str) -> list[dict[str, float]]:
+    """Metrics of each step of such a run."""
+    ended = run_of(user, engine, *overrides)
     assert ended.exit_code == 0, ended.text
     lines = (ended.run_directory / "metrics.jsonl").read_text().splitlines()
     return [line["metrics"] for text in lines if "metrics" in (line := json.loads(text))]
@@ -66,3 +71,17 @@ def test_an_engine_that_cannot_score_is_refused(user: User) -> None:
     ended = user.run_table("run.probe_every=1")
     assert ended.exit_code == 2
     assert "run.probe_every: needs engine capability score" in ended.text
+
+
+def test_weights_that_never_arrive_end_the_run(probing: User) -> None:
+    ended = run_of(
+        probing,
+        "KeepsItsFirstWeights",
+        "run.probe_every=1",
+        "run.steps=40",
+        "launcher.restarts=0",
+        "policies.solver.trainer.step_s=0.2",
+    )
+    assert ended.exit_code == 1
+    assert "did not reach the engine of policy 'solver'" in ended.text
+    assert "a restart did not help" in ended.text

@@ -34,6 +34,15 @@ class Scoring(TableEngine):
         return logprobs[np.arange(len(tokens)), tokens].astype(np.float32)
 
 
+class KeepsItsFirstWeights(Scoring):
+    """Reports each version as loaded, and computes with the weights of the model's folder."""
+
+    async def load_weights(self, source: WeightSource) -> None:
+        first = self._logits
+        await super().load_weights(source)
+        self._logits = first
+
+
 class ShiftedScores(Scoring):
     async def score(self, tokens: np.ndarray) -> np.ndarray:
         return np.roll(await super().score(tokens), 1)

@@ -10,6 +10,7 @@ from local_engine import LocalEngine, replicas_of
 from msgspec.structs import replace
 from raas_run import announcement
 
+from astraflow_core.errors import RunFailed
 from astraflow_engine_host.protocol import EngineError
 from astraflow_runtime.raas.engines.probing import Probes
 from astraflow_wire.messages import Probe
@@ -32,16 +33,18 @@ class Scene:
         self.version: int | None = 1
         self.asked: list[list[int]] = []
         self.during = lambda: None
+        self.loaded = 0.0  # what the weights of the engine add to each score
+        self.killed: list[str] = []
         engine = LocalEngine()
         engine.host.client.score = self.score
+        engine.host.kill = self.killed.append
         self.probes = Probes({"solver": replicas_of(engine, serving=lambda: self.version)}, 5.0)
 
     async def score(self, tokens, deadline_s):
         self.asked.append(tokens.tolist())
         self.during()
-        return {3: np.array([0, -1, -2.5], np.float32), 2: np.array([0, -3], np.float32)}[
-            len(tokens)
-        ]
+        scores = {3: [0, -1, -2.5], 2: [0, -3]}[len(tokens)]
+        return np.array(scores, np.float32) + self.loaded
 
     def after(self, *steps) -> list[float | None]:
         """The version measured last, after each step was taken and looked at."""
@@ -54,7 +57,8 @@ class Scene:
                 self.probes.changed()
                 for _ in range(20):
                     await asyncio.sleep(0)
-                assert not running.done()
+                if running.done():
+                    running.result()
                 found.append(self.probes.figures().get("solver/probe_version"))
             running.cancel()
             return found
@@ -105,3 +109,49 @@ def test_an_engine_that_fails_is_no_reason_to_end() -> None:
 
     scene.during = fail
     assert scene.after(scene.hear(1), lambda: setattr(scene, "during", lambda: None)) == [None, 1]
+
+
+def moved(since: int, nats: float) -> Probe:
+    return replace(ASKED, since=since, moved=nats)
+
+
+def test_weights_that_arrive_move_the_engine_as_they_moved_the_trainer() -> None:
+    scene = Scene()
+
+    def load(version: int):
+        def step():
+            scene.version, scene.loaded = version, 0.05 * version
+
+        return step
+
+    steps = (
+        scene.hear(1),
+        scene.hear(2, moved(1, 0.05)),
+        load(2),
+        scene.hear(3, moved(2, 0.06)),
+        load(3),
+    )
+    assert scene.after(*steps) == [1, 1, 2, 2, 3]
+    assert scene.killed == []
+
+
+def test_an_engine_that_does_not_move_is_restarted_and_then_given_up() -> None:
+    scene = Scene()
+    kills: list[int] = []
+    steps = [scene.hear(1), scene.hear(2, moved(1, 0.05)), scene.serve(2)]
+    steps += [lambda: kills.append(len(scene.killed))]
+    steps += [scene.hear(3, moved(2, 0.05)), scene.serve(3)]  # the new engine has nothing to compare
+    steps += [lambda: kills.append(len(scene.killed))]
+    steps += [scene.hear(4, moved(3, 0.05)), scene.serve(4)]
+    with pytest.raises(RunFailed, match=r"version 4 did not reach the engine of policy 'solver'"):
+        scene.after(*steps)
+    assert kills == [1, 1] and scene.killed == ["computed with the weights of version 1"]
+
+
+@pytest.mark.parametrize(("since", "nats"), [(1, 0.0), (1, 5e-5), (0, 0.5), (-1, 0.5)], ids=str)
+def test_a_trainer_that_hardly_moved_or_compares_with_another_version_accuses_nobody(
+    since: int, nats: float
+) -> None:
+    scene = Scene()
+    assert scene.after(scene.hear(1), scene.hear(2, moved(since, nats)), scene.serve(2))[-1] == 2
+    assert scene.killed == []

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from astraflow_core.types import Batch
-from astraflow_runtime.trainer.updates.probe import ROWS, TOKENS, probe, probe_rows
+from astraflow_runtime.trainer.updates.probe import ROWS, TOKENS, Prober, probe_rows
 from astraflow_wire.messages import Probe, decode, encode
 
 
@@ -26,9 +26,12 @@ def batch(*lengths: int) -> Batch:
 
 
 class Trainer:
+    updates = 0
+
     def logprobs(self, given: Batch, model: str) -> np.ndarray:
         assert (given.temperature, model) == (1.0, "current")
-        return np.where(given.loss_mask, -given.tokens / 10, 0.0).astype(np.float32)
+        values = -given.tokens / 10 - 0.25 * self.updates
+        return np.where(given.loss_mask, values, 7.0).astype(np.float32)
 
 
 def test_short_rows_are_chosen_in_their_order() -> None:
@@ -43,9 +46,27 @@ def test_a_probe_is_bounded_but_never_empty() -> None:
 
 
 def test_it_travels_whole() -> None:
-    sent = decode(encode(probe(Trainer(), replace(batch(2, 3)))), Probe)
+    sent = decode(encode(Prober().probe(Trainer(), replace(batch(2, 3)), 4)), Probe)
+    assert (sent.since, sent.moved) == (-1, 0.0)
     assert sent.lengths == [2, 3]
     assert np.frombuffer(sent.tokens, "<i4").tolist() == [0, 1, 2, 3, 4]
     assert np.frombuffer(sent.sampled, np.uint8).tolist() == [0, 1, 0, 1, 1]
-    expected = np.array([0, -0.1, 0, -0.3, -0.4], np.float32)
+    expected = np.array([7, -0.1, 7, -0.3, -0.4], np.float32)
     assert np.frombuffer(sent.logprobs, "<f4").tolist() == expected.tolist()
+
+
+def test_the_second_says_how_far_the_trainer_moved_on_the_rows_of_the_first() -> None:
+    trainer, prober = Trainer(), Prober()
+    prober.probe(trainer, batch(2, 3), 4)
+    trainer.updates = 2
+    second = prober.probe(trainer, batch(4), 6)
+    assert (second.since, second.moved, second.lengths) == (4, 0.5, [4])
+    third = prober.probe(trainer, batch(3), 7)
+    assert (third.since, third.moved) == (6, 0.0)
+
+
+def test_a_trainer_with_values_that_are_not_finite_is_not_judged() -> None:
+    trainer, prober = Trainer(), Prober()
+    prober.probe(trainer, batch(3), 1)
+    trainer.updates = np.inf
+    assert prober.probe(trainer, batch(3), 2).moved == 0.0

@@ -222,7 +222,7 @@ def test_every_rank_does_the_same_on_the_bytes_of_rank_0(host: str, tmp_path: Pa
         group.leader.set_up(tmp_path)
         assert group.leader.update(make_batch(), 7)["loss"] == 0.0
         assert len(list(group.leader.export())) == 2
-        group.leader.probe(make_batch())
+        group.leader.probe(make_batch(), 1)
         group.leader.save(tmp_path / "s")
         group.leader.save_model(tmp_path / "m")
     expected = [
@@ -338,7 +338,7 @@ def test_a_rank_that_is_gone_is_named(ask: Callable[..., Any]) -> None:
         with pytest.raises(RankLost, match="rank 1 of trainer-p is lost"):
             group.leader.update(make_batch(), 0)
         with pytest.raises(RankLost, match="rank 1 of trainer-p is lost"):
-            ask(group.leader, make_batch(), *([1] if ask is Leader.update else []))
+            ask(group.leader, make_batch(), 1)
 
 
 def test_the_others_see_when_rank_0_is_gone() -> None:

@@ -87,6 +87,7 @@ MAX_NUMBER = 1e100
 MAX_INTEGER = 1 << 53
 """Integers up to this are exact as float64, and so in any JSON reader."""
 MAX_SECONDS = 1e12
+MAX_NATS = 1e9
 MAX_VERSION = (1 << 31) - 1
 """Versions are int32 in the columns of groups and batches."""
 
@@ -94,6 +95,8 @@ Number = Annotated[float, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 """A measured number: finite."""
 Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
 """A time, or one since 1970: finite and not negative."""
+Nats = Annotated[float, Meta(ge=0, le=MAX_NATS)]
+"""A mean absolute difference of log-probs."""
 Integer = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 Count = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
 GroupCount = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]

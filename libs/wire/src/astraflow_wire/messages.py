@@ -25,6 +25,7 @@ from astraflow_wire.limits import (
     Integer,
     Metrics,
     Name,
+    Nats,
     Number,
     Places,
     Policies,
@@ -69,12 +70,15 @@ class SamplingMessage(Message, frozen=True):
 class Probe(Message, frozen=True):
     """A trainer's log-probs of a few rows under a version: ``lengths`` of the rows; ``tokens`` int32, ``sampled``
     uint8 (1: compare it) and ``logprobs`` float32 at temperature 1 are little-endian bytes, concatenated over the
-    rows."""
+    rows. ``moved``: the mean absolute difference (nats) of the trainer's log-probs of the rows of its last probe, which
+    came with version ``since``, between then and now; ``since`` is -1 in the first probe."""
 
     lengths: ProbeLengths
     tokens: ProbeColumn
     sampled: ProbeColumn
     logprobs: ProbeColumn
+    since: Version = -1
+    moved: Nats = 0.0
 
 
 class AnnouncementMessage(Message, frozen=True):

@@ -14,7 +14,7 @@ from astraflow_core.protocols.algorithm import Algorithm
 from astraflow_core.protocols.trainer import ExportsShards, SavesLater, Sleeps, Trainer
 from astraflow_core.protocols.transport import ShardPublisher
 from astraflow_core.types import Batch, ExportedTensor, Manifest
-from astraflow_runtime.trainer.updates.probe import probe
+from astraflow_runtime.trainer.updates.probe import Prober
 from astraflow_runtime.trainer.updates.update import UpdateListener, update
 from astraflow_wire.host.process import freeze_gc_after_startup
 from astraflow_wire.messages import Probe
@@ -49,6 +49,7 @@ class Operations:
         self._sleeper = cast(Sleeps, trainer) if sleeps else None
         self._asleep = False
         self._agreed = _Agreed(trainer, agree)
+        self._prober = Prober()
 
     @property
     def weights_kind(self) -> str:
@@ -81,9 +82,9 @@ class Operations:
             listener=self.listener,
         )
 
-    def probe(self, batch: Batch) -> Probe:
-        """The trainer's log-probs of a few rows of the last batch."""
-        return probe(self._agreed, batch)
+    def probe(self, batch: Batch, version: int) -> Probe:
+        """The trainer's log-probs of a few rows of the last batch, under the weights that become ``version``."""
+        return self._prober.probe(self._agreed, batch, version)
 
     def export(self) -> Iterator[ExportedTensor]:
         """The current weights."""

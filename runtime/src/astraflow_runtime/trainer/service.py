@@ -224,7 +224,7 @@ class TrainerService:
         """Publish, with a probe of rows of ``batch`` if the interval has passed."""
         every, asked = self._config.run.probe_every, None
         if every and batch and self._updates - self._probed >= every:
-            asked, self._probed = self._operations.probe(batch), self._updates
+            asked, self._probed = self._operations.probe(batch, version), self._updates
         seconds = self._versions.publish(self._operations, version, asked)
         self._hooks.weights_published(self._run, self._policy, version)
         return seconds

@@ -1,28 +1,52 @@
-"""Probes in a RaaS: the engine's log-probs of the rows that came with a version."""
+"""Probes in a RaaS: the engine's log-probs of the rows that came with a version, and whether new weights moved them."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from astraflow_core.errors import AstraFlowError, WireError
+from astraflow_core.errors import AstraFlowError, RunFailed, WireError
 from astraflow_runtime.logprob_gap import Floats, Gap, gap
 from astraflow_runtime.raas.engines.colocation import OWN_DEVICES, Devices
 from astraflow_runtime.raas.engines.host_client import HostClient
+from astraflow_runtime.raas.engines.replica import Replica
 from astraflow_runtime.raas.engines.replicas import Replicas
+from astraflow_runtime.raas.engines.supervised_engine import SupervisedEngine
 from astraflow_wire.messages import AnnouncementMessage, Probe
 
 log = logging.getLogger("astraflow.raas")
 
 
+STILL = 0.1
+"""The share of the trainer's movement below which an engine has not moved."""
+LEAST_MOVED = 1e-4
+"""Nats. A trainer that has moved less says nothing about an engine."""
+MOST_STILL = 2
+"""Probes in a row for which the engine of a replica may not move, before its RaaS gives up."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    """What an engine gave for the rows of the probe of ``version``."""
+
+    version: int
+    asked: Probe
+    logprobs: list[Floats]
+
+
 class Probes:
-    """Measures how far the log-probs of engine and trainer are apart, whenever a version comes with
-    a probe and a replica of its policy serves exactly that version. If none serves it before the
-    next version, the probe is skipped.
+    """Compares the log-probs of engine and trainer whenever a version comes with a probe, for each replica of its policy
+    that serves exactly that version before the next one. If none does, the probe is skipped.
+
+    It also scores the rows of the last probe again. An engine whose log-probs of them did not move, where the trainer's
+    did, still computes with the earlier weights, whatever it reports: its host is killed, so that the next one loads
+    all weights anew. If that happens :data:`MOST_STILL` times in a row, :meth:`run` raises :class:`RunFailed`.
     """
 
     def __init__(
@@ -33,7 +57,10 @@ class Probes:
     ) -> None:
         self._replicas, self._deadline_s, self._devices = replicas, deadline_s, devices
         self._due: dict[str, AnnouncementMessage] = {}
-        self._measured: dict[str, tuple[int, Gap]] = {}
+        self._measured: dict[str, dict[int, Gap]] = {}
+        self._version: dict[str, int] = {}
+        self._scored: dict[SupervisedEngine, _Scored] = {}
+        self._still: Counter[SupervisedEngine] = Counter()
         self._changed = asyncio.Event()
 
     def hear(self, announcement: AnnouncementMessage) -> None:
@@ -57,62 +84,105 @@ class Probes:
         self._changed.set()
 
     def figures(self) -> dict[str, float]:
-        """The last gap of each policy."""
-        return {
-            f"{policy}/probe_{name}": value
-            for policy, (version, found) in self._measured.items()
-            for name, value in {
-                "version": float(version),
-                "mean": found.mean,
-                "largest": found.largest,
-            }.items()
-        }
+        """The last gap of each policy, of the replica that is furthest from the trainer."""
+        found: dict[str, float] = {}
+        for policy, gaps in self._measured.items():
+            worst = max(gaps.values(), key=lambda each: each.mean)
+            found |= {
+                f"{policy}/probe_version": float(self._version[policy]),
+                f"{policy}/probe_mean": worst.mean,
+                f"{policy}/probe_largest": worst.largest,
+            }
+        return found
 
     async def run(self) -> None:
-        """Measure until cancelled."""
+        """Measure until cancelled; :class:`RunFailed` if new weights do not reach an engine."""
         while True:
             self._changed.clear()
             for policy, announcement in list(self._due.items()):
-                async with self._devices.use():
-                    await self._probe(policy, announcement)
+                for replica in self._replicas[policy].members:
+                    if self._can_probe(replica, announcement):
+                        async with self._devices.use():
+                            await self._probe(replica, announcement)
             await self._changed.wait()
 
-    async def _probe(self, policy: str, announcement: AnnouncementMessage) -> None:
-        version, asked = announcement.version, announcement.probe
-        assert asked is not None
-        for replica in self._replicas[policy].members:
-            if replica.serving() != version or not replica.can_take(None):
-                continue
-            try:
-                found = await self._gap(replica.engine.running().client, asked)
-            except (AstraFlowError, ValueError) as error:
-                log.warning("version %d of policy %r was not probed: %s", version, policy, error)
-                continue
-            if replica.serving() != version:
-                continue  # swapped meanwhile: some tokens are of another version
-            log.info(
-                "version %d of policy %r: log-probs of engine and trainer differ by %s",
-                version,
-                policy,
-                found,
-            )
-            self._measured[policy] = version, found
-            if self._due.get(policy) is announcement:
-                del self._due[policy]
-            return
+    def _can_probe(self, replica: Replica, announcement: AnnouncementMessage) -> bool:
+        policy, version = announcement.policy, announcement.version
+        done = self._version.get(policy) == version and replica.number in self._measured[policy]
+        return not done and replica.serving() == version and replica.can_take(None)
 
-    async def _gap(self, client: HostClient, asked: Probe) -> Gap:
-        tokens, sampled, trainer = columns_of(asked)
-        ours: list[Floats] = []
-        theirs: list[Floats] = []
+    async def _probe(self, replica: Replica, announcement: AnnouncementMessage) -> None:
+        version, policy, asked = announcement.version, announcement.policy, announcement.probe
+        assert asked is not None
+        engine, before = replica.engine, self._scored.get(replica.engine)
+        if before is not None and before.version != asked.since:
+            before = None
+        try:
+            client = engine.running().client
+            logprobs = await self._score(client, asked)
+            again = await self._score(client, before.asked) if before is not None else []
+        except (AstraFlowError, ValueError) as error:
+            log.warning("version %d of %s was not probed: %s", version, engine.label, error)
+            return
+        if replica.serving() != version:
+            return  # swapped meanwhile: some tokens are of another version
+        self._scored[engine] = _Scored(version, asked, logprobs)
+        found = gap(logprobs, _sampled(asked, columns_of(asked)[2]))
+        log.info(
+            "version %d of %s: log-probs of engine and trainer differ by %s",
+            version,
+            engine.label,
+            found,
+        )
+        if self._version.get(policy) != version:
+            self._measured[policy], self._version[policy] = {}, version
+        self._measured[policy][replica.number] = found
+        if before is not None and asked.moved >= LEAST_MOVED:
+            self._check_arrived(engine, version, before, gap(again, before.logprobs).mean, asked)
+
+    def _check_arrived(
+        self, engine: SupervisedEngine, version: int, before: _Scored, moved: float, asked: Probe
+    ) -> None:
+        if moved >= STILL * asked.moved:
+            self._still.pop(engine, None)
+            return
+        self._still[engine] += 1
+        reason = (
+            f"the weights of version {version} did not reach the engine of {engine.label}: since version "
+            f"{before.version} its log-probs of the same tokens moved by {moved:.2g} nats, the trainer's by "
+            f"{asked.moved:.2g}"
+        )
+        if self._still[engine] >= MOST_STILL:
+            raise RunFailed(
+                f"{reason}; a restart did not help. Run the engine's conformance suite, and check "
+                "what its load_weights does"
+            )
+        log.error("%s; its host is restarted", reason)
+        del self._scored[engine]
+        engine.running().kill(f"computed with the weights of version {before.version}")
+
+    async def _score(self, client: HostClient, asked: Probe) -> list[Floats]:
+        """The engine's log-probs of the sampled tokens, by row."""
+        tokens, sampled, _ = columns_of(asked)
+        found: list[Floats] = []
         start = 0
         for length in asked.lengths:
             row = slice(start, start + length)
             scored = await client.score(tokens[row], self._deadline_s)
-            ours.append(scored[sampled[row]])
-            theirs.append(trainer[row][sampled[row]])
+            found.append(scored[sampled[row]])
             start += length
-        return gap(ours, theirs)
+        return found
+
+
+def _sampled(asked: Probe, values: Floats) -> list[Floats]:
+    """``values`` (float32 ``[T]``) of the sampled tokens, by row."""
+    sampled, ends = columns_of(asked)[1], np.cumsum(asked.lengths)
+    return [
+        part[mask]
+        for part, mask in zip(
+            np.split(values, ends[:-1]), np.split(sampled, ends[:-1]), strict=True
+        )
+    ]
 
 
 def columns_of(asked: Probe) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_], Floats]:

@@ -87,9 +87,9 @@ class Follower:
                 assert isinstance(batch, Batch)
                 self._last = batch
                 self._operations.update(batch, step)
-            case ProbeLast():
+            case ProbeLast(version):
                 assert self._last is not None, "rank 0 probes a batch that was trained on"
-                self._operations.probe(self._last)
+                self._operations.probe(self._last, version)
             case Export():
                 for _ in self._operations.export():
                     pass

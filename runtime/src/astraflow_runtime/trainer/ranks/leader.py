@@ -67,10 +67,10 @@ class Leader(Operations):
         with self._on_all(UpdateCommand(step), encode_batch(batch)):
             return super().update(batch, step)
 
-    def probe(self, batch: Batch) -> Probe:
+    def probe(self, batch: Batch, version: int) -> Probe:
         """See :class:`Operations`."""
-        with self._on_all(ProbeLast()):
-            return super().probe(batch)
+        with self._on_all(ProbeLast(version)):
+            return super().probe(batch, version)
 
     def export(self) -> Iterator[ExportedTensor]:
         """See :class:`Operations`."""

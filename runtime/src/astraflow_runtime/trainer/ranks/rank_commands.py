@@ -20,7 +20,9 @@ class UpdateCommand(msgspec.Struct, frozen=True, tag="update"):
 
 
 class ProbeLast(msgspec.Struct, frozen=True, tag="probe"):
-    """Probe the batch trained on last."""
+    """Probe the batch trained on last, under the weights that become ``version``."""
+
+    version: int
 
 
 class Export(msgspec.Struct, frozen=True, tag="export"):
