@@ -234,7 +234,7 @@ def test_a_batch_whose_loss_is_not_finite_can_be_left_out(user: User) -> None:
 @pytest.mark.slow
 def test_a_trainer_that_dies_is_named_with_its_last_words(user: User) -> None:
     ended = user.run_table("policies.solver.trainer.crash_at=2")
-    refused(user, ended, "trainer-solver", "told to crash", exit_code=1)
+    refused(user, ended, "trainer-solver", "ordered to crash", exit_code=1)
 
 
 def fake_plugin(folder: Path, name: str, manifest: str) -> None:

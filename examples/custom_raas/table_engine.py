@@ -43,7 +43,7 @@ class TableEngine:
     def encode(self, text: str) -> list[int]:
         """Token ids; ValueError for a character that the model does not know."""
         if unknown := set(text) - set(self.vocabulary):
-            raise ValueError(f"the tokenizer does not know {sorted(unknown)}")
+            raise ValueError(f"the tokenizer has no token for {sorted(unknown)}")
         return [self.vocabulary[character] for character in text]
 
     def decode(self, tokens: list[int]) -> str:

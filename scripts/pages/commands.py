@@ -51,7 +51,7 @@ Without it they take the newest run there, and those that need a running run the
 
 A *policy* is a model that a run trains, a table `[policies.NAME]`. A *data policy* is a component that decides which
 prompts and groups are used, an entry of `[prompts] data` or `[policies.NAME] data`; `astraflow data-policy` changes
-those. `astraflow config explain` tells what a key means, `astraflow trace` what became of a prompt or a group.
+those. `astraflow config explain` shows what a key means, `astraflow trace` what became of a prompt or a group.
 """,
         *(part for path, each in every_command(_parser()) for part in _command(path, each)),
         "## Exit codes",

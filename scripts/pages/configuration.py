@@ -137,7 +137,7 @@ def _model_references() -> str:
     return page(
         "## Model references",
         "`policies.NAME.model` is a local Hugging Face folder, or a reference `SCHEME:REST` that one of "
-        "these plugins turns into one before a run starts; their READMEs say which schemes they know:"
+        "these plugins turns into one before a run starts; their READMEs list the schemes they support:"
         if plugins
         else "`policies.NAME.model` is a local Hugging Face folder, or a reference `SCHEME:REST` that an "
         "installed plugin turns into one before a run starts; this repository provides none yet.",

@@ -134,7 +134,7 @@ def _protocol() -> str:
         interfaces(),
         *_columns(),
         "## Messages",
-        "A message is a msgpack map of its fields by name, if nothing else is said. One with a default may be left out; "
+        "A message is a msgpack map of its fields by name, unless stated otherwise. One with a default may be left out; "
         "`incarnation` is given all the same.",
         "Types of fields. NaN and infinities are out of bounds, and what is out of bounds is refused when it is "
         f"decoded. Texts for people are cut after {limits.MAX_TEXT} characters instead, those of a wait after "

@@ -27,7 +27,7 @@ DATAFLOW: dict[str, View] = {
     "/v1/balance": {
         **described(PoolStatus, "pool."),
         "pool.now_s": "seconds of the run",
-        "pool.changed_s": "when a RaaS last came, could be given tasks, was drained or left",
+        "pool.changed_s": "when a RaaS last registered, could be given tasks, was drained or left",
         "report.number": "reports so far; `report` is null before the first",
         "report.at_s": "when it was made, in seconds of the run",
         "report.began_s": "when the first of its windows began",
@@ -50,7 +50,7 @@ DATAFLOW: dict[str, View] = {
         "report.raas.N.name": "name of a RaaS",
         "report.raas.N.state": "as in status, by now",
         "report.raas.N.ready": "whether it may be given tasks, by now",
-        "report.raas.N.draining": "whether it was told to leave, by now",
+        "report.raas.N.draining": "whether it was asked to leave",
         "report.raas.N.set_aside": "why it gets no new tasks after failing too many, by now; empty if it does",
         "report.raas.N.tokens": "trained tokens of the groups that it brought since the report before",
         "report.raas.N.tokens_accepted": "of those that were accepted",

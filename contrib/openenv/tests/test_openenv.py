@@ -223,7 +223,7 @@ def test_tasks_of_a_server_choose_its_resets(url: str) -> None:
         ({"task_split": "other"}, "has 0 tasks in its split 'other'"),
         ({"task_split": "none"}, "no tasks to choose from .*use 'openenv_seeds'"),
         ({"skip": 5000}, "skip = 5000 leaves none of the 1200 tasks"),
-        ({"url": "http://127.0.0.1:9"}, "127.0.0.1:9 does not tell its tasks: .*running there"),
+        ({"url": "http://127.0.0.1:9"}, "127.0.0.1:9 does not list its tasks: .*running there"),
     ],
 )
 def test_a_server_without_such_tasks_is_explained(

@@ -370,7 +370,7 @@ class TableTrainer:
         if step == self._config.nan_at:
             raise NonFiniteLoss("the loss is nan")
         if step == self._config.crash_at:
-            raise SystemExit("the trainer was told to crash")
+            raise SystemExit("the trainer was ordered to crash")
         assert batch.advantages is not None
         share = np.where(batch.loss_mask, batch.weights["policy"] * batch.advantages, 0.0)
         loss = -float((share * self.logprobs(batch, "current")).sum())

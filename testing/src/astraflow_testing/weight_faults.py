@@ -160,7 +160,7 @@ class WeightFaults:
         self.arrives(receiver.fetch(newer), newer.version)
         end = time.monotonic() + DEADLINE_S  # a sweeper may take its time
         while "error" not in (answer := receiver.fetch(told, 1.0)):
-            assert time.monotonic() < end, "a version that nobody retains or reads stays"
+            assert time.monotonic() < end, "a version without retainers or readers is still kept"
         self.refused(answer, told)
         with closing(self.link(newer)) as link:
             if link.holds:
@@ -195,7 +195,7 @@ class WeightFaults:
 
     def test_a_version_that_was_cut_short(self, world: TransportWorld) -> None:
         if "publisher" not in self.stored_by:
-            pytest.skip("no version lies in a file of the publisher's")
+            pytest.skip("no version is in a file of the publisher")
         told = world.publisher.publish(world.next_version())
         self.cut(world, told)
         self.refused(world.receiver.fetch(told, who=["late"]), told, r"block 1|has \d+ bytes")

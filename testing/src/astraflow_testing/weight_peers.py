@@ -137,7 +137,7 @@ class WeightPeer:
             answer: dict[str, Any] = json.loads(line)
             if answer.pop("number") == self._number:
                 return answer
-        raise TimeoutError(f"the process said nothing for {within_s} s")
+        raise TimeoutError(f"the process sent nothing for {within_s} s")
 
     def ask(self, do: str, **arguments: object) -> dict[str, Any]:
         """Do it and say what came of it."""
@@ -201,7 +201,7 @@ class Liar:
     def _line(self) -> bytes:
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], ANSWER_S)
-        assert ready, "the lying process said nothing"
+        assert ready, "the lying process sent nothing"
         return self.process.stdout.readline()
 
 

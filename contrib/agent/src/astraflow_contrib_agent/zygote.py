@@ -93,7 +93,7 @@ def why_not_imported(module: str, error: BaseException) -> str:
     last = traceback.format_exception_only(type(error), error)[-1].strip()
     if isinstance(error, ModuleNotFoundError) and error.name:
         if f"{module}.".startswith(f"{error.name}."):
-            return f"{last} ([workflow] folder says where the module lies)"
+            return f"{last} ([workflow] folder is the folder of the module)"
         return (
             f"{last}{_source_location(error)}; {sys.executable} does not have it: install it there, or name an interpreter that has it "
             "by [workflow] python"

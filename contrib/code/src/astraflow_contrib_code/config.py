@@ -19,7 +19,7 @@ class CodeTestsConfig(ConfigModel):
     )
     program: Literal["block", "completion"] = Field(
         "block",
-        description="Where the program stands: in the last fenced block, or it is the whole prompt and completion.",
+        description="Where the program is: in the last fenced block, or it is the whole prompt and completion.",
     )
     tests_key: str = Field("tests", description="Key of the prompt's tests.")
     sandbox: SandboxTable = Field(SandboxTable(), description="Where programs are run.")

@@ -66,7 +66,7 @@ class GymnasiumConfig(ConfigModel):
     )
     observed_state: bool = Field(
         False,
-        description="Whether the observation tells the whole state, for algorithms that compare actions of equal states.",
+        description="Whether the observation contains the whole state, for algorithms that compare actions of equal states.",
     )
 
     @model_validator(mode="after")

@@ -16,7 +16,7 @@ def astraflow_environments() -> list[Component]:
             name="gymnasium",
             target="astraflow_contrib_gymnasium.environment:GymnasiumEnvironment",
             config="astraflow_contrib_gymnasium.config:GymnasiumConfig",
-            summary="any environment of Gymnasium that can be told in text, by id or class",
+            summary="any environment of Gymnasium that can be described in text, by id or class",
             capabilities=frozenset({"blocking", "tools"}),
         )
     ]

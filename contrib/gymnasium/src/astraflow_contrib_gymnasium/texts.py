@@ -37,7 +37,7 @@ def _not_a_number(space: Space[Any], where: str) -> str | None:
         numbers = math.prod(space.shape)
         if numbers <= MAX_NUMBERS:
             return None
-        return f"{where} is {space!r:.200}, {numbers} numbers of which {MAX_NUMBERS} would be told"
+        return f"{where} is {space!r:.200}, {numbers} numbers of which {MAX_NUMBERS} would be shown"
     return f"{where} is {space!r:.200}"
 
 
@@ -50,7 +50,7 @@ def text_of(value: Any) -> str:
         return "\n".join(_line(str(name), text_of(part)) for name, part in value.items())
     if isinstance(value, np.ndarray):
         if value.size > MAX_NUMBERS:
-            raise ValueError(f"an array of {value.size} numbers; at most {MAX_NUMBERS} are told")
+            raise ValueError(f"an array of {value.size} numbers; at most {MAX_NUMBERS} are shown")
         if value.ndim > 1:
             return "\n".join(map(text_of, value))
         value = value.tolist()

@@ -34,7 +34,7 @@ class OnlineConfig(GatewayKeys):
     )
     max_calls: PositiveInt = Field(
         200,
-        description="Requests of an episode; each further one is told that the budget is spent.",
+        description="Requests of an episode; each further one is rejected because the budget is spent.",
     )
     max_tokens: PositiveInt = Field(
         100_000, description="Sampled tokens of an episode, after which the budget is spent."

@@ -34,7 +34,7 @@ class OpenEnvConfig(ConfigModel):
         None, description="Interpreter of module, a path or 'env:NAME'; 'none': that of the RaaS."
     )
     folder: OrNone[Path] = Field(
-        None, description="Where module lies if it is not installed there."
+        None, description="The folder of module if it is not installed there."
     )
     sessions: PositiveInt = Field(
         1,
@@ -71,7 +71,7 @@ class OpenEnvConfig(ConfigModel):
     action: dict[str, Any] = Field({}, description="Other fields of each action.")
     errors: Literal["fail", "tell"] = Field(
         "fail",
-        description="What an error is that the environment raises in a step: a failure, or something to tell the model, where "
+        description="What an error is that the environment raises in a step: a failure, or an observation for the model, where "
         "environments answer illegal moves so.",
     )
     instructions: OrNone[str] = Field(
@@ -129,7 +129,7 @@ class OpenEnvTasksConfig(ConfigModel):
     token_variable: OrNone[str] = Field(
         None, description="Variable of the environment that has the bearer token for url."
     )
-    deadline_s: Seconds = Field(60.0, description="Longest that the server may take to tell them.")
+    deadline_s: Seconds = Field(60.0, description="Longest that the server may take to list them.")
 
     @model_validator(mode="after")
     def _over_http(self) -> OpenEnvTasksConfig:

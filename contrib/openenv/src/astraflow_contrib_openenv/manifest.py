@@ -38,6 +38,6 @@ def astraflow_prompt_sources() -> list[Component]:
             name="openenv_tasks",
             target="astraflow_contrib_openenv.task_api:OpenEnvTasks",
             config="astraflow_contrib_openenv.config:OpenEnvTasksConfig",
-            summary="the tasks that an OpenEnv server tells by its Task API",
+            summary="the tasks that an OpenEnv server lists by its Task API",
         ),
     ]

@@ -1,4 +1,4 @@
-"""Prompt source ``openenv_tasks``: the tasks that a server of OpenEnv tells by its Task API."""
+"""Prompt source ``openenv_tasks``: the tasks that a server of OpenEnv lists by its Task API."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def _tasks(config: OpenEnvTasksConfig) -> list[Any]:
             if not isinstance(count, int) or not 0 < count <= _MOST_TASKS:
                 raise PromptError(
                     f"openenv_tasks: {config.url} has {count!r} tasks in its split {config.task_split!r}; "
-                    f"expected 1 to {_MOST_TASKS:,}. GET /{name}/splits tells what it has"
+                    f"expected 1 to {_MOST_TASKS:,}. GET /{name}/splits lists its splits"
                 )
             stop = count if config.size is None else min(count, config.skip + config.size)
             found: list[Any] = []
@@ -71,7 +71,7 @@ async def _tasks(config: OpenEnvTasksConfig) -> list[Any]:
                 found += tasks
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         raise PromptError(
-            f"openenv_tasks: {config.url} does not tell its tasks: {error or type(error).__name__}; is a server of OpenEnv "
+            f"openenv_tasks: {config.url} does not list its tasks: {error or type(error).__name__}; is a server of OpenEnv "
             "running there?"
         ) from error
     if not found:

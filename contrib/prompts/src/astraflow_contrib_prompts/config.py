@@ -33,8 +33,8 @@ class RowsConfig(ConfigModel):
     )
     template: Template = Field(
         "",
-        description="Text of the prompt with `{key}` for values of the row, in place of `prompt_key`; `{{key}}` stands "
-        "for itself.",
+        description="Text of the prompt with `{key}` for values of the row, in place of `prompt_key`; `{{key}}` is a "
+        "literal `{key}`.",
     )
     system: str = Field(
         "", description="A system message before the prompt, which becomes messages."

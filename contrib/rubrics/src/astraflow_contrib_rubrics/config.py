@@ -33,7 +33,7 @@ class JudgeConfig(ConfigModel):
     """``[reward] use = "judge"``"""
 
     rubric: Annotated[str, Field(min_length=1)] = Field(
-        description="What a good answer is, in words; the judge is told this."
+        description="What a good answer is, in words; the judge reads this."
     )
     engine: OrNone[Name] = Field(
         None, description="The frozen engine that judges, of `[engines.NAME]`."

@@ -21,7 +21,7 @@ class GameConfig(ConfigModel):
     )
     wording: Literal["plain", "terse"] = Field(
         "plain",
-        description="Sentences, or the state alone, for models that know no language.",
+        description="Sentences, or the state alone, for models that do not understand language.",
     )
     step_rewards: bool | Literal["distance"] = Field(
         True,

@@ -24,7 +24,7 @@ def astraflow_environments() -> list[Component]:
             name="binary_search",
             target="astraflow_contrib_text_games.binary_search:BinarySearch",
             config="astraflow_contrib_text_games.config:GameConfig",
-            summary="a number to find by guesses that are told to be too low or too high",
+            summary="a number to find by guesses that are answered with too low or too high",
             capabilities=flags,
         ),
         Component(

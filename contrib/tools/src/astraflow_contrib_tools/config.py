@@ -35,7 +35,7 @@ class McpConnectionKeys(ConfigModel):
         None, description="Tools of the server that are offered; 'none': all of them."
     )
     start_deadline_s: Seconds = Field(
-        30.0, description="Longest that the server may take until it has told its tools."
+        30.0, description="Longest that the server may take to list its tools."
     )
 
     @model_validator(mode="after")
@@ -97,7 +97,7 @@ class ToolsConfig(ConfigModel):
     calls: Literal["template", "python"] = Field(
         "template",
         description='Form of calls: that of the model\'s template, or plain text, name(key="value") alone on a line, for '
-        "small models that know no tools.",
+        "small models without tool calls.",
     )
     max_turns: PositiveInt = Field(
         8, description="Replies of an episode; tools that the last one calls are not run."
@@ -109,7 +109,8 @@ class ToolsConfig(ConfigModel):
         8, description="Calls of a reply that are run; the others are answered by an error."
     )
     tool_deadline_s: Seconds = Field(
-        30.0, description="Longest that a call of a tool may take; the model is told if it is late."
+        30.0,
+        description="Longest that a call of a tool may take; the model gets an error if it is late.",
     )
     max_result: PositiveInt = Field(
         10_000,
@@ -164,7 +165,7 @@ class McpEnvironmentConfig(ConfigModel):
     )
     score: OrNone[str] = Field(
         None,
-        description="Tool that tells what the episode earned and is not offered; 'none': the environment rewards nothing.",
+        description="Tool that returns the reward of the episode and is not offered; 'none': the environment rewards nothing.",
     )
     scored: Literal["episode", "turn"] = Field(
         "episode",
@@ -183,7 +184,7 @@ class McpEnvironmentConfig(ConfigModel):
     )
     text_tool: OrNone[str] = Field(
         None,
-        description="Tool with one argument, which is called with the text of each reply, for models that know no calls; "
+        description="Tool with one argument, which is called with the text of each reply, for models without tool calls; "
         "'none': the tools are offered, and called.",
     )
     turns: PositiveInt = Field(16, description="Replies of an episode.")
@@ -208,7 +209,7 @@ class McpEnvironmentConfig(ConfigModel):
                 "keeps = true plays all episodes in one world: name the tool that resets it in reset"
             )
         if self.scored == "turn" and self.score is None:
-            raise ValueError("scored = 'turn' needs score, the tool that tells the score")
+            raise ValueError("scored = 'turn' needs score, the tool that returns the score")
         if hidden := [tool for tool in self.end_tools if tool in (self.reset, self.score)]:
             raise ValueError(
                 f"the tool {hidden[0]!r} of end_tools is not offered: it resets or scores"

@@ -21,7 +21,7 @@ class WorkerKeys(ConfigModel):
     )
     folder: OrNone[Path] = Field(
         None,
-        description="Where the module of an environment lies that is not installed; 'none': it is.",
+        description="The folder of an environment's module that is not installed; 'none': it is.",
     )
 
 
@@ -43,7 +43,7 @@ class VerifiersPromptsConfig(WorkerKeys):
     skip: Annotated[int, Field(ge=0)] = Field(0, description="Tasks left out at the beginning.")
     size: OrNone[PositiveInt] = Field(None, description="Tasks taken; 'none': all of them.")
     load_deadline_s: Seconds = Field(
-        300.0, description="Longest that the environment may take to tell its tasks."
+        300.0, description="Longest that the environment may take to list its tasks."
     )
 
 
@@ -77,10 +77,11 @@ class VerifiersWorkflowConfig(GatewayKeys, WorkerKeys):
     )
     max_calls: PositiveInt = Field(
         200,
-        description="Requests of a role in an episode; each further one is told that the budget is spent.",
+        description="Requests of a role in an episode; each further one is rejected because the budget is spent.",
     )
     max_tokens: PositiveInt = Field(
-        100_000, description="Sampled tokens of a role in an episode, after which the same is told."
+        100_000,
+        description="Sampled tokens of a role in an episode, after which requests are rejected in the same way.",
     )
     deadline_s: Seconds = Field(
         600.0, description="Seconds after which an episode is ended, and has failed."

@@ -60,7 +60,7 @@ class VerifiersPrompts:
         told = self._told()
         if told.failed is not None:
             raise PromptError(
-                f"{_WHO}: environment {config.environment!r} cannot tell its tasks: {told.failed.reason}"
+                f"{_WHO}: environment {config.environment!r} cannot list its tasks: {told.failed.reason}"
             )
         if not told.tasks:
             raise PromptError(
@@ -112,7 +112,7 @@ class VerifiersPrompts:
             said, _ = process.communicate(body + b"\n", timeout=config.load_deadline_s)
         except subprocess.TimeoutExpired:
             raise PromptError(
-                f"{_WHO}: environment {config.environment!r} has not told its tasks after {config.load_deadline_s:g} s "
+                f"{_WHO}: environment {config.environment!r} has not listed its tasks after {config.load_deadline_s:g} s "
                 "(load_deadline_s)"
             ) from None
         finally:

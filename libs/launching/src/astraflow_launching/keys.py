@@ -98,8 +98,8 @@ class RemoteKeys(ResourceKeys):
 
     silence_s: Seconds = Field(
         default=30.0,
-        description="A host that does not hear from the launcher for so long ends its processes; one that the "
-        "launcher does not hear from counts as lost soon after.",
+        description="A host that receives nothing from the launcher for so long ends its processes; one that the "
+        "launcher receives nothing from counts as lost soon after.",
     )
     connect_s: Seconds = Field(default=60.0, description="Longest time to reach a host.")
 

@@ -300,7 +300,7 @@ class AgentLauncher(ABC):
             was, there = self._address(before.host), self._address(place.host)
             if was != there:
                 raise RunFailed(
-                    f"host {before.host!r}, on which the dataflow ran, was lost, and the others know it by its "
+                    f"host {before.host!r}, on which the dataflow ran, was lost, and the others connect to its "
                     f"address; continue the run with `astraflow run --resume {self._context.run.directory}`"
                 )
         return place.host

@@ -175,7 +175,7 @@ def test_what_was_written_after_the_doorbell_is_verified_again(
             byte = file.read(1)[0]
             file.seek(-1, os.SEEK_CUR)
             file.write(bytes([byte ^ 16]))
-        with pytest.raises(WeightsError, match="block 1 is not what was published"):
+        with pytest.raises(WeightsError, match="block 1 differs from the published one"):
             receiver.fetch(last, DEADLINE_S)
         assert not list(receiver._folder.path.glob(f"solver-{last.version}-*"))
 
@@ -213,7 +213,7 @@ def test_a_changed_block_is_named(
         byte = file.read(1)[0]
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte ^ 16]))
-    with pytest.raises(WeightsError, match=f"block {block} is not what was published"):
+    with pytest.raises(WeightsError, match=f"block {block} differs from the published one"):
         receiver.fetch(told(manifest, publisher), DEADLINE_S)
     assert not list(receiver._folder.path.glob("*.safetensors"))
 

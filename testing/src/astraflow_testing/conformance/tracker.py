@@ -165,7 +165,7 @@ class TrackerConformance(Conformance, Claims):
             _play(given, tracker, cases.STEPS[:1], curves=cases.picture(given.run.directory))
             DEMANDS.that(
                 read(given).ended is not False,
-                f"{label}: its record says that the run still goes on",
+                f"{label}: its record says that the run is still active",
                 "that ended() ends the record",
             )
 

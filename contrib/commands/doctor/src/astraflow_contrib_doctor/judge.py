@@ -70,7 +70,7 @@ class Judge:
             return Finding(
                 "warning",
                 f"{self._where} log-probs",
-                "all tokens are equally likely under this model, so that a wrong log-prob cannot be told "
+                "all tokens are equally likely under this model, so that a wrong log-prob cannot be distinguished "
                 "from a right one",
                 "check with a trained model, by --set policies.NAME.model=FOLDER",
                 found.figures,

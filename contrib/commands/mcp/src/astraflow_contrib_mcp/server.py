@@ -128,7 +128,7 @@ def _add_resources(server: MCPServer[Any], runs: Runs) -> None:
 
         return read_config(run)
 
-    @resource("summary", "what an ended run came to")
+    @resource("summary", "the results of an ended run")
     def summary(run: Path) -> dict[str, Any]:
         from astraflow_runtime.launch.results.report import read_summary
 

@@ -23,7 +23,7 @@ SHOWN = 30
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.description = (
-        "Reads the rollouts that a run stores, while it goes on or afterwards. Texts of models and environments are "
+        "Reads the rollouts that a run stores, while it runs or afterwards. Texts of models and environments are "
         "printed with their control characters made visible."
     )
     parser.add_argument(

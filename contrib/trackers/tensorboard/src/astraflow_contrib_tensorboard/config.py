@@ -17,5 +17,5 @@ class TensorBoardTrackerConfig(ConfigModel):
         description="Folder that gets a folder for each run; default: tensorboard in the run directory.",
     )
     flush_s: float = Field(
-        default=5.0, gt=0, description="Seconds until what was logged is written."
+        default=5.0, gt=0, description="Seconds until logged values are written."
     )

@@ -25,7 +25,7 @@ class V1Environment:
         if spec.split != "train":
             raise Refusal(
                 "load",
-                "verifiers 0.4 knows of no split; name the evaluation tasks in arguments, such as arguments = { taskset = "
+                "verifiers 0.4 has no splits; name the evaluation tasks in arguments, such as arguments = { taskset = "
                 '{ split = "test" } }, or take others by skip and size',
             )
         self._config = _config(spec)

@@ -93,7 +93,7 @@ class ShardSnapshotter:
     def digests(self) -> bytes:
         """Of the blocks that this rank serves, in order, 16 bytes each."""
         if lacking := [block for block in self.blocks if block not in self._digests]:
-            raise WeightsError(f"{self._who}: bytes of block {lacking[0]} came from no rank")
+            raise WeightsError(f"{self._who}: no rank sent all bytes of block {lacking[0]}")
         return b"".join(self._digests[block] for block in self.blocks)
 
     def new_part(self) -> BlockRange:

@@ -80,9 +80,7 @@ class PolicyLoss(ABC, Generic[C]):
         config, mask = self._config, inputs.mask
 
         def trained(values: Tensor) -> Tensor:
-            assert values is not None, (
-                f"the trainer was told about these needs: {sorted(self.needs)}"
-            )
+            assert values is not None, f"the algorithm declares these needs: {sorted(self.needs)}"
             return tensors.masked(mask, values)
 
         by = "metrics" if "metrics" in inputs.weights else "policy"
@@ -173,7 +171,7 @@ class PolicyLoss(ABC, Generic[C]):
         from astraflow_plugin_losses.tensors import kl_estimate
 
         old = batch.logprobs if batch.proximal is None else batch.proximal
-        assert batch.reference is not None, "the trainer was told that a reference is needed"
+        assert batch.reference is not None, "the algorithm declares that a reference is needed"
         pair = (
             np.where(batch.loss_mask, v, 0.0).astype(np.float64) for v in (old, batch.reference)
         )

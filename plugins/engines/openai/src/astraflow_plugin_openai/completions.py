@@ -126,7 +126,7 @@ class TokenCompletion:
         ):
             raise AstraFlowError(
                 f"the server returned {len(self._tokens)} token ids and {len(self._logprobs)} log-probs: "
-                "if it does not know `return_token_ids`, set tokens = 'text'"
+                "if it does not support `return_token_ids`, set tokens = 'text'"
             )
         return _result(
             self._request,
@@ -145,7 +145,7 @@ class TextCompletion:
         if sampling.top_k or sampling.min_p or sampling.ignore_eos:
             raise ValueError(
                 f"request {request.id!r}: OpenAI's interface has no top_k, min_p and ignore_eos; "
-                "do without, or use a server that knows them, with tokens = 'ids'"
+                "do without, or use a server that supports them, with tokens = 'ids'"
             )
         self._request = request
         self._eos = eos
@@ -232,7 +232,7 @@ def read_scores(answer: bytes, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.
     found = [choice.prompt_logprobs or [] for choice in choices_of(answer)]
     if len(found) != 1 or len(found[0]) != len(tokens):
         raise AstraFlowError(
-            f"the server returned no log-probs of the {len(tokens)} tokens of a prompt: it does not know "
+            f"the server returned no log-probs of the {len(tokens)} tokens of a prompt: it does not support "
             "`prompt_logprobs`, so it cannot score"
         )
     scores = np.zeros(len(tokens), dtype=np.float32)

@@ -118,7 +118,7 @@ class OpenAIEngine(DeskEngine[OpenAIBackend]):
         if count != 1 and backend.texts is None:
             raise PreflightError(
                 f"the server at {self._config.url} returned {count} token ids where one was asked for: "
-                "it does not know `return_token_ids`; set tokens = 'text'"
+                "it does not support `return_token_ids`; set tokens = 'text'"
             )
         backend.tokens = 0
 

@@ -34,7 +34,7 @@ DEMANDS = (
         "tokenizer_worker_num",
         1,
         "--tokenizer-worker-num 1",
-        "an abort may reach a process that does not know the request",
+        "an abort may reach a process that does not have the request",
     ),
     Demand(
         "pp_size",

@@ -188,7 +188,7 @@ class VllmBackend(ServerBackend):
             await receive(self.client, version)
         elif not version.files:
             raise AstraFlowError(
-                f"version {version.number} came from the trainer's GPU, and cannot be loaded again"
+                f"version {version.number} was received from the trainer's GPU, and cannot be loaded again"
             )
         elif version.kind == "full":
             await self._update.load(version)

@@ -89,7 +89,7 @@ class VllmConfig(ConfigModel):
             raise ValueError("a router needs url: the servers behind it, one for each replica")
         if self.router is not None and self.lora_rank is not None:
             raise ValueError(
-                "adapters have a name on each server, which a router cannot know: leave router or lora_rank out"
+                "adapters have a name on each server, which a router cannot resolve: leave router or lora_rank out"
             )
         return self
 

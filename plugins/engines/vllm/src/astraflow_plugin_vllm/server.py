@@ -30,7 +30,7 @@ KNOWN_CAUSES = (
     ),
     (
         r"torchvision::nms does not exist|Could not import module '\w+Config'",
-        f"a torchvision for CUDA lies beside a torch for CPU; {_NEW_ENVIRONMENT}",
+        f"a torchvision for CUDA is installed with a torch for CPU; {_NEW_ENVIRONMENT}",
     ),
     (
         (

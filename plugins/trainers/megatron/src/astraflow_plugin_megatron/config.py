@@ -24,7 +24,7 @@ class MegatronConfig(AdapterKeys):
     )
     sequence_parallel: bool = Field(
         False,
-        description="The ranks of tensor_parallel share what lies between matrices (norms, residuals) by "
+        description="The ranks of tensor_parallel share the activations between matrices (norms, residuals) by "
         "positions: less memory for activations, the same traffic.",
     )
     pipeline_parallel: PositiveInt = Field(

@@ -40,7 +40,7 @@ class StoreSource:
     ) -> None:
         inside = endpoint.startswith(f"{config.url}/") and ".." not in endpoint.split("/")
         if not inside:
-            raise PublisherFailed(f"its address lies outside of {config.url}")
+            raise PublisherFailed(f"its address is outside of {config.url}")
         self._version, self._token, self._config = announcement.version, token, config
         self._store = ObjectStore(endpoint, config.options)
         self._lease = f"{READERS}/{uuid4().hex}"
@@ -74,7 +74,7 @@ class StoreSource:
                 said, patience = news, STILL_S if coming else self._config.give_up_after_s
                 until = time.monotonic() + patience
             if time.monotonic() > until:
-                still = f" (it was being written, and nothing new came for {patience:.0f} s)"
+                still = f" (it was being written, and nothing new arrived for {patience:.0f} s)"
                 raise PublisherFailed(
                     f"version {self._version} has no manifest there: it was dropped, or publishing it never "
                     f"finished{still if coming else ''}"

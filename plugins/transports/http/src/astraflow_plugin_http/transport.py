@@ -34,7 +34,7 @@ class HttpTransport:
     def no_shards(self, one_host: bool) -> str:
         """See :class:`astraflow_core.protocols.transport.ShardedTransport`."""
         if self._config.mirrors:
-            return "its mirrors cannot know which rank has what"
+            return "its mirrors cannot determine which rank has which blocks"
         return no_shards(own_address(self._config.host), self._config.advertise, one_host)
 
     def shard_publisher(self, share: Callable[[bytes], list[bytes]]) -> HttpShardPublisher:

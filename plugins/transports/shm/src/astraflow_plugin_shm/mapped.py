@@ -131,7 +131,7 @@ def _verify(
             check()
             with view[block * size : (block + 1) * size] as part:
                 if xxhash.xxh3_128_digest(part) != digest:
-                    raise PublisherFailed(f"block {block} is not what was published")
+                    raise PublisherFailed(f"block {block} differs from the published one")
         if read_specs(view) != manifest.tensors:
             raise PublisherFailed("its manifest names other tensors than its file")
 

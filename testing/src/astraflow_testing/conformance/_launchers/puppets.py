@@ -42,7 +42,7 @@ class Puppet:
             self.tell(*words)
             if answer := self._talk.readline():
                 return json.loads(answer)
-        pytest.fail(f"process {self.name!r} ended\nexpected that it runs until it is told to end")
+        pytest.fail(f"process {self.name!r} ended\nexpected that it runs until it is asked to end")
 
     def is_gone(self, within_s: float = DEADLINE_S) -> bool:
         """Whether its process ends in time."""

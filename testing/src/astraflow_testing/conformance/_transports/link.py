@@ -104,7 +104,7 @@ class TcpLink:
         address = urlsplit(endpoint)
         if address.hostname is None or address.port is None:
             raise ValueError(
-                f"endpoint {endpoint!r} is not scheme://host:port, so this suite cannot stand between: "
+                f"endpoint {endpoint!r} is not scheme://host:port, so this suite cannot intercept it: "
                 "override the fixture `link` with a Link of your own "
                 "(astraflow_testing.conformance.transport)"
             )

@@ -153,5 +153,5 @@ def holding(link: ShapedLink, flags: frozenset[str]) -> ShapedLink:
     if not link.holds:
         if "cross_host" in flags:
             pytest.fail("a transport that promises 'cross_host' needs a `link` that holds")
-        pytest.skip("this link cannot make a fetch stand still")
+        pytest.skip("this link cannot suspend a fetch")
     return link

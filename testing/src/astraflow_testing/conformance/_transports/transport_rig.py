@@ -75,7 +75,7 @@ class Peer:
         ready, _, _ = select.select([self.process.stdout], [], [], deadline_s)
         line = self.process.stdout.readline() if ready else b""
         if not line:
-            raise TimeoutError(f"the other process said nothing in {deadline_s} s")
+            raise TimeoutError(f"the other process sent nothing in {deadline_s} s")
         answer: dict[str, Any] = json.loads(line)
         return answer
 

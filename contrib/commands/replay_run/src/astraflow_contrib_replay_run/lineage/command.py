@@ -22,7 +22,7 @@ _SUGGESTED = 3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.description = (
-        "Reads the journal of a run, live or ended. Of a step and a version it tells which prompts, RaaS, versions and "
+        "Reads the journal of a run, live or ended. Of a step and a version it shows which prompts, RaaS, versions and "
         "plugins made it; of a row, a group and a prompt, which updates and versions they went into."
     )
     parser.add_argument("run", metavar="RUN", help="path of a run directory, or its name in runs/")

@@ -100,7 +100,7 @@ class M2po(ClippedLoss[M2poConfig], GroupLoss[M2poConfig]):
     def _kept(self, batch: Batch) -> npt.NDArray[np.bool_]:
         if self._config.variant != "mask_areal" or self._config.scope == "micro_batch":
             return batch.loss_mask
-        assert batch.proximal is not None, "the trainer was told that proximal ones are needed"
+        assert batch.proximal is not None, "the algorithm declares that proximal ones are needed"
         from astraflow_plugin_losses.second_moment import on_host
 
         gap = batch.proximal.astype(np.float64) - batch.logprobs
@@ -129,7 +129,9 @@ class M2po(ClippedLoss[M2poConfig], GroupLoss[M2poConfig]):
             if not micro:
                 dropped = (given.weights["policy"] == 0) & mask
                 return loss, metrics | {"dropped_fraction": dropped.to(loss.dtype)}
-            assert given.proximal is not None, "the trainer was told that proximal ones are needed"
+            assert given.proximal is not None, (
+                "the algorithm declares that proximal ones are needed"
+            )
             left = self._left(
                 tensors.masked(mask, given.proximal) - tensors.masked(mask, given.behaviour), mask
             )

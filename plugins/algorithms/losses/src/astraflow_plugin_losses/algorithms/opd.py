@@ -39,7 +39,7 @@ class Opd(PolicyLoss[OpdConfig]):
         self._needs |= {"reference"}
 
     def _advantages(self, batch: Batch) -> Floats:
-        assert batch.reference is not None, "the trainer was told that a teacher is needed"
+        assert batch.reference is not None, "the algorithm declares that a teacher is needed"
         gap = batch.reference.astype(np.float64) - batch.logprobs
         rewards = np.where(batch.loss_mask, self._config.coef * gap, 0.0)
         both = returns_to_go(batch, rewards, self._config.discount)
@@ -49,6 +49,6 @@ class Opd(PolicyLoss[OpdConfig]):
         from astraflow_plugin_losses.tensors import masked
 
         given = tokens.inputs
-        assert given.reference is not None, "the trainer was told that a teacher is needed"
+        assert given.reference is not None, "the algorithm declares that a teacher is needed"
         gap = masked(given.mask, given.behaviour) - masked(given.mask, given.reference)
         return -tokens.log_ratio.exp() * tokens.advantages, {"reverse_kl": gap}

@@ -88,7 +88,7 @@ class Ppo(ClippedLoss[PpoConfig]):
     def weights(self, batch: Batch) -> dict[str, npt.NDArray[np.float32]]:
         """As of the base, also for the term ``value``; and ``returns``, what values are trained on."""
         given = super().weights(batch)
-        assert batch.values is not None, "the trainer was told that values are needed"
+        assert batch.values is not None, "the algorithm declares that values are needed"
         if self._config.gae_unit == "token":
             given["value"] = given["policy"]
         else:
@@ -105,7 +105,7 @@ class Ppo(ClippedLoss[PpoConfig]):
         loss, config = super().loss(inputs), self._config
 
         def trained(values: Tensor) -> Tensor:
-            assert values is not None, "the trainer was told that values are needed"
+            assert values is not None, "the algorithm declares that values are needed"
             return tensors.masked(inputs.mask, values)
 
         share, returns = trained(inputs.weights["value"]), trained(inputs.weights["returns"])
@@ -147,7 +147,7 @@ class Ppo(ClippedLoss[PpoConfig]):
         return batch.advantages.astype(np.float64) * scale + mean
 
     def _gae(self, batch: Batch) -> Floats:
-        assert batch.values is not None, "the trainer was told that values are needed"
+        assert batch.values is not None, "the algorithm declares that values are needed"
         config = self._config
         outcome, scope = batch.rewards, config.gae_scope
         if scope == "trajectory" and config.sequence_rewards == "each":
