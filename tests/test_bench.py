@@ -37,7 +37,7 @@ def test_no_sequence_of_a_thousand_raas_is_lost_or_comes_twice(quick: Quick) -> 
     assert fields["over_bare_at_1"] > 0 and fields["over_bare_at_1000"] > 0
 
 
-def test_every_policy_gets_its_rows_once_and_a_stalled_trainer_holds_nobody_up(
+def test_every_policy_gets_its_rows_once_and_a_stalled_trainer_holds_no_one_up(
     quick: Quick,
 ) -> None:
     fields = quick("policy_scale")
@@ -76,7 +76,7 @@ def test_every_version_that_crosses_a_bad_link_is_the_one_that_was_published(
     assert 0 < fields["resent_fraction"] < 0.5
 
 
-def test_a_far_raas_gets_every_version_it_serves_while_the_trainer_goes_on(quick: Quick) -> None:
+def test_a_far_raas_gets_every_version_it_serves_while_the_trainer_continues(quick: Quick) -> None:
     if not possible():
         pytest.skip("the slow link needs root: it makes network namespaces and TUN devices")
     fields = quick("far_raas")

@@ -164,7 +164,7 @@ def test_turns_with_tools_and_stripped_reasoning(python: str) -> None:
     assert calls[3].parent is None
 
 
-def test_turns_without_reasoning_go_on(python: str) -> None:
+def test_turns_without_reasoning_continue(python: str) -> None:
     async def play(agent: Agent) -> None:
         asked: list[Json] = []
         said = None
@@ -208,7 +208,7 @@ def test_retries_and_branches(python: str) -> None:
         assert each["prompt"] == each["call"].prompt.tolist()
 
 
-def test_a_reply_that_was_cut_goes_on(python: str) -> None:
+def test_a_reply_that_was_cut_continues(python: str) -> None:
     async def play(agent: Agent) -> None:
         first = await agent.ask(user("count"), tools=[TOOL])
         asked = [user("count"), first, user("go on")]

@@ -79,7 +79,7 @@ def test_a_message_of_the_form_passes(message: str) -> None:
         "fix: one\ntwo",
     ],
 )
-def test_another_message_is_told_what_is_expected(message: str) -> None:
+def test_the_reply_to_another_message_says_what_is_expected(message: str) -> None:
     assert problem(message).startswith("expected ")
 
 

@@ -71,7 +71,7 @@ def test_generated_pages_are_current() -> None:
 
 
 @pytest.mark.slow
-def test_a_stale_page_is_named_with_what_mends_it_and_mended(
+def test_a_stale_page_is_named_with_its_fix_and_fixed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for file in docs.pages():

@@ -289,7 +289,7 @@ def test_megatron_trains_on_two_ranks_and_one_of_them_is_killed(user: User) -> N
 @pytest.mark.slow
 @pytest.mark.backend
 @pytest.mark.timeout(2400)
-def test_vllm_trains_and_the_death_of_its_server_is_mended(user: User) -> None:
+def test_vllm_trains_and_the_death_of_its_server_is_repaired(user: User) -> None:
     del user.environment["XDG_CACHE_HOME"]  # the environment is kept between runs
     name = "tests-vllm"
     made = user.astraflow("env", "create", name, "--plugin", "vllm", deadline_s=1500)

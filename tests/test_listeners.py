@@ -210,7 +210,7 @@ def desk(stack: ExitStack) -> Listener:
 
 
 @pytest.mark.parametrize("start", [dataflow, raas, weights, relay, desk])
-def test_nobody_gets_in_without_the_token(start: Callable[[ExitStack], Listener]) -> None:
+def test_requests_without_the_token_are_rejected(start: Callable[[ExitStack], Listener]) -> None:
     with ExitStack() as stack:
         listener = start(stack)
         assert len(listener.routes) > 1
@@ -223,7 +223,7 @@ def test_nobody_gets_in_without_the_token(start: Callable[[ExitStack], Listener]
         assert status(listener.port, method, path, f"Bearer {TOKEN}".encode()) != 401
 
 
-def test_nobody_asks_a_model_without_the_key_of_an_open_episode() -> None:
+def test_no_one_asks_a_model_without_the_key_of_an_open_episode() -> None:
     routes = [("GET", "/v1/models"), ("GET", "/v1/models/p")]
     for dialect in DIALECTS:
         routes += [("POST", dialect.path), *((each.method, each.path) for each in dialect.routes)]
@@ -280,7 +280,7 @@ def stranger() -> Iterator[Callable[[str, str | None], zmq.Socket[bytes]]]:
 
 
 @pytest.mark.parametrize("token", [None, "", "another", TOKEN + "x"])
-def test_the_transport_zmq_answers_nobody_without_the_token(
+def test_the_transport_zmq_answers_no_one_without_the_token(
     stranger: Callable[[str, str | None], zmq.Socket[bytes]], token: str | None
 ) -> None:
     with closing(BlockServer(MagicMock(), "solver", TOKEN, "127.0.0.1", 0)) as server:
@@ -293,7 +293,7 @@ def test_the_transport_zmq_answers_nobody_without_the_token(
         assert inside.poll(20_000) and inside.recv_multipart()[0] == REFUSED
 
 
-def test_ranks_on_several_hosts_hear_nobody_without_the_token(
+def test_ranks_on_several_hosts_hear_no_one_without_the_token(
     stranger: Callable[[str, str | None], zmq.Socket[bytes]],
 ) -> None:
     variables = {"MASTER_ADDR": "127.0.0.1", "LOCAL_WORLD_SIZE": "1"}

@@ -45,7 +45,7 @@ def test_a_wrong_value_is_named_with_what_was_expected(
     assert not (user.directory / "runs").exists()
 
 
-def test_all_mistakes_are_told_at_once(user: User) -> None:
+def test_all_mistakes_are_reported_at_once(user: User) -> None:
     ended = user.run_table("run.stepz=1", "sampling.top_p=7", "policies.solver.transport.use='x'")
     refused(user, ended, "run.stepz", "sampling.top_p", "policies.solver.transport")
 
@@ -125,7 +125,7 @@ def test_a_reward_that_raises_is_refused_before_anything_starts(user: User) -> N
 
 
 @pytest.mark.slow
-def test_a_reward_that_raises_in_the_run_is_told_once_at_its_end(user: User) -> None:
+def test_a_reward_that_raises_in_the_run_is_reported_once_at_its_end(user: User) -> None:
     write_component(
         user,
         "calls = []\n"

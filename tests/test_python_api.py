@@ -81,7 +81,7 @@ def test_a_mistake_raises_a_readable_error(user: User) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_of_ones_own_objects_goes_on(user: User) -> None:
+def test_a_run_of_ones_own_objects_continues(user: User) -> None:
     user.write("table.toml", TABLE_RUN)
     code, output = run_script(
         user,

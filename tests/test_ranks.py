@@ -165,7 +165,7 @@ class Sharded(FsdpTrainer):
 '''
 
 
-def test_a_rank_dies_at_each_phase_and_the_run_goes_on(user: User) -> None:
+def test_a_rank_dies_at_each_phase_and_the_run_continues(user: User) -> None:
     user.write("dying.py", DYING)
     ended = user.run_table(
         "run.steps=40",
@@ -254,7 +254,7 @@ def test_a_mistake_of_the_user_ends_all_ranks_with_one_message(
 
 
 @pytest.mark.timeout(1800)
-def test_sharded_ranks_survive_one_of_them_in_each_phase_and_another_number_goes_on(
+def test_sharded_ranks_survive_one_of_them_in_each_phase_and_another_number_continues(
     user: User,
 ) -> None:
     pytest.importorskip("astraflow_plugin_fsdp.trainer")

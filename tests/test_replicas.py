@@ -203,7 +203,7 @@ def test_what_a_frozen_engine_cannot_have_is_refused(user: User, override: str, 
     assert "Traceback" not in ended.text and not (user.directory / "runs").exists()
 
 
-def test_a_policy_whose_engine_cannot_be_trained_is_told_where_it_belongs(user: User) -> None:
+def test_the_error_for_an_engine_that_cannot_be_trained_says_where_it_belongs(user: User) -> None:
     ended = user.run_table(
         "policies.solver.engine={ use = 'openai', url = 'http://127.0.0.1:9/v1' }"
     )
@@ -326,7 +326,7 @@ def restarted(run: Path, deaths: int) -> bool:
 
 @pytest.mark.slow
 @ON_LINUX
-def test_turns_go_on_after_a_killed_engine(user: User) -> None:
+def test_turns_continue_after_a_killed_engine(user: User) -> None:
     process = user.start(*colocated(user, "run.steps=100000"))
     run = user.wait_for_steps(2, 90)
     for deaths in (1, 2):

@@ -95,7 +95,7 @@ def probed(kind: str) -> Iterator[Probed]:
 
 @pytest.mark.parametrize("kind", ROUTES)
 @pytest.mark.parametrize("first", [b"", b"GET /v1/nothing HTTP/1.1\r\nHost: x\r\nA: "])
-def test_many_silent_or_dripping_connections_keep_nobody_out(kind: str, first: bytes) -> None:
+def test_many_silent_or_dripping_connections_keep_no_one_out(kind: str, first: bytes) -> None:
     with probed(kind) as listener, ExitStack() as stack:
         for _ in range(MANY):
             connection = stack.enter_context(listener.connect())

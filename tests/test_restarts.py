@@ -174,7 +174,7 @@ def test_a_run_without_checkpoints_cannot_be_resumed(user: User) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_was_killed_before_its_first_checkpoint_goes_on_from_the_start(
+def test_a_run_that_was_killed_before_its_first_checkpoint_continues_from_the_start(
     user: User,
 ) -> None:
     slow = "policies.solver.trainer.step_s=0.3"  # it is killed long before its last step

@@ -152,7 +152,7 @@ def test_every_evaluation_is_made_whichever_raas_dies(user: User) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_trainer_goes_on_from_its_checkpoint(user: User) -> None:
+def test_a_killed_trainer_continues_from_its_checkpoint(user: User) -> None:
     """Every update is made, once more if no checkpoint holds it, and version version numbers must increase."""
     process = user.start(
         *user.table_arguments(

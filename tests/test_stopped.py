@@ -144,7 +144,7 @@ def test_a_stopped_dataflow_is_waited_for(user: User) -> None:
     assert "no progress for" not in ended.text
 
 
-def test_the_other_raas_goes_on_while_one_is_stopped(user: User) -> None:
+def test_the_other_raas_continues_while_one_is_stopped(user: User) -> None:
     process = start(user, "raas.replicas=2", "run.steps=250")
     directory = next(user.directory.glob("runs/*"))
     before = (directory / "metrics.jsonl").read_text().count('"step"')

@@ -69,7 +69,7 @@ def test_views_of_a_raas_hold_what_is_described() -> None:
     assert health.keys() == views.RAAS["/v1/health"].keys()
 
 
-def test_a_key_that_nobody_describes_is_found() -> None:
+def test_a_key_that_no_one_describes_is_found() -> None:
     view = {"a.NAME.b": "", "c.N.d": "", "e": ""}
     whole = {"a": {"x": {"b": 1}}, "c": [{"d": 1}], "e": {"anything": 2}}
     assert views.undescribed(whole, view) == ([], set(view))

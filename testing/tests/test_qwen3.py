@@ -28,7 +28,7 @@ def test_logits_are_those_of_transformers_however_they_are_cut(tmp_path: Path, t
     np.testing.assert_allclose(parts, whole, atol=1e-12)
 
 
-def test_other_weights_go_on_over_the_keys_and_values_of_the_old(tmp_path: Path) -> None:
+def test_other_weights_continue_over_the_keys_and_values_of_the_old(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     folders = [

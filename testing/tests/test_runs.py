@@ -36,7 +36,7 @@ run = Path("runs/r")
 
 
 @pytest.mark.parametrize("found_ended", [False, True])
-def test_a_run_that_ended_early_is_told_with_its_last_words(
+def test_a_run_that_ended_early_is_reported_with_its_last_lines(
     tmp_path: Path, found_ended: bool
 ) -> None:
     user = User(tmp_path)
@@ -55,7 +55,7 @@ def test_the_steps_of_a_run_that_has_ended_count(tmp_path: Path) -> None:
     assert user.wait_for_steps(2, 1000) == tmp_path / "runs" / "r"
 
 
-def test_a_run_that_goes_on_is_waited_for(tmp_path: Path) -> None:
+def test_a_run_that_continues_is_waited_for(tmp_path: Path) -> None:
     user = User(tmp_path)
     started(user, "raise SystemExit(2)")  # an earlier command
     started(user, RUN + "import time\ntime.sleep(60)")

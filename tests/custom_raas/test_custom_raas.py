@@ -93,7 +93,7 @@ def test_our_own_meets_every_demand(user: User, model: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_url_where_nobody_answers_is_named(user: User, model: Path) -> None:
+def test_a_url_where_no_one_answers_is_named(user: User, model: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     outcomes = check(user, model, url, ["sleep", "100"], 1, "1")
     (health,) = [o for told, o in outcomes.items() if told.startswith("It always answers GET")]

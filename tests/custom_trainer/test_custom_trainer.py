@@ -47,7 +47,7 @@ def services(user: User, config: str) -> Services:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_the_example_trains_in_a_real_run_and_goes_on_after_it_was_killed(user: User) -> None:
+def test_the_example_trains_in_a_real_run_and_continues_after_it_was_killed(user: User) -> None:
     """Dataflow and RaaS are ours, the updates are not; the table is learnt to the last step."""
     config = TABLE_RUN.replace("steps = 8", f"steps = {STEPS}") + "\n[checkpoint]\nevery = 4\n"
     config = config.replace(':TableEngine" }', ':TableEngine", token_s = 0.05 }')

@@ -108,7 +108,7 @@ def test_a_frozen_engine_is_compared_with_itself(
 
 
 @pytest.mark.slow
-def test_a_model_that_shows_nothing_is_said_to(doctor: Doctor) -> None:
+def test_a_model_that_shows_nothing_is_reported(doctor: Doctor) -> None:
     found = doctor.ask(0)
     assert found["log-probs"]["level"] == "warning"
     assert "equally likely" in found["log-probs"]["text"]

@@ -28,7 +28,7 @@ TASK = {"id": "1", "data": {}, "base_url": "http://x/v1", "api_key": "ep-imports
         ("import os; os._exit(7)", "player:play", "its module ended the process with exit code 7"),
     ],
 )  # fmt: skip
-def test_the_cause_is_told(tmp_path: Path, code: str, target: str, says: str) -> None:
+def test_the_cause_is_reported(tmp_path: Path, code: str, target: str, says: str) -> None:
     folder = tmp_path.resolve()
     (folder / "player.py").write_text(code)
     says = says.replace("FOLDER", re.escape(str(folder)))

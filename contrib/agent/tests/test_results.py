@@ -55,7 +55,7 @@ def test_what_is_no_object_is_warned_of_once(caplog: pytest.LogCaptureFixture) -
     )
 
 
-def test_a_reward_before_the_last_line_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reward_before_the_last_line_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     assert ResultReader("a").of_output(b'{"reward": 1}\nbye\n') is None
     assert "an earlier line has a reward, which counts in the last one only" in caplog.text
 

@@ -45,7 +45,7 @@ class TestEnvironment(WorkflowConformance):
 
 
 class TestTeam(WorkflowConformance):
-    own_tests: ClassVar = {"tools": "test_roles_are_told_of_no_tools_that_there_are_not"}
+    own_tests: ClassVar = {"tools": "test_roles_without_tools_see_no_tools"}
 
     @pytest.fixture
     def component(self) -> Subject:
@@ -53,7 +53,7 @@ class TestTeam(WorkflowConformance):
         keys = {"environment": DEBATE, "roles": roles}
         return installed("workflow", "team", {**keys, "policy": "solver"})
 
-    def test_roles_are_told_of_no_tools_that_there_are_not(
+    def test_roles_without_tools_see_no_tools(
         self, build: Any, scripted: Any, prompts: list[Prompt]
     ) -> None:
         ((_, workflow),) = build()

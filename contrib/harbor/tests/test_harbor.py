@@ -185,7 +185,7 @@ def test_the_check_of_tasks_says_what_fails(
         assert says in capsys.readouterr().err
 
 
-def test_tests_that_reach_a_limit_are_told_from_those_that_fail(folder: Path) -> None:
+def test_tests_that_reach_a_limit_are_distinguished_from_those_that_fail(folder: Path) -> None:
     (folder / "tests" / "test.sh").write_text("while :; do :; done\n")
     problem = problem_of(folder, ShellLimits(cpu_s=1), HarborTasksConfig(path=folder.parent))
     assert asyncio.run(problem) == "its solution earns 0: the tests reached a limit of [sandbox]"

@@ -163,7 +163,7 @@ def test_a_gated_model_needs_its_terms_accepted(user: User) -> None:
 
 
 @pytest.mark.slow
-def test_without_a_network_the_cache_is_used_and_its_lack_is_told(user: User) -> None:
+def test_without_a_network_the_cache_is_used_and_its_lack_is_reported(user: User) -> None:
     error, _ = user.resolve("hf:ada/tiny", HF_HUB_OFFLINE="1")
     assert (
         f"it is incomplete in the cache {user.cache / 'hub'}, and HF_HUB_OFFLINE forbids" in error
@@ -180,7 +180,7 @@ def test_without_a_network_the_cache_is_used_and_its_lack_is_told(user: User) ->
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_told_before_and_during_a_download(user: User) -> None:
+def test_a_full_disk_is_reported_before_and_during_a_download(user: User) -> None:
     small = "import shutil; shutil.disk_usage = lambda path: shutil._ntuple_diskusage(9, 9, 1000)"
     error, _ = user.resolve("hf:ada/tiny", small)
     assert "is full: 3.1 MB are needed, 0.0 MB are free; free some space" in error

@@ -67,7 +67,7 @@ def test_each_task_can_be_solved_by_actions_that_are_listed(kind: TaskKind, spli
         assert room.solved, level
 
 
-def test_an_episode_is_told_as_alfworld_tells_it() -> None:
+def test_an_episode_has_the_wording_of_alfworld() -> None:
     seen = play(LEVEL, HEATED)
     first = text(seen[0])
     assert (

@@ -91,7 +91,7 @@ def test_it_agrees_with_math_verify(reward: MathVerify) -> None:
 
 
 @pytest.mark.slow
-def test_hostile_answers_are_wrong_and_hold_up_nobody() -> None:
+def test_hostile_answers_are_wrong_and_hold_up_no_one() -> None:
     reward = MathVerify(MathVerifyConfig(cpu_s=0.1), CONTEXT)
 
     async def scenario() -> tuple[list[Any], float, list[float]]:
@@ -152,7 +152,7 @@ def test_what_kills_a_worker_fails_nothing_else_and_is_remembered(own: Checkers)
 
 
 @pytest.mark.slow
-def test_nobody_waits_behind_an_answer_that_takes_long(own: Checkers) -> None:
+def test_no_answer_waits_behind_one_that_takes_long(own: Checkers) -> None:
     ended: list[str] = []
 
     async def check(text: str, cpu_s: float) -> None:

@@ -26,7 +26,7 @@ class TestOnline(WorkflowConformance):
         )
 
     def test_it_waits_for_others(self, tmp_path: Path) -> None:
-        test_online.test_a_place_that_nobody_opens_is_rejected(tmp_path)
+        test_online.test_a_place_that_no_one_opens_is_rejected(tmp_path)
 
 
 class TestArrivals(PromptSourceConformance):

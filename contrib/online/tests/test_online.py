@@ -109,7 +109,7 @@ def test_the_token_is_private_and_an_episodes_key_opens_nothing(tmp_path: Path) 
     assert Path(said["token"]).read_text().strip() not in str(said)
 
 
-def test_without_a_free_place_a_service_is_told_to_come_again(tmp_path: Path) -> None:
+def test_without_a_free_place_a_service_gets_a_retry_after(tmp_path: Path) -> None:
     async def play(service: Service, leased: Any) -> None:
         first = await service.opened()
         status, told, headers = await service.call("POST", "episodes")
@@ -139,7 +139,7 @@ def test_further_episodes_may_be_answered_and_not_trained(tmp_path: Path) -> Non
     assert trajectory.rewards == {"p": 1.0} and len(trajectory.sequences) == 1
 
 
-def test_a_place_that_nobody_opens_is_rejected(tmp_path: Path) -> None:
+def test_a_place_that_no_one_opens_is_rejected(tmp_path: Path) -> None:
     async def play(service: Service, leased: Any) -> None:
         await leased[0]
         assert (await service.call("POST", "episodes"))[0] == 503
@@ -151,7 +151,7 @@ def test_a_place_that_nobody_opens_is_rejected(tmp_path: Path) -> None:
     ("keys", "why"),
     [({"idle_s": 0.05}, "idle_s"), ({"deadline_s": 0.05}, "deadline_s")],
 )
-def test_an_episode_that_nobody_rewards_is_rejected(
+def test_an_episode_that_no_one_rewards_is_rejected(
     tmp_path: Path, keys: dict[str, float], why: str
 ) -> None:
     async def play(service: Service, leased: Any) -> None:

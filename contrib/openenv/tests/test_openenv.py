@@ -119,7 +119,7 @@ def test_an_integer_is_the_last_one_of_a_reply(url: str) -> None:
     assert "Field required" in text(refused)  # the stand-in wants a text
 
 
-def test_what_an_environment_raises_fails_or_is_told(url: str) -> None:
+def test_errors_of_an_environment_fail_or_become_observations(url: str) -> None:
     raises = Prompt("p", {"reset": {"does": "raises"}})
     with pytest.raises(EnvironmentFailed, match="raised on its server: no more") as caught:
         play(said([Action("1")], raises), url=url)
@@ -170,7 +170,7 @@ def test_a_session_is_made_anew_where_the_one_before_was_lost(url: str) -> None:
     assert play(does, url=url).reward == 1
 
 
-def test_nobody_listens() -> None:
+def test_no_one_listens() -> None:
     with pytest.raises(
         EnvironmentFailed, match=r"server http://127\.0\.0\.1:9 cannot be reached"
     ) as caught:

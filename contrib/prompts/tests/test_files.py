@@ -130,7 +130,7 @@ def test_a_template_without_places_is_refused() -> None:
         JsonLinesConfig(path=Path("x"), template="Solve \\boxed{}")
 
 
-def test_many_prompts_are_kept_in_a_file_that_nobody_sees(
+def test_many_prompts_are_kept_in_a_file_that_no_one_sees(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rows, "_IN_MEMORY", 1000)

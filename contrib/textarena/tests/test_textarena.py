@@ -112,7 +112,7 @@ def test_games_are_those_of_the_library(game: str, players: int) -> None:
         assert seen.reward == (rewards[0] if players == 1 else named_rewards)
 
 
-def test_an_illegal_move_is_told_once_and_then_loses() -> None:
+def test_an_illegal_move_is_reported_once_and_then_loses() -> None:
     game = PlayersGame(TextArenaPlayersConfig(game="TicTacToe-v0"), NOWHERE)
     assert game.reset(PROMPT, 0).role == "player_0"
     again = game.step(Action("99"))

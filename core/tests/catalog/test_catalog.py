@@ -67,7 +67,7 @@ def test_what_provides_a_component_of_ours_is_named_and_no_other_distribution(
     assert "pip install" not in refusal(site, "algorithm", "xyzzy")
 
 
-def test_the_right_kind_of_a_name_is_told(site: Any) -> None:
+def test_the_right_kind_of_a_name_is_reported(site: Any) -> None:
     site.toy()
     assert "'toy_loss' is an algorithm, not a trainer" in refusal(site, "trainer", "toy_loss")
     assert "'m2po' is an algorithm, not a data policy" in refusal(site, "data_policy", "m2po")
@@ -80,7 +80,7 @@ def test_the_right_kind_of_a_name_is_told(site: Any) -> None:
         ("", "it has no entry point"),
     ],
 )
-def test_a_plugin_that_cannot_be_found_is_told(site: Any, group: str, problem: str) -> None:
+def test_a_plugin_that_cannot_be_found_is_reported(site: Any, group: str, problem: str) -> None:
     info = site.folder / "astraflow_plugin_lost-0.1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(
@@ -218,7 +218,9 @@ def test_an_import_that_fails_otherwise_is_not_blamed_on_the_extra(
         site.catalog().build("algorithm", table("grpo_like"), CONTEXT)
 
 
-def test_a_module_that_raises_is_told_like_one_that_is_missing(site: Any, manifest: str) -> None:
+def test_a_module_that_raises_is_reported_like_one_that_is_missing(
+    site: Any, manifest: str
+) -> None:
     site.add(
         "torn",
         manifest + ONE_LOSS.format(module="torn_parts", config=None),

@@ -253,7 +253,7 @@ def test_plugins_of_the_run_are_barred_before_import(
     assert "cannot be disabled" in found[1]
 
 
-def test_a_misspelt_name_in_the_environment_is_told(
+def test_a_misspelt_name_in_the_environment_is_reported(
     site: Any, run_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(DISABLE_VARIABLE, " tyo, never_heard_of,")

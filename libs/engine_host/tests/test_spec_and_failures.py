@@ -58,7 +58,7 @@ def test_an_error_is_described_with_its_place() -> None:
         assert describe(error) == f"ValueError: two lines ({__file__}:{line})"
 
 
-def test_a_key_that_a_prompt_lacks_is_told_with_those_that_it_has() -> None:
+def test_a_key_that_a_prompt_lacks_is_reported_with_those_that_it_has() -> None:
     data = {"prompt": "x", "answer": 1}
     assert describe(KeyError("gold"), data).endswith("; the prompt's data has 'prompt', 'answer'")
     assert describe(KeyError("gold"), {}).endswith("; the prompt's data has no keys")

@@ -48,6 +48,8 @@ def test_each_call_is_answered_and_one_is_made() -> None:
         ((FunctionCall("c", "f", "{"),), "f needs an argument 'x', a text"),
     ],
 )
-def test_what_is_no_call_is_told_to_the_model(calls: tuple[FunctionCall, ...], says: str) -> None:
+def test_the_model_gets_an_error_for_an_invalid_call(
+    calls: tuple[FunctionCall, ...], says: str
+) -> None:
     with pytest.raises(ValueError, match=says):
         argument(Action("", calls), {"f": "x", "g": "y"})

@@ -153,7 +153,7 @@ def test_what_waits_in_a_flood_ends_with_the_episode(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_stream_that_nobody_reads_to_its_end_is_trained_once(
+def test_a_stream_that_no_one_reads_to_its_end_is_trained_once(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever disconnects while a reply is sampled and asks again gets that reply."""
@@ -191,7 +191,7 @@ def test_a_stream_that_nobody_reads_to_its_end_is_trained_once(
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_failure_within_a_stream_is_told_in_it(
+def test_a_failure_within_a_stream_is_reported_in_it(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serving, "KEEP_ALIVE_S", 0.01)
@@ -215,7 +215,7 @@ def test_a_failure_within_a_stream_is_told_in_it(
     asyncio.run(run())
 
 
-def test_a_slow_reader_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_reader_keeps_no_one_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its reply is sampled and stays with its connection; its place is free for the next request."""
     monkeypatch.setattr(serving, "MOST_AT_ONCE", 1)
 

@@ -318,7 +318,7 @@ BAD: list[tuple[Any, str, str]] = [
 ]
 
 
-def test_a_bad_request_is_told_what_is_wrong() -> None:
+def test_the_reply_to_a_bad_request_says_what_is_wrong() -> None:
     async def play(agent: Agent) -> None:
         for body, field, says in BAD:
             status, error = await agent.refused(body)
@@ -328,7 +328,7 @@ def test_a_bad_request_is_told_what_is_wrong() -> None:
     played([], play)
 
 
-def test_over_the_context_is_told_as_openai_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_over_the_context_has_the_error_of_openai(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scripted_policies, "CONTEXT", 20)
 
     async def play(agent: Agent) -> None:
@@ -430,7 +430,7 @@ UNREADABLE = {
 }
 
 
-def test_an_unreadable_body_is_told_why() -> None:
+def test_the_reply_to_an_unreadable_body_says_why() -> None:
     async def play(agent: Agent) -> None:
         for body, says in UNREADABLE.items():
             status, error = await agent.refused(body)

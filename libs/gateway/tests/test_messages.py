@@ -158,7 +158,7 @@ def test_a_stream_has_the_events_of_the_whole_reply() -> None:
     played([f"<think>\nhm\n</think>\n\nso:\n{CALL}"], play, THINKING)
 
 
-def test_stops_and_lengths_are_told() -> None:
+def test_stops_and_lengths_are_reported() -> None:
     async def play(agent: Agent) -> None:
         first = await told(agent, USER, stop_sequences=["Observation:"])
         assert first["content"] == [{"type": "text", "text": "I look. "}]
@@ -273,7 +273,7 @@ BAD: list[tuple[Any, str]] = [
 ]
 
 
-def test_a_bad_request_is_told_what_is_wrong() -> None:
+def test_the_reply_to_a_bad_request_says_what_is_wrong() -> None:
     async def play(agent: Agent) -> None:
         for body, says in BAD:
             status, error = await refused(agent, body)
@@ -299,7 +299,7 @@ def test_errors_have_the_shape_of_the_dialect(monkeypatch: pytest.MonkeyPatch) -
     played([FailedAnswer("out of memory")], play, policies=("p", "q"))
 
 
-def test_a_prompt_that_is_too_long_is_told_in_the_words_that_agents_look_for(
+def test_a_prompt_that_is_too_long_is_reported_in_the_words_that_agents_look_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(scripted_policies, "CONTEXT", 20)

@@ -119,7 +119,7 @@ def test_a_stream_has_the_events_of_the_whole_response() -> None:
     assert len(episode.sequences()) == 1
 
 
-def test_a_retried_stream_is_told_the_same_and_trained_once() -> None:
+def test_a_retried_stream_gets_the_same_reply_and_is_trained_once() -> None:
     async def play(agent: Agent) -> None:
         body = {"input": QUESTION, "stream": True}
         first = await agent.post(PATH, body)
@@ -232,7 +232,7 @@ BAD: list[tuple[Any, str]] = [
 ]
 
 
-def test_a_bad_request_is_told_what_is_wrong() -> None:
+def test_the_reply_to_a_bad_request_says_what_is_wrong() -> None:
     async def play(agent: Agent) -> None:
         for body, says in BAD:
             status, error = await refused(agent, body)
@@ -282,7 +282,7 @@ def test_errors_have_the_shape_of_the_dialect(monkeypatch: pytest.MonkeyPatch) -
     played([FailedAnswer("out of memory")], play)
 
 
-def test_a_prompt_that_is_too_long_is_told_as_openai_tells_it(
+def test_a_prompt_that_is_too_long_has_the_error_of_openai(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(scripted_policies, "CONTEXT", 20)

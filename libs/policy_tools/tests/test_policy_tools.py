@@ -93,7 +93,7 @@ def test_of_weightless_indexes_the_last_are_drawn():
     assert Chance(0).sample([0.0, 0.0, 1.0, 0.0], 2) == [2, 3]
 
 
-def test_chance_goes_on_from_its_state_and_spends_nothing_on_what_is_certain():
+def test_chance_continues_from_its_state_and_spends_nothing_on_what_is_certain():
     one, other = Chance(5), Chance(9)
     one.happens(0.5)
     other.load_state_dict(json.loads(json.dumps(one.state_dict())))

@@ -144,7 +144,7 @@ def test_nothing_of_a_program_is_found_by_the_next(
     assert (found.stdout, found.stderr) == ("[]\n", "")
 
 
-def test_a_signal_to_everybody_reaches_nobody_else(runner: SubprocessRunner, host: Host) -> None:
+def test_a_signal_to_all_reaches_no_other_process(runner: SubprocessRunner, host: Host) -> None:
     program = "import os, signal\ntry:\n    os.kill(-1, 9)\nexcept OSError:\n    pass\nprint('up')"
     assert run(runner, program).ending == "exited" and host.is_whole()
     assert run(runner, "print('next')").stdout == "next\n"

@@ -119,7 +119,7 @@ def test_a_message_larger_than_a_pipe_arrives(start: Start, tmp_path: Path) -> N
         ("Hangs", r"metrics\(\) took longer than 1 s"),
     ],
 )
-def test_what_goes_wrong_is_told_by_the_deadline(start: Start, name: str, told: str) -> None:
+def test_errors_are_reported_by_the_deadline(start: Start, name: str, told: str) -> None:
     process = start(name, deadline_s=1.0)
     began = time.monotonic()
     with pytest.raises(TrackerFailed, match=told):

@@ -125,7 +125,7 @@ def test_a_small_version_is_not_measured() -> None:
         probe(told, TOKEN)
 
 
-def test_a_publisher_that_hangs_holds_nobody_up(publisher: tuple[Announcement, int]) -> None:
+def test_a_publisher_that_hangs_holds_no_one_up(publisher: tuple[Announcement, int]) -> None:
     told, pid = publisher
     os.kill(pid, signal.SIGSTOP)
     try:

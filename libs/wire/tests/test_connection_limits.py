@@ -215,7 +215,7 @@ def test_a_large_body_is_no_head() -> None:
     asyncio.run(main())
 
 
-def test_a_newcomer_pushes_out_a_silent_one_and_nobody_with_the_token() -> None:
+def test_a_newcomer_pushes_out_a_silent_one_and_no_one_with_the_token() -> None:
     async def main() -> None:
         async with service(Limits(4, 4, 1)) as server:
             known = await Peer.of(server)
@@ -293,7 +293,7 @@ def test_a_head_of_one_with_the_token_has_a_deadline_too(
     asyncio.run(main())
 
 
-def test_a_body_that_does_not_go_on_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_does_not_continue_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "BODY_STALLS_S", 0.2)
     monkeypatch.setattr(listener, "_CHECK_EVERY_S", 0.02)
 

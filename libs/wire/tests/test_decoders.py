@@ -278,5 +278,5 @@ def test_a_shape_of_very_many_dimensions_is_refused_before_it_is_multiplied() ->
         (b"", "no reason given"),
     ],
 )
-def test_a_refusal_is_told_however_it_is_written(body: bytes, told: str) -> None:
+def test_a_refusal_is_reported_however_it_is_written(body: bytes, told: str) -> None:
     assert re.search(told, client._reason(body))

@@ -85,7 +85,7 @@ def test_room_is_waited_for_and_told_once(
         when_room(failing(9, PermissionError(errno.EACCES, "x")), path)
 
 
-def test_an_event_loop_goes_on_while_it_waits(tmp_path: Path, at_once: None) -> None:
+def test_an_event_loop_continues_while_it_waits(tmp_path: Path, at_once: None) -> None:
     turns = 0
 
     async def other() -> None:

@@ -54,7 +54,7 @@ def a_folder_that_nobody_may_read(path: Path) -> None:
         a_folder_that_nobody_may_read,
     ],
 )
-def test_what_others_leave_there_stops_nobody(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_what_others_leave_there_stops_no_one(tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path / f"{PREFIX}of-another")
     folder = PrivateFolder(tmp_path, PREFIX)
     assert folder.path.stat().st_mode & 0o777 == 0o700
@@ -92,7 +92,7 @@ def test_a_link_to_a_folder_is_not_followed(tmp_path: Path) -> None:
     assert (real / "kept").exists()
 
 
-def test_nobody_can_take_its_name_before_it(
+def test_no_one_can_take_its_name_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Path.rename

@@ -77,7 +77,7 @@ def spoken(
     return asyncio.run(run()), heard
 
 
-def test_news_of_every_reply_are_heard() -> None:
+def test_news_of_every_reply_are_received() -> None:
     flow = Dataflow()
 
     async def talk(raas: RaasClient) -> object:
@@ -94,7 +94,7 @@ def test_news_of_every_reply_are_heard() -> None:
     ]  # fmt: skip
 
 
-def test_a_dataflow_that_forgot_it_is_told_once_again_however_many_calls_notice() -> None:
+def test_it_registers_once_again_however_many_calls_notice_a_restarted_dataflow() -> None:
     flow = Dataflow()
 
     async def talk(raas: RaasClient) -> object:

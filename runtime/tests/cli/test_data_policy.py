@@ -79,7 +79,7 @@ def test_a_rollback_sends_no_table_and_each_message_is_its_own(tmp_path):
         ("greso", "{}", "must be a table with use and keys"),
     ],
 )
-def test_what_is_refused_is_said(tmp_path, capsys, name, table, said):
+def test_what_is_refused_is_reported(tmp_path, capsys, name, table, said):
     code, got = told("swap", "prompts", name, table, folder=tmp_path)
     assert (code, got) == (2, [])
     assert said in capsys.readouterr().err

@@ -28,7 +28,7 @@ def raising(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("error", "code"), [(UserError("no such thing"), 2), (RunFailed("it failed"), 1)]
 )
-def test_errors_are_told_without_a_traceback(
+def test_errors_are_reported_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, code: int
 ) -> None:
     raising(error, monkeypatch)

@@ -88,7 +88,7 @@ def test_a_command_that_cannot_run_names_its_plugin(
     assert err.startswith(who) and said in err
 
 
-def test_a_command_that_is_not_there_is_told_with_what_provides_it(
+def test_a_command_that_is_not_there_is_reported_with_what_provides_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ASTRAFLOW_DISABLE_PLUGINS", "raas_check")

@@ -74,7 +74,7 @@ def test_a_manifest_that_slows_every_command_is_named(
     assert "with it come slow_backend" in told and "\nlight" not in told.partition("\n\n")[0]
 
 
-def test_ambiguous_components_are_told(
+def test_ambiguous_components_are_reported(
     site: Any, manifest: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     loss = "@hookimpl\ndef astraflow_algorithms(): return [Component('twice', 'm:L', 's')]\n"

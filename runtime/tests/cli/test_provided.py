@@ -53,7 +53,7 @@ def test_a_wrong_command_makes_its_plugin_unusable(site: Any, manifest: str, cas
         select_command(plugins, "bad/hello")
 
 
-def test_a_manifest_that_returns_no_list_is_told(site: Any, manifest: str) -> None:
+def test_a_manifest_that_returns_no_list_is_reported(site: Any, manifest: str) -> None:
     site.add("bad", manifest + "@hookimpl\ndef astraflow_commands(): pass\n")
     problem = site.catalog().plugin("bad").problem
     assert problem == "astraflow_commands() returned None; expected a list of Command"
@@ -83,7 +83,7 @@ def test_a_name_alone_means_the_command_of_this_project(
     assert select_command(plugins, "left/hello").plugin == "left"
 
 
-def test_what_is_missing_is_told_with_the_distribution_that_provides_it(
+def test_what_is_missing_is_reported_with_the_distribution_that_provides_it(
     site: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.add("torn", "raise ImportError('torn')")

@@ -220,7 +220,7 @@ def test_a_component_that_cannot_be_imported(site: Any, manifest: str, why: Any)
     assert main(["plugins"]) == 0
 
 
-def test_a_target_that_the_package_lacks_is_mended_by_its_authors(
+def test_a_target_that_the_package_lacks_is_left_to_its_authors(
     site: Any, manifest: str, why: Any
 ) -> None:
     site.add("torn", manifest + LOSS.format(module="torn_parts"))
@@ -324,7 +324,7 @@ def test_a_path_that_no_run_can_use_is_a_mistake_and_of_no_kind(why: Any) -> Non
     assert "cannot be used: reward 'os:environ'" in told
 
 
-def test_the_name_of_a_kind_is_told_as_one(
+def test_the_name_of_a_kind_is_reported_as_one(
     site: Any, manifest: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     site.add("quick", manifest + ENGINE.format(module="quick_engine"))

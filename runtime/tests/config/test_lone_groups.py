@@ -63,7 +63,7 @@ def test_an_algorithm_that_compares_nothing_can_do_with_one(site: Any, run_file:
 
 @pytest.mark.parametrize("workflow", ["talk", "toy_parts:Part"])
 @pytest.mark.usefixtures("talk")
-def test_a_workflow_that_may_give_several_sequences_is_told_of(
+def test_a_workflow_that_may_give_several_sequences_is_reported(
     site: Any, run_file: Path, workflow: str
 ) -> None:
     lone = load(site, run_file, ONE, COMPARES + "sequences", f"workflow.use={workflow}")

@@ -122,7 +122,7 @@ def test_what_a_policy_was_asked_without_a_batch_is_repeated_too(run):
     assert b.state.streams["solver"].chain.policy("Counting").component.asked == 2
 
 
-def test_nobody_is_asked_before_there_are_rows_enough(run):
+def test_no_one_is_asked_before_there_are_rows_enough(run):
     b = run(Counting)
     fill(b, 1)
     assert arrivals(b) is None

@@ -123,7 +123,7 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_the_sender_is_refused_and_the_run_goes_on(name, attacked):
+def test_the_sender_is_refused_and_the_run_continues(name, attacked):
     make, expected, words = ATTACKS[name]
 
     async def play():

@@ -238,7 +238,7 @@ def test_a_silent_trainer_is_left_out_and_its_oldest_rows_go(bench, config):
     b.check()
 
 
-def test_who_waits_for_tasks_is_woken_once_a_silent_trainer_holds_nobody_up(bench, config):
+def test_who_waits_for_tasks_is_woken_once_a_silent_trainer_holds_no_one_up(bench, config):
     class Woken(NoSignals):
         times = 0
 

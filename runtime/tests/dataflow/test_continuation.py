@@ -97,7 +97,7 @@ def play(service, body, kill_before, steps=12):
 
 
 @pytest.mark.slow
-def test_a_killed_dataflow_goes_on_bit_by_bit(config, body, tmp_path):
+def test_a_killed_dataflow_continues_bit_by_bit(config, body, tmp_path):
     model = settings_of(config, run__steps=20, run__max_staleness=2, checkpoint__every=3)
     results = []
     for name, kills in (("whole", set()), ("killed", {1, 6, 21, 22, 40, 63})):

@@ -140,7 +140,7 @@ def test_a_restarted_dataflow_knows_them(bench, config, tmp_path):
     b.lease(free=2)
 
 
-def test_a_run_of_quarantined_prompts_goes_on_and_says_so(bench, config, caplog):
+def test_a_run_of_quarantined_prompts_continues_and_says_so(bench, config, caplog):
     b = bench(lasting(config, run__task_attempts=1, run__max_environment_failures=1.0)).begin()
     size = b.state.admission.cursor.size
     play(b, ["timeout"] * size)

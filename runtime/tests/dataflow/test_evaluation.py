@@ -79,7 +79,7 @@ def test_evaluations_come_every_so_many_versions_and_at_the_end(bench, config):
     b.check()
 
 
-def test_training_goes_on_elsewhere_while_an_old_version_is_evaluated(bench, config):
+def test_training_continues_elsewhere_while_an_old_version_is_evaluated(bench, config):
     b = bench(config(eval__every=1, run__max_staleness=1), evals={"held": 4}).begin("r0", "r1")
     first = b.lease(free=1)[0]  # r0 is the host
     assert first[0].eval_set
@@ -116,7 +116,7 @@ def test_a_host_that_goes_away_is_replaced(bench):
     assert task.id == "eval-0"
 
 
-def test_an_evaluation_whose_weights_went_with_the_trainer_fails_and_blocks_nobody(bench, config):
+def test_an_evaluation_whose_weights_went_with_the_trainer_fails_and_blocks_no_one(bench, config):
     b = bench(config(eval__every=1), evals={"held": 2}).begin()
     tasks, _ = b.lease(free=1)
     b.leave("r0")  # it was the only one that served version 0

@@ -16,7 +16,7 @@ def test_too_many_failures_in_a_row_end_the_run(bench, config):
     b.check()
 
 
-def test_a_raas_that_fails_is_set_aside_and_the_others_go_on(bench, config):
+def test_a_raas_that_fails_is_set_aside_and_the_others_continue(bench, config):
     b = bench(
         config(run__max_consecutive_failures=3, run__task_attempts=100, raas__replicas=2)
     ).begin()

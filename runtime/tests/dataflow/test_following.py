@@ -70,7 +70,7 @@ def test_a_prompt_is_admitted_only_when_none_holds_back(bench, config, tmp_path)
     assert len(b.lease(64)[0]) == 1
 
 
-def test_nobody_holds_back_the_only_prompt_and_forcing_is_told(bench, config, caplog):
+def test_no_one_holds_back_the_only_prompt_and_forcing_is_reported(bench, config, caplog):
     b = bench(config(), prompts=3, admission=[Never]).begin()
     with caplog.at_level(logging.WARNING):
         tasks, _ = b.lease(64)
@@ -83,7 +83,7 @@ def test_nobody_holds_back_the_only_prompt_and_forcing_is_told(bench, config, ca
 
 
 @pytest.mark.parametrize("outcome", ["accepted", "rejected"])
-def test_what_becomes_of_a_group_is_told(bench, config, outcome):
+def test_what_becomes_of_a_group_is_reported(bench, config, outcome):
     class Refuse:
         def accept(self, group):
             return Verdict(False, "no")

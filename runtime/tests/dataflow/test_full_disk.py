@@ -115,7 +115,7 @@ def test_each_call_may_find_no_room_and_a_dataflow_that_dies(
     callers.bench.check()
 
 
-def test_at_the_end_of_a_run_nobody_is_kept_waiting(bench, config, tmp_path, body):
+def test_at_the_end_of_a_run_no_caller_is_kept_waiting(bench, config, tmp_path, body):
     callers = Callers(bench, config, tmp_path, body, 0)
     with no_room(tmp_path):
         callers.call("/v1/stop", messages.StopRun(reason="enough"))

@@ -38,7 +38,7 @@ def groups(b, key="equal_groups", policy="solver"):
 
 
 @pytest.mark.parametrize("data", [(), (NoVariance,)])
-def test_equal_rewards_are_told_once_and_when_they_differ_again(bench, roomy, caplog, data):
+def test_equal_rewards_are_reported_once_and_when_they_differ_again(bench, roomy, caplog, data):
     b = bench(roomy(), data=data).begin()
     push(b, MANY_GROUPS - 1, 0.0, 0.0)
     assert told(caplog) == []
@@ -68,7 +68,7 @@ def test_one_group_with_a_difference_is_enough(bench, roomy, caplog):
     assert told(caplog) == []
 
 
-def test_rewards_that_differ_between_groups_alone_are_told_as_such(bench, roomy, caplog):
+def test_rewards_that_differ_between_groups_alone_are_reported_as_such(bench, roomy, caplog):
     b = bench(roomy()).begin()
     push(b, MANY_GROUPS // 2, 0.1, 0.1)
     push(b, MANY_GROUPS // 2, 1.0, 1.0)
@@ -76,7 +76,7 @@ def test_rewards_that_differ_between_groups_alone_are_told_as_such(bench, roomy,
     assert "equal rewards (from 0.1 to 1 between groups)" in warning
 
 
-def test_nothing_is_said_of_groups_of_one(bench, roomy, caplog):
+def test_groups_of_one_are_not_reported(bench, roomy, caplog):
     b = bench(roomy(run__group_size=1)).begin()
     for _ in range(MANY_GROUPS + 5):
         (task,) = b.lease(1)[0]
@@ -102,7 +102,7 @@ def test_a_dataflow_that_was_started_again_counts_on_and_does_not_repeat_itself(
     assert len(told(caplog)) == 2
 
 
-def test_a_policy_that_no_workflow_samples_is_told_that_its_batch_does_not_fill(
+def test_a_batch_that_does_not_fill_because_no_workflow_samples_its_policy_is_reported(
     bench, roomy, caplog
 ):
     b = bench(roomy(policies=("solver", "verifier"))).begin()
@@ -117,7 +117,7 @@ def test_a_policy_that_no_workflow_samples_is_told_that_its_batch_does_not_fill(
     assert groups(b, "fruitless_groups", "verifier") == 0
 
 
-def test_groups_without_anything_to_train_are_told_with_their_reasons(bench, roomy, caplog):
+def test_groups_without_anything_to_train_are_reported_with_their_reasons(bench, roomy, caplog):
     b = bench(roomy()).begin()
     push(b, MANY_GROUPS - 4, 0.0, 1.0, trained=False)
     push(b, 10)

@@ -38,7 +38,7 @@ def test_a_data_policy_that_holds_prompts_back_is_named(bench, config):
     assert [again.id for again in b.lease(64)[0]] == [task.id]
 
 
-def test_places_that_the_next_task_needs_and_those_that_are_free_are_said(bench, config):
+def test_places_that_the_next_task_needs_and_those_that_are_free_are_reported(bench, config):
     b = bench(config(run__group_size=4, policy__batch_sequences=8)).begin()
     b.register_raas("r0", capacity=6)
     assert len(b.lease(6)[0]) == 1
@@ -87,7 +87,7 @@ def test_a_raas_that_is_behind_hears_that_its_bound_is_lower(bench, config):
     assert b.lease(4, "r1", serving=1)[0]
 
 
-def test_versions_that_are_too_old_or_not_there_yet_are_told_apart(bench, config):
+def test_versions_that_are_too_old_or_not_there_yet_are_distinguished(bench, config):
     b = bench(config(run__max_staleness=2)).begin()
     for version in (1, 2, 3):
         b.announce(version)
@@ -116,7 +116,7 @@ def test_a_raas_that_leaves_or_was_set_aside_gets_nothing(bench, config):
     assert whom == "a restart of r0" and "it was set aside: " in what and "no such file" in what
 
 
-def test_what_holds_everybody_back_is_said_first(bench, config):
+def test_what_holds_everybody_back_is_reported_first(bench, config):
     b = bench(config(checkpoint__every=1, run__max_staleness=4))
     b.register_raas("r0")
     assert waiting(b) == ("run", "the run is starting")
@@ -127,7 +127,7 @@ def test_what_holds_everybody_back_is_said_first(bench, config):
     assert whom == "disk space for new tasks" and "saved no checkpoint for 4 updates" in what
 
 
-def test_without_a_trainer_nobody_gets_a_task(bench, config):
+def test_without_a_trainer_no_one_gets_a_task(bench, config):
     b = bench(config()).begin()
     b.pass_time(b.state.config.run.deadline_s + 1, sweep=False)
     assert waiting(b) == ("trainers", "no trainer is taking batches")

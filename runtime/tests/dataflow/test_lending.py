@@ -232,7 +232,7 @@ def test_a_slow_borrower_does_not_hold_the_owner_up(pair):
     b.check()
 
 
-def test_an_owner_that_is_done_goes_on_to_lend(pair):
+def test_an_owner_that_is_done_continues_to_lend(pair):
     b = pair(Whole, run__max_staleness=1, run__steps=2)
     for version in range(2):
         roll_out(b, 2, version=version, policies=("a",))
@@ -328,7 +328,7 @@ def test_rows_are_taken_of_another_policy_of_the_run_only(bench, config, unknown
         bench(config(policies=("a", "b")), data={"b": (Astray,)})
 
 
-def test_nobody_borrows_from_one_that_has_no_rows(bench, config):
+def test_no_one_borrows_from_one_that_has_no_rows(bench, config):
     class OfB(Half):
         source = "b"
 

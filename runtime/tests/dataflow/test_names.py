@@ -95,7 +95,7 @@ def placed(bench, config, tmp_path, monkeypatch):
     return start
 
 
-def test_a_second_one_is_refused_as_soon_as_the_first_is_heard_of(placed):
+def test_a_second_one_is_refused_as_soon_as_the_first_has_called(placed):
     async def play():
         async with placed() as place:
             b = place.bench

@@ -28,7 +28,7 @@ def walk(cursor, count):
     return "".join(cursor.take().id for _ in range(count))
 
 
-def test_every_epoch_is_a_permutation_and_a_position_is_enough_to_go_on():
+def test_every_epoch_is_a_permutation_and_a_position_is_enough_to_continue():
     walked = walk(PromptCursor(Letters(), 7, True), 15)
     epochs = [walked[i : i + 5] for i in (0, 5, 10)]
     assert all(sorted(epoch) == list("abcde") for epoch in epochs)

@@ -132,7 +132,7 @@ def test_bodies_shorter_than_the_entries_say(copies):
     anywhere()
 
 
-def test_the_dataflow_goes_on_from_what_is_left(copies):
+def test_the_dataflow_continues_from_what_is_left(copies):
     ends = [end for _, _, end in copies.records if end >= copies.flushed.entries]
     for end in ends[::3]:
         flow = copies.restore(
@@ -204,7 +204,7 @@ def test_a_flush_while_entries_are_kept_notes_nothing(tmp_path):
     assert read_flushed(tmp_path).entries == mark.entries + 4
 
 
-def test_steps_that_the_journal_lost_are_told_once(tmp_path):
+def test_steps_that_the_journal_lost_are_reported_once(tmp_path):
     """They are made again, as other steps perhaps; their earlier lines go."""
     path = tmp_path / "metrics.jsonl"
     before = StepLog(path)

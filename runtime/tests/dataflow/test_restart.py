@@ -12,7 +12,7 @@ from astraflow_testing.small_disk import largest_file
 from astraflow_wire.messages import RegisterTrainer, ReleaseBatches
 
 
-def test_raas_and_trainer_go_on_with_what_they_hold(bench, tmp_path):
+def test_raas_and_trainer_continue_with_what_they_hold(bench, tmp_path):
     b = bench(journal=tmp_path).begin("r0", "r1")
     mine, theirs = b.lease(4, "r0")[0], b.lease(2, "r1")[0]
     b.push(mine[0])
@@ -33,7 +33,7 @@ def test_raas_and_trainer_go_on_with_what_they_hold(bench, tmp_path):
     b.check()
 
 
-def test_a_lease_that_nobody_renews_ends_after_its_whole_time(bench, tmp_path):
+def test_a_lease_that_no_one_renews_ends_after_its_whole_time(bench, tmp_path):
     b = bench(journal=tmp_path).begin()
     b.lease(2)
     b.pass_time(29)
@@ -113,7 +113,7 @@ def test_the_oldest_state_that_fits_is_taken(bench, config, tmp_path):
         b.flow.training.register(RegisterTrainer(policy="solver", pid=5, host="h", updates=(0, 4)))
 
 
-def test_a_run_that_was_stopped_goes_on_from_the_state_before_the_last(bench, config, tmp_path):
+def test_a_run_that_was_stopped_continues_from_the_state_before_the_last(bench, config, tmp_path):
     b = bench(config(checkpoint__every=2), journal=tmp_path).begin()
     for update in range(4):
         b.update(update)

@@ -78,7 +78,7 @@ def test_a_group_of_one_has_no_spread_to_look_at():
     assert (found.equal_groups_fraction, found.reward_std, found.groups) == (None, 0.0, 1)
 
 
-def test_pass_rates_are_told_for_each_source_and_for_so_many_only():
+def test_pass_rates_are_reported_for_each_source_and_for_so_many_only():
     one = [share([1.0, 0.0], [3, 3], source="gsm"), share([1.0, 1.0], [3, 3], source="math")]
     assert figures([*one, share([0.0, 0.0], [3, 3])]).pass_rates == {
         "gsm": {"mean": 0.5, "episodes": 2},

@@ -91,7 +91,7 @@ def component(b, name, place="prompts"):
     return chain.policy(name).component
 
 
-def test_other_keys_hold_at_once_and_the_state_goes_on(run):
+def test_other_keys_hold_at_once_and_the_state_continues(run):
     tasks, _ = run.lease(8)
     assert len(tasks) == 4
     run.push(tasks[0])

@@ -100,7 +100,7 @@ def test_a_prompt_that_was_refused_and_one_whose_group_was_rejected(run, capsys,
     assert f"astraflow_data_decisions_total{{{labels}}} 1.0" in exported
 
 
-def test_leases_that_brought_nothing_are_told_with_their_reasons(run, capsys, tmp_path):
+def test_leases_that_brought_nothing_are_reported_with_their_reasons(run, capsys, tmp_path):
     run.register_raas("r1")
     (first,), _ = run.lease(2)
     run.fail(first, "the tool broke")
@@ -119,7 +119,7 @@ def test_leases_that_brought_nothing_are_told_with_their_reasons(run, capsys, tm
     assert "set aside" in text
 
 
-def test_rows_that_became_too_stale_are_told(run, capsys, tmp_path):
+def test_rows_that_became_too_stale_are_reported(run, capsys, tmp_path):
     (late,), _ = run.lease(2)
     for version in range(2):
         (task,), _ = run.lease(2, serving=version)
@@ -133,7 +133,7 @@ def test_rows_that_became_too_stale_are_told(run, capsys, tmp_path):
     assert "1 sequences were already too stale" in text
 
 
-def test_an_admission_against_the_policies_is_told(bench, config, capsys, tmp_path):
+def test_an_admission_against_the_policies_is_reported(bench, config, capsys, tmp_path):
     (tmp_path / "config.toml").write_text("[run]\n")
     b = bench(config(), prompts=3, admission=[Nobody], journal=tmp_path / "journal").begin()
     b.lease(2)
@@ -143,7 +143,7 @@ def test_an_admission_against_the_policies_is_told(bench, config, capsys, tmp_pa
     assert "forced, because the data policies refused a whole epoch" in text
 
 
-def test_an_evaluation_is_told_too(bench, config, capsys, tmp_path):
+def test_an_evaluation_is_reported_too(bench, config, capsys, tmp_path):
     (tmp_path / "config.toml").write_text("[run]\n")
     b = bench(config(), evals={"held": 1}, journal=tmp_path / "journal").begin()
     task = next(task for task in b.lease(64)[0] if task.eval_set)

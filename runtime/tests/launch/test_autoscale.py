@@ -140,7 +140,7 @@ def test_raas_that_are_asked_for_get_free_names() -> None:
         (2, 2, ["raas-0", "raas-1"]),
     ],
 )
-def test_a_run_that_goes_on_begins_with_as_many_as_it_had(
+def test_a_resumed_run_begins_with_as_many_as_it_had(
     added: int, drained: int, names: list[str]
 ) -> None:
     pool, status = RaasPool(specs(2)), Status(pool=PoolStatus(added=added, drained=drained))

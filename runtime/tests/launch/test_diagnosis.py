@@ -129,7 +129,7 @@ def test_an_engine_host_is_named_with_its_lines_in_the_log_of_its_raas(scene: Sc
     assert "engine-judge" not in text
 
 
-def test_busy_and_idle_are_told_apart(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_busy_and_idle_are_distinguished(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     from astraflow_runtime.launch.watch import diagnosis
 
     later = diagnosis.active_time() + 10
@@ -143,7 +143,7 @@ def test_busy_and_idle_are_told_apart(scene: Scene, monkeypatch: pytest.MonkeyPa
     assert "raas-0 (pid 103) is idle" in scene.explain(("trainer solver", "rollouts"))
 
 
-def test_a_stopped_process_is_named_once_and_again_when_it_goes_on(scene: Scene) -> None:
+def test_a_stopped_process_is_named_once_and_again_when_it_continues(scene: Scene) -> None:
     for _ in range(3):
         scene.look("raas-1", stopped=True)
     (said,) = scene.said

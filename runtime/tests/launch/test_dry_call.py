@@ -53,7 +53,7 @@ def test_a_process_that_ends_is_named(table: Table) -> None:
         ("Misspelt", "good", r"workflow 'dry_parts:Misspelt' raised on prompt '0': KeyError: 'qestion'"),
     ],
 )  # fmt: skip
-def test_what_they_do_wrong_is_told_before_anything_starts(
+def test_what_they_do_wrong_is_reported_before_anything_starts(
     table: Table, workflow: str, reward: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UserError, match=said) as told:
@@ -109,7 +109,7 @@ def test_one_that_takes_long_is_a_note_with_its_place(
 
 
 @pytest.mark.parametrize(("reward", "blocks"), [("blocks_the_loop", True), ("takes_long", False)])
-def test_a_reward_that_blocks_the_loop_is_told_from_one_that_takes_long(
+def test_a_reward_that_blocks_the_loop_is_distinguished_from_one_that_takes_long(
     table: Table, monkeypatch: pytest.MonkeyPatch, reward: str, blocks: bool
 ) -> None:
     monkeypatch.setenv(VARIABLE, "0.5")

@@ -11,7 +11,7 @@ from astraflow_runtime.launch.results import held_out
 from astraflow_wire.status import SetOverlap
 
 
-def test_what_is_not_held_out_is_said(table: Table, tmp_path: Path) -> None:
+def test_what_is_not_held_out_is_reported(table: Table, tmp_path: Path) -> None:
     """Of the same file by another name, of the same source, and of prompts that the dataflow met in training."""
     data, link, other = (tmp_path / name for name in ("a.jsonl", "b.jsonl", "c.jsonl"))
     data.write_text("1")

@@ -82,7 +82,7 @@ def test_a_page_shows_no_secrets_of_the_configuration(run: Any, tmp_path: Path) 
     assert "http://***@host/v1?api_key=***" in text
 
 
-def test_a_run_that_goes_on_is_shown_by_top(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_continues_is_shown_by_top(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     folder = run("one")
     (folder / "summary.json").rename(folder / "dataflow.json")
     assert main(["report", "--run", str(folder)]) == 2

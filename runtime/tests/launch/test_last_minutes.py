@@ -42,7 +42,7 @@ def test_a_dataflow_that_dies_while_trainers_save_is_started_anew(table: Table) 
     ) in output
 
 
-def test_trainers_save_without_a_dataflow_that_cannot_go_on(table: Table) -> None:
+def test_trainers_save_without_a_dataflow_that_cannot_continue(table: Table) -> None:
     table["journal"] = {"enabled": False}
     ended, output = run_here(
         behaving(table, dataflow="die_at_end", trainer_solver="outlive:dataflow")

@@ -25,7 +25,7 @@ def made(updates: int) -> Status:
     return Status(policies={"solver": PolicyStatus(updates=updates)})
 
 
-def test_curves_are_drawn_while_a_run_goes_on_and_not_often(
+def test_curves_are_drawn_while_a_run_continues_and_not_often(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     picture, time = tmp_path / "curves.png", [100.0]

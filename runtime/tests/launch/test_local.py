@@ -235,7 +235,7 @@ def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:
         assert list(watch.news()) == ["raas-0: half"]
 
 
-def test_a_cause_is_told_once_however_many_tasks_it_fails(tmp_path: Path) -> None:
+def test_a_cause_is_reported_once_however_many_tasks_it_fails(tmp_path: Path) -> None:
     logs = [tmp_path / "raas-0.log", tmp_path / "raas-1.log"]
     begin = "2026-01-01T00:00:00.000 WARNING raas-0"
     cause = "KeyError: 'answr' (mine.py:4)"

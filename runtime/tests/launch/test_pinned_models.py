@@ -41,7 +41,7 @@ def hub(table: Table, monkeypatch: pytest.MonkeyPatch) -> Hub:
     return hub
 
 
-def test_a_run_goes_on_with_the_commit_that_it_began_with(
+def test_a_run_continues_with_the_commit_that_it_began_with(
     table: Table, hub: Hub, tmp_path: Path
 ) -> None:
     directory = prepare(table).directory

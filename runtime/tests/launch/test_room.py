@@ -36,7 +36,7 @@ def watching(
     return RoomWatch(folder, view)
 
 
-def test_a_full_disk_is_told_once_and_its_end(
+def test_a_full_disk_is_reported_once_and_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     view, now, reason = Told(), [0.0], [""]

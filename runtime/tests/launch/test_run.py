@@ -162,7 +162,7 @@ def test_why_a_run_failed_is_known_from_a_dataflow_that_left_meanwhile(table: Ta
     assert "the trainer of 'solver' failed: the loss is nan" in str(ended.error)
 
 
-def test_a_run_goes_on_with_the_raas_that_are_left(table: Table) -> None:
+def test_a_run_continues_with_the_raas_that_are_left(table: Table) -> None:
     ended, output = run_here(behaving(table, restarts=0, dataflow="outlive:raas-1", raas_1="exit1"))
     assert ended.exit_code == 0
     assert "raas-1 ended with exit code 1 and is not restarted" in output
@@ -174,7 +174,7 @@ def test_a_raas_that_is_not_taken_in_is_not_started_again(table: Table) -> None:
     assert "raas-1 was refused and is not restarted: raas-1 does not like this" in output
 
 
-def test_a_run_goes_on_with_a_raas_of_somebody_else_that_has_the_name(table: Table) -> None:
+def test_a_run_continues_with_a_raas_of_somebody_else_that_has_the_name(table: Table) -> None:
     table["raas"] = {"replicas": 1}
     ended, _ = run_here(behaving(table, dataflow="outlive:raas-0", raas_0="exit3"))
     assert ended.exit_code == 0, ended.error
@@ -204,7 +204,7 @@ def test_a_run_that_gets_on_again_is_not_given_up_at_once(table: Table) -> None:
     assert output.count("no progress for") == 1
 
 
-def test_warnings_of_processes_are_told_once(table: Table) -> None:
+def test_warnings_of_processes_are_reported_once(table: Table) -> None:
     _, output = run_here(behaving(table, dataflow="hold:raas-0.did", raas_0="warn"))
     assert output.count("raas-0: low on memory free_mb=3") == 1
 

@@ -228,7 +228,7 @@ def test_a_prompt_that_two_batches_train_on_is_one_tree() -> None:
     ],
     ids=["rejected", "evicted", "stale"],
 )
-def test_a_prompt_that_nobody_trains_on_ends_too(end: tuple[float, Entry]) -> None:
+def test_a_prompt_that_no_one_trains_on_ends_too(end: tuple[float, Entry]) -> None:
     entries: list[tuple[float, Entry]] = [
         (1.0, PromptsConsumed(cursor=1, task="train-0", prompt="p")),
         (2.0, Leased(task="train-0", raas="r", capacity=1)),

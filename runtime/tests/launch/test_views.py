@@ -126,7 +126,7 @@ def test_a_run_that_starts_is_not_silent_and_one_that_ended_is(table: Table) -> 
     assert len([line for line in ended if line.startswith("step")]) == 1
 
 
-def test_a_run_that_goes_on_does_not_tell_all_its_evaluations_again(table: Table) -> None:
+def test_a_resumed_run_does_not_report_all_its_evaluations_again(table: Table) -> None:
     stream = io.StringIO()
     view = make_view(parsed(table), False, stream)
 
@@ -350,7 +350,7 @@ def test_a_report(table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(("passed", "told"), [(0.0, True), (1.0, False)])
-def test_a_run_whose_rewards_were_equal_is_told_what_to_look_at(
+def test_the_report_of_a_run_with_equal_rewards_says_what_to_look_at(
     table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str], passed: float, told: bool
 ) -> None:
     ended = {"name": "fake", "state": "finished", "error": None, "setup_s": None}

@@ -173,7 +173,7 @@ def test_a_killed_trainer_has_no_turn_any_more(tmp_path):
     assert engines.acquire() and engines.holders() == "another process on the same devices"
 
 
-def test_engines_hold_the_devices_together_and_a_trainer_is_told_which(tmp_path):
+def test_engines_hold_the_devices_together_and_a_trainer_gets_their_names(tmp_path):
     first, second = SharedDeviceLock(tmp_path, "raas-0"), SharedDeviceLock(tmp_path, "raas-1")
     assert first.acquire() and second.acquire() and not first.exclusive_pending()
     with (
@@ -189,7 +189,7 @@ def test_engines_hold_the_devices_together_and_a_trainer_is_told_which(tmp_path)
     first.release()
 
 
-def test_turns_go_on_while_the_disk_is_full(tmp_path):
+def test_turns_continue_while_the_disk_is_full(tmp_path):
     engines = SharedDeviceLock(tmp_path, "raas-0")
     trainer = SharedDeviceLock(tmp_path, "trainer-solver")
     with largest_file(0):

@@ -95,7 +95,7 @@ def test_memory_to_map_needs_no_meeting(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["keep", "wait"])
-def test_what_arrives_torn_is_fetched_once_the_engine_goes_on(tmp_path, mode):
+def test_what_arrives_torn_is_fetched_once_the_engine_continues(tmp_path, mode):
     calls = calls_of(tmp_path, direct_engine(torn=(1,)), DirectTransport(tmp_path / "w"), mode=mode)
     at = calls.index("receive 1")
     assert calls[at + 1] == "resume"

@@ -51,7 +51,7 @@ def test_a_group_holds_all_episodes_with_their_rewards(handle):
     assert handle.tokens_generated == 12 and handle.prompt_tokens == 16
 
 
-def test_each_episode_is_told_when_it_ends_not_with_the_longest_of_its_group(handle):
+def test_each_episode_is_reported_when_it_ends_not_with_the_longest_of_its_group(handle):
     gate, order = asyncio.Event(), iter(range(4))
 
     async def one_is_long(engines, prompt):
@@ -160,7 +160,7 @@ async def nan_reward(view):
         (failing(lambda t, e: ready(0, logprobs=(-1, 0, 0))), fixed, {}, r"a log-prob but no version"),
     ],
 )  # fmt: skip
-def test_failures_are_told_in_one_line(handle, workflow, reward, changes, message):
+def test_failures_are_reported_in_one_line(handle, workflow, reward, changes, message):
     with pytest.raises(TaskFailed, match=message) as caught:
         rolled_out(handle, workflow, reward, **changes)
     assert not caught.value.fatal and "\n" not in str(caught.value)
@@ -190,7 +190,7 @@ def test_a_prompt_over_the_context_is_fatal_and_says_the_numbers(handle):
     assert caught.value.fatal
 
 
-def test_what_a_task_group_raises_is_told_as_if_it_stood_alone(handle):
+def test_what_a_task_group_raises_is_reported_as_if_it_stood_alone(handle):
     async def several(engines, prompt):
         async with asyncio.TaskGroup() as group:
             for _ in range(2):
@@ -267,7 +267,7 @@ def continued(model, sampling, *parts):
     return engine, asyncio.run(TaskPolicyEngine(handle, sampling).generate(PROMPT))
 
 
-def test_an_aborted_request_goes_on_with_what_it_has(model):
+def test_an_aborted_request_continues_with_what_it_has(model):
     engine, result = continued(
         model, Sampling(max_tokens=6), ([5, 6], 1, "abort"), ([], 1, "abort"), ([7, 1], 2, "stop")
     )

@@ -46,7 +46,7 @@ async def both(engines, prompt):
     return Trajectory(tuple(sequences), tuple(completions))
 
 
-def test_what_a_frozen_engine_said_is_heard_by_the_reward_and_not_trained(handle, model):
+def test_replies_of_a_frozen_engine_reach_the_reward_and_are_not_trained(handle, model):
     asked = []
 
     async def reward(view, engines):

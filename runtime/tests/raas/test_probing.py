@@ -140,7 +140,10 @@ def test_an_engine_that_does_not_move_is_restarted_and_then_given_up() -> None:
     kills: list[int] = []
     steps = [scene.hear(1), scene.hear(2, moved(1, 0.05)), scene.serve(2)]
     steps += [lambda: kills.append(len(scene.killed))]
-    steps += [scene.hear(3, moved(2, 0.05)), scene.serve(3)]  # the new engine has nothing to compare
+    steps += [
+        scene.hear(3, moved(2, 0.05)),
+        scene.serve(3),
+    ]  # the new engine has nothing to compare
     steps += [lambda: kills.append(len(scene.killed))]
     steps += [scene.hear(4, moved(3, 0.05)), scene.serve(4)]
     with pytest.raises(RunFailed, match=r"version 4 did not reach the engine of policy 'solver'"):
@@ -149,7 +152,7 @@ def test_an_engine_that_does_not_move_is_restarted_and_then_given_up() -> None:
 
 
 @pytest.mark.parametrize(("since", "nats"), [(1, 0.0), (1, 5e-5), (0, 0.5), (-1, 0.5)], ids=str)
-def test_a_trainer_that_hardly_moved_or_compares_with_another_version_accuses_nobody(
+def test_a_trainer_that_hardly_moved_or_compares_with_another_version_kills_no_engine(
     since: int, nats: float
 ) -> None:
     scene = Scene()

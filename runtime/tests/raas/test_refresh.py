@@ -236,7 +236,7 @@ def test_a_restarted_host_gets_its_version_back_without_a_fetch(tmp_path):
     asyncio.run(scenario())
 
 
-def test_a_host_that_is_gone_before_its_supervisor_knows_blocks_nobody(tmp_path, monkeypatch):
+def test_a_host_that_is_gone_before_its_supervisor_knows_blocks_no_one(tmp_path, monkeypatch):
     async def scenario():
         async with refreshing(tmp_path) as (refresh, engine):
             calls = 0
@@ -311,7 +311,7 @@ def test_a_version_is_fetched_once_for_all_replicas(tmp_path):
     asyncio.run(scenario())
 
 
-def test_a_replica_that_refuses_a_version_holds_up_nobody_and_is_told_apart(tmp_path):
+def test_a_replica_that_refuses_a_version_blocks_no_other_and_is_reported_separately(tmp_path):
     async def scenario():
         engine = LocalEngine(refuse_version=1)
         async with refreshing_two(tmp_path, engine) as (refresh, _):

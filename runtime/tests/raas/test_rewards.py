@@ -46,7 +46,7 @@ def blocking(make_config, **raas):
     return make_config(reward={"use": "fake_parts:Blocking"}, raas=raas)
 
 
-def test_a_hanging_call_is_killed_at_its_deadline_while_others_go_on(make_config, tmp_path):
+def test_a_hanging_call_is_killed_at_its_deadline_while_others_continue(make_config, tmp_path):
     async def scenario(pool):
         hanging = asyncio.create_task(pool.score(view(do="hang")))
         others = [await pool.score(view()) for _ in range(5)]
@@ -191,7 +191,7 @@ def test_an_async_function_of_a_config_is_awaited_and_may_ask_engines(make_confi
     assert asyncio.run(scorer.score(view(), {"solver": None})) == 4
 
 
-def test_a_reward_that_is_not_async_is_said_to_run_in_worker_processes(
+def test_a_reward_that_is_not_async_is_reported_to_run_in_worker_processes(
     make_config, tmp_path, caplog
 ):
     caplog.set_level("INFO", "astraflow.raas")

@@ -152,7 +152,7 @@ def test_pinned_episodes_keep_their_version_and_revoked_ones_end(make_config, ra
     assert flow.groups[0].header.eval_set == "held_out" and not flow.failures
 
 
-def test_a_killed_host_is_replaced_and_its_tasks_go_on(make_config, raas_process):
+def test_a_killed_host_is_replaced_and_its_tasks_continue(make_config, raas_process):
     async def scenario():
         async with FakeDataflow() as flow:
             await flow.tell(notices(3), tasks=[slow_task()])

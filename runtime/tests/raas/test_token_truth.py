@@ -146,7 +146,7 @@ def test_a_stop_text_is_tokens_for_the_engine_and_cuts_no_text(roll_out):
     assert group.tokens.tolist()[3:] == [*UNLIKE_ITS_TEXT, 6] and texts == ["123"]
 
 
-def test_what_an_abort_cut_short_goes_on_with_its_tokens(roll_out):
+def test_what_an_abort_cut_short_continues_with_its_tokens(roll_out):
     group, requests, _ = roll_out(once, (UNLIKE_ITS_TEXT, "abort"), ([6, 5], "stop"))
     assert requests[1].prompt.tolist() == [0, 3, 4, *UNLIKE_ITS_TEXT]
     assert requests[1].sampling.max_tokens == 8 - len(UNLIKE_ITS_TEXT)

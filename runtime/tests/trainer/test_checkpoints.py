@@ -220,7 +220,7 @@ def test_two_are_kept_so_that_the_older_will_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("keys", "released"), [({}, 4), ({"keep": 1}, 6), ({"every": 0}, 6)])
-def test_a_run_that_was_stopped_can_go_on_from_the_older_one(
+def test_a_run_that_was_stopped_can_continue_from_the_older_one(
     tmp_path: Path, keys: dict[str, int], released: int
 ) -> None:
     dataflow = Dataflow()

@@ -128,7 +128,7 @@ class Versions:
         pass
 
 
-def test_a_run_goes_on_over_rows_and_whole_batches_that_its_model_cannot_take(
+def test_a_run_continues_over_rows_and_whole_batches_that_its_model_cannot_take(
     tmp_path: Path,
 ) -> None:
     model = tmp_path / "model"

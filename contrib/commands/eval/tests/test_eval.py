@@ -120,7 +120,7 @@ def begin_and_hang(user: User, rollouts: Path) -> subprocess.Popen[str]:
         ((MODEL, "--config", "bare.toml"), "there is nothing to evaluate on"),
     ],
 )
-def test_mistakes_are_told_before_anything_starts(
+def test_mistakes_are_reported_before_anything_starts(
     user: User,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

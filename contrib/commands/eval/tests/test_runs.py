@@ -137,7 +137,7 @@ def test_what_took_the_place_of_a_publisher_and_never_answers_is_named(
             models.choose("solver", WantedVersion(3))
 
 
-def test_a_best_version_that_is_the_first_is_told(table: EndedRun, tmp_path: Path) -> None:
+def test_a_best_version_that_is_the_first_is_reported(table: EndedRun, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(table.directory, copy)
     status = json.loads((copy / "status.json").read_text())
@@ -149,7 +149,7 @@ def test_a_best_version_that_is_the_first_is_told(table: EndedRun, tmp_path: Pat
     assert "copy: no version was better than the start, version 0" in ended.err
 
 
-def test_a_damaged_checkpoint_is_told(table: EndedRun, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_reported(table: EndedRun, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(table.directory, copy)
     weights = next((copy / "checkpoints" / "solver" / "update-00000004").glob("*.safetensors"))

@@ -134,7 +134,7 @@ def test_on_a_host_without_gpus_all_share_its_memory(plan: Plan) -> None:
     assert told["devices"]["host"] == pytest.approx(total) and code == 0
 
 
-def test_an_unknown_trainer_is_said_to_be_unknown(plan: Plan) -> None:
+def test_an_unknown_trainer_is_reported_as_unknown(plan: Plan) -> None:
     table = "astraflow_testing.table:Table"
     _, told = plan(QWEN_06B, "--set", f'policies.solver.trainer.use="{table}Trainer"')
     assert "Trainer" in process(told, "trainer")["unknown"]
@@ -165,7 +165,7 @@ def test_wrong_words_end_with_2(
     assert says in capsys.readouterr().err
 
 
-def test_devices_that_the_plan_assumes_are_said(plan: Plan) -> None:
+def test_devices_that_the_plan_assumes_are_reported(plan: Plan) -> None:
     words = ("--gpus", "2", "--gpu-memory-gb", "80")
     _, told = plan(QWEN_06B, *words)
     assert told["assumed"] == ['policies.solver.engine.devices=["1"]']
@@ -195,7 +195,7 @@ def test_a_model_that_an_engine_cannot_split(plan: Plan) -> None:
     assert any("cannot split a model" in problem for problem in told["problems"])
 
 
-def test_a_cost_without_a_time_is_said_to_be_unused(
+def test_a_cost_without_a_time_is_reported_as_unused(
     tmp_path: Path, folder: Folder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "run.toml"

@@ -202,7 +202,7 @@ def test_a_mistake_in_the_reward_names_the_option(
     assert "config.toml" not in said
 
 
-def test_a_reward_that_takes_long_is_told_about(
+def test_a_reward_that_takes_long_is_reported(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (run / "config.toml").write_text(TABLE_RUN)

@@ -181,7 +181,7 @@ def test_what_is_borrowed_is_not_rolled_out(borrowed, step_s):
     assert max(figures["b"].staleness) <= 1
 
 
-def test_a_setting_in_which_nothing_moves_is_said_to_stand_still(monkeypatch):
+def test_a_setting_without_progress_has_no_prediction(monkeypatch):
     monkeypatch.setattr("astraflow_contrib_simulate.simulator.MOST_EVENTS", 2000)
     nothing = predict(recording(rows=0), Setting(1, 1))
     assert nothing.policies == {}
@@ -338,7 +338,7 @@ def test_the_command_takes_a_run_or_a_file(tmp_path, capsys):
     assert "recommended: 1 RaaS with max_staleness" in lines[-1]
 
 
-def test_what_cannot_be_simulated_is_said(tmp_path, capsys):
+def test_what_cannot_be_simulated_is_reported(tmp_path, capsys):
     (tmp_path / "no.json").write_text("{}")
     (tmp_path / "odd.json").write_bytes(b'{"run": "\xff"}')
     (tmp_path / "new.json").write_text(recording_of_format(2))

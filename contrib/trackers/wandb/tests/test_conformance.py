@@ -23,9 +23,7 @@ def test_a_mistyped_key_is_named_without_the_library() -> None:
         Catalog.discover().validate_options("tracker", "wandb", {"nam": "x"}, "trackers.mine")
 
 
-def test_doctor_is_told_when_there_is_no_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_reports_a_missing_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -110,7 +110,7 @@ def test_each_policy_is_trained_by_its_own_algorithm(tmp_path: Path) -> None:
         assert "ratio_square_mean" not in metrics
 
 
-def test_a_variant_that_nobody_published_is_refused_at_its_place(tmp_path: Path) -> None:
+def test_a_variant_that_no_one_published_is_refused_at_its_place(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"policies\.solver\.algorithm.*clip_range_astraflow"):
         load(tmp_path, "policies.solver.algorithm.variant='paper'")
     with pytest.raises(ConfigError, match=r"policies\.verifier\.algorithm"):

@@ -44,7 +44,7 @@ def batch_of(rewards: list[float], states: list[int]) -> Batch:
         ("reinforce", "turns_rewarded", "Sequence.turn_rewards"),
     ],
 )
-def test_a_workflow_that_gives_nothing_for_turns_is_told_once(
+def test_a_workflow_that_gives_nothing_for_turns_is_reported_once(
     use: str, metric: str, give: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)

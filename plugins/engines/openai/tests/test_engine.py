@@ -190,7 +190,7 @@ def test_the_key_is_read_from_the_environment_and_sent(
     assert stand_in.keys == ["Bearer secret"]
 
 
-def test_nobody_there_is_said_with_the_url(model: Path) -> None:
+def test_an_unreachable_server_is_reported_with_its_url(model: Path) -> None:
     with pytest.raises(PreflightError, match=r"url = 'http://127.0.0.1:9/v1'.*is it running"):
         run("http://127.0.0.1:9/v1", model, nothing_to_do, retry_s=0.1)
 

@@ -123,7 +123,7 @@ def test_one_that_was_left_frozen_with_requests_is_taken_over(
     run(stand_in, model, scenario)
 
 
-def test_one_that_can_never_go_on_is_named(serving: Serving, model: Path) -> None:
+def test_one_that_can_never_continue_is_named(serving: Serving, model: Path) -> None:
     stand_in = serving(model)
     stand_in.health_samples = False
 
@@ -160,7 +160,7 @@ def test_a_pause_returns_when_the_scheduler_has_stopped(serving: Serving, model:
     run(stand_in, model, scenario)
 
 
-def test_a_frozen_request_that_was_aborted_is_gone_when_the_server_goes_on(
+def test_a_frozen_request_that_was_aborted_is_gone_when_the_server_continues(
     serving: Serving, model: Path
 ) -> None:
     stand_in = serving(model)

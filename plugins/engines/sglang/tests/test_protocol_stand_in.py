@@ -83,7 +83,7 @@ def test_no_default_that_aborts_is_left_to_the_server(
     assert stand_in.bodies(UPDATE)[0]["weight_version"] == "0"  # by the start
 
 
-def test_retracted_requests_go_on_with_keys_and_values_of_the_new_weights(
+def test_retracted_requests_continue_with_keys_and_values_of_the_new_weights(
     serving: Serving, model: Path, other: Path
 ) -> None:
     stand_in = serving(model, RETRACT)

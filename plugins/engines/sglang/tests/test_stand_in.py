@@ -149,7 +149,7 @@ def test_a_pause_that_aborts_waits_for_frozen_requests_for_ever(
 # --- aborts ------------------------------------------------------------------------------------
 
 
-def test_a_frozen_request_ends_only_when_it_goes_on(serving: Serving, model: Path) -> None:
+def test_a_frozen_request_ends_only_when_it_continues(serving: Serving, model: Path) -> None:
     async def scenario(wire: Wire) -> None:
         sent = await wire.underway("a")
         await wire.post("/pause_generation", {"mode": "in_place"})
@@ -255,7 +255,7 @@ def test_versions_of_tokens_come_with_the_last_event(
     run(serving(model), scenario)
 
 
-def test_events_that_nobody_took_become_one(serving: Serving, model: Path) -> None:
+def test_events_that_no_one_took_become_one(serving: Serving, model: Path) -> None:
     def two_passes(scheduler: Scheduler) -> None:
         scheduler._step()
         scheduler._step()

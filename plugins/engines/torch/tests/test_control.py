@@ -48,7 +48,7 @@ def launch(
     return asyncio.create_task(engine.generate(request))
 
 
-def test_keep_swaps_weights_in_flight_and_goes_on_with_the_old_cache(
+def test_keep_swaps_weights_in_flight_and_continues_with_the_old_cache(
     folder: Path, other: Path, serve: Serve
 ) -> None:
     starts = [(7, 3, 9), (5,), (11, 12, 13, 14, 15)]

@@ -62,7 +62,7 @@ def test_a_page_of_another_server_is_named_with_its_address() -> None:
         asked(version_of, b"<html>not found</html>")
 
 
-def test_routes_that_nobody_describes_are_unknown() -> None:
+def test_routes_that_no_one_describes_are_unknown() -> None:
     for answer in (b"[]", b"\xff", b'{"paths": null}', b"[" * 100_000):
         told = asked(lambda client: what_differs(client, ["/a"]), answer)
         assert told.startswith("it does not list its routes"), answer[:20]

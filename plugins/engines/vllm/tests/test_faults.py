@@ -241,7 +241,9 @@ def test_weights_are_not_loaded_while_anything_may_be_computed(tmp_path: Path, m
     with_engine(scenario, tmp_path, model)
 
 
-def test_a_server_that_is_gone_is_told_from_one_that_refuses(tmp_path: Path, model: Path) -> None:
+def test_a_server_that_is_gone_is_distinguished_from_one_that_refuses(
+    tmp_path: Path, model: Path
+) -> None:
     async def scenario(engine: VllmEngine, stand_in: StandIn) -> None:
         path = "/inference/v1/generate"
         stand_in.refuse = {path: 1}

@@ -130,7 +130,7 @@ class TestFsdpTrainer(TrainerConformance):
         update(ragged_batch(), trainer, algorithm, parts=parts, seed=0, step=0)
         assert len(made) == passes
 
-    def test_training_goes_on_while_a_checkpoint_is_written(
+    def test_training_continues_while_a_checkpoint_is_written(
         self, rig: TrainerRig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         written, write = threading.Event(), FileSystemWriter.write_data
@@ -153,7 +153,7 @@ class TestFsdpTrainer(TrainerConformance):
         again.load(folder)
         assert exported(again) == saved
 
-    def test_a_disk_without_room_is_said(
+    def test_a_disk_without_room_is_reported(
         self, rig: TrainerRig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def full(*_: Any) -> None:
@@ -170,7 +170,7 @@ class TestFsdpTrainer(TrainerConformance):
         trainer.save(rig.folder("room"))
         assert trainer.finish_save(wait=True)  # type: ignore[attr-defined]
 
-    def test_what_to_do_without_memory_is_said(
+    def test_what_to_do_without_memory_is_reported(
         self, rig: TrainerRig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def refuse(*_: Any, **__: Any) -> None:

@@ -121,7 +121,7 @@ def test_ranks_attend_as_one_does(
         np.testing.assert_allclose(got.double(), expected[:, :, mine], rtol=0, atol=near)
 
 
-def test_a_window_leaves_out_keys_that_nobody_sees() -> None:
+def test_a_window_leaves_out_keys_that_no_one_sees() -> None:
     query, keys = torch.zeros(1, 1, 4, 2), torch.zeros(1, 1, 12, 2)
     keys[:, :, :7] = torch.nan
     piece = TokenSpan(slice(2, 4), slice(0, 10))

@@ -81,7 +81,7 @@ def test_float32_versions_of_a_bfloat16_model(tmp_path: Path) -> None:
         component(Kind.TRAINER, "megatron", keys, tmp_path, Ranks())
 
 
-def test_a_sequence_that_nobody_shares(tmp_path: Path) -> None:
+def test_a_sequence_that_no_one_shares(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="ranks of tensor_parallel, which is 1; set it to 2"):
         component(Kind.TRAINER, "megatron", {"sequence_parallel": True}, tmp_path, Ranks())
 

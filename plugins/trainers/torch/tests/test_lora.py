@@ -213,7 +213,7 @@ def test_moments_in_eight_bits(build: Build, tmp_path: Path) -> None:
         assert bytes(one.data) == bytes(two.data)
 
 
-def test_what_to_install_for_eight_bits_is_said(
+def test_what_to_install_for_eight_bits_is_reported(
     build: Build, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torchao.optim", None)

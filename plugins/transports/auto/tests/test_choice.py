@@ -116,7 +116,7 @@ def test_the_first_rule_that_holds_is_taken(changes: dict[str, Any], expected: s
     assert dict(chosen.options) == wide
 
 
-def test_what_is_in_the_way_is_said_of_each() -> None:
+def test_obstacles_are_reported_for_each() -> None:
     asked = replace(HERE, ends=replace(ENDS, engine=frozenset(), transports=without("shm")))
     reasons = choose(asked)
     assert isinstance(reasons, list)

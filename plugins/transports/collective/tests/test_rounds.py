@@ -121,7 +121,7 @@ def test_all_who_joined_get_every_tensor_and_the_next_window_waits_for_them(
     assert publisher._round.expected == {"one", "two", "three"}
 
 
-def test_who_comes_late_is_told_so_and_fetches(make: Make, pool: ThreadPoolExecutor) -> None:
+def test_a_late_receiver_gets_an_error_and_fetches(make: Make, pool: ThreadPoolExecutor) -> None:
     _, announcement, (part,) = broadcast(make, pool, ("one",))
     assert same(part.result(40), 2)
     _, receiver = make()

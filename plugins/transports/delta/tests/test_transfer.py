@@ -117,7 +117,7 @@ def test_a_restarted_trainer_sends_its_first_version_whole(rig: Any, history: An
     assert source.bytes_received > told.size
 
 
-def test_a_trainer_whose_export_failed_goes_on_with_deltas(rig: Any, history: Any) -> None:
+def test_a_trainer_whose_export_failed_continues_with_deltas(rig: Any, history: Any) -> None:
     made, receiver = history(rig.publisher()), rig.receiver()
     receiver.fetch(made.publish(), DEADLINE_S)
     with pytest.raises(ZeroDivisionError):

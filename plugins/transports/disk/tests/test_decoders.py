@@ -43,7 +43,7 @@ def test_damaged_progress_says_nothing(tmp_path: Path) -> None:
     assert_refused_or_read(read, damaged([sound], "json", count=200))
 
 
-def test_damaged_leases_hold_nothing_and_stop_nobody(
+def test_damaged_leases_retain_nothing_and_block_no_publisher(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def read(data: bytes) -> None:

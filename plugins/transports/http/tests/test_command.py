@@ -135,7 +135,7 @@ def test_pull_makes_a_folder_that_verify_accepts(
         (("diff", "2", "--deadline", "0"), 2, "expected seconds above 0"),
     ],
 )  # fmt: skip
-def test_wrong_input_is_said(
+def test_wrong_input_is_reported(
     run: Path,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
@@ -151,7 +151,7 @@ def test_wrong_input_is_said(
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_a_run_without_a_journal_is_said(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_a_journal_is_reported(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / "journal" / ENTRIES).unlink()
     code, text = told(capsys, "ls", "--run", run)
     assert (code, "has no journal" in text) == (2, True)

@@ -45,7 +45,7 @@ def test_versions_come_over_the_connections_of_those_before(
     assert 1 <= len(opened) <= MOST_FACTOR
 
 
-def test_nobody_sets_the_size_of_a_sockets_buffers(
+def test_no_one_sets_the_size_of_a_sockets_buffers(
     rig: Any, model: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options: list[tuple[int, int]] = []

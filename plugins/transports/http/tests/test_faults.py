@@ -82,7 +82,7 @@ def test_one_break_of_many_streams_is_one_failure(
     assert source.bytes_received == manifest.size, "a block continues where it broke"
 
 
-def test_another_endpoint_goes_on_where_the_first_failed(
+def test_another_endpoint_continues_where_the_first_failed(
     rig: Any, announce: Any, read: Any, raw: Any, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "PAUSE_S", 0.001)
@@ -194,7 +194,7 @@ def test_only_the_bearer_of_the_token_is_served(rig: Any, announce: Any, model: 
         assert httpx.request(method, f"{url}/{path}").status_code == 401
 
 
-def test_requests_that_make_no_sense_are_told_why(rig: Any, model: Any) -> None:
+def test_replies_to_invalid_requests_say_why(rig: Any, model: Any) -> None:
     publisher = rig.publisher()
     manifest = publisher.publish(1, model())
     base = f"{publisher.endpoints[0]}/v1/weights"
@@ -240,7 +240,7 @@ def test_readers_and_connections_are_bounded(
         assert second.get(url).status_code == 503
 
 
-def test_a_lease_that_nobody_renews_ends(
+def test_a_lease_that_no_one_renews_ends(
     rig: Any, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publisher = rig.publisher()

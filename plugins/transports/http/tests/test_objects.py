@@ -60,7 +60,7 @@ def test_an_object_arrives_whole_in_parts_and_across_broken_connections(
         assert client.read("none", 0) == b""
 
 
-def test_what_is_not_there_or_does_not_fit_is_said(rig: Any, announce: Any, model: Any) -> None:
+def test_what_is_not_there_or_does_not_fit_is_reported(rig: Any, announce: Any, model: Any) -> None:
     publisher = rig.publisher()
     announcement = announce(publisher.publish(1, model()))
     publisher.attach(1, "delta", b"12345")

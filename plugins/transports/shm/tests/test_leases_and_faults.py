@@ -180,7 +180,7 @@ def test_what_was_written_after_the_doorbell_is_verified_again(
         assert not list(receiver._folder.path.glob(f"solver-{last.version}-*"))
 
 
-def test_what_nobody_wrote_to_is_not_verified_twice(
+def test_what_no_one_wrote_to_is_not_verified_twice(
     publisher: ShmPublisher, memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with closing(ShmReceiver(memory, ahead=True)) as receiver:

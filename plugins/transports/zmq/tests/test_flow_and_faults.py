@@ -121,7 +121,7 @@ def test_wrong_keys_are_named_long_before_the_deadline(rig: Rig, token: str) -> 
         receiver.fetch(announced, 600)
 
 
-def test_nobody_there_is_named(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_server_is_named(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_module, "FAILURES", 1)
     publisher, receiver = rig.publisher(), rig.receiver()
     announced = told(publisher.publish(1, model(1)), *publisher.endpoints)
@@ -189,7 +189,7 @@ def test_a_slow_receiver_across_twenty_publishes(rig: Rig) -> None:
     assert content(source.path) == raw(21)
 
 
-def test_malformed_requests_are_refused_and_disturb_nobody(rig: Rig) -> None:
+def test_malformed_requests_are_refused_and_disturb_no_one(rig: Rig) -> None:
     publisher, receiver = rig.publisher(), rig.receiver()
     manifest = publisher.publish(1, model(1))
     peer = rig.socket(zmq.DEALER, rcvtimeo=20_000)
@@ -264,7 +264,7 @@ def test_answers_that_lie_are_errors(rig: Rig) -> None:
     assert content(receiver.fetch(told(manifest, right), DEADLINE_S).path) == raw(1)
 
 
-def test_another_publisher_goes_on_where_one_failed(rig: Rig) -> None:
+def test_another_publisher_continues_where_one_failed(rig: Rig) -> None:
     publisher, receiver = rig.publisher(), rig.receiver()
     manifest = publisher.publish(1, model(1))
     snapshot = Snapshotter("solver").take(1, model(1), None)
