@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import pytest
 import test_online
-from visited_places import VisitedWorkflow
+from visited_slots import VisitedWorkflow
 
 from astraflow_contrib_online.config import OnlineConfig
 from astraflow_contrib_online.manifest import astraflow_workflows
@@ -26,7 +26,7 @@ class TestOnline(WorkflowConformance):
         )
 
     def test_it_waits_for_others(self, tmp_path: Path) -> None:
-        test_online.test_a_place_that_no_one_opens_is_rejected(tmp_path)
+        test_online.test_a_slot_that_no_one_opens_is_rejected(tmp_path)
 
 
 class TestArrivals(PromptSourceConformance):

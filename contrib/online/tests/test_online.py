@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from visited_places import Service
+from visited_slots import Service
 
 from astraflow_contrib_online.config import OnlineConfig
 from astraflow_contrib_online.workflow import OnlineWorkflow
@@ -30,19 +30,19 @@ def context(folder: Path, policies: tuple[str, ...] = ("p",)) -> ComponentContex
 def played(
     folder: Path,
     play: Play,
-    places: int = 1,
+    slots: int = 1,
     says: Any = lambda *_: "a key",
     policies: tuple[str, ...] = ("p",),
     **keys: Any,
 ) -> list[Any]:
-    """What ``places`` leased places return, or raise, while ``play`` uses them."""
+    """What ``slots`` leased slots return, or raise, while ``play`` uses them."""
 
     async def run() -> list[Any]:
         scripted = ScriptedPolicies(policies, says=says, sampling=Sampling(max_tokens=60))
         workflow = OnlineWorkflow(OnlineConfig(**keys), context(folder, policies))
         leased = [
             asyncio.create_task(workflow.run_episode(scripted.engines(), Prompt(f"{n}", {})))
-            for n in range(places)
+            for n in range(slots)
         ]
         while not list((folder / "online").glob("*.json")):
             await asyncio.sleep(0.01)
@@ -109,12 +109,12 @@ def test_the_token_is_private_and_an_episodes_key_opens_nothing(tmp_path: Path) 
     assert Path(said["token"]).read_text().strip() not in str(said)
 
 
-def test_without_a_free_place_a_service_gets_a_retry_after(tmp_path: Path) -> None:
+def test_without_a_free_slot_a_service_gets_a_retry_after(tmp_path: Path) -> None:
     async def play(service: Service, leased: Any) -> None:
         first = await service.opened()
         status, told, headers = await service.call("POST", "episodes")
         assert status == 503 and headers["retry-after"] == "1"
-        assert told["error"]["code"] == "no_free_place"
+        assert told["error"]["code"] == "no_free_slot"
         await service.call("DELETE", f"episodes/{first['id']}")
 
     assert played(tmp_path, play) == [None]
@@ -139,7 +139,7 @@ def test_further_episodes_may_be_answered_and_not_trained(tmp_path: Path) -> Non
     assert trajectory.rewards == {"p": 1.0} and len(trajectory.sequences) == 1
 
 
-def test_a_place_that_no_one_opens_is_rejected(tmp_path: Path) -> None:
+def test_a_slot_that_no_one_opens_is_rejected(tmp_path: Path) -> None:
     async def play(service: Service, leased: Any) -> None:
         await leased[0]
         assert (await service.call("POST", "episodes"))[0] == 503
@@ -192,7 +192,7 @@ def test_what_the_run_takes_back_says_so(tmp_path: Path) -> None:
         leased[0].cancel()
         await asyncio.wait(leased)
         status, told = await service.reward(episode, reward=1)
-        assert status == 409 and "the run took its place back" in told["error"]["message"]
+        assert status == 409 and "the run took its slot back" in told["error"]["message"]
         free = (await service.call("GET", "episodes"))[1]
         assert free["free"] == free["open"] == 0 and free["ended"] == 1
 

@@ -22,7 +22,7 @@ class OnlineConfig(GatewayKeys):
         "is made, in RUN/online/token.",
     )
     wait_s: Seconds = Field(
-        30.0, description="Seconds for which a place waits for an episode before it is leased anew."
+        30.0, description="Seconds for which a slot waits for an episode before it is leased anew."
     )
     idle_s: Seconds = Field(
         60.0, description="Seconds without a request or a reward after which an episode is over."
@@ -41,7 +41,7 @@ class OnlineConfig(GatewayKeys):
     )
     max_untrained: Annotated[int, Field(ge=0)] = Field(
         0,
-        description="Episodes at a time, beyond the places that are free, that are answered and not trained; 0: they "
+        description="Episodes at a time, beyond the slots that are free, that are answered and not trained; 0: they "
         "are refused (503).",
     )
 

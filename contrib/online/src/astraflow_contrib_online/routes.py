@@ -9,7 +9,7 @@ import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
-from astraflow_contrib_online.places import Place, Places
+from astraflow_contrib_online.slots import Slot, Slots
 from astraflow_gateway.dialects.bodies import parsed
 from astraflow_gateway.requests import BadRequest
 from astraflow_wire.http.auth import authorized
@@ -17,7 +17,7 @@ from astraflow_wire.http.auth import authorized
 RETRY_AFTER_S = 1
 PATH = "/v1/episodes"
 
-OpenUntrained = Callable[[], Place | None]
+OpenUntrained = Callable[[], Slot | None]
 """Opens an episode that is answered and not trained; ``None`` if there is no room for it."""
 
 
@@ -29,8 +29,8 @@ class RewardBody(msgspec.Struct, forbid_unknown_fields=True):
     done: bool = True
 
 
-def add_routes(app: FastAPI, places: Places, token: str, open_untrained: OpenUntrained) -> None:
-    """Serve ``places`` to clients that have ``token``."""
+def add_routes(app: FastAPI, slots: Slots, token: str, open_untrained: OpenUntrained) -> None:
+    """Serve ``slots`` to clients that have ``token``."""
 
     def check(request: Request) -> None:
         given = request.headers.get("authorization") or (
@@ -46,24 +46,24 @@ def add_routes(app: FastAPI, places: Places, token: str, open_untrained: OpenUnt
 
     async def open_episode(request: Request) -> Response:
         check(request)
-        place = places.take() or open_untrained()
-        if place is None:
+        slot = slots.take() or open_untrained()
+        if slot is None:
             told = {
-                "message": "no place is free: the run has as many episodes as it may train within its bound of staleness; "
+                "message": "no slot is free: the run has as many episodes as it may train within its bound of staleness; "
                 f"ask again in {RETRY_AFTER_S} s",
                 "type": "server_error",
                 "param": None,
-                "code": "no_free_place",
+                "code": "no_free_slot",
             }
             return JSONResponse({"error": told}, 503, {"retry-after": str(RETRY_AFTER_S)})
         root = str(request.base_url).rstrip("/")
         return JSONResponse(
             {
-                "id": place.id,
-                "api_key": place.key,
+                "id": slot.id,
+                "api_key": slot.key,
                 "base_url": f"{root}/v1",
-                "models": list(place.episode.engines),
-                "trained": place.trained,
+                "models": list(slot.episode.engines),
+                "trained": slot.trained,
             },
             201,
         )
@@ -74,16 +74,16 @@ def add_routes(app: FastAPI, places: Places, token: str, open_untrained: OpenUnt
         if (given.reward is None) == (given.rewards is None):
             raise BadRequest("give one of reward and rewards", param="reward")
         value: Any = given.reward if given.rewards is None else given.rewards
-        return JSONResponse(places.reward(request.path_params["id"], value, given.done))
+        return JSONResponse(slots.reward(request.path_params["id"], value, given.done))
 
     async def abandon(request: Request) -> Response:
         check(request)
-        places.abandon(request.path_params["id"])
+        slots.abandon(request.path_params["id"])
         return Response(status_code=204)
 
     async def status(request: Request) -> Response:
         check(request)
-        return JSONResponse(places.status())
+        return JSONResponse(slots.status())
 
     app.add_api_route(PATH, open_episode, methods=["POST"])
     app.add_api_route(PATH, status, methods=["GET"])

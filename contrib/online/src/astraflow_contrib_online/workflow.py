@@ -1,4 +1,4 @@
-"""The episode: a leased place that waits until a service opens it, and then until the service rewards it."""
+"""The episode: a leased slot that waits until a service opens it, and then until the service rewards it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from astraflow_contrib_online.access import announce, token_of
 from astraflow_contrib_online.config import OnlineConfig
-from astraflow_contrib_online.places import REASONS, Outcome, Place, Places
 from astraflow_contrib_online.routes import PATH, add_routes
+from astraflow_contrib_online.slots import REASONS, Outcome, Slot, Slots
 from astraflow_core.errors import WorkflowError
 from astraflow_core.protocols.workflow import PolicyEngine
 from astraflow_core.types import ComponentContext, Prompt, Trajectory
@@ -23,7 +23,7 @@ log = logging.getLogger("astraflow.online")
 
 
 class OnlineWorkflow:
-    """A service that is used by people opens the episodes, as in Claw-R1. Each fills a place that the run has leased, so
+    """A service that is used by people opens the episodes, as in Claw-R1. Each fills a slot that the run has leased, so
     that the bound of staleness and back-pressure hold as for any other task; each token has the version that sampled
     it. An episode without a reward is rejected."""
 
@@ -33,49 +33,49 @@ class OnlineWorkflow:
         self._raas = context.directory.parent.name
         self._episodes = Episodes(context.run, Budget(config.max_calls, config.max_tokens))
         self._engines: Mapping[str, PolicyEngine] = {}
-        self._serving: asyncio.Task[Places] | None = None
+        self._serving: asyncio.Task[Slots] | None = None
         self._untrained: set[asyncio.Task[None]] = set()
 
     async def run_episode(
         self, engines: Mapping[str, PolicyEngine], prompt: Prompt
     ) -> Trajectory | None:
         """Play one episode; ``None`` if it was not opened or not rewarded."""
-        places = await self._started()
+        slots = await self._started()
         self._engines = engines
-        place = Place(self._episodes.begin(engines))
-        places.offer(place)
+        slot = Slot(self._episodes.begin(engines))
+        slots.offer(slot)
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._config.wait_s):
-                    await place.opened.wait()
-            places.withdraw(place)
-            if place.opened.is_set():
-                await self._until_over(places, place)
+                    await slot.opened.wait()
+            slots.withdraw(slot)
+            if slot.opened.is_set():
+                await self._until_over(slots, slot)
         finally:
-            await places.close(place)
-        if place.episode.failure is not None:
-            raise place.episode.failure
-        if place.outcome == "rewarded":
-            return self._trajectory(place, prompt)
-        if place.outcome is not None:
-            log.info("%s is not trained: %s", place.id, REASONS[place.outcome])
+            await slots.close(slot)
+        if slot.episode.failure is not None:
+            raise slot.episode.failure
+        if slot.outcome == "rewarded":
+            return self._trajectory(slot, prompt)
+        if slot.outcome is not None:
+            log.info("%s is not trained: %s", slot.id, REASONS[slot.outcome])
         return None
 
-    def _trajectory(self, place: Place, prompt: Prompt) -> Trajectory:
-        episode = place.episode
+    def _trajectory(self, slot: Slot, prompt: Prompt) -> Trajectory:
+        episode = slot.episode
         try:
-            rewards = rewards_of(place.reward, place.policies, "the reward")
+            rewards = rewards_of(slot.reward, slot.policies, "the reward")
         except WorkflowError as error:
-            raise WorkflowError(f"prompt {prompt.id!r}, {place.id}: {error}") from error
+            raise WorkflowError(f"prompt {prompt.id!r}, {slot.id}: {error}") from error
         return Trajectory(
             tuple(episode.sequences()), tuple(episode.completions), rewards, episode.metrics()
         )
 
-    async def _until_over(self, places: Places, place: Place) -> None:
+    async def _until_over(self, slots: Slots, slot: Slot) -> None:
         """Return when an opened episode is over."""
         waits = [
             asyncio.create_task(wait)
-            for wait in (place.over.wait(), place.episode.failed.wait(), self._idle(place))
+            for wait in (slot.over.wait(), slot.episode.failed.wait(), self._idle(slot))
         ]
         _, failed, idle = waits
         try:
@@ -89,46 +89,46 @@ class OnlineWorkflow:
         ended: Outcome = "late" if idle.cancelled() else "idle"
         if not failed.cancelled():
             ended = "failed"
-        elif place.reward is not None:  # one that came without `done` stands
+        elif slot.reward is not None:  # one that came without `done` stands
             ended = "rewarded"
-        places.finish(place, ended)
+        slots.finish(slot, ended)
 
-    async def _idle(self, place: Place) -> None:
+    async def _idle(self, slot: Slot) -> None:
         """Return when nothing came for ``idle_s``, or for twice that."""
         seen = None
-        while seen != (now := (place.episode.calls, place.signs)) or place.episode.busy:
+        while seen != (now := (slot.episode.calls, slot.signs)) or slot.episode.busy:
             seen = now
             await asyncio.sleep(self._config.idle_s)
 
-    async def _started(self) -> Places:
-        """The places of the running event loop."""
+    async def _started(self) -> Slots:
+        """The slots of the running event loop."""
         if self._serving is None or self._serving.get_loop() is not asyncio.get_running_loop():
             self._serving = asyncio.create_task(self._start())
         return await asyncio.shield(self._serving)
 
-    async def _start(self) -> Places:
+    async def _start(self) -> Slots:
         token = token_of(self._run, self._config.token_env)
         gateway = Gateway(self._config.listening)
-        places = Places(gateway)
-        add_routes(gateway.app, places, token, lambda: self._open_untrained(places))
+        slots = Slots(gateway)
+        add_routes(gateway.app, slots, token, lambda: self._open_untrained(slots))
         await gateway.start()
         announce(self._run, self._raas, gateway.url, self._config.token_env)
         log.info("episodes are opened with POST %s%s", gateway.url, PATH)
-        return places
+        return slots
 
-    def _open_untrained(self, places: Places) -> Place | None:
+    def _open_untrained(self, slots: Slots) -> Slot | None:
         """An episode over the engines of an earlier task."""
-        if not self._engines or places.untrained >= self._config.max_untrained:
+        if not self._engines or slots.untrained >= self._config.max_untrained:
             return None
-        place = Place(self._episodes.begin(self._engines), trained=False)
-        places.open(place)
-        playing = asyncio.create_task(self._played_untrained(places, place))
+        slot = Slot(self._episodes.begin(self._engines), trained=False)
+        slots.open(slot)
+        playing = asyncio.create_task(self._played_untrained(slots, slot))
         self._untrained.add(playing)
         playing.add_done_callback(self._untrained.discard)
-        return place
+        return slot
 
-    async def _played_untrained(self, places: Places, place: Place) -> None:
+    async def _played_untrained(self, slots: Slots, slot: Slot) -> None:
         try:
-            await self._until_over(places, place)
+            await self._until_over(slots, slot)
         finally:
-            await places.close(place)
+            await slots.close(slot)

@@ -1,4 +1,4 @@
-"""Leased places, which wait for episodes, and the episodes that were opened in them."""
+"""Leased slots, which wait for episodes, and the episodes that were opened in them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ REASONS: dict[Outcome, str] = {
     "idle": "nothing was asked for longer than [workflow] idle_s",
     "late": "it lasted longer than [workflow] deadline_s",
     "failed": "an engine failed",
-    "ended": "the run took its place back: it ends, or missed [run] episode_deadline_s",
+    "ended": "the run took its slot back: it ends, or missed [run] episode_deadline_s",
 }
 KEPT_PAST = 4096
 """Episodes that are over whose end is remembered."""
 
 
 @dataclass(eq=False)
-class Place:
+class Slot:
     """An episode that a client may open, has opened, or that has ended. ``trained``: it was leased for training."""
 
     episode: Episode
@@ -58,41 +58,41 @@ class _Past:
     reply: dict[str, Any]
 
 
-class Places:
-    """All places of a RaaS. Raises :class:`BadRequest` for what a client does wrong."""
+class Slots:
+    """All slots of a RaaS. Raises :class:`BadRequest` for what a client does wrong."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._free: deque[Place] = deque()
-        self._open: dict[str, Place] = {}
+        self._free: deque[Slot] = deque()
+        self._open: dict[str, Slot] = {}
         self._past: OrderedDict[str, _Past] = OrderedDict()
         self.counts: Counter[str] = Counter()
 
-    def offer(self, place: Place) -> None:
-        """``place`` may be opened from now on."""
-        self._free.append(place)
+    def offer(self, slot: Slot) -> None:
+        """``slot`` may be opened from now on."""
+        self._free.append(slot)
 
-    def withdraw(self, place: Place) -> None:
+    def withdraw(self, slot: Slot) -> None:
         """It may not, if it was not yet."""
-        if place in self._free:
-            self._free.remove(place)
+        if slot in self._free:
+            self._free.remove(slot)
 
-    def take(self) -> Place | None:
-        """The place that has waited longest, opened; ``None`` if none is free."""
+    def take(self) -> Slot | None:
+        """The slot that has waited longest, opened; ``None`` if none is free."""
         if not self._free:
             return None
-        place = self._free.popleft()
-        self.open(place)
-        return place
+        slot = self._free.popleft()
+        self.open(slot)
+        return slot
 
-    def open(self, place: Place) -> None:
-        """Give ``place`` an id and a key, and let requests in."""
-        place.id, place.key = (
+    def open(self, slot: Slot) -> None:
+        """Give ``slot`` an id and a key, and let requests in."""
+        slot.id, slot.key = (
             f"episode-{secrets.token_hex(8)}",
-            self._gateway.begin(place.episode),
+            self._gateway.begin(slot.episode),
         )
-        self._open[place.id] = place
-        place.opened.set()
+        self._open[slot.id] = slot
+        slot.opened.set()
 
     def reward(self, id: str, value: Any, done: bool) -> dict[str, Any]:
         """Reward an episode; the newest value counts, and with ``done`` the episode is over. The same last reward again
@@ -100,8 +100,8 @@ class Places:
         past = self._past.get(id)
         if past is not None and past.outcome == "rewarded" and done and past.reward == value:
             return past.reply
-        place = self._found(id)
-        policies = place.policies
+        slot = self._found(id)
+        policies = slot.policies
         if not policies:
             raise BadRequest(
                 f"nothing was sampled in {id} that is trained, so that there is nothing to reward; DELETE abandons it",
@@ -114,38 +114,38 @@ class Places:
             raise BadRequest(str(error), param="reward") from error
         if missing := [policy for policy in policies if policy not in rewards]:
             raise BadRequest(f"rewards has none for {', '.join(missing)}", param="rewards")
-        place.reward, place.signs = value, place.signs + 1
-        told = {"id": id, "trained": place.trained, "rewards": rewards, "done": done}
+        slot.reward, slot.signs = value, slot.signs + 1
+        told = {"id": id, "trained": slot.trained, "rewards": rewards, "done": done}
         if done:
-            self.finish(place, "rewarded", told)
+            self.finish(slot, "rewarded", told)
         return told
 
     def abandon(self, id: str) -> None:
         """End an episode that is not to be trained."""
         self.finish(self._found(id), "abandoned")
 
-    def finish(self, place: Place, outcome: Outcome, reply: dict[str, Any] | None = None) -> None:
-        """``place`` is over, unless it was before."""
-        if place.outcome is not None:
+    def finish(self, slot: Slot, outcome: Outcome, reply: dict[str, Any] | None = None) -> None:
+        """``slot`` is over, unless it was before."""
+        if slot.outcome is not None:
             return
-        place.outcome = outcome
+        slot.outcome = outcome
         self.counts[outcome] += 1
-        del self._open[place.id]
-        self._past[place.id] = _Past(outcome, place.reward, reply or {})
+        del self._open[slot.id]
+        self._past[slot.id] = _Past(outcome, slot.reward, reply or {})
         if len(self._past) > KEPT_PAST:
             self._past.popitem(last=False)
-        place.over.set()
+        slot.over.set()
 
-    async def close(self, place: Place) -> None:
+    async def close(self, slot: Slot) -> None:
         """Refuse further requests and end those under way; the episode is over if it was not."""
-        self.withdraw(place)
-        if place.opened.is_set():
-            self.finish(place, "ended")
-            await self._gateway.end(place.key)
+        self.withdraw(slot)
+        if slot.opened.is_set():
+            self.finish(slot, "ended")
+            await self._gateway.end(slot.key)
 
     def status(self) -> dict[str, int]:
-        """Number of episodes: ``free`` places, ``open``, ``untrained`` of those, and by outcome."""
-        untrained = sum(not place.trained for place in self._open.values())
+        """Number of episodes: ``free`` slots, ``open``, ``untrained`` of those, and by outcome."""
+        untrained = sum(not slot.trained for slot in self._open.values())
         found = {"free": len(self._free), "open": len(self._open), "untrained": untrained}
         return found | {outcome: self.counts[outcome] for outcome in REASONS}
 
@@ -154,9 +154,9 @@ class Places:
         """Episodes that are open and not trained."""
         return self.status()["untrained"]
 
-    def _found(self, id: str) -> Place:
-        if place := self._open.get(id):
-            return place
+    def _found(self, id: str) -> Slot:
+        if slot := self._open.get(id):
+            return slot
         if past := self._past.get(id):
             raise BadRequest(f"{id} is over: {REASONS[past.outcome]}", 409, "episode_over")
         raise BadRequest(

@@ -1,4 +1,4 @@
-"""A live service for tests: it opens an episode for each place that is leased, asks every policy twice, and rewards it."""
+"""A live service for tests: it opens an episode for each slot that is leased, asks every policy twice, and rewards it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Service:
             return response.status, json.loads(raw) if raw else None, response.headers
 
     async def opened(self) -> Any:
-        """An open episode, as soon as a place is free."""
+        """An open episode, as soon as a slot is free."""
         while True:
             status, told, _ = await self.call("POST", "episodes")
             if status == 201:
