@@ -151,7 +151,7 @@ class Together:
     """Ranks in threads, and what each of them exports."""
 
     def __init__(self, said: list[list[ElementRange]], stack: ExitStack) -> None:
-        self._said = said
+        self._messages = said
         share = Sharing(len(said))
         self.ranks = [
             stack.enter_context(
@@ -167,7 +167,7 @@ class Together:
 
     def publish(self, version: int, data: dict[str, bytes]) -> list[Manifest]:
         def slices(rank: int) -> Iterator[TensorSlice]:
-            for p in self._said[rank]:
+            for p in self._messages[rank]:
                 width = DTYPE_BYTES[p.dtype]
                 yield TensorSlice(
                     p.name,

@@ -109,13 +109,15 @@ class TaskSandbox:
 
     async def _program(self, program: str, stdin: str = "") -> ProgramResult:
         try:
-            return _told(await self._workspace.run(program, stdin))
+            return _checked_result(await self._workspace.run(program, stdin))
         except SandboxFailed as error:
             raise EnvironmentFailed("sandbox", str(error)) from error
 
     async def _shell(self, command: str, variables: Mapping[str, str]) -> ProgramResult:
         try:
-            return _told(await self._workspace.shell(command, self._task.workdir, variables))
+            return _checked_result(
+                await self._workspace.shell(command, self._task.workdir, variables)
+            )
         except SandboxFailed as error:
             raise EnvironmentFailed("sandbox", str(error)) from error
 
@@ -162,7 +164,7 @@ def ending_of(result: ProgramResult) -> str:
     return f"[exit code {result.code}]" if result.code else ""
 
 
-def _told(result: ProgramResult) -> ProgramResult:
+def _checked_result(result: ProgramResult) -> ProgramResult:
     if result.starved:
         raise EnvironmentFailed(
             "sandbox", "this machine was too busy to run a command in its time (sandbox.deadline_s)"

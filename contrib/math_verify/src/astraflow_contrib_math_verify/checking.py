@@ -69,7 +69,7 @@ class _Worker:
     async def started(self) -> None:
         """Wait until it is ready. :class:`_Ended` if it is gone."""
         if not self._greeted:
-            self._greeted = await self._heard() == READY
+            self._greeted = await self._next_byte() == READY
 
     async def check(self, request: CheckRequest, takes_long: Callable[[], None]) -> CheckOutcome:
         """What it says, at most once before that it ``takes_long``; it ends by itself then. :class:`_Ended` if it was gone
@@ -81,10 +81,10 @@ class _Worker:
             await loop.sock_sendall(self._connection, _LENGTH.pack(len(body)) + body)
         except OSError:
             raise _Ended from None
-        await self._heard()  # it has begun
+        await self._next_byte()  # it has begun
         outcome = CheckOutcome.UNREADABLE  # if it ends before it has read the expected answer
         try:
-            while (said := await self._heard()) not in (RIGHT, WRONG, UNREADABLE):
+            while (said := await self._next_byte()) not in (RIGHT, WRONG, UNREADABLE):
                 if said == LONG:
                     self.usable = False
                     takes_long()
@@ -94,7 +94,7 @@ class _Worker:
             return outcome
         return _OUTCOMES[said]
 
-    async def _heard(self) -> bytes:
+    async def _next_byte(self) -> bytes:
         try:
             said = await asyncio.get_running_loop().sock_recv(self._connection, 1)
         except OSError:

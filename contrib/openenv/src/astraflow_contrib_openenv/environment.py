@@ -176,7 +176,7 @@ class OpenEnvEnvironment:
                 MALFORMED,
                 f"gave an observation without {missing[0]!r} ([workflow.environment] fields), but with {', '.join(observed)}",
             )
-        texts = {name: _said(observed[name]) for name in names}
+        texts = {name: _as_text(observed[name]) for name in names}
         if len(self._config.fields) == 1:
             return texts[names[0]] or EMPTY
         return "\n".join(f"{name}: {text}" for name, text in texts.items()) or EMPTY
@@ -197,7 +197,7 @@ class OpenEnvEnvironment:
         return Observation(said(action, text), reward, tools=self._tools)
 
 
-def _said(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

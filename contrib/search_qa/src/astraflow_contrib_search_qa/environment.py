@@ -86,10 +86,10 @@ class SearchQa:
         try:
             kind, words = self._read(action)
         except ValueError as error:
-            return self._told(action, str(error), "")
+            return self._respond(action, str(error), "")
         if kind == "answer":
             return self._judged(words)
-        return self._told(action, self._found(words), words)
+        return self._respond(action, self._found(words), words)
 
     def close(self) -> None:
         """Close the index."""
@@ -121,7 +121,7 @@ class SearchQa:
         scores = {"exact": exact(answer, self._answers), "f1": f1(answer, self._answers)}
         return self._observation((), scores[self._config.reward], Outcome.FINISHED, scores)
 
-    def _told(self, action: Action, text: str, searched: str) -> Observation:
+    def _respond(self, action: Action, text: str, searched: str) -> Observation:
         self._done.append(searched)
         if self._left == 0:
             return self._observation((), 0.0, Outcome.TRUNCATED, {"exact": 0.0, "f1": 0.0})

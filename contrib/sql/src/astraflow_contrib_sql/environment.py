@@ -76,7 +76,7 @@ class SqlEnvironment:
         try:
             kind, query = self._query(action)
         except ValueError as error:
-            return self._told(action, str(error))
+            return self._respond(action, str(error))
         last = self._left == 0
         if kind == "answer" or (last and self._config.turns == 1):
             return self._judged(query)
@@ -84,7 +84,7 @@ class SqlEnvironment:
             text = shown(self._database(0)[0].run(query), self._config.shown_rows)
         except QueryFailed as error:
             text = f"Error: {error}"
-        return self._told(action, text)
+        return self._respond(action, text)
 
     def close(self) -> None:
         """Forget the databases."""
@@ -183,7 +183,7 @@ class SqlEnvironment:
         except (sqlite3.Error, OSError) as error:
             raise PromptError(f"prompt {self._task.id!r}: database {path}: {error}") from error
 
-    def _told(self, action: Action, text: str) -> Observation:
+    def _respond(self, action: Action, text: str) -> Observation:
         self._tried.append(action.text if not action.calls else repr(action.calls))
         if self._left == 0:
             metrics = {"right": 0.0, "executed": 0.0, "queries": float(len(self._tried))}

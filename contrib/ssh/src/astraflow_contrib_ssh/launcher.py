@@ -43,7 +43,7 @@ class SshStream:
         assert process.stdout is not None and process.stdin is not None
         self._process, self._input = process, process.stdin
         self.reader = process.stdout
-        self._said, self._remedies = "", remedies
+        self._stderr, self._remedies = "", remedies
 
     def write(self, data: bytes) -> None:
         """Send, without waiting."""
@@ -60,13 +60,13 @@ class SshStream:
                 with contextlib.suppress(ProcessLookupError):
                     self._process.kill()
                 await self._process.wait()
-        if self._process.stderr is not None and not self._said:
+        if self._process.stderr is not None and not self._stderr:
             said = await self._process.stderr.read(_SAID_BYTES)
-            self._said = " ".join(said.decode(errors="replace").split())
+            self._stderr = " ".join(said.decode(errors="replace").split())
         remedy = self._remedies.get(self._process.returncode or 0)
         if remedy:
-            return f"{self._said}; {remedy}" if self._said else remedy
-        return self._said if self._process.returncode else ""
+            return f"{self._stderr}; {remedy}" if self._stderr else remedy
+        return self._stderr if self._process.returncode else ""
 
 
 class SshLauncher(AgentLauncher):

@@ -57,7 +57,7 @@ class VerifiersPrompts:
 
     def __init__(self, config: VerifiersPromptsConfig, context: ComponentContext) -> None:
         self._config = config
-        told = self._told()
+        told = self._list_tasks()
         if told.failed is not None:
             raise PromptError(
                 f"{_WHO}: environment {config.environment!r} cannot list its tasks: {told.failed.reason}"
@@ -86,7 +86,7 @@ class VerifiersPrompts:
             {**data, TASK: msgspec.to_builtins(which)},
         )
 
-    def _told(self) -> _Tasks:
+    def _list_tasks(self) -> _Tasks:
         config = self._config
         asked = {
             "environment": config.environment,

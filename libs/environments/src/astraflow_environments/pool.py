@@ -161,7 +161,7 @@ class EnvironmentPool:
         if self._loop is not asyncio.get_running_loop():
             self._begin()
             self._loop = asyncio.get_running_loop()
-        async with self._places:
+        async with self._slots:
             seat = self._seats.pop()
             played = None
             try:
@@ -187,7 +187,7 @@ class EnvironmentPool:
 
     def _begin(self) -> None:
         """Nothing is there yet; of another event loop nothing can be used."""
-        self._places = asyncio.Semaphore(self._keys.most_environments)
+        self._slots = asyncio.Semaphore(self._keys.most_environments)
         self._seats = list(reversed(range(self._keys.most_environments)))
         self._idle: dict[int, tuple[Player, int]] = {}
         self._server: RunningForkServer | None = None

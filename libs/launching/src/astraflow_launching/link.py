@@ -62,15 +62,15 @@ class AgentLink:
     _stream: Stream | None = None
     _count: int = 0
     _closing: bool = False
-    _heard: float = 0.0
+    _last_received: float = 0.0
     _up: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self, first_s: float) -> None:
         """Keep the connection until :meth:`close` or until the host is lost; it must come up in ``first_s`` first."""
-        self._heard = time.monotonic()
+        self._last_received = time.monotonic()
         allowed, why = first_s, "it did not answer"
         while not self._closing:
-            left = self._heard + allowed - time.monotonic()
+            left = self._last_received + allowed - time.monotonic()
             if left <= 0:
                 break
             try:
@@ -144,8 +144,8 @@ class AgentLink:
             for message, _ in list(self._asked.values()):
                 stream.write(message)
             while line := await stream.reader.readline():
-                self._heard = time.monotonic()
-                await self._hear(self._words(line))
+                self._last_received = time.monotonic()
+                await self._receive(self._words(line))
         except (OSError, ValueError) as error:
             return str(error)
         finally:
@@ -159,7 +159,7 @@ class AgentLink:
         while True:
             self._write(b'{"do": "ping"}\n')
             await asyncio.sleep(min(LOOK_S, self.silence_s / 8))
-            if self._stream and time.monotonic() - self._heard > max(
+            if self._stream and time.monotonic() - self._last_received > max(
                 self.silence_s / 2, 3 * LOOK_S
             ):
                 await self._stream.close()
@@ -180,7 +180,7 @@ class AgentLink:
             ) from error
         return words
 
-    async def _hear(self, words: dict[str, Any]) -> None:
+    async def _receive(self, words: dict[str, Any]) -> None:
         if "hello" in words:
             self.facts = words["hello"]
             self._up.set()

@@ -62,7 +62,7 @@ def _serve(spec: dict[str, Any], lines: queue.Queue[str], answers: TextIO) -> in
         tracker: Any = _build(spec)
         _answer(answers, {"value": None})
     except Exception as error:  # noqa: BLE001 - told to the launcher, which ends this process
-        _answer(answers, {"error": _told(error)})
+        _answer(answers, {"error": _as_text(error)})
         return 1
     begun = ended = False
     while line := lines.get():
@@ -70,7 +70,7 @@ def _serve(spec: dict[str, Any], lines: queue.Queue[str], answers: TextIO) -> in
         try:
             value = _call(tracker, name, arguments, spec)
         except Exception as error:  # noqa: BLE001 - told to the launcher, which ends this process
-            _answer(answers, {"error": _told(error)})
+            _answer(answers, {"error": _as_text(error)})
             return 1
         begun, ended = begun or name == "started", ended or name == "ended"
         _answer(answers, {"value": value})
@@ -111,7 +111,7 @@ def _run(spec: dict[str, Any]) -> RunInfo:
     return RunInfo(**{**run, **named, "directory": Path(run["directory"])})
 
 
-def _told(error: BaseException) -> str:
+def _as_text(error: BaseException) -> str:
     """The error in a line; its traceback goes to the log."""
     if isinstance(error, AstraFlowError):
         return str(error)

@@ -57,7 +57,7 @@ class Lies:
             "a million frames": lambda: self._table(np.zeros(1_000_000, "<u4"), 0),
             "a million blocks": lambda: self._table(np.arange(1_000_000, dtype="<u4"), 0),
             "frames of four gigabytes": lambda: self._table(np.zeros(1, "<u4"), (1 << 32) - 1),
-            "a link of petabytes": lambda: self._told(self._link, size=1 << 50),
+            "a link of petabytes": lambda: self._announcement(self._link, size=1 << 50),
             "a list without end": lambda: {INDEX: bytes(64 << 20)},
             "a list of four billion": lambda: self._list(b"\xdd\xff\xff\xff\xff"),
             "a list of noise": lambda: self._list(bytes(range(256)) * 3000),
@@ -75,7 +75,7 @@ class Lies:
         return codec.encode(codec.diff(before, after, 2), None, 0)
 
     def _linked(self, frames: list[tuple[int, bytes]]) -> dict[str, Any]:
-        return self._told(pack_link(self._head, frames))
+        return self._announcement(pack_link(self._head, frames))
 
     def _table(self, blocks: Any, length: int) -> dict[str, Any]:
         """A link that is a table of frames, which all have this length."""
@@ -84,9 +84,9 @@ class Lies:
         head = msgspec.structs.replace(self._head, table=table.tobytes())
         packed = msgspec.msgpack.encode(head)
         start = links._START.pack(links._MAGIC, len(packed), xxhash.xxh3_64_intdigest(packed))
-        return self._told(start + packed)
+        return self._announcement(start + packed)
 
-    def _told(self, link: bytes, **changes: Any) -> dict[str, Any]:
+    def _announcement(self, link: bytes, **changes: Any) -> dict[str, Any]:
         entry = entry_of(self._head, link)
         fields = {name: getattr(entry, name) for name in LinkEntry.__struct_fields__} | changes
         index = self._list(msgspec.msgpack.encode([LinkEntry(**fields)]))

@@ -170,10 +170,10 @@ def _replay(recorded: RecordedRun, arguments: argparse.Namespace) -> int:
         source.read_rest()
     finally:
         source.close()
-    return _tell(recorded, service, source, seconds, arguments.json)
+    return _print_result(recorded, service, source, seconds, arguments.json)
 
 
-def _tell(
+def _print_result(
     recorded: RecordedRun,
     service: ReplayService,
     source: RecordedBatches,

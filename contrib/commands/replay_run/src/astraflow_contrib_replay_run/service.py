@@ -79,7 +79,7 @@ class ReplayService:
     ) -> None:
         self.policies = {policy: ReplayedPolicy() for policy in policies}
         self.app: FastAPI = create_app("replay", token, MAX_BODY_BYTES)
-        self._name, self._source, self._told = name, source, told
+        self._name, self._source, self._on_update = name, source, told
         self._published: dict[str, str] = {}
         self._changed = asyncio.Condition()
         post: Any = self.app.router.add_route
@@ -156,7 +156,7 @@ class ReplayService:
             )
             self._source.acknowledge(message)
             policy.steps.append(step)
-            self._told(message.policy, step)
+            self._on_update(message.policy, step)
         elif not (policy.steps and policy.steps[-1].batch == message.batch):
             raise Refused(409, f"batch {message.batch!r} is not being trained")
         async with self._changed:

@@ -88,7 +88,7 @@ def main(arguments: list[str], load: Load) -> int:
     if arguments[:1] == ["tasks"]:
         said = os.dup(1)
         os.dup2(2, 1)  # what an environment prints is no part of what is said here
-        reply = _guarded(lambda: _told(json.loads(sys.stdin.readline()), load))
+        reply = _guarded(lambda: _list_tasks(json.loads(sys.stdin.readline()), load))
         with os.fdopen(said, "w", encoding="utf-8") as out:
             json.dump(reply, out)
         return 0
@@ -96,7 +96,7 @@ def main(arguments: list[str], load: Load) -> int:
     return 0
 
 
-def _told(asked: Json, load: Load) -> Json:
+def _list_tasks(asked: Json, load: Load) -> Json:
     loaded = load(_spec(asked))
     skip, size = asked["skip"], asked["size"]
     if size is None and loaded.endless():

@@ -42,12 +42,12 @@ class V1Environment:
         """In the order in which they are loaded."""
         index = 0
         while self._has(index):
-            yield _told(self._read[index])
+            yield _as_row(self._read[index])
             index += 1
 
     def task(self, index: int) -> ToldTask:
         """One of them."""
-        return _told(self._task(index))
+        return _as_row(self._task(index))
 
     def _task(self, index: int) -> vf.Task:
         if not self._has(index):
@@ -124,7 +124,7 @@ def _player(role: vf.AgentConfig, player: Json) -> Json:
     return {"model": player["model"], "client": client}
 
 
-def _told(task: vf.Task) -> ToldTask:
+def _as_row(task: vf.Task) -> ToldTask:
     data = task.data.model_dump(mode="json")
     return ToldTask(data.get("prompt"), data.get("answer"), data)
 

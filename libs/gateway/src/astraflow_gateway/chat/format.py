@@ -221,17 +221,19 @@ def _plain(message: Message) -> Message:
         )
         for call in message.get("tool_calls", ())
     ]
-    return _said(message, [f"<tool_call>\n{block}\n</tool_call>" for block in blocks])
+    return _with_calls(message, [f"<tool_call>\n{block}\n</tool_call>" for block in blocks])
 
 
 def _python_plain(message: Message) -> Message:
     if message["role"] == "tool":
         return {"role": "user", "content": f"Result: {message['content']}"}
     calls = [call["function"] for call in message.get("tool_calls", ())]
-    return _said(message, [python_calls.written(each["name"], each["arguments"]) for each in calls])
+    return _with_calls(
+        message, [python_calls.written(each["name"], each["arguments"]) for each in calls]
+    )
 
 
-def _said(message: Message, calls: Sequence[str]) -> Message:
+def _with_calls(message: Message, calls: Sequence[str]) -> Message:
     content = "\n".join(part for part in (message["content"], *calls) if part)
     plain: Message = {key: message[key] for key in ("role", "reasoning_content") if key in message}
     return {**plain, "content": content}

@@ -18,10 +18,10 @@ _log = logging.getLogger(__name__)
 
 
 class Bell:
-    """Calls ``heard(endpoint, ring)`` for the newest ring of a publisher that it listens to."""
+    """Calls ``on_ring(endpoint, ring)`` for the newest ring of a publisher that it listens to."""
 
-    def __init__(self, heard: Callable[[str, Ring], None]) -> None:
-        self._heard = heard
+    def __init__(self, on_ring: Callable[[str, Ring], None]) -> None:
+        self._on_ring = on_ring
         self._wake, self._waken = os.pipe()
         self._lock = threading.Lock()
         self._wanted: str | None = None
@@ -80,7 +80,7 @@ class Bell:
         except WireError as error:
             _log.warning("%s rang: %s", endpoint, error)
         else:
-            self._heard(endpoint, ring)
+            self._on_ring(endpoint, ring)
 
 
 def _subscribed(context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> zmq.Socket[bytes]:

@@ -31,15 +31,15 @@ class Sharing:
 
     def __init__(self, ranks: int) -> None:
         self._met = threading.Barrier(ranks, timeout=DEADLINE_S)
-        self._said = [b""] * ranks
+        self._messages = [b""] * ranks
 
     def of(self, rank: int) -> Callable[[bytes], list[bytes]]:
         """The ``share`` of a rank."""
 
         def share(mine: bytes) -> list[bytes]:
-            self._said[rank] = mine
+            self._messages[rank] = mine
             self._met.wait()
-            heard = list(self._said)
+            heard = list(self._messages)
             self._met.wait()
             return heard
 
