@@ -18,7 +18,7 @@ TASK = {"id": "1", "data": {}, "base_url": "http://x/v1", "api_key": "ep-imports
 @pytest.mark.parametrize(
     ("code", "target", "says"),
     [
-        ("", "playr:play", r"ModuleNotFoundError: No module named 'playr' \(\[workflow\] folder says"),
+        ("", "playr:play", r"ModuleNotFoundError: No module named 'playr' \(\[workflow\] folder is the folder of the module\)"),
         ("from os import path\ndef play(task): pass\nclass Other: pass\n", "player:nothere", "player has no function 'nothere'; it has: play, Other$"),
         ("", "player:nothere", "it has: none of its own$"),
         ("play = 3", "player:play", "'play' of player is int; expected a function"),

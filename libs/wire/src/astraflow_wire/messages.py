@@ -1,10 +1,8 @@
 """Messages between RaaS or trainers and the dataflow; msgpack bodies of ``POST /v1/...``.
 
-Every call is made by the RaaS or the trainer. Announcements, pins, revocations and the request to stop are sent as
-:class:`Notices` in the replies to a RaaS.
-
-Numbers are finite and bounded, names, lists and tables have a largest size (:mod:`astraflow_wire.limits`); decoding
-rejects larger ones, and names the field. Texts for display are cut instead."""
+The RaaS or the trainer makes every call; replies to a RaaS carry :class:`Notices`. Numbers are finite and bounded;
+names, lists and tables have a largest size (:mod:`astraflow_wire.limits`): decoding rejects larger ones, and names the
+field. Texts for display are cut instead."""
 
 from __future__ import annotations
 
@@ -50,7 +48,6 @@ class TextMessage(Message, frozen=True):
     """A message with texts for display, which are cut (:data:`astraflow_wire.limits.TEXTS`)."""
 
     def __post_init__(self) -> None:
-        """Called when it is made or decoded."""
         for field in self.__struct_fields__:
             if (most := TEXTS.get(field)) and len(text := getattr(self, field)) > most:
                 msgspec.structs.force_setattr(self, field, cut(text, most))
@@ -70,8 +67,8 @@ class SamplingMessage(Message, frozen=True):
 class Probe(Message, frozen=True):
     """A trainer's log-probs of a few rows under a version: ``lengths`` of the rows; ``tokens`` int32, ``sampled``
     uint8 (1: compare it) and ``logprobs`` float32 at temperature 1 are little-endian bytes, concatenated over the
-    rows. ``moved``: the mean absolute difference (nats) of the trainer's log-probs of the rows of its last probe, which
-    came with version ``since``, between then and now; ``since`` is -1 in the first probe."""
+    rows. ``moved``: the mean absolute change (nats) of the trainer's log-probs of the rows of its last probe, which
+    came with version ``since`` (-1: this is the first probe)."""
 
     lengths: ProbeLengths
     tokens: ProbeColumn
@@ -299,8 +296,7 @@ class RevokeToken(Message, frozen=True):
     """``POST /v1/access/revoke``: the tokens of a process or a person that are valid now are so no longer. ``role`` and
     ``name``: as the token was made for. ``author``: who asks.
 
-    400: no role is called that, or no token can be made for the name.
-    """
+    400: no role is called that, or no token can be made for the name."""
 
     role: Name
     name: Name

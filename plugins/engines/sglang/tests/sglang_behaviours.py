@@ -75,7 +75,7 @@ BEHAVIOURS: dict[str, tuple[str, tuple[Cite, ...]]] = {
         ),
     ),
     # --- aborts
-    "a_frozen_request_ends_only_when_it_goes_on": (
+    "a_frozen_request_ends_only_when_it_continues": (
         "an abort marks it; the mark counts after the next token",
         (cite(SCHEDULER, 5796, 5812, "to_finish"), cite(BATCH, 2007, 2014, "to_finish", "finished_reason")),
     ),
@@ -117,7 +117,7 @@ BEHAVIOURS: dict[str, tuple[str, tuple[Cite, ...]]] = {
             cite(TOKENIZER, 2318, 2319, "_update_weight_version_if_provided"),
         ),
     ),
-    "events_that_nobody_took_become_one": (
+    "events_that_no_one_took_become_one": (
         "the last, which repeats them",
         (cite(TOKENIZER, 1973, 1993, "out_list"),),
     ),
