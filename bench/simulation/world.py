@@ -227,6 +227,7 @@ def simulate(
             except Deadlock as error:
                 world.failed(Violation("progress", str(error)))
             finally:
+                digest = world.ledger.digest  # what is cancelled from here on ends in no fixed order
                 _end(loop)
                 if world.host.flow is not None:
                     world.host.kill()
@@ -235,7 +236,7 @@ def simulate(
     ledger = world.ledger
     return SimulatedRun(
         seed,
-        ledger.digest,
+        digest,
         world.network.counts,
         ledger.events,
         len(ledger.trained),
