@@ -227,22 +227,15 @@ def simulate(
             except Deadlock as error:
                 world.failed(Violation("progress", str(error)))
             finally:
-                digest = world.ledger.digest  # what is cancelled from here on ends in no fixed order
+                # Taken before the rest is cancelled, which happens in no fixed order.
+                ledger, faults, now = world.ledger, Counter(world.network.counts), loop.now
+                digest, events, updates = ledger.digest, ledger.events, len(ledger.trained)
                 _end(loop)
                 if world.host.flow is not None:
                     world.host.kill()
     finally:
         shutil.rmtree(folder)
-    ledger = world.ledger
-    return SimulatedRun(
-        seed,
-        digest,
-        world.network.counts,
-        ledger.events,
-        len(ledger.trained),
-        loop.now,
-        world.violation,
-    )
+    return SimulatedRun(seed, digest, faults, events, updates, now, world.violation)
 
 
 def _end(loop: VirtualLoop) -> None:
