@@ -13,6 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
     from served_runs import Pages
 
 
@@ -23,3 +24,15 @@ def serve() -> Iterator[Callable[[Path], Pages]]:
 
     with ExitStack() as stack:
         yield lambda root: stack.enter_context(serving(root))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A real Chromium: one for the tests of a file, since no other test may find the loop of Playwright running."""
+    from chromium import ARGUMENTS, chromium
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        program = playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
+        yield program
+        program.close()

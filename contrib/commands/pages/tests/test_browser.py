@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
-from chromium import ARGUMENTS, chromium
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 from served_runs import Pages, serving, step_line, write_run
 from stored_groups import store, tokenizer
 
@@ -40,14 +39,6 @@ TABS = (
 )
 SHOTS = Path(__file__).parent / "shots"
 """Pictures are left here if the folder is there, for somebody to look at."""
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        program = playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
-        yield program
-        program.close()
 
 
 class Visitor:
@@ -259,9 +250,8 @@ def test_a_data_policy_a_raas_and_the_run_obey(visitor: Visitor, lived: tuple[Us
     expect(page.get_by_text("Nobody did anything")).to_be_visible()
     page.get_by_role("button", name="drain…").last.click()
     page.get_by_role("button", name="Drain", exact=True).click()
-    expect(
-        page.locator("table", has_text="actions of these pages").get_by_text("done").first
-    ).to_be_visible()
+    actions = page.get_by_role("table", name="actions", exact=True)
+    expect(actions.get_by_role("cell", name="done", exact=True)).to_be_visible()
     page.get_by_label("place").select_option("prompts")
     page.get_by_label("data policy").fill("none")
     page.get_by_label("table", exact=True).fill('{ use = "accept_all" }')
@@ -273,7 +263,14 @@ def test_a_data_policy_a_raas_and_the_run_obey(visitor: Visitor, lived: tuple[Us
     page.get_by_role("button", name="swap…", exact=True).click()
     page.get_by_role("button", name="Swap", exact=True).click()
     expect(page.get_by_role("status").filter(has_text="swap: done")).to_be_visible()
-    swaps = visitor.pages.ask(f"/ui/api/runs/{run.name}/status").json["swaps"]
+    answers: list[Any] = []
+
+    def answered() -> bool:
+        answers.append(visitor.pages.ask(f"/ui/api/runs/{run.name}/status").json)
+        return bool(answers[-1]["live"])
+
+    user.wait_for(answered, 60)
+    swaps = answers[-1]["swaps"]
     assert [(s["table"]["use"], s["table"]["floor_hard"]) for s in swaps] == [("greso", 0.5)]
     before = (run / "metrics.jsonl").read_text().count('"step"')
     user.wait_for(lambda: (run / "metrics.jsonl").read_text().count('"step"') > before, 60)

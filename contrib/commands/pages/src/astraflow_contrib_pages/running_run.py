@@ -114,7 +114,8 @@ class RunningRun:
             if isinstance(error, Refused):
                 raise
             raise Refused(503, f"{action} of {self.run.name}: {error}") from error
-        self._answers.clear()
+        with self._lock:  # an answer under way was given before the action: it is not kept either
+            self._answers.clear()
         self._audit({**entry, "outcome": "done"})
         return {"done": action}
 

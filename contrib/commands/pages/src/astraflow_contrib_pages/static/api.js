@@ -46,19 +46,36 @@ export const query = (values) => {
   return given.toString();
 };
 
+async function ask(asking, set) {
+  const { path } = asking;
+  asking.again = true;
+  if (asking.busy) return;
+  asking.busy = true;
+  while (asking.wanted && asking.again) {
+    asking.again = false;
+    try {
+      const value = await get(path);
+      if (asking.wanted) set({ value, of: path, error: null, path });
+    } catch (error) {
+      if (asking.wanted) set((before) => ({ value: before.path === path ? before.value : null, of: before.of, error, path }));
+    }
+  }
+  asking.busy = false;
+}
+
 // The answer to `path`, asked again when it changes or `again` does; what was there stays until the next is, and `of` is the path
-// that was asked for it.
+// that was asked for it. One request at a time: what changes meanwhile is asked for after it, since a server slower than the period
+// would otherwise never be heard.
 export function useAnswer(path, again = 0) {
   const [state, set] = useState({ value: null, of: null, error: null, path: null });
+  const current = useRef(null);
   useEffect(() => {
-    let wanted = true;
     if (path === null) return undefined;
-    get(path).then(
-      (value) => wanted && set({ value, of: path, error: null, path }),
-      (error) => wanted && set((before) => ({ value: before.path === path ? before.value : null, of: before.of, error, path })),
-    );
-    return () => { wanted = false; };
-  }, [path, again]);
+    const asking = { path, wanted: true, busy: false, again: false };
+    current.current = asking;
+    return () => { asking.wanted = false; current.current = null; };
+  }, [path]);
+  useEffect(() => { if (current.current) ask(current.current, set); }, [path, again]);
   return state.path === path || path === null ? state : { value: state.value, of: state.of, error: null, path };
 }
 

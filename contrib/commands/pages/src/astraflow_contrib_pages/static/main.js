@@ -1,5 +1,5 @@
 // The frame of all pages: which one is shown, and in which theme.
-import { html, render, useEffect, useState } from "./vendor/htm-preact.js";
+import { html, render, useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { useAnswer } from "./api.js";
 import { Compare, Runs } from "./runs.js";
 import { Run } from "./run.js";
@@ -25,9 +25,11 @@ function place() {
 
 function usePlace() {
   const [found, set] = useState(place());
+  const drawn = useRef(location.hash);
   useEffect(() => {
     const look = () => { set(place()); window.scrollTo(0, 0); };
     window.addEventListener("hashchange", look);
+    if (location.hash !== drawn.current) look(); // it changed after the first drawing, before anybody listened
     return () => window.removeEventListener("hashchange", look);
   }, []);
   return found;

@@ -38,7 +38,8 @@ export function Pool({ name, scope }) {
   const { value, error } = useAnswer(`runs/${encodeURIComponent(name)}/pool`, usePeriod(2) + 1e6 * again);
   if (!value) return error ? html`<${Problem} error=${error} />` : html`<${Loading} />`;
   const { status, waits, audit } = value;
-  const acting = status.live && scope === "full";
+  // A dataflow that is late with one answer still runs: what was typed for it stays.
+  const acting = (status.live || status.trouble) && scope === "full";
   const now = async () => {
     const { action, given } = asked;
     setAsked(null);
@@ -56,7 +57,7 @@ export function Pool({ name, scope }) {
   return html`<h1>Services</h1>
     <${Problem} error=${error || status.trouble} />
     ${said?.problem ? html`<${Problem} error=${said.problem} />` : null}
-    <p role="status" class="quiet">${said?.text ?? (status.live ? "" : "The run does not run: what its services said last.")}</p>
+    <p role="status" class="quiet">${said?.text ?? (status.live || status.trouble ? "" : "The run does not run: what its services said last.")}</p>
     ${policies.length || raas.length ? null : html`<${Empty}>The run left no status.<//>`}
     ${policies.length ? html`<h2>Trainers</h2><${Table} label="trainers" rows=${policies} columns=${[
       ["policy", ([policy]) => policy], ["trainer", ([, p]) => p.trainer || "–"], ["version", ([, p]) => number(p.version), true], ["updates", ([, p]) => number(p.updates), true],

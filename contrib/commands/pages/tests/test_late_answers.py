@@ -1,0 +1,129 @@
+"""What comes late or early: no answer of before an action is kept after it, slow ones are shown, no link is lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+from served_runs import serving, write_run
+
+from astraflow_contrib_pages.running_run import RunningRun
+from astraflow_contrib_pages.runs_folder import RunsFolder
+
+DEADLINE_S = 20.0
+POOL = {"waits": [], "audit": [], "scope": "full"}
+
+
+class Dataflow:
+    """A client whose first answer waits; each answer says whether the action was already done."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self.asked, self.posted, self.go = threading.Event(), threading.Event(), threading.Event()
+
+    def get_json(self, path: str, deadline_s: float) -> dict[str, bool]:
+        """What holds when it is asked, given when the test lets it."""
+        answer = {"done": self.done}
+        self.asked.set()
+        assert self.go.wait(DEADLINE_S)
+        return answer
+
+    def post(self, *message: Any, deadline_s: float) -> None:
+        """The action."""
+        self.done = True
+        self.posted.set()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_an_answer_of_before_an_action_is_not_given_after_it(tmp_path: Path) -> None:
+    write_run(tmp_path, "one")
+    dataflow = Dataflow()
+    running = RunningRun(RunsFolder(tmp_path).run("one"), "a-token-of-this-run")
+    running._client = lambda: dataflow  # type: ignore[method-assign, assignment, return-value]
+    looking = threading.Thread(target=running.ask, args=("status",))
+    acting = threading.Thread(target=running.act, args=("stop", {}, "somebody"))
+    looking.start()
+    assert dataflow.asked.wait(DEADLINE_S)
+    acting.start()
+    assert dataflow.posted.wait(DEADLINE_S)
+    acting.join(0.2)  # time in which an act that does not wait for the answer would end
+    dataflow.go.set()
+    for thread in (looking, acting):
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
+    assert running.ask("status") == {"done": True}
+
+
+@pytest.fixture
+def opened(browser: Browser, tmp_path: Path) -> Iterator[Callable[[Callable[[Route], None]], Page]]:
+    """Opens the services of a run in a browser whose time the test moves and whose requests for them it answers."""
+    write_run(tmp_path, "one")
+    with serving(tmp_path) as pages, browser.new_context() as context:
+
+        def open_with(answer: Callable[[Route], None]) -> Page:
+            page = context.new_page()
+            page.clock.install()
+            page.goto(pages.login_url())
+            page.route("**/api/runs/one/pool", answer)
+            page.goto(f"{pages.origin}/ui/#/run/one/pool")
+            return page
+
+        yield open_with
+
+
+@pytest.mark.backend
+def test_an_answer_slower_than_the_period_is_shown(
+    opened: Callable[[Callable[[Route], None]], Page],
+) -> None:
+    held: list[Route] = []
+    page = opened(lambda route: held.append(route))
+    expect(page.get_by_text("loading…")).to_be_visible()
+    page.clock.run_for(9_000)
+    assert len(held) == 1
+    held[0].fulfill(json={**POOL, "status": {"live": False}})
+    expect(page.get_by_role("heading", name="Services")).to_be_visible()
+
+
+@pytest.mark.backend
+def test_a_form_stays_when_one_status_is_late(
+    opened: Callable[[Callable[[Route], None]], Page],
+) -> None:
+    late: list[bool] = []
+
+    def answer(route: Route) -> None:
+        status = {"live": False, "trouble": "it is late"} if late else {"live": True}
+        late.append(True)
+        route.fulfill(json={**POOL, "status": status})
+
+    page = opened(answer)
+    page.get_by_label("data policy").fill("greso")
+    page.clock.run_for(2_100)
+    expect(page.get_by_role("alert")).to_have_text("it is late")
+    expect(page.get_by_label("data policy")).to_have_value("greso")
+
+
+MOVED = """
+const listen = window.addEventListener.bind(window);
+window.addEventListener = (kind, ...rest) => {
+  if (kind === "hashchange") history.replaceState(null, "", "#/run/one/pool");
+  listen(kind, ...rest);
+};
+"""
+
+
+@pytest.mark.backend
+def test_a_link_followed_before_the_page_listens_is_followed(
+    browser: Browser, tmp_path: Path
+) -> None:
+    write_run(tmp_path, "one")
+    with serving(tmp_path) as pages, browser.new_context() as context:
+        page = context.new_page()
+        page.add_init_script(MOVED)
+        page.goto(pages.login_url())
+        expect(page.get_by_role("heading", name="Services")).to_be_visible()
