@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from shutil import which
 from typing import Any
 
 import pytest
@@ -124,6 +125,9 @@ def test_environments_are_played_beside_the_library_alone(quick: Quick) -> None:
 
 
 @pytest.mark.backend
+@pytest.mark.skipif(
+    not which("chromium"), reason="no chromium on PATH; the tests of pages install it"
+)
 def test_the_pages_of_a_long_run_are_drawn(quick: Quick) -> None:
     fields = quick("pages")
     assert fields["steps"] == 10_000 and fields["first_paint_s"] > 0

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,8 @@ def test_a_run_is_resumed_on_a_full_disk(lodger: User, disk: SmallDisk) -> None:
     process = started(lodger, disk)
     directory = wait_for_steps(lodger, disk, 9)
     for pid in live_processes(lodger.marker):
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it had just ended
+            os.kill(pid, signal.SIGKILL)
     process.communicate(timeout=10)
     clear_leftovers(directory)  # what the next launcher removes first would be room
     for name in LEFT_BEHIND:

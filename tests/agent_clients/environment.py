@@ -51,7 +51,7 @@ def program_of_npm(program: NpmProgram) -> str:
     def install(folder: Path) -> None:
         folder.mkdir()
         package = f"{program.package}@{program.version}"
-        _run(npm, "install", "--silent", "--no-audit", "--prefix", folder, package)
+        _run(npm, "install", "--loglevel=error", "--no-audit", "--prefix", folder, package)
 
     folder = _made(f"tests-{program.name}-{program.version}", install)
     return str(folder / "node_modules" / ".bin" / program.name)

@@ -260,12 +260,16 @@ def test_keys_are_validated_when_the_pool_is_made(tmp_path: Path) -> None:
 async def test_no_more_run_at_once_than_the_keys_allow(tmp_path: Path) -> None:
     async with pool(tmp_path, most_environments=2) as made:
         under_way, most, pids = 0, 0, set()
+        both = asyncio.Event()
 
         async def play() -> None:
             nonlocal under_way, most
             async with made.episode() as played:
                 under_way += 1
                 most = max(most, under_way)
+                if under_way == 2:
+                    both.set()
+                await asyncio.wait_for(both.wait(), 60)
                 pids.add(await pid_of(played))
                 await played.step(Action("x"))
                 under_way -= 1

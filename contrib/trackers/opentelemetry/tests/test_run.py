@@ -67,4 +67,4 @@ spans = 1.0
                     assert lease.start_time_unix_nano < span.start_time_unix_nano
                     assert span.end_time_unix_nano < lease.end_time_unix_nano
             assert lease.end_time_unix_nano <= train.start_time_unix_nano
-    assert whole == ended.summary["accepted"] - ended.summary["policies"]["solver"]["rows_stale"]
+    assert whole == ended.summary["policies"]["solver"]["rows_trained"] // 8
