@@ -124,6 +124,12 @@ def test_environments_are_played_beside_the_library_alone(quick: Quick) -> None:
     assert fields["worst_over_bare"] == min(overs) > 0
 
 
+def test_faults_do_not_choose_what_is_trained(quick: Quick) -> None:
+    fields = quick("fault_bias")
+    assert fields["violations"] == fields["none_missing"] == 0
+    assert fields["staleness_missing"] > 0 and -0.1 < fields["raas_length_expected"] < 0
+
+
 @pytest.mark.backend
 @pytest.mark.skipif(
     not which("chromium"), reason="no chromium on PATH; the tests of pages install it"

@@ -20,6 +20,7 @@ from astraflow_runtime.dataflow.rows.stream import PolicyStream
 from astraflow_runtime.dataflow.rows.training import Training
 from astraflow_runtime.dataflow.state import FlowState
 from astraflow_runtime.dataflow.timeouts import Watch
+from astraflow_runtime.raas.service import RaasService
 from astraflow_wire.status import WaitStatus
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
@@ -44,6 +45,17 @@ def test_a_seed_is_the_same_run_in_any_process() -> None:
     assert first == replace(second, violation=first.violation)
     assert other.stdout.strip() == first.digest
     assert simulate(5, STEPS).digest != first.digest
+
+
+def test_a_defect_in_a_service_is_no_fault_of_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends the run; a RaaS that died of it was once started again and again."""
+
+    async def broken(self: RaasService) -> None:
+        raise AttributeError("a defect")
+
+    monkeypatch.setattr(RaasService, "_check_engines", broken)
+    violation = simulate(1, STEPS).violation
+    assert violation is not None and str(violation) == "error: AttributeError: a defect"
 
 
 def loses_a_row(patch: Callable[..., None]) -> None:
@@ -85,7 +97,7 @@ def repeats_in_another_order(patch: Callable[..., None]) -> None:
 
 def forgets_the_end_of_the_journal(patch: Callable[..., None]) -> None:
     entries = Journal.entries
-    patch(Journal, "entries", lambda self: iter([*entries(self)][:-1]))
+    patch(Journal, "entries", lambda self: iter([*entries(self)][:-8]))
 
 
 def never_returns_tasks(patch: Callable[..., None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import count
 
 import numpy as np
@@ -26,6 +27,15 @@ class Violation(Exception):
         super().__init__(f"{kind}: {text}")
 
 
+@dataclass(frozen=True, slots=True)
+class SampledRow:
+    """An episode as it was played: ``length`` in tokens."""
+
+    prompt: str
+    length: int
+    reward: float
+
+
 class Ledger:
     """Checks the dataflow after every event, and keeps its own books of rows by the number in their tokens."""
 
@@ -37,6 +47,8 @@ class Ledger:
         """Task → numbers of the rows of which a RaaS was told that they are accepted."""
         self.trained: dict[int, tuple[int, ...]] = {}
         """Update, from 0 → rows."""
+        self.sampled: dict[int, SampledRow] = {}
+        """Number of a row → what was played, whatever became of it."""
         self.progressed_s = 0.0
         self.events = 0
         self.publications = count(1)

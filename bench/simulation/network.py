@@ -19,7 +19,8 @@ Answer = tuple[int, bytes]
 
 @dataclass(frozen=True)
 class FaultRates:
-    """How likely each fault is, of a message or (crashes and partitions) within ``every_s`` virtual seconds."""
+    """How likely each fault is, of a message or (crashes and partitions) within ``every_s`` virtual seconds. ``kinds``:
+    who is killed, or cut off (``cut``), each as often as it is named."""
 
     slow: float = 0.8
     lost: float = 0.06
@@ -27,6 +28,7 @@ class FaultRates:
     doubled: float = 0.4
     every_s: float = 12.0
     partition_s: float = 5.0
+    kinds: tuple[str, ...] = ("raas", "raas", "trainer", "dataflow", "cut", "cut")
 
 
 class Host(Protocol):

@@ -13,14 +13,17 @@ from typing import Any
 import numpy as np
 
 from astraflow_core.config.models import RunConfig
+from astraflow_core.errors import AstraFlowError
 from astraflow_core.types import Announcement, Group, Sequence, Trajectory
 from astraflow_runtime.raas.episodes.episodes import TaskFailed
 from astraflow_runtime.raas.service import RaasService
 from astraflow_wire.groups import ReceivedGroup, encode_group
 from astraflow_wire.messages import GroupPushed, Task
-from bench.simulation.ledger import Ledger
+from bench.simulation.ledger import Ledger, SampledRow
 from bench.simulation.network import FaultyNetwork, SimulatedAsyncClient
 
+Lengths = Callable[[str, random.Random], int]
+"""The length of an episode of a prompt (tokens)."""
 PROMPT = 2
 """Tokens of a prompt; the first is the number of the row."""
 
@@ -72,14 +75,26 @@ class ToyRefresh:
             self._loading.cancel()
 
 
+def short(prompt: str, rng: random.Random) -> int:
+    """The length of an episode (tokens), of any prompt."""
+    return rng.randrange(1, 4)
+
+
 class ToyRunner:
-    """Plays episodes that take time; a few fail."""
+    """Plays episodes that take time; a few fail. The ledger gets each row that was sampled."""
 
     def __init__(
-        self, raas: str, rng: random.Random, refresh: ToyRefresh, numbers: Iterator[int]
+        self,
+        raas: str,
+        rng: random.Random,
+        refresh: ToyRefresh,
+        ledger: Ledger,
+        numbers: Iterator[int],
+        lengths: Lengths,
     ) -> None:
         self.counters = SimpleNamespace()
         self._raas, self._rng, self._refresh, self._numbers = raas, rng, refresh, numbers
+        self._ledger, self._lengths = ledger, lengths
 
     async def run(self, task: Task, ended: Callable[[], None], incarnation: int) -> bytes:
         """The body of a group."""
@@ -87,21 +102,22 @@ class ToyRunner:
             raise TaskFailed("a toy failure")
         trajectories = []
         for _ in range(task.group_size):
-            trajectories.append(await self._episode())
+            trajectories.append(await self._episode(task.prompt_id))
             ended()
         group = Group(task.id, task.prompt_id, tuple(trajectories))
         return encode_group(group, self._raas, incarnation=incarnation)
 
-    async def _episode(self) -> Trajectory:
-        length = self._rng.randrange(1, 4)
+    async def _episode(self, prompt: str) -> Trajectory:
+        length = self._lengths(prompt, self._rng)
         versions = []
         for _ in range(length):
             await asyncio.sleep(self._rng.lognormvariate(-2.0, 1.0))
             versions.append(self._refresh.serving)
-        reward = float(self._rng.randrange(2))
+        reward, number = float(self._rng.randrange(2)), next(self._numbers)
+        self._ledger.sampled[number] = SampledRow(prompt, length, reward)
         sequence = Sequence(
             "solver",
-            np.array([next(self._numbers), *range(1, PROMPT + length)], np.int32),
+            np.array([number, *range(1, PROMPT + length)], np.int32),
             np.array([False] * PROMPT + [True] * length),
             np.array([0.0] * PROMPT + [-0.5] * length, np.float32),
             np.array([-1] * PROMPT + versions, np.int32),
@@ -135,10 +151,11 @@ class RaasProcess:
         ledger: Ledger,
         rng: random.Random,
         numbers: Iterator[int],
+        lengths: Lengths,
     ) -> None:
         self.client = _Client(network, name)
         self.refresh = ToyRefresh(name, rng, ledger)
-        runner = ToyRunner(name, rng, self.refresh, numbers)
+        runner = ToyRunner(name, rng, self.refresh, ledger, numbers, lengths)
         self.client.ledger = ledger
         refresh = self.refresh
         replicas = _Replicas(refresh)
@@ -165,7 +182,9 @@ class RaasProcess:
             await asyncio.wait({self._running, stopping}, return_when=asyncio.FIRST_COMPLETED)
             asked = stopping.done() and self.service.failure is None
             self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+            (error,) = await asyncio.gather(self._running, return_exceptions=True)
+            if isinstance(error, Exception) and not isinstance(error, AstraFlowError):
+                raise error  # no fault of the network, but a defect
             return asked
         finally:
             stopping.cancel()
@@ -191,8 +210,9 @@ class _Replicas:
     async def look(self, seconds: float) -> None:
         """Ask the engines."""
 
-    def pressure(self) -> None:
+    def pressure(self) -> dict[str, float]:
         """The engines say nothing of their queues."""
+        return {}
 
     def waits(self) -> list[Any]:
         return []

@@ -21,9 +21,9 @@ from astraflow_core.protocols.data_policy import Scale
 from astraflow_runtime.dataflow.progress import RunState
 from astraflow_wire.host.active_clock import active_time
 from bench.simulation.dataflow_host import DataflowHost, scaling_rule
-from bench.simulation.ledger import Ledger, Violation
+from bench.simulation.ledger import Ledger, SampledRow, Violation
 from bench.simulation.network import FaultRates, FaultyNetwork
-from bench.simulation.toy_raas import RaasProcess, row_numbers
+from bench.simulation.toy_raas import Lengths, RaasProcess, row_numbers, short
 from bench.simulation.toy_trainer import TrainerProcess
 from bench.simulation.virtual_loop import Deadlock, VirtualLoop
 
@@ -45,10 +45,12 @@ class SimulatedRun:
     updates: int
     virtual_s: float
     violation: Violation | None
+    trained: tuple[SampledRow, ...]
+    """What was trained, in its order."""
 
 
 @cache
-def _config(steps: int) -> RunConfig:
+def _config(steps: int, staleness: int = 1) -> RunConfig:
     policy = {
         "model": "/nowhere",
         "trainer": {"use": "t"},
@@ -58,7 +60,7 @@ def _config(steps: int) -> RunConfig:
         "batch_sequences": 8,
     }
     run = {
-        "steps": steps, "max_staleness": 1, "group_size": 4, "lease_s": 6.0, "deadline_s": 20.0,
+        "steps": steps, "max_staleness": staleness, "group_size": 4, "lease_s": 6.0, "deadline_s": 20.0,
         "episode_deadline_s": 30.0, "task_attempts": 1000, "max_consecutive_failures": 10_000,
     }  # fmt: skip
     return RunConfig.model_validate(
@@ -81,9 +83,18 @@ def _rule() -> Scale:
 class World:
     """Everything of one simulated run."""
 
-    def __init__(self, seed: int, steps: int, rates: FaultRates, folder: Path) -> None:
+    def __init__(
+        self,
+        seed: int,
+        steps: int,
+        rates: FaultRates,
+        folder: Path,
+        lengths: Lengths = short,
+        staleness: int = 1,
+    ) -> None:
+        self._lengths = lengths
         self.rng = random.Random(seed)
-        self.config, self.rates, self.folder = _config(steps), rates, folder
+        self.config, self.rates, self.folder = _config(steps, staleness), rates, folder
         self.ledger = Ledger(self.config.run.max_staleness)
         self.host = DataflowHost(
             self.config, folder / "journal", _rule(), self.ledger, self._stream(), self.failed
@@ -152,7 +163,14 @@ class World:
         start = 0
         while True:
             process = RaasProcess(
-                name, start, self.config, self.network, self.ledger, self._stream(), self._numbers
+                name,
+                start,
+                self.config,
+                self.network,
+                self.ledger,
+                self._stream(),
+                self._numbers,
+                self._lengths,
             )
             self._raas[name] = process
             if await process.run():
@@ -190,9 +208,9 @@ class World:
         """Kill somebody, or cut somebody off, every now and then."""
         rng = self._stream()
         names = [*(f"r{n}" for n in range(self.config.raas.replicas)), "trainer"]
-        while True:
+        while self.rates.kinds:
             await asyncio.sleep(rng.expovariate(1 / self.rates.every_s))
-            kind = rng.choice(("raas", "raas", "trainer", "dataflow", "cut", "cut"))
+            kind = rng.choice(self.rates.kinds)
             self.ledger.note(kind)
             now = asyncio.get_running_loop().time()
             if kind == "cut":
@@ -212,7 +230,12 @@ class World:
 
 
 def simulate(
-    seed: int, steps: int = STEPS, rates: FaultRates | None = None, quiet: bool = True
+    seed: int,
+    steps: int = STEPS,
+    rates: FaultRates | None = None,
+    quiet: bool = True,
+    lengths: Lengths = short,
+    staleness: int = 1,
 ) -> SimulatedRun:
     """Play the run of a seed. The same seed gives the same run, to the last message."""
     rates = rates or FaultRates()
@@ -221,7 +244,7 @@ def simulate(
     folder = Path(tempfile.mkdtemp(prefix="simulated-", dir=base))
     try:
         with _quiet(quiet), active_time.simulated(loop.time):
-            world = World(seed, steps, rates, folder)
+            world = World(seed, steps, rates, folder, lengths, staleness)
             try:
                 loop.run_until_complete(world.run())
             except Deadlock as error:
@@ -229,13 +252,14 @@ def simulate(
             finally:
                 # Taken before the rest is cancelled, which happens in no fixed order.
                 ledger, faults, now = world.ledger, Counter(world.network.counts), loop.now
-                digest, events, updates = ledger.digest, ledger.events, len(ledger.trained)
+                digest, events, trained = ledger.digest, ledger.events, dict(ledger.trained)
                 _end(loop)
                 if world.host.flow is not None:
                     world.host.kill()
     finally:
         shutil.rmtree(folder)
-    return SimulatedRun(seed, digest, faults, events, updates, now, world.violation)
+    rows = tuple(ledger.sampled[row] for step in sorted(trained) for row in trained[step])
+    return SimulatedRun(seed, digest, faults, events, len(trained), now, world.violation, rows)
 
 
 def _end(loop: VirtualLoop) -> None:
