@@ -76,6 +76,32 @@ def test_a_picture_is_shown_and_written(folder: Path, tmp_path: Path) -> None:
     assert "<!-- mine -->" in (tmp_path / "mine.svg").read_text()
 
 
+def test_a_picture_is_saved_under_the_name_of_its_form(folder: Path, tmp_path: Path) -> None:
+    picture = astraflow_runtime.load_run(folder).plot()
+    picture.save(tmp_path / "A.PNG")
+    assert (tmp_path / "A.PNG").read_bytes().startswith(b"\x89PNG")
+    for name in ("curves", "curves.pdf", ".png"):
+        with pytest.raises(UserError, match=r"written as \.png or \.svg; end its name so"):
+            picture.save(tmp_path / name)
+    for name in ("nowhere/a.png", "A.PNG/a.svg"):
+        with pytest.raises(UserError, match=f"{name} cannot be written: "):
+            picture.save(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("[]", "is damaged: it is a JSON list, not an object"),
+        ('{"name": "a"}', "it has no 'seed'"),
+        ("{", "cannot be read"),
+    ],
+)
+def test_a_damaged_summary_is_named(folder: Path, content: str, says: str) -> None:
+    (folder / "summary.json").write_text(content)
+    with pytest.raises(UserError, match=rf"summary\.json .*{says}"):
+        astraflow_runtime.load_run(folder)
+
+
 def test_what_is_missing_is_named(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

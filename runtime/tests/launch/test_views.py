@@ -353,7 +353,7 @@ def test_a_report(table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_the_report_of_a_run_with_equal_rewards_says_what_to_look_at(
     table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str], passed: float, told: bool
 ) -> None:
-    ended = {"name": "fake", "state": "finished", "error": None, "setup_s": None}
+    ended = {"name": "fake", "seed": 0, "state": "finished", "error": None, "setup_s": None}
     summary = {**ended, "wall_s": 1, "cpu_s": 1, **summarise(parsed(table), status_of(10), [], [])}
     summary["policies"]["solver"] |= {"equal_groups_fraction": 1.0, "pass_rate": passed}
     (tmp_path / "summary.json").write_text(json.dumps(summary))

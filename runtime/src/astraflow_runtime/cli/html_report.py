@@ -17,7 +17,7 @@ from astraflow_runtime.cli.run_directory import read_config
 from astraflow_runtime.launch.results import curves
 from astraflow_runtime.launch.results.config_differences import differing, flatten
 from astraflow_runtime.launch.results.metrics import read_metrics
-from astraflow_runtime.launch.results.report import headline, read_summary, summary_rows
+from astraflow_runtime.launch.results.report import headline, read_whole_summary, summary_rows
 from astraflow_runtime.telemetry.printable import printable
 from astraflow_wire.redaction import redacted, without_secrets
 
@@ -39,7 +39,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # no s
 def html_report(directories: Sequence[Path]) -> str:
     """The report of an ended run, or of several side by side."""
     runs = {_name(directory, directories): directory for directory in directories}
-    title = ", ".join(runs) if len(runs) > 1 else headline(read_summary(directories[0]))
+    title = ", ".join(runs) if len(runs) > 1 else headline(read_whole_summary(directories[0]))
     parts = [f"<h1>{_text(title)}</h1>"]
     if len(runs) > 1:
         parts += _comparison(runs)
@@ -64,7 +64,7 @@ def _name(directory: Path, among: Sequence[Path]) -> str:
 def _comparison(runs: Mapping[str, Path]) -> Iterable[str]:
     metrics = {name: read_metrics(directory) for name, directory in runs.items()}
     yield _figure(curves.compared(metrics), f"Reward, accuracy and loss of {', '.join(runs)}")
-    figures = {name: dict(summary_rows(read_summary(path))) for name, path in runs.items()}
+    figures = {name: dict(summary_rows(read_whole_summary(path))) for name, path in runs.items()}
     labels = list(dict.fromkeys(label for own in figures.values() for label in own))
     yield "<h2>Key figures</h2>"
     yield _table(labels, figures)
@@ -98,7 +98,7 @@ def _table(labels: Sequence[str], columns: Mapping[str, Mapping[str, str]]) -> s
 
 
 def _run(name: str, directory: Path, several: bool) -> Iterable[str]:
-    summary, metrics = read_summary(directory), read_metrics(directory)
+    summary, metrics = read_whole_summary(directory), read_metrics(directory)
     if several:
         yield f"<h2>{_text(name)}</h2><p>{_text(headline(summary))}</p>"
     rows = "".join(

@@ -13,7 +13,7 @@ from astraflow_runtime.launch.planning.prepare import Prepared, prepare
 from astraflow_runtime.launch.planning.resume import resume as resumed
 from astraflow_runtime.launch.results.metrics import read_metrics
 from astraflow_runtime.launch.results.notebook import RunViews
-from astraflow_runtime.launch.results.report import read_summary
+from astraflow_runtime.launch.results.report import read_whole_summary
 from astraflow_runtime.launch.run import run_prepared
 
 
@@ -74,7 +74,7 @@ def load_run(directory: str | Path) -> LoadedRun:
         raise UserError(
             f"there is no run in {folder}; give the directory of one, such as runs/NAME-DATE-TIME"
         )
-    summary = read_summary(folder) if (folder / "summary.json").exists() else {}
+    summary = read_whole_summary(folder) if (folder / "summary.json").exists() else {}
     return LoadedRun(summary, folder, list(read_metrics(folder).lines))
 
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+FORMS = ("png", "svg")
+
+
 class CurvesPicture:
     """The curves of a run, which a notebook shows. ``figure``: matplotlib's, for changes."""
 
@@ -32,9 +35,16 @@ class CurvesPicture:
         return curves.saved(self.figure, "png")
 
     def save(self, path: str | Path) -> None:
-        """Write a PNG, or an SVG if ``path`` ends so."""
-        form = "svg" if Path(path).suffix == ".svg" else "png"
-        replace_file(Path(path), curves.saved(self.figure, form))
+        """Write a PNG, or an SVG if ``path`` ends so. :class:`UserError` for another ending, and where no file can be
+        written."""
+        file = Path(path).expanduser()
+        form = file.suffix.lower().removeprefix(".")
+        if form not in FORMS:
+            raise UserError(f"{file}: a picture is written as .png or .svg; end its name so")
+        try:
+            replace_file(file, curves.saved(self.figure, form))
+        except OSError as error:
+            raise UserError(f"{file} cannot be written: {error.strerror or error}") from error
 
 
 class RunViews:

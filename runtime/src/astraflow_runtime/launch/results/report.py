@@ -52,6 +52,14 @@ def report_command(directory: str | Path, json_output: bool = False) -> int:
     return 0
 
 
+REPORTED = (
+    "name", "seed", "state", "error", "steps", "steps_planned", "policies", "eval_overlap", "setup_s", "wall_s",
+    "cpu_s", "tokens_generated", "tokens_trained", "max_staleness_seen", "max_staleness_allowed", "quarantined",
+    "trainer_wait_fraction", "restarts", "processes", "admitted", "accepted", "rejected", "failed", "set_aside",
+)  # fmt: skip
+"""Fields of a summary that a report shows."""
+
+
 def read_summary(directory: Path) -> dict[str, Any]:
     """``summary.json`` of a run directory."""
     file = directory / "summary.json"
@@ -66,14 +74,27 @@ def read_summary(directory: Path) -> dict[str, Any]:
         raise UserError(
             f"there is no {file}; give the directory of a run that has ended, such as runs/NAME-DATE-TIME"
         ) from None
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"{file} cannot be read: {error}") from error
+    if not isinstance(summary, dict):
+        raise UserError(f"{file} is damaged: it is a JSON {type(summary).__name__}, not an object")
+    return summary
+
+
+def read_whole_summary(directory: Path) -> dict[str, Any]:
+    """The same; :class:`UserError` if a field that a report shows is not there."""
+    summary = read_summary(directory)
+    if missing := [name for name in REPORTED if name not in summary]:
+        raise UserError(
+            f"{directory / 'summary.json'} is damaged, or of another version: it has no {missing[0]!r}; the run's "
+            "metrics.jsonl has its steps"
+        )
     return summary
 
 
 def draw_report(directory: Path, stream: TextIO) -> None:
     """Draw the curves of a run that has ended, if there are any."""
-    summary, metrics = read_summary(directory), read_metrics(directory)
+    summary, metrics = read_whole_summary(directory), read_metrics(directory)
     if not metrics.steps:
         return
     title = (
@@ -97,7 +118,7 @@ def write_report(directory: Path, stream: TextIO) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    summary = read_summary(directory)
+    summary = read_whole_summary(directory)
     console = Console(file=stream, soft_wrap=not stream.isatty())
     table = Table(
         title=Text(printable(headline(summary))), title_justify="left", show_header=False, box=None
