@@ -54,6 +54,19 @@ def test_a_run_with_less_than_all_rights(user: User, tmp_path: Path) -> None:
     assert refused.exit_code == 2
     assert "the token of viewer 'ada' does not include POST /v1/access/revoke" in refused.err
 
+    operator = tmp_path / "bob.token"
+    made = user.astraflow("token", "--run", directory, "--role", "operator", "--name", "bob")
+    operator.write_text(made.out)
+    drain = ("raas", "drain", "raas-0", "--dataflow", dataflow["url"], "--token-file")
+    assert "does not include POST /v1/raas/drain" in user.astraflow(*drain, viewer).err
+    assert "the last RaaS" in user.astraflow(*drain, operator).err
+    add = ("raas", "add", "--run", directory, "--token-file")
+    assert "does not include POST /v1/raas/add" in user.astraflow(*add, viewer).err
+    swap = ("data-policy", "swap", "solver", "nowhere", '{ use = "replay" }', *drain[3:])
+    assert "does not include POST" in user.astraflow(*swap, viewer).err
+    wrong = user.astraflow(*swap, operator).err
+    assert "refused the request" in wrong and "does not include" not in wrong
+
     revoke = ("token", "revoke", "--run", directory, "--role")
     assert user.astraflow(*revoke, "viewer", "--name", "ada").exit_code == 0
     late = user.astraflow("status", *asked)

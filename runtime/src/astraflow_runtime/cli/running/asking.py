@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astraflow_core.errors import UserError
-from astraflow_runtime.cli.running.secrets import running_dataflow
+from astraflow_runtime.cli.run_directory import add_run
+from astraflow_runtime.cli.running.secrets import DATAFLOW, TOKEN, running_dataflow
 
 if TYPE_CHECKING:
     from astraflow_wire.http.client import SyncClient
+
+
+def add_dataflow(parser: argparse.ArgumentParser) -> None:
+    """Declare where a running run is found: ``run``, ``dataflow`` and ``token_file`` of :func:`asking`."""
+    place = parser.add_argument_group("which run")
+    which = place.add_mutually_exclusive_group()
+    add_run(which)
+    which.add_argument(
+        "--dataflow",
+        metavar="URL",
+        help=f"address of the dataflow of a remote run; default: environment {DATAFLOW}",
+    )
+    place.add_argument(
+        "--token-file",
+        metavar="FILE",
+        type=Path,
+        help=f"default: the token of the run, or environment {TOKEN}",
+    )
 
 
 @contextmanager

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from astraflow_core.errors import UserError
 from astraflow_runtime.cli.helping import teach
 from astraflow_runtime.cli.output import print_line
-from astraflow_runtime.cli.run_directory import add_run
-from astraflow_runtime.cli.running.asking import asking
+from astraflow_runtime.cli.running.asking import add_dataflow, asking
 from astraflow_runtime.cli.running.pool import user
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     swap = actions.add_parser("swap", help="replace it by another data policy, or change its keys")
     rollback = actions.add_parser("rollback", help="undo the last swap")
     for action in (swap, rollback):
-        add_run(action)
+        add_dataflow(action)
         action.add_argument(
             "place", metavar="PLACE", help="'prompts', or the name of a policy of [policies]"
         )
@@ -55,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Send the change to the dataflow and print the result."""
     table = read_table(arguments.table) if arguments.table else {}
-    with asking(arguments.run) as client:
+    with asking(arguments.run, arguments.dataflow, arguments.token_file) as client:
         answer = swap_data_policy(
             client, arguments.place, arguments.name, arguments.author or user(), table
         )

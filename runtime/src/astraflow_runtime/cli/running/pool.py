@@ -13,7 +13,7 @@ from astraflow_core.errors import UserError
 from astraflow_runtime.cli.helping import teach
 from astraflow_runtime.cli.output import print_line
 from astraflow_runtime.cli.run_directory import add_run, find_run
-from astraflow_runtime.cli.running.asking import asking
+from astraflow_runtime.cli.running.asking import add_dataflow, asking
 
 if TYPE_CHECKING:
     from astraflow_wire.http.client import SyncClient
@@ -25,6 +25,9 @@ _DEADLINE_S = 30.0
 def add_more(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``raas add``."""
     add_run(parser)
+    parser.add_argument(
+        "--token-file", metavar="FILE", type=Path, help="default: the token of the run"
+    )
     parser.add_argument("--count", type=int, default=1, help="number of RaaS; default: 1")
     parser.set_defaults(command=run_add)
     teach(parser, "overview.md", "raas add --count 2")
@@ -32,7 +35,7 @@ def add_more(parser: argparse.ArgumentParser) -> None:
 
 def add_drain(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``raas drain``."""
-    add_run(parser)
+    add_dataflow(parser)
     parser.add_argument(
         "names", metavar="NAME", nargs="+", help="RaaS, as `astraflow status` lists them"
     )
@@ -43,24 +46,24 @@ def add_drain(parser: argparse.ArgumentParser) -> None:
 def run_add(arguments: argparse.Namespace) -> int:
     """Request more RaaS."""
     run = find_run(arguments.run, live=True)
-    answer = add_raas(run, arguments.count, user())
+    answer = add_raas(run, arguments.count, user(), arguments.token_file)
     print_line(f"{arguments.count} more RaaS requested; {answer.size} are running now")
     return 0
 
 
-def add_raas(run: Path, count: int, author: str) -> PoolChanged:
+def add_raas(run: Path, count: int, author: str, token_file: Path | None = None) -> PoolChanged:
     """Ask the launcher of the run in a directory for more RaaS; :class:`UserError` without one."""
     from astraflow_wire.messages import AddRaas, PoolChanged
 
     _check_launcher(run)
     message = AddRaas(id=uuid.uuid4().hex, count=count, author=author)
-    with asking(str(run)) as client:
+    with asking(str(run), None, token_file) as client:
         return client.post("/v1/raas/add", message, PoolChanged, deadline_s=_DEADLINE_S)
 
 
 def run_drain(arguments: argparse.Namespace) -> int:
     """Drain RaaS, one after the other."""
-    with asking(arguments.run) as client:
+    with asking(arguments.run, arguments.dataflow, arguments.token_file) as client:
         for name in arguments.names:
             answer = drain_raas(client, name, user())
             print_line(f"{name} finishes its tasks and leaves; {answer.size} remain")

@@ -10,9 +10,8 @@ from typing import Any
 from astraflow_core.errors import UserError
 from astraflow_runtime.cli.helping import teach
 from astraflow_runtime.cli.output import print_json, print_line, print_tree
-from astraflow_runtime.cli.run_directory import add_run
-from astraflow_runtime.cli.running.asking import asking
-from astraflow_runtime.cli.running.secrets import DATAFLOW, TOKEN, running_run
+from astraflow_runtime.cli.running.asking import add_dataflow, asking
+from astraflow_runtime.cli.running.secrets import running_run
 
 _DEADLINE_S = 10.0
 _NEWEST = 4
@@ -36,20 +35,7 @@ def _add_view(parser: argparse.ArgumentParser, view: str) -> None:
 
 def add_where(parser: argparse.ArgumentParser) -> None:
     """Declare where a running run is found, and ``--json``."""
-    place = parser.add_argument_group("which run")
-    which = place.add_mutually_exclusive_group()
-    add_run(which)
-    which.add_argument(
-        "--dataflow",
-        metavar="URL",
-        help=f"address of the dataflow of a remote run; default: environment {DATAFLOW}",
-    )
-    place.add_argument(
-        "--token-file",
-        metavar="FILE",
-        type=Path,
-        help=f"default: the token of the run, or environment {TOKEN}",
-    )
+    add_dataflow(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
