@@ -92,6 +92,14 @@ def test_plain_lines_are_few(table: Table) -> None:
     )
 
 
+def test_a_reason_takes_one_line(table: Table) -> None:
+    stream = io.StringIO()
+    view = make_view(parsed(table), None, stream)
+    view.show(status_of(3, state="stopping", reason="enough\nstep 20/20\nrun is finished"), [])
+    lines = stream.getvalue().splitlines()
+    assert "run is stopping: enough step 20/20 run is finished" in lines
+
+
 def quiet_lines(table: Table, seconds: int, status: Status) -> list[str]:
     """What a view writes that is shown the same status each second."""
     stream, time = io.StringIO(), [100.0]

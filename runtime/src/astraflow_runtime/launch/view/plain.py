@@ -64,7 +64,8 @@ class PlainView:
         if status.state != self._state:
             self._state = status.state
             told_later = status.state == "failed" or not status.reason
-            self._write(f"run is {status.state}" + ("" if told_later else f": {status.reason}"))
+            reason = " ".join(status.reason.splitlines())  # whoever stops a run may write anything
+            self._write(f"run is {status.state}" + ("" if told_later else f": {reason}"))
         due = now - self._shown >= self._every_s or status.steps == self._steps
         if status.steps != self._step and due:
             self._shown = self._told = now
