@@ -241,7 +241,7 @@ def simulate(
     rates = rates or FaultRates()
     loop = VirtualLoop()
     base = MEMORY if MEMORY.is_dir() else None
-    folder = Path(tempfile.mkdtemp(prefix="simulated-", dir=base))
+    folder = Path(tempfile.mkdtemp(prefix="astraflow-simulated-", dir=base))
     try:
         with _quiet(quiet), active_time.simulated(loop.time):
             world = World(seed, steps, rates, folder, lengths, staleness)

@@ -102,6 +102,16 @@ def test_a_resumed_run_that_gets_nowhere_invents_no_figures(stopped: Path) -> No
     assert not (stopped / "summary.json").exists()
 
 
+def test_a_resumed_run_that_gets_nowhere_ends_in_order_where_fields_are_missing(
+    stopped: Path,
+) -> None:
+    (stopped / "summary.json").write_text('{"state": "stopped", "steps": 20}')
+    ended, said = again(stopped, dataflow="die_early")
+    assert ended.exit_code == 1
+    assert "summary.json was damaged and has been removed" in said
+    assert not (stopped / "summary.json").exists()
+
+
 def test_a_damaged_line_of_the_metrics_ends_no_run(stopped: Path) -> None:
     content = (stopped / "metrics.jsonl").read_bytes()
     (stopped / "metrics.jsonl").write_bytes(b"\xff" + content)

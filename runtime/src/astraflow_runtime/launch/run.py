@@ -26,7 +26,7 @@ from astraflow_runtime.launch.planning.prepare import Prepared, prepare
 from astraflow_runtime.launch.planning.resume import begin_again, claim, resume
 from astraflow_runtime.launch.results.held_out import notes
 from astraflow_runtime.launch.results.metrics import MetricsFile, left_out, read_metrics
-from astraflow_runtime.launch.results.report import draw_report
+from astraflow_runtime.launch.results.report import draw_report, missing_fields
 from astraflow_runtime.launch.results.summary import summarise
 from astraflow_runtime.launch.tracking.view import TrackedView
 from astraflow_runtime.launch.view.views import make_view
@@ -186,6 +186,8 @@ def _execute(prepared: Prepared, live: bool | None, stream: TextIO, clock: _Cloc
         }
         if not prepared.resumed or supervisor.status != Status():
             _leave_summary(directory, summary, stream)
+        elif before is not None and missing_fields(before):
+            _say(stream, f"{directory / 'summary.json'} was damaged and has been removed")
         elif before is not None:  # the dataflow never said where the run is: what is known stays
             summary = {**before, **{key: summary[key] for key in _OF_THIS_END}}
             _leave_summary(directory, summary, stream)

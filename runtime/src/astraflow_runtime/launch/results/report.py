@@ -84,12 +84,17 @@ def read_summary(directory: Path) -> dict[str, Any]:
 def read_whole_summary(directory: Path) -> dict[str, Any]:
     """The same; :class:`UserError` if a field that a report shows is not there."""
     summary = read_summary(directory)
-    if missing := [name for name in REPORTED if name not in summary]:
+    if missing := missing_fields(summary):
         raise UserError(
             f"{directory / 'summary.json'} is damaged, or of another version: it has no {missing[0]!r}; the run's "
             "metrics.jsonl has its steps"
         )
     return summary
+
+
+def missing_fields(summary: Mapping[str, Any]) -> list[str]:
+    """Fields that a report shows and that a summary lacks."""
+    return [name for name in REPORTED if name not in summary]
 
 
 def draw_report(directory: Path, stream: TextIO) -> None:
