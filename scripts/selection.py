@@ -13,6 +13,8 @@ import durations
 from workspace import HEAVY, ROOT, declared, normal, sources, tracked_files
 
 PROCESSES = {"multiprocessing", "subprocess"}
+SLOW_TO_IMPORT = {"mcp", "pyarrow", "textarena"}
+"""Packages that take half a second or more to import, in each worker: their tests run with `make test`."""
 EVERYTHING = {"conftest.py", "constraints.txt", "pyproject.toml"}
 EVERYWHERE = ("core/tests", "libs", "runtime/tests", "testing/tests", "plugins", "contrib", "tests")
 PAGES = tuple(
@@ -25,7 +27,8 @@ PAGES = tuple(
 
 
 def pure_files() -> list[str]:
-    """Test files that import neither a backend nor what starts processes, and are not recorded as slow.
+    """Test files that import neither a backend, nor a package that is slow to import, nor what
+    starts processes, and are not recorded as slow.
 
     What they import of ours counts too, with the conftest.py that hold for them.
     """
@@ -61,7 +64,7 @@ def _test_files() -> list[Path]:
 
 
 def impurities(file: Path) -> set[str]:
-    """The backends, and means to start processes, that a test file reaches."""
+    """The backends, packages that are slow to import, and means to start processes that a test file reaches."""
     holding = [folder / "conftest.py" for folder in file.parents if folder.is_relative_to(ROOT)]
     ahead = [file, *(conftest for conftest in holding if conftest.exists())]
     seen, found = set(ahead), set()
@@ -79,7 +82,7 @@ def _reached(file: Path) -> tuple[set[str], set[Path]]:
     names = _imported(file)
     test = _of_tests(file)
     # What the product starts is the product's business; a test that needs a process asks for it itself.
-    unwanted = HEAVY | PROCESSES if test else HEAVY
+    unwanted = HEAVY | SLOW_TO_IMPORT | (PROCESSES if test else set())
     found = {name for name in names if name.partition(".")[0] in unwanted}
     files = {_modules().get(name) or (test and _beside(file, name)) for name in names}
     return found, {each for each in files if each}

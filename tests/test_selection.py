@@ -91,6 +91,8 @@ def test_pure_files_reach_no_backend_and_no_process() -> None:
 
     assert "torch" in selection.impurities(ROOT / "plugins/engines/torch/tests/test_generation.py")
     assert "subprocess" in selection.impurities(Path(__file__))
+    mcp = selection.impurities(ROOT / "contrib/tools/tests/test_mcp_environment.py")
+    assert "mcp" in {name.partition(".")[0] for name in mcp}
     assert not selection.impurities(wire / "test_units.py")
     # Through a helper beside it, and through a fixture.
     assert "subprocess" in selection.impurities(runtime / "launch" / "test_resume.py")

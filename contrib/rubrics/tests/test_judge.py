@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from astraflow_contrib_rubrics import judge_server
 from astraflow_contrib_rubrics.config import JudgeConfig
 from astraflow_contrib_rubrics.judge import build_judge
 from astraflow_contrib_rubrics.verdicts import messages, shortened, verdict
@@ -47,11 +48,12 @@ class Served(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server() -> Iterator[str]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(judge_server, "FIRST_PAUSE_S", 0.01)
     Served.replies, Served.asked = ["Verdict: 5"], []
     Served.hold.set()
     made = ThreadingHTTPServer(("127.0.0.1", 0), Served)
-    thread = threading.Thread(target=made.serve_forever, daemon=True)
+    thread = threading.Thread(target=made.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{made.server_port}/v1"
     Served.hold.set()

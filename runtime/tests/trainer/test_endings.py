@@ -102,8 +102,8 @@ def test_a_trainer_saves_though_its_dataflow_is_gone(tmp_path: Path, stopped: bo
 
 
 def test_a_trainer_whose_dataflow_is_gone_notices_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upstream, "POLL_S", 0.1)
-    monkeypatch.setattr(upstream, "FIRST_TRY_S", 0.1)
+    monkeypatch.setattr(upstream, "POLL_S", 0.01)
+    monkeypatch.setattr(upstream, "FIRST_TRY_S", 0.01)
     asked: list[bool] = []
 
     def given_up() -> bool:

@@ -13,6 +13,8 @@ from astraflow_contrib_rubrics.config import JudgeConfig
 from astraflow_core.errors import UserError
 
 _MOST_BYTES = 4 << 20
+FIRST_PAUSE_S = 0.25
+"""The pause before the second attempt; each later one doubles, up to 5 s."""
 _AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 
 
@@ -90,4 +92,4 @@ def _text_of(body: bytes, url: str) -> str:
 
 async def pause(attempt: int) -> None:
     """Before another attempt."""
-    await asyncio.sleep(min(5.0, 0.25 * 2**attempt))
+    await asyncio.sleep(min(5.0, FIRST_PAUSE_S * 2**attempt))
