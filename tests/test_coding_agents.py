@@ -1,4 +1,4 @@
-"""Coding agents of the command line, which know nothing of AstraFlow, read a file and say what is in it."""
+"""Coding agents of the command line, which know nothing of AstraFlow, read a file and report its content."""
 
 from __future__ import annotations
 

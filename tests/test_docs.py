@@ -1,4 +1,4 @@
-"""The documents say what is true: generated pages are current, what they name exists, examples load."""
+"""The documents are correct: generated pages are current, what they name exists, examples load."""
 
 from __future__ import annotations
 

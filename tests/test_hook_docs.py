@@ -1,4 +1,4 @@
-"""docs/hooks.md tells of every hook who calls it, when, and what may come back; its examples work as they stand there."""
+"""docs/hooks.md documents for every hook who calls it, when, and what may come back; its examples work as they stand there."""
 
 from __future__ import annotations
 

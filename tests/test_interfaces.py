@@ -57,7 +57,7 @@ def test_every_plugin_that_serves_describes_it() -> None:
         match = SECTION.search(readme)
         assert match is not None, f"{name}: README.md needs a section '## Interface'"
         assert match[1].strip() in PROCESSES
-        assert re.search(r"\b401\b", match[1]), f"{name}: say what it refuses"
+        assert re.search(r"\b401\b", match[1]), f"{name}: document what it refuses"
 
 
 class Publisher:

@@ -1,4 +1,4 @@
-"""docs/processes.md says what every GET of the services holds; real services are held to it."""
+"""docs/processes.md documents the reply of every GET of the services; real services are compared with it."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class TableEngine:
 
     def load(self, entry: messages.AnnouncementMessage, token: str) -> np.ndarray:
         """The logits of an announced version by the transport `http`, verified by the announced digest; blocks
-        its thread. OSError or ValueError if there is no such version, whole and verified."""
+        its thread. OSError or ValueError if the version is not there, complete and verified."""
 
         def get(url: str, what: str, ranged: dict[str, str]) -> bytes:
             url = f"{url}/v1/weights/{entry.policy}/{entry.version}/{what}"

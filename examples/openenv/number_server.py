@@ -39,7 +39,7 @@ class Numbers(Environment):
         return Told(text="?")
 
     def step(self, action: Guess, timeout_s: float | None = None, **_: Any) -> Told:
-        """Judge a guess; what is no digit is told nothing."""
+        """Judge a guess; anything but a digit gets no hint."""
         self._state.step_count += 1
         guess = int(action.message) if action.message.isdecimal() else 0
         sign = (

@@ -1,4 +1,4 @@
-"""What is told of a hook: text and fields, as in ``:called: in the dataflow``, of its docstring, and its example."""
+"""The documentation of a hook: text and fields, as in ``:called: in the dataflow``, of its docstring, and its example."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ NOT_JSON = {
 ANY_ROUTE = {
     401: "no token, or one that is not of this run, has ended or was revoked",
     403: "the token is of a role whose rights do not include the request, or of another process than the one that the message names ([security](security.md#rights))",
-    404: "there is no such path",
+    404: "no such path",
     405: "the path has another method",
     413: "the body is over 512 MiB (on a RaaS 1 MiB)",
     431: "the head is over 64 KiB, or has more than 100 headers",

@@ -68,7 +68,7 @@ class Sorted(LocalLauncher):
 
 
 class TestSorted(OfLocal):
-    wrong = "tells of processes in the order of their names"
+    wrong = "reports processes in the order of their names"
     caught_by = "test_processes_are_told_of_in_the_order_of_their_start"
     mistake = Sorted
 

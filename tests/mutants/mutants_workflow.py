@@ -175,7 +175,7 @@ class ReadsNumbers(TwoTurns):
 
 
 class TestReadsNumbers(OfTwoTurns):
-    wrong = "fails when a model does not say what it expects"
+    wrong = "fails when a model does not reply as it expects"
     caught_by = "test_whatever_a_model_says_is_played"
     mistake = ReadsNumbers
 
