@@ -1,4 +1,4 @@
-"""What commands and services say, and what is no result."""
+"""Results of commands and services, and what is not a result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tokenizer of a model with a chat template, for policies that say what a test says."""
+"""The tokenizer of a model with a chat template, for policies that a test scripts."""
 
 from __future__ import annotations
 

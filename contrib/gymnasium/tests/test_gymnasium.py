@@ -222,7 +222,7 @@ def test_a_hostile_environment_fails_its_episode_and_says_how() -> None:
         "reward": ("malformed", "gave the reward 'much'"),
         "nan": ("malformed", "gave the reward nan"),
         "info": ("malformed", "gave info that is no dict: None"),
-        "observation": ("malformed", "gave an observation that is no text"),
+        "observation": ("malformed", "gave an observation that is not text"),
         "large": ("malformed", "an array of 1000 numbers"),
         "hangs": ("timeout", "gave no answer within 0.5 s"),
         "raises": ("error", "raised RuntimeError: no more"),

@@ -130,8 +130,8 @@ def test_errors_of_an_environment_fail_or_become_observations(url: str) -> None:
 
 def test_each_failure_of_a_server_has_its_kind_and_name(url: str) -> None:
     expected = {
-        "nan": ("malformed", "what is no JSON object"), "no json": ("malformed", "what is no JSON object"),
-        "a list": ("malformed", "what is no JSON object"), "no data": ("malformed", "which has no data"),
+        "nan": ("malformed", "that is not a JSON object"), "no json": ("malformed", "that is not a JSON object"),
+        "a list": ("malformed", "that is not a JSON object"), "no data": ("malformed", "which has no data"),
         "huge": ("malformed", "more than 16777216 bytes"), "observation": ("malformed", "which is no object"),
         "reward": ("malformed", "the reward 'much'"), "done": ("malformed", "that it is over: None"),
         "fields": ("malformed", "an observation without 'text'"), "bytes": ("malformed", "sent bytes"),

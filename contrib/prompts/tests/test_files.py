@@ -91,7 +91,7 @@ def test_messages_are_texts_and_images_are_refused(tmp_path: Path) -> None:
     image = {"type": "image_url", "image_url": {"url": "x"}}
     wrong = {
         "part of type 'image_url': policies read text only": [{"role": "user", "content": [image]}],
-        "a part of content that is no text": [{"role": "user", "content": [{"type": "file"}]}],
+        "a part of content that is not text": [{"role": "user", "content": [{"type": "file"}]}],
         "whose content is None": [{"role": "user", "content": None}],
         "whose role is 3": [{"role": 3, "content": "x"}],
     }

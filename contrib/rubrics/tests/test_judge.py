@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 class Served(BaseHTTPRequestHandler):
-    """A judge that says what ``replies`` has, the last one for ever: a text, or a status."""
+    """A judge that replies with ``replies`` in order, the last one repeatedly: a text, or a status."""
 
     replies: ClassVar[list[Any]] = []
     asked: ClassVar[list[tuple[Any, str]]] = []

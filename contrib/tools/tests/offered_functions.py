@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-print("imported")  # noqa: T201 - what a module prints is no part of what is told of its functions
+print("imported")  # noqa: T201 - what a module prints must not mix with the description of its functions
 
 
 def add(

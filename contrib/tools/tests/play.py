@@ -1,4 +1,4 @@
-"""Episodes of the workflow in which the policy says what a test says."""
+"""Episodes of the workflow in which the test scripts the policy."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ Case = TextCase | CallCase | CheckCase
 
 
 def read_cases(found: object) -> list[Case]:
-    """The tests of a prompt; :class:`ValueError` says what is wrong with them."""
+    """The tests of a prompt; raises :class:`ValueError` with the reason if they are invalid."""
     if not isinstance(found, list) or not found:
         raise ValueError("expected a list of tests with one at least")
     return [_read(each, number) for number, each in enumerate(found)]

@@ -61,4 +61,4 @@ def results(written: str) -> list[Any] | None:
 
 
 def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not JSON")

@@ -1,4 +1,4 @@
-"""``astraflow doctor`` finds what would stop a run, and says what fixes it."""
+"""``astraflow doctor`` finds what would prevent a run, and names the fix."""
 
 from __future__ import annotations
 

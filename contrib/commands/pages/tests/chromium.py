@@ -14,7 +14,7 @@ INSTALL_S = 170
 
 
 def chromium() -> str:
-    """The path of the program; a failure says what to install."""
+    """The path of the program; a failure names what to install."""
     with (_own_folder() / "chromium.lock").open("w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
         found = _on_path()

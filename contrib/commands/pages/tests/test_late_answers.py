@@ -1,4 +1,4 @@
-"""What comes late or early: no answer of before an action is kept after it, slow ones are shown, no link is lost."""
+"""Replies out of order: one sent before an action is not kept after it, slow ones are shown, no link is lost."""
 
 from __future__ import annotations
 

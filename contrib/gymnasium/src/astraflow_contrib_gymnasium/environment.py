@@ -97,7 +97,7 @@ class GymnasiumEnvironment:
         if self._config.observations == "render":
             rendered: Any = self._environment.render()
             if not isinstance(rendered, str):
-                raise EnvironmentFailed(MALFORMED, f"rendered {rendered!r:.80}, which is no text")
+                raise EnvironmentFailed(MALFORMED, f"rendered {rendered!r:.80}, which is not text")
             return plain_of(rendered)
         try:
             if self._config.fields:
@@ -105,7 +105,7 @@ class GymnasiumEnvironment:
             return text_of(observed)
         except (ValueError, KeyError, TypeError) as error:
             raise EnvironmentFailed(
-                MALFORMED, f"gave an observation that is no text: {error}"
+                MALFORMED, f"gave an observation that is not text: {error}"
             ) from error
 
     def _observation(

@@ -43,7 +43,7 @@ def _not_a_number(space: Space[Any], where: str) -> str | None:
 
 def text_of(value: Any) -> str:
     """A value in text. A dict has a line ``key: value`` for each key, an array of several dimensions a line for each row,
-    other arrays and lists are ``[1, 2.5]`` with four digits. :class:`ValueError` for what is none of that."""
+    other arrays and lists are ``[1, 2.5]`` with four digits. Raises :class:`ValueError` for anything else."""
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):

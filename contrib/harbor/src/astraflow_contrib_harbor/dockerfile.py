@@ -33,7 +33,7 @@ class ImageDescription:
 
 
 def read_dockerfile(path: Path, images: Sequence[str], skip_runs: bool) -> ImageDescription:
-    """What a Dockerfile describes. :class:`ValueError` says what of it needs a container."""
+    """What a Dockerfile describes. Raises :class:`ValueError` if part of it needs a container."""
     found = ImageDescription()
     for line in _lines(path.read_text("utf-8")):
         head = _HEAD.fullmatch(line)

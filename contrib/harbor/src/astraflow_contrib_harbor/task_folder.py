@@ -47,7 +47,7 @@ class HarborTask:
 
 
 def read_task(folder: Path, images: Sequence[str], skip_runs: bool) -> HarborTask:
-    """The task of a folder. :class:`ValueError` says what is missing, or why it cannot be played without a container."""
+    """The task of a folder. Raises :class:`ValueError` if something is missing, or it needs a container."""
     try:
         return _read(folder, images, skip_runs)
     except OSError as error:

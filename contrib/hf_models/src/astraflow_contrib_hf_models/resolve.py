@@ -22,7 +22,7 @@ _ELSEWHERE = ["*/*"]
 
 
 def resolve(reference: str) -> ResolvedModel:
-    """The snapshot of ``reference``. Raises :class:`PreflightError` that says what is missing and what to do."""
+    """The snapshot of ``reference``. Raises :class:`PreflightError` that names what is missing and what to do."""
     found = _REFERENCE.fullmatch(reference)
     if found is None:
         raise PreflightError(

@@ -88,7 +88,9 @@ class OpenEnvConnection:
         try:
             answer = msgspec.json.decode(body, type=Json)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise self._failure(MALFORMED, f"sent what is no JSON object: {error}") from error
+            raise self._failure(
+                MALFORMED, f"sent something that is not a JSON object: {error}"
+            ) from error
         told = answer.get("data")
         if not isinstance(told, dict):
             raise self._failure(MALFORMED, f"sent {body!r:.80}, which has no data")
@@ -115,7 +117,7 @@ class OpenEnvConnection:
             return msgspec.json.decode(body, type=Json)
         except (msgspec.DecodeError, RecursionError) as error:
             raise self._failure(
-                MALFORMED, f"gave what is no JSON object at {path}: {error}"
+                MALFORMED, f"returned something that is not a JSON object at {path}: {error}"
             ) from error
 
     async def close(self) -> None:

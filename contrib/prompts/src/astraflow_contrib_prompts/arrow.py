@@ -62,7 +62,7 @@ class DatasetFolder(FileOfRows):
 
 
 def _json(file: Path) -> dict[str, Any]:
-    """What is in a file; nothing if there is no such file."""
+    """What is in a file; nothing if it does not exist."""
     try:
         found = json.loads(file.read_bytes())
     except FileNotFoundError:

@@ -10,7 +10,7 @@ _IMAGES = frozenset(
 
 
 def checked_prompt(value: Any) -> str | list[dict[str, Any]]:
-    """The prompt, messages with their content as one text each; :class:`ValueError` says what is wrong with it."""
+    """The prompt, messages with their content as one text each; raises :class:`ValueError` with the reason if it is invalid."""
     if isinstance(value, str):
         if not value:
             raise ValueError("is empty")
@@ -42,7 +42,7 @@ def _content(message: dict[str, Any]) -> str | None:
                 f"has a part of type {kind!r}: policies read text only; leave such rows out of the file"
             )
         if kind != "text" or not isinstance(part.get("text"), str):
-            raise ValueError(f"has a part of content that is no text: {part!r:.60}")
+            raise ValueError(f"has a part of content that is not text: {part!r:.60}")
         texts.append(part["text"])
     return "".join(texts)
 

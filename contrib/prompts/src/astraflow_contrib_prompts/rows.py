@@ -104,7 +104,7 @@ class FileOfRows(ABC):
 
 
 def prompt_of(row: FileRow, config: RowsConfig) -> Prompt:
-    """The prompt that a row is by the keys; :class:`ValueError` says what is wrong with the row."""
+    """The prompt in a row, by the keys; raises :class:`ValueError` with the reason if the row is invalid."""
     if isinstance(row.values, ValueError):
         raise row.values
     values = row.values

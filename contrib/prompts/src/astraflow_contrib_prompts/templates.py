@@ -10,7 +10,7 @@ _MISSING = object()
 
 
 def value_at(row: dict[str, Any], key: str) -> Any:
-    """The value of a key of the row, or below it where dots lead; :class:`ValueError` says what is there instead."""
+    """The value of a key of the row, or of a nested key with dots; raises :class:`ValueError` if there is none."""
     if key in row:
         return row[key]
     found: Any = row

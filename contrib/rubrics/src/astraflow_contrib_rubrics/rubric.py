@@ -52,7 +52,7 @@ class RubricPart:
 
 class Rubric:
     """Asks all parts at once and adds what they give. The metrics have each part by its name, before it is weighted,
-    and below that name what the part reports itself. A part that fails, or gives what is no finite number, fails the
+    and below that name what the part reports itself. A part that fails, or returns something that is not a finite number, fails the
     episode by its name."""
 
     def __init__(self, parts: list[RubricPart]) -> None:

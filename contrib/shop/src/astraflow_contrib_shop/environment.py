@@ -88,7 +88,7 @@ class Shop:
         self._left = 0
 
     def _done(self, action: Action) -> str | None:
-        """What the model is told; None if it has bought. :class:`ValueError` says what cannot be done."""
+        """The text that the model sees; None if it has bought. Raises :class:`ValueError` if the action is impossible."""
         kind, words = self._read(action)
         words = words.strip()
         if kind == "search":

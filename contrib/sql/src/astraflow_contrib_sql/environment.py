@@ -106,7 +106,7 @@ class SqlEnvironment:
         return _TEXT.format(schema=schema, question=data["question"], how=how)
 
     def _query(self, action: Action) -> tuple[str, str]:
-        """``("answer" or "query", SQL)``; :class:`ValueError` says what the reply lacks."""
+        """``("answer" or "query", SQL)``; raises :class:`ValueError` with what the reply lacks."""
         once = self._config.turns == 1
         if self._config.actions == "tools":
             return argument(

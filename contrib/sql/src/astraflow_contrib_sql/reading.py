@@ -38,7 +38,7 @@ _LONGEST_S = 5.0
 
 
 class QueryFailed(ValueError):
-    """What a model is told of a query that gave nothing."""
+    """The observation after a query without a result."""
 
 
 @dataclass(frozen=True, slots=True)

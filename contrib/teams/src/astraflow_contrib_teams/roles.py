@@ -113,7 +113,7 @@ class Role:
 
 class Casting:
     """Builds the roles of a workflow: each is played by the policy or frozen engine that its table names, by the one of
-    its own name, or by the only policy. :class:`~astraflow_core.errors.PreflightError` says what does not fit."""
+    its own name, or by the only policy. Raises :class:`~astraflow_core.errors.PreflightError` if a role does not fit."""
 
     def __init__(self, workflow: str, chat: bool, context: ComponentContext) -> None:
         self._workflow, self._run = workflow, context.run

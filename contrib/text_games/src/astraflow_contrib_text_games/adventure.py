@@ -47,7 +47,7 @@ class Adventure:
         return self._observation(None, f"{goal} {how}\n\n{self._house.view()}")
 
     async def step(self, action: Action) -> Observation:
-        """Do what a reply says; what is not possible costs a turn as well."""
+        """Carry out a reply; an impossible action costs a turn too."""
         self._left -= 1
         before = self._house.points
         try:

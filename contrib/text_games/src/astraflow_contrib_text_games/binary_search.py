@@ -39,7 +39,7 @@ class BinarySearch(TextGame):
         """A guess."""
         digits = word.strip("?!,;:*")
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 9):
-            return MoveResult("?" if self.terse else "That is no number.")
+            return MoveResult("?" if self.terse else "That is not a number.")
         guess, before = int(digits), self._possible
         if guess == self._number:
             self._low = self._high = guess

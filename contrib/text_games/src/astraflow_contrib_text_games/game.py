@@ -72,7 +72,7 @@ class TextGame(ABC):
         return self._observation(said(None, text))
 
     async def step(self, action: Action) -> Observation:
-        """Make a move; what is no move costs a turn as well."""
+        """Make a move; an invalid one costs a turn too."""
         self.left -= 1
         told = self._play(action)
         won = told.over

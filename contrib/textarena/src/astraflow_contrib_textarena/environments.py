@@ -23,7 +23,7 @@ class OnePlayerGame:
         return self._play.asked(0.0)
 
     def step(self, action: Action) -> Observation:
-        """One move; the game says what is wrong with one that is illegal."""
+        """One move; the game explains why one is illegal."""
         outcome = self._play.move(action)
         if outcome is None:
             return self._play.asked(0.0)

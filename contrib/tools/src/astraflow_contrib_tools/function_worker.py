@@ -135,7 +135,7 @@ async def _awaited(given: Any) -> Any:
 def main(arguments: list[str]) -> int:
     """The process's entry point."""
     said = os.dup(1)
-    os.dup2(2, 1)  # what functions print is no part of what is said here
+    os.dup2(2, 1)  # the output of functions must not mix with the protocol
     mode = next(at for at, each in enumerate(arguments) if each in ("--describe", "--serve"))
     try:
         functions = Functions(arguments[:mode])

@@ -84,7 +84,7 @@ class McpConnection:
     async def close(self) -> None:
         """End the connection, and a server that was started for it; it is killed if it stays."""
         self._closing.set()
-        if not self._holding.done():  # it may have ended with an event loop of before
+        if not self._holding.done():  # it may have ended with an earlier event loop
             await asyncio.wait({self._holding})
 
     async def _run(self, ready: asyncio.Future[None]) -> None:
@@ -233,7 +233,7 @@ def _error_text(error: Exception) -> str:
 
 
 def _text(result: CallToolResult) -> str:
-    """Texts of a result; what is no text is named."""
+    """Texts of a result; content of another type is named."""
     parts = [
         part.text if isinstance(part, TextContent) else f"[{part.type}]" for part in result.content
     ]

@@ -27,7 +27,7 @@ class Tool:
 
     @property
     def offer(self) -> dict[str, Any]:
-        """As a model is told of it."""
+        """As described to a model."""
         function = {
             "name": self.name,
             "description": self.description,
@@ -59,7 +59,7 @@ class Toolbox:
 
     @property
     def offers(self) -> list[dict[str, Any]]:
-        """All tools, as a model is told of them."""
+        """All tools, as described to a model."""
         return [tool.offer for tool in self._tools.values()]
 
     async def answer(self, call: ToolCall) -> ToolAnswer:

@@ -16,7 +16,7 @@ _MAIN = Path(__file__).parent / "verifiers_worker" / "__main__.py"
 
 
 def command(keys: WorkerKeys, who: str, *arguments: str) -> list[str]:
-    """How the worker is started. :class:`PreflightError` if there is no such interpreter; ``who`` has the key."""
+    """How the worker is started. :class:`PreflightError` if the interpreter does not exist; ``who`` has the key."""
     python = interpreter(keys.python)
     if shutil.which(python) is None:
         name = keys.python.removeprefix(SCHEME)

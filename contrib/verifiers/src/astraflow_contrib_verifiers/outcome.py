@@ -23,7 +23,7 @@ def trajectory(
     played: Mapping[str, Episode], outcomes: Mapping[str, RoleOutcome], check_tokens: bool
 ) -> Trajectory:
     """``played``: role → what its player sampled. With several roles each sequence has the reward of its role, and a policy
-    the mean of its roles'. :class:`EnvironmentFailed` if a reward is no number, or nothing was sampled that is trained."""
+    the mean of its roles'. :class:`EnvironmentFailed` if a reward is not a number, or no trained token was sampled."""
     sequences: list[TokenSequence] = []
     completions: list[Completion] = []
     rewards: dict[str, list[float]] = {}

@@ -174,7 +174,8 @@ def _read(line: bytes) -> dict[str, RoleOutcome]:
         reply = msgspec.json.decode(line, type=_Reply)
     except msgspec.DecodeError as error:
         raise EnvironmentFailed(
-            "reply", f"the environment gave what is no result of an episode: {error}"
+            "reply",
+            f"the environment returned something that is not the result of an episode: {error}",
         ) from error
     if reply.failed is not None:
         raise EnvironmentFailed(reply.failed.kind, reply.failed.reason)

@@ -102,7 +102,7 @@ def test_a_bit_that_flipped_in_the_snapshot_is_not_offered(offers: Offers) -> No
         offers.take(taken)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="shows what is said without CUDA")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="tests the message without CUDA")
 def test_without_a_gpu_both_sides_say_what_to_use(offers: Offers) -> None:
     with pytest.raises(WeightsError, match="has no CUDA; choose http or shm"):
         GpuBuffer(memoryview(bytearray(8)), 0)

@@ -1,5 +1,5 @@
 """A publisher's process that has the run's token and lies: each line of its input is the lie from then on, which it
-says again when it holds. At first it says what a trainer would announce."""
+says again when it holds. At first it prints what a trainer would announce."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A peer that answers anything at all: every outcome is an error that says what is wrong, in time."""
+"""A peer that replies with anything at all: every outcome is an error with the reason, in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys, credit, and peers that say what they should not."""
+"""Keys, credit, and peers that violate the protocol."""
 
 from __future__ import annotations
 

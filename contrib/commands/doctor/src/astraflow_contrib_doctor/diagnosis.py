@@ -1,4 +1,4 @@
-"""What `astraflow doctor` looks at: each finding says what is so and, if it is not well, what mends it."""
+"""What `astraflow doctor` looks at: each finding states a fact and, for a problem, the fix."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ def _without_tokenizer(where: str, error: UserError, model: Path) -> Finding:
 def _run_and_judged(
     where: str, log: Path, measured: Coroutine[Any, Any, list[Finding]], fix: str
 ) -> Iterator[Finding]:
-    """The findings of a start, or why there are none with the last lines of what was said."""
+    """The findings of a start, or the reason why there are none, with the last lines of its output."""
     try:
         with said_to(log):
             findings = asyncio.run(measured)

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--token-file",
         metavar="FILE",
         type=Path,
-        help="bearer token that clients must send, required by --http; if there is no such file, it is written with a new token",
+        help="bearer token that clients must send, required by --http; created with a new token if the file does not exist",
     )
     http.add_argument(
         "--certificate", metavar="FILE", type=Path, help="TLS certificate with its chain (PEM)"

@@ -47,7 +47,7 @@ class GridView(msgspec.Struct, tag="grid", tag_field="kind", forbid_unknown_fiel
 
 
 class ImageView(msgspec.Struct, tag="image", tag_field="kind", forbid_unknown_fields=True):
-    """A picture; ``alt`` says what it shows to those who do not see it."""
+    """A picture; ``alt`` describes it for screen readers."""
 
     title: str
     png: bytes

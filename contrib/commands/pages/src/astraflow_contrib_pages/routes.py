@@ -133,7 +133,7 @@ class PageRoutes:
     async def _file(self, request: Request, path: str) -> Response:
         self._logged_in(request)
         if path not in self._static:
-            raise Refused(404, "there is no such file")
+            raise Refused(404, "no such file")
         content, kind = self._static[path]
         headers = guard.HEADERS | {"content-type": kind}
         return Response(content, headers=headers)
@@ -274,7 +274,7 @@ class PageRoutes:
         try:
             given = msgspec.json.decode(body, type=dict[str, str])
         except msgspec.DecodeError as error:
-            raise Refused(400, f"the body is no table of texts: {error}") from error
+            raise Refused(400, f"the body is not a table of texts: {error}") from error
         run = self._folder.run(name)
         done = await asyncio.to_thread(self._asked(request, run).act, action, given, session.name)
         return Response(
@@ -296,7 +296,7 @@ def _number(text: str | None, default: float) -> float:
     try:
         value = float(text)
     except ValueError as error:
-        raise Refused(400, f"{text[:50]!r} is no number") from error
+        raise Refused(400, f"{text[:50]!r} is not a number") from error
     if math.isnan(value):
-        raise Refused(400, "nan is no number")
+        raise Refused(400, "nan is not a number")
     return value

@@ -129,7 +129,7 @@ async def _check(
 
 
 class _Outcomes:
-    """Tries demands, and tells of each at once."""
+    """Checks requirements, and reports each at once."""
 
     def __init__(self, say: Say) -> None:
         self._say, self.all = say, list[RequirementOutcome]()

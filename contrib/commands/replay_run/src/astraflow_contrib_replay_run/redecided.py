@@ -78,7 +78,7 @@ class RedecidedBatches(RecordedBatches):
             self._cut(policy)
 
     def _is_void(self, entry: Entry) -> bool:
-        """Whether an entry tells of an evaluation, of what the run's data policies did, or of a trainer that came back."""
+        """Whether an entry records an evaluation, a decision of the run's data policies, or a trainer that came back."""
         if isinstance(entry, _SKIPPED):
             return True
         if isinstance(entry, TrainerRegistration):

@@ -34,7 +34,7 @@ class _Process:
 
 
 def run_processes(recorded: RecordedRun, url: str, token: str) -> None:
-    """One process for each policy until all have ended; the error says what one that failed has said."""
+    """One process for each policy until all have ended; the error has the output of the one that failed."""
     started: list[_Process] = []
     with _ended(started):
         started.extend(_start(recorded, policy, url, token) for policy in recorded.policies)

@@ -101,7 +101,7 @@ def reward_override(given: str) -> str:
     path = Path(given)
     if not path.is_file():
         if path.suffix == ".toml":
-            raise UserError(f"--reward {given}: there is no such file")
+            raise UserError(f"--reward {given}: no such file")
         return f"reward={{use = {json.dumps(given)}}}"
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8")).get("reward")

@@ -87,7 +87,7 @@ def main(arguments: list[str], load: Load) -> int:
     """The process's entry point."""
     if arguments[:1] == ["tasks"]:
         said = os.dup(1)
-        os.dup2(2, 1)  # what an environment prints is no part of what is said here
+        os.dup2(2, 1)  # the output of an environment must not mix with the protocol
         reply = _guarded(lambda: _list_tasks(json.loads(sys.stdin.readline()), load))
         with os.fdopen(said, "w", encoding="utf-8") as out:
             json.dump(reply, out)

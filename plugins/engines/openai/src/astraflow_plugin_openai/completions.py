@@ -183,7 +183,7 @@ class TextCompletion:
         return self._cut is not None
 
     def result(self, aborted: bool) -> GenerateResult:
-        """The end-of-sequence token, which is no text, is put back where the server stopped by itself."""
+        """The end-of-sequence token, which is not part of the text, is put back where the server stopped by itself."""
         tokens, reason = self._tokens[: self._cut], _reason(self._reason, aborted, self._cut)
         if reason == "stop" and self._cut is None:
             if len(tokens) < self._request.sampling.max_tokens:

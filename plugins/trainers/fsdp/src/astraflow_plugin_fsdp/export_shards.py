@@ -1,4 +1,4 @@
-"""What each rank publishes of the weights: the rows that it holds; of what is not held in rows, an even cut."""
+"""The part of the weights that each rank publishes: the rows that it holds; of tensors not sharded by rows, an even share."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from typing import Any
 from astraflow_core.types import Link
 
 LEAST_MB = 4.0
-"""Mean size of a fetch from which its rate tells of bandwidth, where the run has measured no link: that of smaller
-ones tells of round trips."""
+"""Mean size of a fetch from which its rate measures bandwidth, where the run has measured no link: that of smaller
+ones measures round trips."""
 RUNS = 20
 """Runs that are looked at, from the newest."""
 TAIL = 64 << 10
@@ -21,7 +21,7 @@ _NEEDED = {"swaps", "pull_s", "pull_mb"}
 
 def measured(folder: Path, host: str) -> tuple[Link, str] | None:
     """The slowest link of the newest run in ``folder`` whose publisher was reached at ``host``, and which run that is,
-    by what a run directory holds; ``None`` if there is no such run, or what it fetched was too small to tell."""
+    by what a run directory holds; ``None`` if there is none, or it fetched too little to tell."""
     try:
         runs = [path.parent for path in folder.glob("*/metrics.jsonl")]
         runs.sort(key=lambda run: (run / "metrics.jsonl").stat().st_mtime, reverse=True)

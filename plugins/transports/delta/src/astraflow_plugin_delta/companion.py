@@ -106,7 +106,7 @@ class DeltaCompanion:
     def _merge(self) -> None:
         try:
             self._log.merge(self._codec)
-        except Exception:  # the deltas themselves are on offer; the log says what failed
+        except Exception:  # the deltas themselves are on offer; the log has the failure
             log.exception("merging deltas failed")
 
     def _drain(self) -> None:

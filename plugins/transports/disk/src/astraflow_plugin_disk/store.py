@@ -12,7 +12,7 @@ from astraflow_core.errors import UserError
 
 
 class StoreError(Exception):
-    """The store refused or failed; the text says what it said."""
+    """The store refused or failed; the text has its reply."""
 
 
 class ObjectStore:
@@ -69,7 +69,7 @@ class ObjectStore:
         return [str(path).rpartition("/")[2] for path in found]
 
     def remove(self, name: str) -> None:
-        """Remove an object, or all below a folder; what is not there is no matter."""
+        """Remove an object, or all below a folder; a missing one is not an error."""
         path = f"{self._root}/{name}".rstrip("/")
         try:
             self._fs.rm(path, recursive=True)

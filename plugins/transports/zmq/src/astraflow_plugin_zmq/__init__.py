@@ -1,5 +1,5 @@
 """Transport ``zmq``: versions over ZeroMQ, encrypted with keys that are derived from the run's token.
 
-``keys`` derives them; ``messages`` is what is said; ``publisher`` takes snapshots and ``server`` sends their
+``keys`` derives them; ``messages`` defines the messages; ``publisher`` takes snapshots and ``server`` sends their
 blocks; ``source`` asks for them, a few at a time.
 """

@@ -63,7 +63,7 @@ class _PolicyColumns:
         self._recent: list[tuple[int, float, float]] = []
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """A step, unless it was told of before."""
+        """A step, unless it was reported before."""
         step = line["step"]
         if not isinstance(step, int):
             raise ValueError("not a step of a policy")
@@ -122,7 +122,7 @@ class _PolicyColumns:
 
 
 def _numbers(values: tuple[Any, ...]) -> Floats:
-    """As floats; NaN for what is no number."""
+    """As floats; NaN for values that are not numbers."""
     types = set(map(type, values))
     if types <= _PLAIN:
         try:

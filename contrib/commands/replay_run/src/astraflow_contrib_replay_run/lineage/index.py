@@ -1,4 +1,4 @@
-"""What a journal tells of groups, rows, updates and versions, by their names."""
+"""The groups, rows, updates and versions in a journal, by name."""
 
 from __future__ import annotations
 
