@@ -1,7 +1,7 @@
 """``python -m bench [NAME] [--quick] [--json]``: run one benchmark, or all of them.
 
 A benchmark is a module of this package with ``measure(quick: bool) -> dict[str, float]`` and a docstring
-that says what is measured. With ``--json`` the last line printed is one JSON object. Without ``--quick``
+that states what is measured. With ``--json`` the last line printed is one JSON object. Without ``--quick``
 the result is written to ``bench/results/NAME.json``.
 """
 

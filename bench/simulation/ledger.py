@@ -84,7 +84,7 @@ class Ledger:
                 raise Violation("waits", f"nobody can end {wait}")
 
     def publish(self, version: int, digest: str) -> None:
-        """A trainer publishes. One that was killed may have published the next number, which nobody was told of."""
+        """A trainer publishes. One that was killed may have published the next number, which was never announced."""
         if version <= self._newest:
             raise Violation(
                 "versions", f"version {version} is published, and {self._newest} is out"

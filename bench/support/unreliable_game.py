@@ -19,7 +19,7 @@ _ENDLESS = ["sleep", "3600"]
 class UnreliableGame:
     """Counts to three in three moves. Each episode writes a file into a temporary folder that is not removed and starts a
     process that does not end; with ``data["fault"]`` its second move crashes the worker, hangs, takes 1 GiB, gives a reward
-    that is no number or no observation at all, or raises; ``daemon`` leaves a process of another session."""
+    that is not a number, or no observation at all, or raises; ``daemon`` leaves a process of another session."""
 
     capabilities = frozenset({"blocking", "deterministic"})
 

@@ -14,6 +14,6 @@ from astraflow_core.types import ComponentContext
 
 def build_component(kind: Kind | str, table: Mapping[str, Any], context: ComponentContext) -> Any:
     """The component that ``table`` names, with its other keys. A name means here what it means elsewhere in the run
-    of ``context``. :class:`ConfigError` if a key is wrong, :class:`PluginError` if there is no such component."""
+    of ``context``. :class:`ConfigError` if a key is wrong, :class:`PluginError` if the component does not exist."""
     catalog = Catalog.discover().locked(lock_of(context.run.directory))
     return catalog.build(kind, ComponentTable.model_validate(dict(table)), context)

@@ -1,4 +1,4 @@
-"""What a child is told, and how it says what went wrong."""
+"""What an engine host gets from its parent, and how it reports a failure."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ MOVES_TOOLS = (
     ("continued",) * 2,
     ("continued", "template", "template"),
     ("continued",) * 2,
-    ("template",) * 2,  # what was said beside the call is dropped
+    ("template",) * 2,  # text beside the call is dropped
 )
 """The tools stand before the last question."""
 
@@ -36,7 +36,7 @@ EXPECTED = {
         None,  # it refuses to go without tools
         ("continued", "template", "continued"),  # a line break comes only after the result
         None,
-        ("template",) * 2,  # what was said beside the call is dropped
+        ("template",) * 2,  # text beside the call is dropped
     ),
     "mistralai-Mistral-Nemo-Instruct-2407": MOVES_TOOLS,
     "Mistral-Small-3.2-24B-Instruct-2506": MOVES_TOOLS,

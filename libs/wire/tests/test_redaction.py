@@ -1,4 +1,4 @@
-"""No secret of a configuration reaches what others read, and what is no secret stays."""
+"""No secret of a configuration reaches what others read, and everything else stays."""
 
 from __future__ import annotations
 

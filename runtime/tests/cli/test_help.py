@@ -1,4 +1,4 @@
-"""What ``--help`` tells of every command."""
+"""What ``--help`` prints for every command."""
 
 from __future__ import annotations
 

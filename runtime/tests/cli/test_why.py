@@ -28,7 +28,7 @@ Told = dict[str, dict[str, Any]]
 
 @pytest.fixture
 def why(capsys: pytest.CaptureFixture[str]) -> Any:
-    """``why(NAME …)``: subject -> what is told about it; and that people are told the same."""
+    """``why(NAME …)``: subject -> its explanation; and that people see the same."""
 
     def ask(*arguments: str, code: int = 0) -> Told:
         assert main(["plugins", "why", *arguments, "--json"]) == code

@@ -330,7 +330,7 @@ class Calm:
 
 
 def facts(state):
-    """What a journal tells of it."""
+    """Its entry in a journal."""
     return {
         "newest": dict(state.versions.newest),
         "updates": {policy: stream.updates for policy, stream in state.streams.items()},
@@ -345,7 +345,7 @@ def facts(state):
 
 
 def _refuse(constant):
-    raise AssertionError(f"{constant} is no JSON")
+    raise AssertionError(f"{constant} is not JSON")
 
 
 def attack_each_field(attacked, path, may_end=False):

@@ -335,7 +335,7 @@ class Play(RuleBasedStateMachine):
                 assert own == [f"{policy}-{i:06d}" for i in range(len(own))]
 
     def teardown(self):
-        """What the journal tells of each prompt and its groups is what happened to them."""
+        """The journal records what happened to each prompt and its groups."""
         if not hasattr(self, "b"):
             return
         traces = [Trace(self.attempts, prompt=f"p{n}") for n in range(5)]

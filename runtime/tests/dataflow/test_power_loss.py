@@ -171,7 +171,7 @@ def test_what_was_flushed_and_is_damaged_is_named(copies):
 
 
 def test_a_mark_is_whole_whenever_power_is_lost(tmp_path):
-    """Each slot is written while the other one holds; what is not whole leaves the mark before."""
+    """Each slot is written while the other one holds; an incomplete write leaves the mark before."""
     file = FlushedFile(tmp_path)
     marks = [read_flushed(tmp_path)]
     for number in range(1, 6):
@@ -213,7 +213,7 @@ def test_steps_that_the_journal_lost_are_reported_once(tmp_path):
     before.close()
     path.write_bytes(path.read_bytes() + b'{"step": 5, "ma')
     now = StepLog(path)
-    for step in range(3):  # the journal tells of three
+    for step in range(3):  # the journal has three
         now.write({"step": step, "made": "repeated"})
     now.resume()
     for step in range(3, 6):

@@ -158,7 +158,7 @@ class FakeTransport:
             announcement.digest,
             announcement.size,
             0.1,
-            # The first fetch is whole and tells of its way; those after it are too short.
+            # The first fetch is complete and measures its link; later ones are too short.
             link=None if announcement.version else Link(23.0, 0.3),
         )
 

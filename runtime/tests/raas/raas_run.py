@@ -90,7 +90,7 @@ class FakeDataflow:
             self.changed.notify_all()
 
     def _on_notices(self, seen: dict[str, int]) -> messages.Notices:
-        """The next notices, with what was told before in an answer that may not have arrived."""
+        """The next notices, with those of an earlier reply that may not have arrived."""
         notices = self.notices.pop(0) if self.notices else messages.Notices()
         listed = {(entry.policy, entry.version) for entry in notices.announcements}
         missed = [

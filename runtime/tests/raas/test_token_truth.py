@@ -109,7 +109,7 @@ async def once(engines, prompt):
 
 
 async def twice(engines, prompt):
-    """A second turn is appended to what was said, as tokens."""
+    """A second turn is appended to the conversation, as tokens."""
     engine = engines["solver"]
     first = engine.render([{"role": "user", "content": "12"}])
     said = await engine.generate(first)

@@ -18,7 +18,7 @@ FILLER = "filler"
 
 
 class CannotMount(Exception):
-    """This user, or this host, may not mount file systems; the text says what refused."""
+    """This user, or this host, may not mount file systems; the text has the reason."""
 
 
 @dataclass(frozen=True)

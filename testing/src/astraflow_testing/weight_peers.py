@@ -120,7 +120,7 @@ class WeightPeer:
         self._number = 0
 
     def order(self, do: str, **arguments: object) -> None:
-        """Begin something; :meth:`answer` says what came of it."""
+        """Begin something; :meth:`answer` returns the result."""
         self._number += 1
         line = json.dumps({"do": do, "number": self._number, **arguments}) + "\n"
         assert self.process.stdin is not None
@@ -140,7 +140,7 @@ class WeightPeer:
         raise TimeoutError(f"the process sent nothing for {within_s} s")
 
     def ask(self, do: str, **arguments: object) -> dict[str, Any]:
-        """Do it and say what came of it."""
+        """Do it and return the result."""
         self.order(do, **arguments)
         return self.answer()
 

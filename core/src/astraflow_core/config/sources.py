@@ -170,7 +170,7 @@ def parse_file(path: Path) -> Raw:
     except FileNotFoundError:
         nearby = [file.name for file in path.parent.glob("*.toml")] if path.parent.is_dir() else []
         hint = did_you_mean(path.name, nearby) or f"; looked in {path.parent.absolute()}"
-        raise ConfigError([f"there is no such file{hint}"], str(path)) from None
+        raise ConfigError([f"no such file{hint}"], str(path)) from None
     except IsADirectoryError:
         raise ConfigError(["is a folder; name the TOML file of a run"], str(path)) from None
     except OSError as error:

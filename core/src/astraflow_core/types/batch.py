@@ -19,8 +19,8 @@ FilledIn = Annotated[npt.NDArray[np.float32] | None, Column("token", "", given="
 
 @dataclass(frozen=True)
 class Batch:
-    """``R`` sequences packed into ``N`` tokens. Each column says what its elements are: arrays per row have the shape
-    ``[R]``, those per token ``[N]``, with the rows end to end.
+    """``R`` sequences packed into ``N`` tokens. Arrays per row have the shape ``[R]``, those per token
+    ``[N]``, with the rows end to end.
 
     Statistics of the group are as stamped at acceptance. ``units``, if the batch comes from a dataflow: places in
     trajectories, and statistics of the group over trajectories and over tokens instead of sequences. ``logprobs`` are

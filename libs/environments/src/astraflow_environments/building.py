@@ -29,7 +29,7 @@ class ChosenEnvironment:
 
     @classmethod
     def of(cls, table: Mapping[str, Any], context: ComponentContext) -> ChosenEnvironment:
-        """What ``table`` names in the run of ``context``; a :class:`UserError` says what is wrong with it."""
+        """What ``table`` names in the run of ``context``; raises :class:`UserError` with the reason if it is invalid."""
         directory = context.run.directory
         catalog = Catalog.discover().locked(lock_of(directory))
         model = ComponentTable.model_validate(dict(table))
@@ -62,7 +62,7 @@ class ChosenEnvironment:
 
 
 def failure_of(error: Exception) -> EnvironmentFailed | UserError:
-    """What a call of an environment raised, as everybody else is told of it: a mistake of the user as it is, since no
+    """What a call of an environment raised, as the caller sees it: a mistake of the user as it is, since no
     attempt can avoid that."""
     if isinstance(error, UserError | EnvironmentFailed):
         return error

@@ -1,7 +1,7 @@
 """The process that worker processes are forked from: it imports an environment once, and plays nothing itself.
 
 ``python -m astraflow_environments.fork_server PARENT REQUESTS REPORTS``: two sockets. On the first come the spec and then,
-for each worker, a number and a descriptor, the worker's socket; on the second it says what became of them. What a worker leaves
+for each worker, a number and a descriptor, the worker's socket; on the second it reports their fate. What a worker leaves
 ends with it: processes, those of other sessions included, and its folder for temporary files.
 """
 

@@ -100,7 +100,7 @@ def plain(context: ComponentContext) -> dict[str, Any]:
 def _as_text(value: Any) -> str:
     if isinstance(value, Path):
         return str(value)
-    raise NotImplementedError(f"{type(value).__name__} is no part of a context")
+    raise NotImplementedError(f"{type(value).__name__} cannot be part of a context")
 
 
 def _as_path(kind: type[Any], value: Any) -> Any:

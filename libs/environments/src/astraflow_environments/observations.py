@@ -35,7 +35,7 @@ def checked(observation: Any, first: bool, roles: tuple[str, ...]) -> Observatio
 
 def _is_plain(seen: Observation, first: bool, roles: tuple[str, ...]) -> bool:
     """Whether there is nothing to find and nothing to convert, as is so of nearly every step: a fraction of the time
-    that it takes to say what is wrong, which counts where a step takes some microseconds."""
+    that it takes to build an error message, which counts where a step takes some microseconds."""
     reward, outcome, state = seen.reward, seen.outcome, seen.state
     if type(reward) is not float or not math.isfinite(reward):
         return False

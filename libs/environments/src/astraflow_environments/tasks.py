@@ -108,7 +108,7 @@ def read_tasks(
     source: str, path: Path, prompt_of: Callable[[dict[str, Any], int], Prompt], limit: int | None
 ) -> list[Prompt]:
     """The prompts of a file with one JSON object per line, all checked. ``prompt_of`` makes one of an object and its line
-    number, and raises :class:`ValueError` that says what is wrong; a :class:`PromptError` names each as ``file:line``."""
+    number, and raises :class:`ValueError` with the reason if it is invalid; a :class:`PromptError` names each as ``file:line``."""
     found: dict[str, Prompt] = {}
     problems: list[str] = []
     for number, line in _lines(source, path.expanduser()):

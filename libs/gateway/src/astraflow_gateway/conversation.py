@@ -108,7 +108,7 @@ class Conversation:
         return turn
 
     def reward(self, turn: ModelTurn, value: float) -> None:
-        """Say what ``turn`` earned; it is added to what was said before. It becomes the reward of the turn's last token
+        """Report what ``turn`` earned; it is added to earlier reports. It becomes the reward of the turn's last token
         (:attr:`Sequence.turn_rewards <astraflow_core.types.Sequence>`)."""
         rewards = self.episode.graph.turn_rewards
         rewards[turn.call] = rewards.get(turn.call, 0.0) + float(value)

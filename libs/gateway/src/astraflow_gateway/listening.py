@@ -1,4 +1,4 @@
-"""Where a gateway listens, and whether others on the way can read what is said."""
+"""Where a gateway listens, and whether others on the network can read the traffic."""
 
 from __future__ import annotations
 

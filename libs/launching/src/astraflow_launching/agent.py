@@ -232,7 +232,7 @@ class HostAgent:
                 most -= len(data)
 
     def tick(self) -> None:
-        """Look at the processes and say what is new."""
+        """Look at the processes and report changes."""
         now, states = time.monotonic(), []
         waiting = 0 if self.writer is None else self.writer.transport.get_write_buffer_size()
         for child in self.children.values():

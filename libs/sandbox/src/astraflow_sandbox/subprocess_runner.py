@@ -62,7 +62,7 @@ class SubprocessRunner:
         )
 
     def check(self) -> SandboxReport:
-        """The layers that hold on this host; :class:`~astraflow_core.errors.PreflightError` says what it lacks."""
+        """The layers that hold on this host; raises :class:`~astraflow_core.errors.PreflightError` with what it lacks."""
         try:
             guest = GuestProcess(self._settings)
         except (IsolationRefused, SandboxFailed) as error:

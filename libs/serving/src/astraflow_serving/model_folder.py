@@ -65,7 +65,7 @@ class ModelFolder:
 
     @classmethod
     def read(cls, path: Path) -> ModelFolder:
-        """Read configuration and headers; raises :class:`UserError` if it is no such folder."""
+        """Read configuration and headers; raises :class:`UserError` if it is not a model folder."""
         config = ModelConfig.read(path)
         files = tuple(sorted(path.glob("*.safetensors")))
         try:

@@ -1,6 +1,6 @@
 """``python -m astraflow_trackers.host``: the process of one tracker.
 
-It reads lines of JSON from standard input. The first says what to build: ``use``,
+It reads lines of JSON from standard input. The first specifies what to build: ``use``,
 ``options``, ``run`` (a :class:`~astraflow_core.types.RunInfo`), ``seed``, ``directory``, ``deadline_s``, ``disable`` and
 ``only`` (of ``[plugins]``). Each other is ``[method, arguments]``, or ``["metrics", [arguments, …]]`` for several steps.
 It answers each with ``{"value": …}`` or ``{"error": …}`` in a line on what was its standard output; what a tracker prints

@@ -17,5 +17,5 @@ def encode(message: msgspec.Struct) -> bytes:
 
 
 def decode(body: bytes, expected: type[T]) -> T:
-    """A received message; :class:`astraflow_core.errors.WireError` says what was expected and which field is wrong."""
+    """A received message; raises :class:`astraflow_core.errors.WireError` with the field that is wrong and what was expected."""
     return from_msgpack(body, expected, f"expected a msgpack {expected.__name__}")

@@ -420,7 +420,7 @@ class SwapPolicy(Message, frozen=True):
     ``use`` (the name of an installed component; a ``module:attr`` only if the config of the run names the same for a
     data policy) and keys; ``author`` and ``at`` (seconds since 1970) are recorded with it. A message with the same
     ``id`` is carried out once.
-    400: there is no such place or name.
+    400: the place or name does not exist.
     400: the table is invalid, or conflicts with the other policies of the list.
     400: the policy was not swapped, so there is nothing to restore.
     403: ``use`` is a ``module:attr`` that the config of the run does not name for a data policy.

@@ -64,7 +64,7 @@ def without_secrets(value: Any, key: str = "") -> Any:
 
 
 def hidden_texts(value: Any) -> frozenset[str]:
-    """The texts that :func:`without_secrets` replaces as a whole, for :func:`redacted` of what was said about them."""
+    """The texts that :func:`without_secrets` replaces as a whole, for :func:`redacted` of messages about them."""
     return frozenset(_hidden(value, secret=False))
 
 

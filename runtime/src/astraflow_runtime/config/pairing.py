@@ -107,7 +107,7 @@ def _of_follower(
 
 
 def _of_refresh(pause: str, transport: _Used, engine: _Used, frozen: str) -> list[str]:
-    """What keeps an engine from loading the versions that a transport brings; ``frozen`` says what that means for one
+    """What keeps an engine from loading the versions of a transport; ``frozen`` states what that means for one
     that never does."""
     (where, _, can_bring), (engine_path, use, can_serve) = transport, engine
     problems = pairing_problems("transport", transport[1], can_bring, "engine", use, can_serve)

@@ -28,8 +28,7 @@ CLOSING_S = 5.0
 
 
 def redaction(target: str) -> Redact | None:
-    """The function that ``[rollouts] redact`` names; ``None`` if that is empty. :class:`UserError` if there is no such
-    function."""
+    """The function that ``[rollouts] redact`` names; ``None`` if that is empty. :class:`UserError` if it does not exist."""
     if not target:
         return None
     try:

@@ -19,7 +19,7 @@ Tools = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class RecordedTurn:
-    """A recorded reply: what was said as a message and the call that sampled it. ``start`` is what the reply was
+    """A recorded reply: its message and the call that sampled it. ``start`` is what the reply was
     made to begin with; ``cut`` says that a stop sequence cut what the agent got."""
 
     message: Message

@@ -23,7 +23,7 @@ FIRST_UID, UIDS = 61184, 4096
 
 
 class IsolationLayers:
-    """What confines the programs of one zygote. ``active`` and ``missing`` (name: reason) tell of it."""
+    """What confines the programs of one zygote. ``active`` and ``missing`` (name: reason) list its layers."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._settings = settings
@@ -211,7 +211,7 @@ class IsolationLayers:
 
     def cpu_of_all(self) -> float:
         """Processor seconds of all processes of the namespace but the first, with those of their children that have ended;
-        0 where there is no such namespace."""
+        0 without such a namespace."""
         if "files" not in self.active or self._proc < 0:
             return 0.0
         ticks = 0

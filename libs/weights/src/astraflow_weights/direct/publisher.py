@@ -11,7 +11,7 @@ from astraflow_weights.publish.publisher import HttpPublisher
 
 
 class DirectHttpPublisher(HttpPublisher):
-    """Publishes as :class:`HttpPublisher` does. A transport derives from it and says what a whole version begins
+    """Publishes as :class:`HttpPublisher` does. A transport derives from it and defines what a whole version begins
     (:meth:`begin`), and what an engine that asks gets (:meth:`meet`) and gives back (:meth:`done`)."""
 
     def __init__(self, policy: str, token: str, *, host: str, port: int, advertise: str) -> None:

@@ -1,6 +1,6 @@
 """Tokens with less than all rights: one for each role and process, derived from the token of the run.
 
-Whoever has the run's token, or signed one of an operator, needs no list of tokens: a token says what it is for, and the
+Whoever has the run's token, or signed one of an operator, needs no list of tokens: a token states its role, and the
 service recomputes its signature (HMAC-SHA256, RFC 2104). A token reads ``af1.ROLE.NAME.GENERATION.ENDS.SIGNATURE``; that
 of a RaaS or a trainer goes on with ``~`` and the secret that the run's weight transports share, from which the run's
 token does not follow.

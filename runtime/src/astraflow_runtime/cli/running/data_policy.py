@@ -79,7 +79,7 @@ def swap_data_policy(
 
 
 def read_table(text: str) -> dict[str, Any]:
-    """TABLE as the command line has it; :class:`UserError` if that is no table."""
+    """TABLE as the command line has it; :class:`UserError` if that is not a table."""
     try:
         table = tomllib.loads(f"table = {text}")["table"]
     except tomllib.TOMLDecodeError as error:

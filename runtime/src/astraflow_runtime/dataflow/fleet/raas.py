@@ -209,7 +209,7 @@ class Fleet:
         return record
 
     def restore(self, now: float) -> None:
-        """Give each RaaS of before the restart its full timeout for the next heartbeat."""
+        """Give each RaaS that registered before the restart its full timeout for the next heartbeat."""
         self.changed_at = now
         for record in self.present():
             record.last_heard, record.health, record.unconfirmed = now, "alive", True

@@ -138,7 +138,7 @@ class DataflowService:
         if role is None:
             raise Refused(400, f"no role {message.role!r}; there are {', '.join(ROLES)}")
         if not is_name(message.name):
-            raise Refused(400, f"no token can be made for {message.name!r}: it is no name")
+            raise Refused(400, f"no token can be made for {message.name!r}: it is not a valid name")
         generation = self.access.revoke(role, message.name)
         self.records.write_oldest(self.access.oldest)
         return TokenRevoked(generation)

@@ -48,7 +48,7 @@ class Swapping:
     def swap(self, message: SwapPolicy) -> PolicySwapped:
         """Replace a policy, or with an empty ``table`` return to the previous table. A repeated message changes
         nothing.
-        400: there is no such place or policy, the table is invalid, or there is no previous one."""
+        400: the place or policy does not exist, the table is invalid, or there is no previous one."""
         if message.id in self._done:
             return self._done[message.id]
         if len(self._done) >= MAX_SWAPS:

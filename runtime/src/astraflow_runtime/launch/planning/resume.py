@@ -35,7 +35,7 @@ from astraflow_wire.host.disk import replace_file, when_room
 from astraflow_wire.http.auth import is_token, new_token
 
 LEFT_BEHIND = ("dataflow.json", "status.json", "summary.json")
-"""What tells of processes that are gone."""
+"""Files that belong to processes of an earlier start."""
 
 
 def resume(directory: str | Path) -> Prepared:

@@ -13,7 +13,7 @@ from astraflow_runtime.raas.user_objects import as_workflow, score_function
 
 
 def checked_objects(workflow: Any, reward: Any) -> dict[str, Any]:
-    """The objects that were given; a :class:`UserError` says what else was expected."""
+    """The objects that were given; raises :class:`UserError` if other ones were expected."""
     for kind, given in (("workflow", workflow), ("reward", reward)):
         if isinstance(given, type):
             raise UserError(f"{kind}: {given.__name__} is a class; give an instance of it")

@@ -29,7 +29,7 @@ class TrackedStep(NamedTuple):
 
 
 class MetricsFeed:
-    """Reads on from where it stopped. ``sent``: group → the last step that the tracker has; what is not above it is passed
+    """Reads on from where it stopped. ``sent``: group → the last step that the tracker has; a step that is not above it is passed
     over, such as a step that a trainer repeats after it went back to a checkpoint."""
 
     def __init__(self, directory: Path, sent: Mapping[str, int]) -> None:

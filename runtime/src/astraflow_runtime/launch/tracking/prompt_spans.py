@@ -1,4 +1,4 @@
-"""The spans of prompts, made of what the journal tells of each group: nothing is measured for them but the episodes.
+"""The spans of prompts, made from the journal's entries of each group: only the episodes are measured for them.
 
 A trace is one group: ``prompt`` is its root. ``lease`` spans its time at a RaaS, with an ``episode`` for each trajectory, and in
 it the requests to engines (``generate``) and the ``reward``. ``accept`` is its way into the buffer, ``buffer`` the wait for

@@ -39,7 +39,7 @@ class LogWatch:
         self._rest.setdefault(log, "")
 
     def news(self, known: Sequence[str] = ()) -> Iterator[str]:
-        """New messages, as ``"raas-0: message"``, but those that say what is ``known``."""
+        """New messages, as ``"raas-0: message"``, except those that repeat what is ``known``."""
         causes = [cause for text in known if (cause := _cause(text))]
         for log in self._offsets:
             for line in self._lines(log):

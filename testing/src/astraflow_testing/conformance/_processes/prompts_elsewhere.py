@@ -78,7 +78,7 @@ def _is_network(event: str, arguments: Sequence[Any]) -> bool:
 
 
 def main() -> None:
-    """Make the sources and say what they are."""
+    """Create the sources and print their prompts."""
     kind, use, variants, folder = json.load(sys.stdin)
     dialled: list[str] = []
 

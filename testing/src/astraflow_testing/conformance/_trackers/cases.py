@@ -1,4 +1,4 @@
-"""A run as a tracker is told of it."""
+"""A run as a tracker sees it."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class TransportRig:
         return peer, Announcement(**(told | {"endpoints": tuple(told["endpoints"])}))
 
     def receiving_peer(self, directory: Path, wanted: Announcement, deadline_s: float) -> Peer:
-        """A process that says ``{"fetching": true}``, fetches, and says what came of it."""
+        """A process that prints ``{"fetching": true}``, fetches, and prints the result."""
         return self._peer(
             half="receiver", directory=str(directory), wanted=asdict(wanted), deadline_s=deadline_s
         )

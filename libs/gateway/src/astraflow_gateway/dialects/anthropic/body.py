@@ -196,7 +196,7 @@ def _result(block: Mapping[str, Any], place: str, names: Names, told: Mapping[st
 
 
 def _referred(block: Any, place: str, told: Mapping[str, str]) -> Any:
-    """A reference to a tool that was not offered before (``defer_loading``), as text that tells of it: what stands before
+    """A reference to a tool that was not offered before (``defer_loading``), as text that describes it: what stands before
     stays as it was, so that the turns go on being one sequence."""
     if not isinstance(block, dict) or block.get("type") != "tool_reference":
         return block

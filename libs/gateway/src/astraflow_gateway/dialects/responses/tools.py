@@ -1,4 +1,4 @@
-"""Tools of a request for a response, single or in namespaces, as the model is told of them."""
+"""Tools of a request for a response, single or in namespaces, as described to the model."""
 
 from __future__ import annotations
 
