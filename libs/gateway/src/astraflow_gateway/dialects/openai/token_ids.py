@@ -23,6 +23,8 @@ class _Sampling(msgspec.Struct):
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
 
 class _GenerateBody(msgspec.Struct):
@@ -59,6 +61,17 @@ def _request(body: bytes) -> ModelRequest:
     wanted = asked.sampling_params
     if wanted.n != 1:
         raise BadRequest(f"n is {wanted.n}; expected 1", param="sampling_params.n")
+    # The sampled token alone has a log-prob: 1 asks for no more than that.
+    if wanted.logprobs is not None and wanted.logprobs > 1:
+        raise BadRequest(
+            f"logprobs is {wanted.logprobs}; expected at most 1: only the log-prob of each sampled token is available",
+            param="sampling_params.logprobs",
+        )
+    if wanted.prompt_logprobs is not None:
+        raise BadRequest(
+            "prompt_logprobs is not available: only the log-prob of each sampled token is",
+            param="sampling_params.prompt_logprobs",
+        )
     return ModelRequest(
         model=asked.model,
         prompt=np.array(asked.token_ids, np.int32),
