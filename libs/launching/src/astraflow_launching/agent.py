@@ -382,8 +382,8 @@ def become(parent: int, command: list[str]) -> None:
 
 
 def facts(address: str) -> dict[str, Any]:
-    """What a launcher wants to know of this host. ``gpus`` are values of CUDA_VISIBLE_DEVICES; ``address`` is
-    where the launcher reached it."""
+    """What a launcher wants to know of this host. ``gpus`` are values of CUDA_VISIBLE_DEVICES, ``visible_gpus`` those
+    that a scheduler has put there; ``address`` is where the launcher reached it."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _first_line("/sys/fs/cgroup/cpu.max").split()
     if len(quota) == 2 and quota[0] != "max":
@@ -402,6 +402,7 @@ def facts(address: str) -> dict[str, Any]:
         "cpus": max(1, cpus),
         "memory_gb": round(memory / 1e9, 3),
         "gpus": [gpu for gpu in gpus if gpu] if count else [],
+        "visible_gpus": [gpu for gpu in (visible or "").split(",") if gpu],
         "pid": os.getpid(),
     }
 

@@ -12,6 +12,8 @@ from astraflow_runtime.cli.output import print_json, print_line, print_table
 from astraflow_runtime.cli.run import add_overrides
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from astraflow_contrib_plan.estimate import TimeEstimate
     from astraflow_contrib_plan.nearest import Nearest
     from astraflow_contrib_plan.processes import Hardware, RunPlan
@@ -27,6 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("file", metavar="FILE", help="the run's TOML file")
     add_overrides(parser)
+    parser.add_argument(
+        "--launcher",
+        action="store_true",
+        help="print only the files that the run's launcher generates, such as a batch script for Slurm",
+    )
     hardware = parser.add_argument_group("hardware; without GPUs, the memory of the host")
     hardware.add_argument(
         "--gpus", metavar="N", type=int, help="GPUs that there are; default: as many as needed"
@@ -71,6 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "plan.md",
         "plan run.toml --gpus 8 --gpu-memory-gb 80 --tokens-per-s 20000 --gpu-cost-per-hour 3.5",
         "plan examples/quickstart.toml --from quickstart-20260102-030405",
+        "plan run.toml --launcher --set launcher.use=slurm",
     )
 
 
@@ -89,6 +97,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.recorded is not None:
         recorded = find_run(arguments.recorded, named_by="--from")
     loaded = load_config(arguments.file, arguments.overrides)
+    if arguments.launcher:
+        from astraflow_contrib_plan.generated import generated_files
+
+        _print_files(generated_files(loaded, arguments.file, arguments.overrides), arguments.json)
+        return 0
     plan = plan_run(loaded, hardware)
     other = None
     if plan.problems:
@@ -102,6 +115,16 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _print(plan, other, time, gpus, arguments.gpu_cost_per_hour)
     return 2 if plan.problems else 0
+
+
+def _print_files(files: Mapping[str, str], as_json: bool) -> None:
+    if as_json:
+        print_json({"files": dict(files)})
+        return
+    for name, text in files.items():
+        if len(files) > 1:
+            print_line(f"==> {name}")
+        print_line(text.rstrip("\n"))
 
 
 def _say_unused_cost(arguments: argparse.Namespace, hardware: Hardware) -> None:
