@@ -1,0 +1,1 @@
+"""The command ``astraflow init``: writes the commented configuration of a first run."""
