@@ -1,6 +1,6 @@
 PYTHON ?= python3
 
-.PHONY: run test fast explore check bench docs
+.PHONY: run test fast explore check bench chaos docs
 
 run:
 	@$(PYTHON) scripts/dev.py run $(ARGS)
@@ -19,6 +19,9 @@ check:
 
 bench:
 	@$(PYTHON) scripts/dev.py bench $(ARGS)
+
+chaos:
+	@$(PYTHON) scripts/dev.py bench chaos $(ARGS)
 
 docs:
 	@$(PYTHON) scripts/dev.py docs

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from shutil import which
 from typing import Any
 
 import pytest
+from bench.campaign.verdict import Verdict
 from bench.environments import THIN
 from bench.support.environment_cases import CASES
 from bench.support.slow_link import possible
@@ -128,6 +130,14 @@ def test_faults_do_not_choose_what_is_trained(quick: Quick) -> None:
     fields = quick("fault_bias")
     assert fields["violations"] == fields["none_missing"] == 0
     assert fields["staleness_missing"] > 0 and -0.1 < fields["raas_length_expected"] < 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+def test_nothing_is_lost_or_torn_by_faults_in_real_processes(quick: Quick) -> None:
+    fields = quick("chaos")
+    assert fields["faults"] >= 13
+    assert {name: fields[name] for name in vars(Verdict())} == vars(Verdict())
+    assert fields["stalls"] == 0
 
 
 @pytest.mark.backend
