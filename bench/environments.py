@@ -25,7 +25,7 @@ from bench.support.environment_cases import CASES, Case, context
 from bench.support.timing import cpu_of, ratio, spread
 
 AT_ONCE = 16
-PAIRS, ROUNDS = 7, 6
+PAIRS, ROUNDS = 5, 4
 """Pairs that are measured, and how often each side plays all episodes in one of them: no worker is replaced meanwhile."""
 GONE_S = 10.0
 THIN = ("gymnasium", "textarena")

@@ -1,11 +1,13 @@
 """Agents with the client of OpenAI through the gateway, beside the same generations asked of the engine host.
 
-SmolLM2 in the engine host of `torch`; a conversation has 3 turns of 16 tokens, sampled to the end. `tokens_over_direct_at_N`: tokens per
-second of N conversations at once through client and gateway, over those of the same prompts (as token ids, with the same
-sessions) given to the engine host by a loop that does nothing else; medians of interleaved pairs. `cpu_ms_per_call`: CPU
-of the process that holds the gateway and the RaaS's half of the engine protocol, beyond what that loop takes, per call at 32 (8 in a quick run); the
-agents' own is `agent_cpu_ms_per_call`. `prefix_share`: the part of the turns after the first whose prompt went on from
-recorded token ids; the model's template is append-only.
+The first of SmolLM2's thirty layers, with its tokenizer and template, in the engine host of `torch`: a call of the whole
+model takes a second of a processor, and there are more than a thousand. A conversation has 3 turns of 16 tokens, at 256 one,
+sampled to the end. `tokens_over_direct_at_N`: tokens per second of N conversations at once through client and gateway, over
+those of the same prompts (as token ids, with the same sessions) given to the engine host by a loop that does nothing else;
+medians of interleaved pairs. `cpu_ms_per_call`: CPU of the process that holds the gateway and the RaaS's half of the engine
+protocol, beyond what that loop takes, per call at 32 (8 in a quick run); the agents' own is `agent_cpu_ms_per_call`.
+`prefix_share`: the part of the turns after the first whose prompt went on from recorded token ids; the model's template is
+append-only.
 """
 
 from __future__ import annotations
@@ -37,22 +39,23 @@ from astraflow_runtime.raas.episodes.policy_engine import PolicyHandle, TaskPoli
 from astraflow_runtime.raas.episodes.tokenizer import FolderTokenizer
 from bench.support.environments import environment
 from bench.support.hosted import POLICY, hosted
+from bench.support.shallow import shallow
 from bench.support.timing import cpu_of, ratio, spread
 
 BASELINES = Path(__file__).parent / "baselines"
 AGENT, REQUIREMENTS = BASELINES / "openai_agent.py", BASELINES / "openai_requirements.txt"
 MODEL = "pypi:SmolLM2-135M-Instruct"
-CONTEXT = 512
+LAYERS, CONTEXT = 1, 512
 ENGINE: dict[str, str | int | float] = {
     "use": "torch", "max_batch": 64, "context_length": CONTEXT, "device": "cpu", "cache_gb": 1.0,
 }  # fmt: skip
-TURNS, SAMPLING = 3, Sampling(16, ignore_eos=True)
+TURNS, SAMPLING = {1: 3, 8: 3, 32: 3, 256: 1}, Sampling(16, ignore_eos=True)
 QUESTION = "Name one thing that floats on water, and say in a few words why it does."
 PAIRS, QUICK_PAIRS = {1: 5, 32: 3, 256: 1}, {1: 1, 8: 1}
-"""Conversations at once: pairs that are measured."""
+"""Conversations at once: their turns, and pairs that are measured."""
 CPU_AT = (8, 32)
-WARM_UP_UP_TO = 32
-"""Of more conversations at once a round takes minutes, and what it would warm up is warm from those before."""
+WARM_UP_UP_TO = 8
+"""What a round of more conversations would warm up is warm from those before."""
 
 
 def measure(quick: bool) -> dict[str, float]:
@@ -60,7 +63,9 @@ def measure(quick: bool) -> dict[str, float]:
     python = environment("openai", REQUIREMENTS)
     model = ModelResolver(Catalog.discover()).resolve_model(MODEL, 0, cache_folder())
     with tempfile.TemporaryDirectory(prefix="astraflow-bench-") as scratch:
-        return asyncio.run(_measured(Path(scratch), model, python, QUICK_PAIRS if quick else PAIRS))
+        smaller = shallow(model, Path(scratch) / "model", LAYERS)
+        pairs = QUICK_PAIRS if quick else PAIRS
+        return asyncio.run(_measured(Path(scratch) / "host", smaller, python, pairs))
 
 
 @dataclass
@@ -121,7 +126,7 @@ async def _at(
 ) -> dict[str, float]:
     """``number`` conversations at once, through the gateway and directly in turn, after a round of each where that is
     short."""
-    unmeasured = int(number <= WARM_UP_UP_TO)
+    unmeasured, turns = int(number <= WARM_UP_UP_TO), TURNS[number]
     through, direct = Side(), Side()
     shares: list[float] = []
     agent_cpu = 0.0
@@ -130,25 +135,24 @@ async def _at(
         engine = HostEngine(client)
         handle = PolicyHandle(cast(Replicas, engine), tokenizer)
         task = TaskPolicyEngine(handle, SAMPLING)
-        formats, rules = {POLICY: ChatFormat(task)}, Rules(Budget(TURNS, 1 << 20))
+        formats, rules = {POLICY: ChatFormat(task)}, Rules(Budget(turns, 1 << 20))
         episodes = [Episode({POLICY: task}, formats, rules, POLICY) for _ in range(number)]
         keys = [gateway.begin(episode) for episode in episodes]
         before = cpu_of(agents.pid)
-        await through.add(lambda keys=keys: _ordered(agents, f"{gateway.url}/v1", keys))  # type: ignore[misc]
+        await through.add(lambda keys=keys: _ordered(agents, f"{gateway.url}/v1", keys, turns))  # type: ignore[misc]
         agent_cpu = cpu_of(agents.pid) - before
         for key in keys:
             await gateway.end(key)
-        metrics = [episode.metrics() for episode in episodes]
-        shares.append(
-            sum(each.get("prompts_continued", 0.0) for each in metrics) / (number * (TURNS - 1))
-        )
+        continued = sum(each.metrics().get("prompts_continued", 0.0) for each in episodes)
+        if turns > 1:
+            shares.append(continued / (number * (turns - 1)))
         await direct.add(lambda asked=engine.asked, pair=pair: _replay(client, asked, pair))  # type: ignore[misc]
     found = {
         f"tokens_over_direct_at_{number}": round(
             ratio(direct.wall[unmeasured:], through.wall[unmeasured:]), 3
         ),
         f"tokens_s_at_{number}": round(
-            number * TURNS * SAMPLING.max_tokens / statistics.median(through.wall[unmeasured:]), 1
+            number * turns * SAMPLING.max_tokens / statistics.median(through.wall[unmeasured:]), 1
         ),
     }
     if pairs > 1:
@@ -159,21 +163,21 @@ async def _at(
         beyond = [
             a - b for a, b in zip(through.cpu[unmeasured:], direct.cpu[unmeasured:], strict=True)
         ]
-        calls = number * TURNS
+        calls = number * turns
         found["cpu_ms_per_call"] = round(1000 * statistics.median(beyond) / calls, 3)
         found["agent_cpu_ms_per_call"] = round(1000 * agent_cpu / calls, 3)
         found["prefix_share"] = min(shares)
     return found
 
 
-async def _ordered(agents: Process, url: str, keys: list[str]) -> None:
+async def _ordered(agents: Process, url: str, keys: list[str], turns: int) -> None:
     """Let the agents play an episode for each key."""
     assert agents.stdin is not None and agents.stdout is not None
-    order = {"base_url": url, "keys": keys, "turns": TURNS, "question": QUESTION}
+    order = {"base_url": url, "keys": keys, "turns": turns, "question": QUESTION}
     agents.stdin.write(json.dumps(order).encode() + b"\n")
     await agents.stdin.drain()
     line = await asyncio.wait_for(agents.stdout.readline(), 1200)
-    if json.loads(line or b"{}").get("calls") != len(keys) * TURNS:
+    if json.loads(line or b"{}").get("calls") != len(keys) * turns:
         raise RuntimeError(f"the agents ended with {agents.returncode}, and said {line!r}")
 
 
