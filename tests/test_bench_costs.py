@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from workspace import ROOT
 from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
 from astraflow_core.types import Prompt
+from astraflow_tiny_model.folder import write_tiny_model
+from astraflow_wire.model_files.tensor_file import mapped, read_specs
 
 Quick = Callable[[str], dict[str, Any]]
 
@@ -44,6 +47,26 @@ def test_a_mistyped_benchmark_is_answered_with_the_nearest(
         main()
     assert ended.value.code == 2
     assert "no benchmark 'flowscale'; did you mean 'flow_scale'?" in capsys.readouterr().err
+
+
+def test_a_shallow_model_has_the_first_layers_of_the_whole(tmp_path: Path) -> None:
+    from bench.support.shallow import shallow
+
+    whole = write_tiny_model(tmp_path / "whole", layers=3, dtype="BF16")
+    folder = shallow(whole, tmp_path / "shallow", 1)
+    assert json.loads((folder / "config.json").read_text())["num_hidden_layers"] == 1
+    assert (folder / "tokenizer.json").read_bytes() == (whole / "tokenizer.json").read_bytes()
+    kept, every = tensors(folder), tensors(whole)
+    assert kept.keys() == {
+        name for name in every if not name.startswith(("model.layers.1.", "model.layers.2."))
+    }
+    assert all(kept[name] == every[name] for name in kept)
+
+
+def tensors(folder: Path) -> dict[str, bytes]:
+    """The bytes of each tensor of a model."""
+    with mapped(folder / "model.safetensors") as file:
+        return {spec.name: bytes(file[spec.start : spec.end]) for spec in read_specs(file)}
 
 
 @pytest.mark.slow
