@@ -56,6 +56,45 @@ def verl_outcome(kind: str, scores: Array, mask: Array, index: Array) -> Array:
     return verl_whiten(spread, mask) * mask if kind == "reinforce_pp_baseline" else spread
 
 
+def verl_gpg(scores: Array, mask: Array, index: Array, f_norm: float = 1.0) -> Array:
+    """``compute_gpg_outcome_advantage``."""
+    alpha, result = len(scores) / max(1, np.count_nonzero(scores)), np.array(scores, float)
+    for i in range(len(scores)):
+        group = scores[index == index[i]]
+        mean = group.mean() if len(group) > 1 else 0.0
+        result[i] = alpha * (scores[i] - mean) / f_norm
+    return result[:, None] * mask
+
+
+def verl_dppo(
+    kind: str, lp: Array, old: Array, a: Array, mask: Array, low: float, high: float, cap: float
+) -> Array:
+    """``compute_policy_loss_dppo_tv`` and ``_kl``."""
+    ratio = np.minimum(np.exp(np.clip((lp - old).real, -20, 20)), cap)
+    p, q = np.exp(lp.real), np.exp(old)
+    if kind == "tv":
+        up, down = p - q <= high, p - q >= -low
+    else:
+        with np.errstate(invalid="ignore"):  # beyond a probability of 1, which no model gives
+            kl = q * (old - lp.real) + (1 - q) * np.log((1 - q + 1e-8) / (1 - p + 1e-8))
+        up, down = (kl <= high) | (p <= q), (kl <= low) | (p >= q)
+    return verl_agg(-a * ratio * lp * np.where(a > 0, up, down), mask, "token-mean")
+
+
+def verl_rejection(lp: Array, old: Array, mask: Array, option: str, upper: float) -> Array:
+    """``compute_rollout_rejection_mask``: 1 for tokens that are kept; ``lp`` the policy trained, ``old`` the sampler."""
+    log = np.clip(lp - old, -20, 20)
+    value = 0.5 * log**2 if option.endswith("k2") else np.exp(log) - 1.0 - log
+    if not option.startswith("token"):
+        total = (value * mask).sum(1)
+        value = {
+            "seq_sum": total,
+            "seq_mean": total / (mask.sum(1) + 1e-8),
+            "seq_max": np.where(mask > 0, value, 0.0).max(1),
+        }[option[:-3]][:, None]
+    return (value <= upper) * np.ones_like(mask)
+
+
 def verl_reinforce_pp(rewards: Array, mask: Array, gamma: float, reset: bool) -> Array:
     """``compute_reinforce_plus_plus_outcome_advantage``; ``reset``: the revision that multiplies the running
     return by the mask, else the one that carries it over."""
@@ -254,6 +293,19 @@ def trl_advantages(rewards: Array, index: Array, scale: bool) -> Array:
     return result
 
 
+def trl_batch_scaled(rewards: Array, index: Array) -> Array:
+    """``scale_rewards="batch"``: the standard deviation of all rewards plus 1e-4."""
+    return trl_advantages(rewards, index, False) / (rewards.std(ddof=1) + 1e-4)
+
+
+def trl_rloo(lp: Array, old: Array, a: Array, mask: Array, low: float, high: float) -> Array:
+    """``_compute_loss`` of trl/trainer/rloo_trainer.py: the ratio of the whole row."""
+    advantage = np.where(mask.any(1), (a * mask).sum(1) / np.maximum(mask.sum(1), 1), 0.0)
+    ratio = np.exp(((lp - old) * mask).sum(1))
+    losses = -minimum(ratio * advantage, clamp(ratio, 1 - low, 1 + high) * advantage)
+    return losses.mean()
+
+
 def trl_normalize(advantages: Array) -> Array:
     """``normalize_advantages`` of trl/trainer/rloo_trainer.py: of rows, sample deviation plus 1e-4."""
     return (advantages - advantages.mean()) / (advantages.std(ddof=1) + 1e-4)
@@ -272,12 +324,15 @@ def trl_loss(
     coef = np.exp(log)
     if loss_type == "cispo":
         losses = -np.minimum(coef.real, high) * a * lp
+    elif loss_type == "sapo":
+        tau = np.where(a > 0, 1.0, 1.05)
+        losses = -a * 4 / tau / (1 + np.exp(-tau * (coef - 1)))
     else:
         losses = maximum(-coef * a, -clamp(coef, 1 - low, 1 + high) * a)
     losses = losses * factor
     if beta:
         losses = losses + beta * (np.exp(ref - lp) - (ref - lp) - 1)
-    if loss_type == "grpo":
+    if loss_type in ("grpo", "sapo"):
         return ((losses * mask).sum(1) / length[:, 0]).mean()
     if loss_type == "dr_grpo":
         return (losses * mask).sum() / (len(mask) * longest)
@@ -296,6 +351,50 @@ def trl_off_policy_mask(lp: Array, sampled: Array, a: Array, mask: Array, delta:
     drift = ((sampled - lp.real) * mask).sum(1, keepdims=True)
     drift = drift / np.maximum(mask.sum(1, keepdims=True), 1)
     return ((a >= 0) | (drift <= delta)) * 1.0
+
+
+# --- prime-rl: src/prime_rl/trainer/rl/loss.py ---------------------------------------------------------------
+
+
+def prime_rl_loss(
+    lp: Array, old: Array, a: Array, mask: Array, low: float, high: float, adv_tau: float, kl_tau: float
+) -> Array:  # fmt: skip
+    """``default_loss_fn``, divided by the trained tokens of the batch."""
+    moved, log = np.exp(lp.real) - np.exp(old), lp - old
+    keep = ~np.where(a > 0, moved > high, moved < -low)
+    losses = kl_tau * log**2 - keep * adv_tau * a * np.exp(log)
+    return (losses * mask).sum() / mask.sum()
+
+
+# --- FlashREINFORCE: yifanzhang-pro/FlashREINFORCE, flashreinforce/loss.py -----------------------------------
+
+
+def flash_reinforce_advantages(rewards: Array, mask: Array) -> Array:
+    """Centred over the batch; the source refuses rows without a trained token, here they are none of it."""
+    return (rewards - rewards[mask.any(1)].mean())[:, None] * mask
+
+
+def flash_reinforce_loss(lp: Array, old: Array, a: Array, mask: Array, delta: float) -> Array:
+    """``flashreinforce_loss`` with ``negative_token_fraction=1``."""
+    p, q = (np.clip(np.exp(log), 1e-6, 1 - 1e-6) for log in (old, lp.real))
+    apart = p * (np.log(p) - np.log(q)) + (1 - p) * (np.log1p(-p) - np.log1p(-q))
+    length = mask.sum(1)
+    rows = np.flatnonzero(length)
+    mean = np.maximum((apart * mask).sum(1)[rows] / length[rows], 0)
+    losses = (np.exp((lp.real - old) * mask) * a * lp * mask).sum(1)[rows] / length[rows]
+    return -(losses * (mean <= delta)).mean()
+
+
+# --- MaxRL: arXiv 2602.02710 ---------------------------------------------------------------------------------
+
+
+def maxrl_advantages(rewards: Array, mask: Array, index: Array) -> Array:
+    """The paper's estimator: the reward less the group's mean, over that mean; 0 if nobody earned anything."""
+    result = np.zeros(len(rewards))
+    for i in range(len(rewards)):
+        mean = rewards[index == index[i]].mean()
+        result[i] = rewards[i] / mean - 1 if mean > 0 else 0.0
+    return result[:, None] * mask
 
 
 # --- Claw-R1: claw_r1/core_algos.py -------------------------------------------------------------------------

@@ -169,6 +169,33 @@ def off_policy(d: Data, lp: Any, a: Any) -> Any:
     return P.trl_loss(lp, d.old, a, d.mask, "dapo", factor=factor)
 
 
+def rejected(option: str, upper: float) -> Public:
+    """The mask of verl in the TRL loss, whose denominator it does not change."""
+
+    def loss(d: Data, lp: Any, a: Any) -> Any:
+        kept = P.verl_rejection(d.prox, d.old, d.mask, option, upper)
+        return P.trl_loss(lp, d.prox, a, d.mask, "dapo", factor=kept)
+
+    return loss
+
+
+def rejecting(option: str, upper: float) -> dict[str, Any]:
+    level = {"token": "token", "seq_sum": "sequence", "seq_mean": "geometric", "seq_max": "max"}
+    correction = {"level": level[option[:-3]], "estimator": option[-2:], "high": upper}
+    return RECOMPUTE | {"corrections": [{"mode": "reject", **correction}]}
+
+
+def dppo(kind: str) -> Public:
+    return lambda d, lp, a: P.verl_dppo(kind, lp, d.old, a, d.mask, 0.02, 0.03, 1.5)
+
+
+REJECTIONS = {
+    "token_k2": 0.02, "token_k3": 0.02, "seq_sum_k2": 0.08, "seq_sum_k3": 0.08,
+    "seq_mean_k2": 0.02, "seq_mean_k3": 0.02, "seq_max_k2": 0.04, "seq_max_k3": 0.05,
+}  # fmt: skip
+NARROW = {"divergence_low": 0.02, "divergence_high": 0.03, "ratio_cap": 1.5}
+UNBOUND = {"log_ratio_clamp": "none", "dual_clip": "none"}
+ALL_ROWS = {"aggregation": "seq_mean_token_mean_all_rows"}
 VANILLA: Public = lambda d, lp, a: P.verl_vanilla(lp, d.old, a, d.mask, 0.2, 0.2)  # noqa: E731
 CASES: dict[str, tuple[str, dict[str, Any], Advantages | None, Public]] = {
     "verl grpo": ("grpo", VERL, GRPO, VANILLA),
@@ -257,6 +284,39 @@ CASES: dict[str, tuple[str, dict[str, Any], Advantages | None, Public]] = {
         "gspo", {"clip_low": 0.1, "clip_high": 0.1}, AREAL, trl("grpo", low=0.1, high=0.1, level="sequence")
     ),
     "TRL cispo": ("cispo", {}, AREAL, trl("cispo", high=5.0)),
+    "TRL grpo, batch scale": (
+        "grpo", {"std_of": "batch"},
+        lambda d: P.trl_batch_scaled(d.rewards, d.index)[:, None] * d.mask, trl("dapo"),
+    ),
+    "TRL rloo": (
+        "rloo", {"ratio_level": "sequence"} | UNBOUND | ALL_ROWS, None,
+        lambda d, lp, a: P.trl_rloo(lp, d.old, a, d.mask, 0.2, 0.2),
+    ),
+    "TRL sapo": ("sapo", {"log_ratio_clamp": "none"} | ALL_ROWS, AREAL, trl("sapo")),
+    "TRL sapo, rows": (
+        "sapo", {"ratio_level": "geometric", "log_ratio_clamp": "none"} | ALL_ROWS, AREAL,
+        trl("sapo", level="sequence"),
+    ),
+    "verl gpg": (
+        "gpg", {"divisor": 2.0}, lambda d: P.verl_gpg(d.rewards, d.mask, d.index, 2.0),
+        lambda d, lp, a: P.verl_agg(-lp * a, d.mask, "token-mean"),
+    ),
+    "verl dppo_tv": ("dppo", NARROW, GRPO, dppo("tv")),
+    "verl dppo_kl": ("dppo", {"divergence": "kl"} | NARROW, GRPO, dppo("kl")),
+    "prime-rl": (
+        "prime_rl", {"mask_low": 0.02, "mask_high": 0.03, "advantage_coef": 0.7, "ratio_coef": 0.1},
+        lambda d: P.trl_advantages(d.rewards, d.index, False)[:, None] * d.mask,
+        lambda d, lp, a: P.prime_rl_loss(lp, d.old, a, d.mask, 0.02, 0.03, 0.7, 0.1),
+    ),
+    "FlashREINFORCE": (
+        "flash_reinforce", {"delta": 0.01}, lambda d: P.flash_reinforce_advantages(d.rewards, d.mask),
+        lambda d, lp, a: P.flash_reinforce_loss(lp, d.old, a, d.mask, 0.01),
+    ),
+    "MaxRL": ("maxrl", {}, lambda d: P.maxrl_advantages(d.rewards, d.mask, d.index), VANILLA),
+    **{
+        f"verl {option}": ("grpo", rejecting(option, upper), None, rejected(option, upper))
+        for option, upper in REJECTIONS.items()
+    },
     "TRL off-policy mask": ("grpo", {"off_policy_delta": 0.05}, AREAL, off_policy),
     **{
         f"TRL {mode}": ("grpo", trl_beside(mode), AREAL, trl_corrected(mode))

@@ -34,6 +34,9 @@ class TestGrpo(AlgorithmConformance):
 
 ALL: dict[str, Any] = {"kl_coef": 0.05, "entropy_coef": 0.01}
 RECOMPUTE: dict[str, Any] = {"proximal": "recompute"}
+DETACHED = {
+    "test_the_gradient_is_that_of_the_loss": "the weight has no gradient: that is the algorithm"
+}
 
 
 class TestDrGrpo(AlgorithmConformance):
@@ -54,7 +57,8 @@ class TestRloo(AlgorithmConformance):
     @pytest.fixture
     def component(self) -> Subject:
         options = {"aggregation": "prompt_mean", "off_policy_delta": 0.05}
-        return installed("algorithm", "rloo", {}, ALL | RECOMPUTE, options)
+        rows = {"ratio_level": "sequence", "normalize_std": True, "std_of": "batch"}
+        return installed("algorithm", "rloo", {}, ALL | RECOMPUTE, options, rows)
 
 
 class TestOpo(AlgorithmConformance):
@@ -96,9 +100,7 @@ class TestReinforce(AlgorithmConformance):
 
 
 class TestCispo(AlgorithmConformance):
-    expected_failures: ClassVar[Mapping[str, str]] = {
-        "test_the_gradient_is_that_of_the_loss": "the weight has no gradient: that is the algorithm",
-    }
+    expected_failures: ClassVar[Mapping[str, str]] = DETACHED
 
     @pytest.fixture
     def component(self) -> Subject:
@@ -117,7 +119,47 @@ class TestGspo(AlgorithmConformance):
 class TestSapo(AlgorithmConformance):
     @pytest.fixture
     def component(self) -> Subject:
-        return installed("algorithm", "sapo", {}, ALL | RECOMPUTE)
+        return installed("algorithm", "sapo", {}, {"ratio_level": "geometric"} | ALL | RECOMPUTE)
+
+
+class TestGpg(AlgorithmConformance):
+    @pytest.fixture
+    def component(self) -> Subject:
+        return installed("algorithm", "gpg", {}, {"scale": "none"} | ALL | RECOMPUTE)
+
+
+class TestMaxRl(AlgorithmConformance):
+    @pytest.fixture
+    def component(self) -> Subject:
+        return installed("algorithm", "maxrl", {}, {"group_unit": "trajectory"} | ALL | RECOMPUTE)
+
+
+class TestDppo(AlgorithmConformance):
+    expected_failures: ClassVar[Mapping[str, str]] = DETACHED
+
+    @pytest.fixture
+    def component(self) -> Subject:
+        kl = {"divergence": "kl", "divergence_low": 1e-3, "divergence_high": 1e-3}
+        return installed("algorithm", "dppo", {}, kl | ALL | RECOMPUTE)
+
+
+class TestPrimeRl(AlgorithmConformance):
+    expected_failures: ClassVar[Mapping[str, str]] = {
+        "test_without_advantages_nothing_is_learned": "the square of the log-ratio counts without them",
+    }
+
+    @pytest.fixture
+    def component(self) -> Subject:
+        narrow = {"mask_low": 1e-3, "mask_high": 1e-3, "advantage_coef": 0.5}
+        return installed("algorithm", "prime_rl", {}, narrow | ALL | RECOMPUTE)
+
+
+class TestFlashReinforce(AlgorithmConformance):
+    expected_failures: ClassVar[Mapping[str, str]] = DETACHED
+
+    @pytest.fixture
+    def component(self) -> Subject:
+        return installed("algorithm", "flash_reinforce", {}, {"delta": "none"} | ALL | RECOMPUTE)
 
 
 class TestDecoupledPpo(AlgorithmConformance):
@@ -127,6 +169,7 @@ class TestDecoupledPpo(AlgorithmConformance):
             {"mode": "mask", "level": "geometric", "low": 0.9, "high": 1.1},
             {"mode": "truncate", "level": "sequence", "high": 1.5},
             {"mode": "reject", "high": 1.3},
+            {"mode": "reject", "level": "sequence", "estimator": "k3", "high": 0.2},
         ]
         return installed("algorithm", "decoupled_ppo", {}, ALL | {"corrections": rows})
 

@@ -58,9 +58,11 @@ def test_the_page_of_a_component_tells_its_defaults(name: str) -> None:
 def test_the_docstring_names_a_public_variant(name: str) -> None:
     text = " ".join((docstring_of(COMPONENTS[name].target) or "").split())
     assert re.search(r"variant|as in (TRL|the Tinker)", text), text
-    assert re.search(r"(TRL|verl|AReaL|AstraFlow) \d+\.\d+|Tinker cookbook", text), text
-    assert "arXiv" in text or name in ("opd", "dapo", "decoupled_ppo"), text
-    assert re.search(r"arXiv \d{4}\.\d{5}", page(name)) or name == "sft", name
+    assert re.search(
+        r"(TRL|verl|AReaL|AstraFlow) \d+\.\d+|Tinker cookbook|of prime-rl|published code", text
+    ), text
+    assert "arXiv" in text or name in ("opd", "dapo", "decoupled_ppo", "flash_reinforce"), text
+    assert re.search(r"arXiv \d{4}\.\d{5}", page(name)) or name in ("sft", "flash_reinforce"), name
 
 
 def test_the_readme_leads_to_every_page() -> None:

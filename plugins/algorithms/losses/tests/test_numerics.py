@@ -24,13 +24,20 @@ CORRECTIONS = [
     {"mode": mode, "level": level, "high": 1.5}
     for mode in ("truncate", "mask", "reject")
     for level in ("token", "sequence", "geometric")
+] + [
+    {"mode": "reject", "level": level, "estimator": "k3", "high": 3.0}
+    for level in ("token", "sequence", "geometric", "max")
 ]
 EVERY: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in ("grpo", "dapo", "rloo", "opo", "reinforce_pp", "cispo", "gspo", "sapo",
-      "decoupled_ppo", "m2po", "ppo", "dpo", "opd", "sft")),
+      "decoupled_ppo", "m2po", "ppo", "dpo", "opd", "sft", "gpg", "maxrl", "dppo", "prime_rl",
+      "flash_reinforce")),
     ("dr_grpo", {"max_tokens": 9}),
     ("grpo", ALL | {"corrections": CORRECTIONS, "dual_clip": 3.0}),
     ("gspo", {"form": "token"} | ALL),
+    ("rloo", {"ratio_level": "sequence"} | ALL),
+    ("sapo", {"ratio_level": "geometric"} | ALL),
+    ("dppo", {"divergence": "kl"} | ALL),
     ("decoupled_ppo", {"proximal": "loglinear"}),
     ("m2po", {"scope": "micro_batch"}),
     ("m2po", {"variant": "clip_range_m2po_repo", "scope": "micro_batch"}),

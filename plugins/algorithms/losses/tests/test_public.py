@@ -57,6 +57,21 @@ def test_a_component_is_what_its_source_computes(case: str, spread: float) -> No
     compare(case, make(int(spread * 10), spread))
 
 
+def test_each_bound_keeps_some_and_leaves_out_others() -> None:
+    left_out = {
+        "dppo": "clip_fraction",
+        "prime_rl": "clip_fraction",
+        "flash_reinforce": "dropped_fraction",
+        "grpo": "masked_fraction",
+    }
+    data = make(6, 0.6)
+    for case, (name, keys, _, _) in CASES.items():
+        if name in left_out and (name != "grpo" or "'reject'" in str(keys)):
+            algorithm = build(name, keys)
+            loss = loss_of(algorithm, completed(algorithm, data.batch), data.current)[0]
+            assert 0.05 < loss.metrics[left_out[name]].item() < 0.95, case
+
+
 @pytest.mark.parametrize("case", ["AReaL m2", "AReaL m2, micro-batch"])
 @pytest.mark.parametrize("seed", [9, 13, 30])
 def test_of_equal_moments_as_many_leave_as_in_the_source(case: str, seed: int) -> None:

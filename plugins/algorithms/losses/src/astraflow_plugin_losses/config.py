@@ -36,6 +36,7 @@ Aggregation = Literal[
 GroupUnit = Literal["sequence", "trajectory", "token"]
 Outcome = Literal["rest", "whole"]
 Compares = Literal["", "sequences", "trajectories"]
+RatioLevel = Literal["token", "sequence", "geometric"]
 KlEstimator = Literal["k1", "k2", "k3", "k1_plus", "k3_plus"]
 NEEDS_MAX_TOKENS = ("seq_mean_token_sum_norm", "const_norm_all_rows")
 
@@ -47,16 +48,34 @@ class Correction(ConfigModel):
         description="With w = proximal / behaviour: 'truncate' weighs by w held within low and high; 'mask' by w where "
         "low ≤ w ≤ high, else 0 (IcePop); 'reject' by 1 where low ≤ w ≤ high, else 0."
     )
-    level: Literal["token", "sequence", "geometric"] = Field(
-        "token", description="w of each token, their product over the row, or its geometric mean."
+    level: Literal["token", "sequence", "geometric", "max"] = Field(
+        "token",
+        description="w of each token, their product over the row, or its geometric mean. Of an estimator of the KL: of "
+        "each token, the row's sum, its mean, or its largest.",
     )
     low: NotNegative = Field(0.0, description="Smallest w that is kept, or what w is raised to.")
     high: Positive = Field(2.0, description="Largest w that is kept, or what w is truncated to.")
+    estimator: Literal["ratio", "k2", "k3"] = Field(
+        "ratio",
+        description="With 'reject': what low and high bound, w or an estimator of the KL of the two policies, "
+        "k2 = (log w)² / 2 or k3 = w - 1 - log w, with log w within ±20; only high bounds these.",
+    )
 
     @model_validator(mode="after")
     def _bounds_in_order(self) -> Self:
         if self.low > self.high:
             raise ValueError(f"low = {self.low} is above high = {self.high}")
+        return self
+
+    @model_validator(mode="after")
+    def _estimators_reject(self) -> Self:
+        if self.estimator == "ratio":
+            if self.level == "max":
+                raise ValueError("level = 'max' needs estimator = 'k2' or 'k3'")
+        elif self.mode != "reject" or self.low:
+            raise ValueError(
+                f"estimator = {self.estimator!r} needs mode = 'reject', and high alone bounds it"
+            )
         return self
 
 
@@ -157,6 +176,16 @@ class WhitenConfig(PolicyConfig):
     )
 
 
+class RatioLevelConfig(PolicyConfig):
+    """Keys of losses whose ratio may be that of a whole row."""
+
+    ratio_level: RatioLevel = Field(
+        "token",
+        description="The ratio of each token, their product over the row ('sequence'), or its geometric mean. The log of "
+        "each is within log_ratio_clamp.",
+    )
+
+
 class TurnRewardConfig(PolicyConfig):
     """Keys of losses to which it matters when a reward was earned."""
 
@@ -178,6 +207,11 @@ class GroupConfig(WhitenConfig):
         1e-4, description="Added to the standard deviation: 1e-4 as TRL, 1e-6 as verl, 1e-5 AReaL."
     )
     std_eps_inside: bool = Field(False, description="Add std_eps to the variance instead.")
+    std_of: Literal["group", "batch"] = Field(
+        "group",
+        description="The standard deviation is that of the group, or of the rewards of all rows of the batch (TRL: "
+        "scale_rewards = 'batch').",
+    )
     bessel: bool = Field(True, description="Standard deviation with n - 1 (false: n).")
     leave_one_out: bool = Field(
         False, description="The baseline of a row is the mean of the others of its group."
@@ -210,6 +244,15 @@ class GroupConfig(WhitenConfig):
             raise ValueError(
                 "leave_one_out needs group_unit = 'sequence' or 'trajectory': the spread of tokens around "
                 "the mean of the others is not stamped"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _batch_is_of_rows(self) -> Self:
+        if self.std_of == "batch" and not (self.normalize_std and self.group_unit == "sequence"):
+            raise ValueError(
+                "std_of = 'batch' divides by the standard deviation of the rewards of rows: it needs "
+                "normalize_std = true and group_unit = 'sequence'"
             )
         return self
 

@@ -79,6 +79,7 @@ def group_relative(
     leave_one_out: bool = False,
     singleton_advantage: Literal["zero", "reward"] = "zero",
     unit: GroupUnit = "sequence",
+    std_of: Literal["group", "batch"] = "group",
     shaping: Floats | None = None,
 ) -> Floats:
     """``(R - mean) / (std + eps)`` per row, float64 ``[R]``, from the statistics stamped on the rows.
@@ -86,7 +87,8 @@ def group_relative(
     With ``leave_one_out`` the mean is that of the other units, ``n / (n - own)`` times as far away, and the
     standard deviation is taken around these means. ``shaping`` (float64 ``[R]``) is added to the rewards
     and not to the statistics, as in AstraFlow 0.1.2; where a group has no spread it is not divided.
-    A group is a singleton if it has one unit (with ``unit = "token"`` one sequence).
+    A group is a singleton if it has one unit (with ``unit = "token"`` one sequence). With ``std_of = "batch"`` all are
+    divided by the standard deviation of the rewards of all rows, as in TRL 1.16.0 with ``scale_rewards="batch"``.
     """
     of = group_statistics(batch, unit)
     factor = of.size / np.maximum(of.size - of.own, 1) if leave_one_out else np.ones(len(batch))
@@ -97,11 +99,14 @@ def group_relative(
         advantages += shaping
     if not normalize_std:
         return advantages
-    std = of.std * factor
-    if not bessel:
-        std = std * np.sqrt(np.maximum(of.size - 1, 1) / np.maximum(of.size, 1))
-    if singleton_advantage == "reward":
-        std[single] = 1.0
+    if std_of == "batch":
+        std = np.full(len(batch), of.reward.std(ddof=int(bessel)) if len(batch) > 1 else 0.0)
+    else:
+        std = of.std * factor
+        if not bessel:
+            std = std * np.sqrt(np.maximum(of.size - 1, 1) / np.maximum(of.size, 1))
+        if singleton_advantage == "reward":
+            std[single] = 1.0
     if shaping is not None:
         std = np.where(std > 0, std, 1.0)
     return advantages / (np.sqrt(std**2 + std_eps) if std_eps_inside else std + std_eps)

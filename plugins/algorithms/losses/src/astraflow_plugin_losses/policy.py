@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from astraflow_core.types import Batch, ComponentContext, Loss, LossInputs
-from astraflow_plugin_losses.config import PolicyConfig
+from astraflow_plugin_losses.config import PolicyConfig, RatioLevel
 from astraflow_plugin_losses.normalization import Floats
 from astraflow_plugin_losses.returns import returns_to_go
 from astraflow_plugin_losses.schedule import piecewise_linear
@@ -23,9 +23,10 @@ C = TypeVar("C", bound=PolicyConfig)
 @dataclass(frozen=True, slots=True)
 class Tokens:
     """What a surrogate reads: tensors ``[N]``, 0 outside ``mask``. ``log_ratio`` is ``current`` minus the
-    proximal policy, clamped if so configured, with gradient."""
+    ``proximal`` policy, clamped if so configured, with gradient."""
 
     current: Tensor
+    proximal: Tensor
     log_ratio: Tensor
     advantages: Tensor
     inputs: LossInputs
@@ -100,7 +101,9 @@ class PolicyLoss(ABC, Generic[C]):
         log_ratio = current - proximal
         if config.log_ratio_clamp is not None:
             log_ratio = log_ratio.clamp(-config.log_ratio_clamp, config.log_ratio_clamp)
-        surrogate, per_token = self._surrogate(Tokens(current, log_ratio, advantages, inputs))
+        surrogate, per_token = self._surrogate(
+            Tokens(current, proximal, log_ratio, advantages, inputs)
+        )
 
         fixed = log_ratio.detach()
         per_token |= {
@@ -148,6 +151,16 @@ class PolicyLoss(ABC, Generic[C]):
     @abstractmethod
     def _surrogate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of each token, and metrics of each token without gradient."""
+
+    def _at_level(self, tokens: Tokens, level: RatioLevel) -> Tokens:
+        """The tokens with the log-ratio of ``level``, clamped once more."""
+        from astraflow_plugin_losses import tensors
+
+        if level == "token":
+            return tokens
+        given, bound = tokens.inputs, self._config.log_ratio_clamp
+        log = tensors.at_level(tokens.log_ratio, level, given.mask, given.row, given.rows)
+        return replace(tokens, log_ratio=log if bound is None else log.clamp(-bound, bound))
 
     def _kept(self, batch: Batch) -> npt.NDArray[np.bool_]:
         """The tokens that count in means, bool ``[N]``."""

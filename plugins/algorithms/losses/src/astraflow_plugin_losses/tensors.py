@@ -26,6 +26,34 @@ def row_mean(
     return row_sum(masked(mask, values), row, rows) / count.clamp(min=1)
 
 
+def row_max(values: torch.Tensor, row: torch.Tensor, rows: int) -> torch.Tensor:
+    """At each position the largest of its row; ``values`` are at least 0."""
+    return values.new_zeros(rows).scatter_reduce(0, row, values, "amax")[row]
+
+
+def at_level(
+    log_ratio: torch.Tensor,
+    level: Literal["token", "sequence", "geometric"],
+    mask: torch.Tensor,
+    row: torch.Tensor,
+    rows: int,
+) -> torch.Tensor:
+    """The log of the ratio of each token, of their product over the row, or of its geometric mean; ``log_ratio`` is 0
+    outside ``mask``."""
+    if level == "sequence":
+        return row_sum(log_ratio, row, rows)
+    return row_mean(log_ratio, mask, row, rows) if level == "geometric" else log_ratio
+
+
+def binary_kl(behaviour: torch.Tensor, current: torch.Tensor, eps: float) -> torch.Tensor:
+    """The KL from the behaviour to the current policy if all that they tell apart is whether a token is the sampled one
+    (DPPO, Qi et al. 2026, arXiv 2602.04879), ``eps`` in both parts of the second logarithm, as in verl 0.9.1. From
+    log-probs, which are at most 0."""
+    p, q = behaviour.exp(), current.exp()
+    others = ((1 - p).clamp(min=0) + eps).log() - ((1 - q).clamp(min=0) + eps).log()
+    return p * (behaviour - current) + (1 - p) * others
+
+
 def clipped_surrogate(
     ratio: torch.Tensor,
     advantages: torch.Tensor,

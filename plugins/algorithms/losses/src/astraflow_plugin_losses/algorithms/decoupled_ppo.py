@@ -18,7 +18,7 @@ class DecoupledPpoConfig(ClippedGroupConfig):
         "recompute", description="As in `grpo`; 'behaviour' with no corrections is plain PPO."
     )
     corrections: tuple[Correction, ...] = Field(
-        (Correction(mode="mask", level="token", low=0.0, high=5.0),),
+        (Correction(mode="mask", level="token", low=0.0, high=5.0, estimator="ratio"),),
         description="As in `grpo`; AReaL's modes are 'truncate' and 'mask' at level 'token' or 'geometric'.",
     )
 

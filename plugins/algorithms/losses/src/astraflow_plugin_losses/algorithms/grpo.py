@@ -52,6 +52,7 @@ class GroupLoss(PolicyLoss[G]):
             leave_one_out=config.leave_one_out,
             singleton_advantage=config.singleton_advantage,
             unit=config.group_unit,
+            std_of=config.std_of,
             shaping=shaping,
         )
         if config.whiten == "none":

@@ -8,10 +8,16 @@ from pydantic import Field
 
 from astraflow_core.config.or_none import OrNone
 from astraflow_plugin_losses.algorithms.grpo import ClippedLoss, GroupLoss
-from astraflow_plugin_losses.config import ClippedGroupConfig, DualClip, Positive
+from astraflow_plugin_losses.config import (
+    ClippedGroupConfig,
+    DualClip,
+    Positive,
+    RatioLevelConfig,
+)
+from astraflow_plugin_losses.policy import Tensor, Tokens
 
 
-class RlooConfig(ClippedGroupConfig):
+class RlooConfig(ClippedGroupConfig, RatioLevelConfig):
     """``algorithm = { use = "rloo", … }``"""
 
     log_ratio_clamp: OrNone[Positive] = Field(
@@ -32,6 +38,10 @@ class Rloo(ClippedLoss[RlooConfig], GroupLoss[RlooConfig]):
     advantage estimator ``rloo`` with the policy loss ``vanilla``.
 
     Advantage ``n / (n - 1) · (R - mean)``, a group of one keeps R; PPO clip on the ratio of each token, dual
-    clip 3, log-ratios within ±20, mean over all trained tokens. (TRL clips the ratio of the whole row.)
-    Metrics as of ``grpo``.
+    clip 3, log-ratios within ±20, mean over all trained tokens. TRL 1.16.0 clips the ratio of the whole row, the product:
+    ``ratio_level = "sequence"`` with ``aggregation = "seq_mean_token_mean_all_rows"``, and neither dual clip nor
+    clamp. Metrics as of ``grpo``.
     """
+
+    def _surrogate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
+        return super()._surrogate(self._at_level(tokens, self._config.ratio_level))
