@@ -45,7 +45,7 @@ def test_a_job_goes_on_after_its_time_limit_and_after_preemption(user: User) -> 
     """The batch script that ``astraflow plan --launcher`` prints: Slurm warns the job, and takes its nodes away later; the
     run ends with all of its steps."""
     user.write("run.toml", f"{TABLE_RUN}\n[launcher]\n{LAUNCHER}\n")
-    steps, overrides = 400, ("run.steps=400", "checkpoint.every=5")
+    steps, overrides = 60, ("run.steps=60", "checkpoint.every=5")
     words = [word for each in overrides for word in ("--set", each)]
     printed = user.astraflow("plan", "run.toml", "--launcher", *words)
     assert printed.exit_code == 0, printed.text
