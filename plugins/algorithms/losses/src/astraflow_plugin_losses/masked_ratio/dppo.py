@@ -49,8 +49,6 @@ class Dppo(GroupLoss[DppoConfig]):
     """
 
     def _surrogate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        import torch
-
         from astraflow_plugin_losses import tensors
 
         config, up = self._config, tokens.advantages > 0
@@ -62,7 +60,7 @@ class Dppo(GroupLoss[DppoConfig]):
             kl = tensors.binary_kl(old, current, EPS)
             rose = (kl > config.divergence_high) & (moved > 0)
             fell = (kl > config.divergence_low) & (moved < 0)
-        masked = torch.where(up, rose, fell).to(current.dtype)
+        masked = ((up & rose) | (~up & fell)).to(current.dtype)
         weight = tokens.log_ratio.detach().exp().clamp(max=config.ratio_cap)
         loss = -tokens.advantages * weight * tokens.current * (1 - masked)
         return loss, {"clip_fraction": masked}

@@ -43,8 +43,6 @@ class FlashReinforce(PolicyLoss[FlashReinforceConfig]):
         return self._per_row(batch, rewards - baseline)
 
     def _surrogate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        import torch
-
         from astraflow_plugin_losses import tensors
 
         given, delta = tokens.inputs, self._config.delta
@@ -52,11 +50,11 @@ class FlashReinforce(PolicyLoss[FlashReinforceConfig]):
             log.exp().clamp(CERTAIN, 1 - CERTAIN)
             for log in (tokens.proximal, tokens.current.detach())
         )
-        apart = p * (p.log() - q.log()) + (1 - p) * (torch.log1p(-p) - torch.log1p(-q))
+        apart = p * (p.log() - q.log()) + (1 - p) * ((-p).log1p() - (-q).log1p())
         mean = tensors.row_mean(apart, given.mask, given.row, given.rows).clamp(min=0)
-        kept = torch.ones_like(given.mask) if delta is None else mean <= delta
+        kept = mean >= 0 if delta is None else mean <= delta
         # Rejected rows may have ratios that overflow.
-        weight = torch.where(kept, tokens.log_ratio.detach(), 0.0).exp() * kept
+        weight = tensors.masked(kept, tokens.log_ratio.detach()).exp() * kept
         dropped = (~kept).to(mean.dtype)
         loss = -weight * tokens.advantages * tokens.current
         return loss, {"dropped_fraction": dropped, "row_kl": mean}

@@ -40,11 +40,9 @@ class PrimeRl(GroupLoss[PrimeRlConfig]):
     """
 
     def _surrogate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        import torch
-
         config, up = self._config, tokens.advantages > 0
         moved = tokens.current.detach().exp() - tokens.proximal.exp()
-        masked = torch.where(up, moved > config.mask_high, moved < -config.mask_low)
+        masked = (up & (moved > config.mask_high)) | (~up & (moved < -config.mask_low))
         gained = config.advantage_coef * tokens.advantages * tokens.log_ratio.exp()
         loss = config.ratio_coef * tokens.log_ratio.square() - gained * ~masked
         return loss, {"clip_fraction": masked.to(loss.dtype)}
