@@ -89,24 +89,18 @@ def test_tasks_in_a_shell_are_played(user: User) -> None:
     assert user.left_running() == []
 
 
-# A table that knows no question is to play worlds of language through the whole services.
-WORLDS = {
-    "search_qa": ("prompts={ use = 'invented_facts', people = 20, size = 8 }", "searches"),
-    "shop": ("prompts={ use = 'shop_goals', products = 20, size = 8 }", "bought"),
-    "adventure": ("prompts={ use = 'adventure_levels', rooms = 3, size = 8 }", "score"),
-    "household": ("prompts={ use = 'household_tasks', objects = 2, size = 8 }", "moves"),
-}
+# A table that knows no question is to play worlds of language through all services.
+WORLDS = {"search_qa": "searches", "shop": "bought", "adventure": "score", "household": "moves"}
 
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_a_world_of_language_is_played(user: User, name: str) -> None:
-    prompts, metric = WORLDS[name]
     overrides = (
-        f"policies.player.model={MODEL}&context=4096&alphabet={PRINTABLE}",
-        prompts,
-        f"workflow.environment={{ use = '{name}', turns = 2 }}",
-        f"eval.sets.held_out={prompts.removeprefix('prompts=')}",
+        f"policies.player.model={MODEL}&context=16384&alphabet={PRINTABLE}",
+        "policies.player.engine={ use = 'astraflow_testing.table:TableEngine', context = 16384 }",
+        "workflow.environment.turns=2",
         "sampling.max_tokens=4",
-        "raas.max_concurrent_episodes=16",
     )
-    assert metric in run(user, "environment.toml", "player", overrides=overrides).text
+    ended = run(user, f"{name}.toml", "player", overrides=overrides)
+    assert WORLDS[name] in ended.text and ended.summary["tokens_trained"] > 0, ended.text
+    assert user.left_running() == []
