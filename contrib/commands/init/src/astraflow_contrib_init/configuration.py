@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from astraflow_contrib_init.choices import Choices
-from astraflow_contrib_init.recipes import Task, task_of
+from astraflow_contrib_init.recipes import RecipeTask, task_of
 from astraflow_contrib_init.text import comment, table
 
 _CPU_GROUP, _GPU_GROUP = 8, 16
@@ -60,7 +60,7 @@ def _run(choices: Choices) -> str:
     return table("run", "How long, and how asynchronous.", entries)
 
 
-def _task(task: Task) -> str:
+def _task(task: RecipeTask) -> str:
     parts = [
         table("prompts", task.prompts_note, {**task.prompts, "split": "train"}),
         table("workflow", task.workflow_note, task.workflow),
@@ -143,7 +143,7 @@ def _pool(choices: Choices) -> str:
     )
 
 
-def _evaluation(task: Task, choices: Choices) -> str:
+def _evaluation(task: RecipeTask, choices: Choices) -> str:
     size = {} if choices.data is not None else {"size": 64}
     return "\n".join(
         [

@@ -12,7 +12,7 @@ AGENT_FILE = "agent.py"
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class RecipeTask:
     """The part of a configuration that a recipe decides: keys of tables, in which a key may be dotted. ``prompts`` lacks
     its ``split``, since training and evaluation differ in it. ``files``: names and contents of what is written beside the configuration."""
 
@@ -27,7 +27,7 @@ class Task:
     files: dict[str, str] = field(default_factory=dict)
 
 
-def task_of(choices: Choices, folder: Path) -> Task:
+def task_of(choices: Choices, folder: Path) -> RecipeTask:
     """The task of a recipe, for a configuration in ``folder``."""
     return _MAKERS[choices.recipe](choices, folder)
 
@@ -58,9 +58,9 @@ _CHAT = {
 _CHAT_NOTE = "One completion per episode."
 
 
-def _math(choices: Choices, folder: Path) -> Task:
+def _math(choices: Choices, folder: Path) -> RecipeTask:
     own = choices.data is not None
-    return Task(
+    return RecipeTask(
         prompts=_own(choices, folder) if own else _ARITHMETIC,
         prompts_note=_ROWS_NOTE if own else _ARITHMETIC_NOTE,
         workflow=_CHAT,
@@ -73,9 +73,9 @@ def _math(choices: Choices, folder: Path) -> Task:
     )
 
 
-def _code(choices: Choices, folder: Path) -> Task:
+def _code(choices: Choices, folder: Path) -> RecipeTask:
     own = choices.data is not None
-    return Task(
+    return RecipeTask(
         prompts=_own(choices, folder, answer_key="") if own else {"use": "code_tasks", "steps": 2},
         prompts_note="Rows with `prompt` and `tests`; contrib/code/README.md has the forms of a test.\n"
         "A tenth of the prompts is held out, by their text."
@@ -93,9 +93,9 @@ def _code(choices: Choices, folder: Path) -> Task:
     )
 
 
-def _search(choices: Choices, folder: Path) -> Task:
+def _search(choices: Choices, folder: Path) -> RecipeTask:
     own = choices.data is not None
-    return Task(
+    return RecipeTask(
         prompts=_own(choices, folder) if own else {"use": "invented_facts", "hops": [1]},
         prompts_note="A folder with questions.jsonl and passages.jsonl; contrib/search_qa/README.md has their form.\n"
         "A tenth of the questions is held out, by their text."
@@ -115,9 +115,9 @@ def _search(choices: Choices, folder: Path) -> Task:
     )
 
 
-def _chat_agent(choices: Choices, folder: Path) -> Task:
+def _chat_agent(choices: Choices, folder: Path) -> RecipeTask:
     own = choices.data is not None
-    return Task(
+    return RecipeTask(
         prompts=_own(choices, folder) if own else _ARITHMETIC,
         prompts_note=_ROWS_NOTE if own else _ARITHMETIC_NOTE,
         workflow={
