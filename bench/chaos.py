@@ -13,7 +13,8 @@ trainer that checks the marks tell whether a row is the one that was sampled, an
 same weights. ``stalls`` are faults after which not every service was back and every policy had not made two more updates
 within 120 s. *Recovery* is the time until then, from the kill or the end of the fault; for a link, to the next good
 answer over it. p99 of fewer than 100 faults is the slowest. All recoveries are in ``bench/results/chaos/``.
-``others_cores``: how many cores other work on the machine took meanwhile, on average.
+``others_cores``: how many cores other work on the machine took meanwhile, on average. ``CHAOS_S`` in the environment: seconds
+of the campaign. ``python -m bench.campaign --seed N`` makes the faults of one run again.
 """
 
 from __future__ import annotations

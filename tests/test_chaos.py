@@ -60,10 +60,11 @@ def test_rows_that_are_doubled_or_changed_are_counted(tmp_path: Path) -> None:
 
 
 def test_what_power_loss_took_may_be_trained_otherwise(tmp_path: Path) -> None:
-    first, second = note(0, "0/0/a"), note(1, "1/0/a")
-    other = note(1, "2/0/a")
-    assert noted(tmp_path, first, second, {"kept": 1}, other, note(2, "1/0/a")) == Verdict()
-    assert noted(tmp_path, first, second, {"kept": 2}, other) == Verdict(torn=1)
+    first, second, third = (note(number, f"{number}/0/a") for number in range(3))
+    power, other = {"lost_power": True}, note(1, "3/0/a")
+    assert noted(tmp_path, first, second, third, power, other, note(2, "1/0/a")) == Verdict()
+    assert noted(tmp_path, first, second, other) == Verdict(torn=1)
+    assert noted(tmp_path, first, second, power, note(2, "1/0/a")) == Verdict(doubled=1)
 
 
 def test_a_percentile_of_few_values_is_the_largest() -> None:

@@ -193,11 +193,9 @@ class Job:
         self.launch("run", "--resume", str(self.directory), "--no-live")
 
     def lost_power(self) -> None:
-        """Have the notes of what was trained say from which checkpoint each trainer goes on."""
+        """Have the notes of what was trained say that power was lost here."""
         for policy in POLICIES:
-            saved = sorted((self.directory / "checkpoints" / policy).glob("update-*"))
-            kept = int(saved[-1].name.removeprefix("update-")) if saved else 0
-            append(given_file(self.directory, policy), {"kept": kept})
+            append(given_file(self.directory, policy), {"lost_power": True})
 
     def pids(self) -> list[int]:
         """Every process of the run but the far RaaS and its own."""

@@ -72,20 +72,19 @@ def of_updates(lines: list[dict[str, Any]]) -> Verdict:
 def of_notes(file: Path) -> Verdict:
     """Of the batches that the trainer of a policy noted."""
     verdict = Verdict()
-    batches: dict[str, list[str]] = {}
+    batches: dict[int, list[str]] = {}
+    power_lost = False
     for text in file.read_text().splitlines():
         note = json.loads(text)
-        if (
-            "kept" in note
-        ):  # power was lost: what came after the checkpoint may be made of other rows
-            batches = {
-                name: rows
-                for name, rows in batches.items()
-                if int(name.rpartition("-")[2]) < note["kept"]
-            }
+        if "lost_power" in note:
+            power_lost = True
             continue
+        number = int(note["batch"].rpartition("-")[2])
+        if power_lost:  # from where the run goes on, batches may be made of other rows
+            batches = {earlier: rows for earlier, rows in batches.items() if earlier < number}
+            power_lost = False
         verdict.torn += note["torn"]
-        before = batches.setdefault(note["batch"], note["rows"])
+        before = batches.setdefault(number, note["rows"])
         verdict.torn += sum(a != b for a, b in zip(before, note["rows"], strict=True))
     trained = Counter(row.rpartition("/")[0] for rows in batches.values() for row in rows)
     verdict.doubled += trained.total() - len(trained)
