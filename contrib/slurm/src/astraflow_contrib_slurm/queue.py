@@ -38,7 +38,10 @@ def ask(*command: str, text: str | None = None) -> str:
     except subprocess.TimeoutExpired as error:
         raise RunFailed(f"{command[0]} did not answer within {COMMAND_S:g} s") from error
     if done.returncode:
-        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        said = (
+            " ".join(done.stderr.replace(f"{command[0]}: error: ", "").split())
+            or f"exit code {done.returncode}"
+        )
         raise RunFailed(f"{command[0]}: {said}")
     return done.stdout
 
