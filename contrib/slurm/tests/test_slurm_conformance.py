@@ -16,7 +16,7 @@ from local_slurm import LocalSlurm
 
 from astraflow_core.protocols.launcher import ProcessSpec
 from astraflow_testing.conformance._launchers.host_tests import Trouble
-from astraflow_testing.conformance._launchers.puppets import Puppets, Start
+from astraflow_testing.conformance._launchers.puppets import Puppets, Start, end_of, until
 from astraflow_testing.conformance.launcher import LauncherConformance
 from astraflow_testing.conformance.subject import Subject, context, installed
 from astraflow_testing.runs import live_processes
@@ -113,6 +113,23 @@ class TestSubmitted(OnSlurm):
         }
         launcher.close()
         assert seen == {"raas-0": ("one", "0"), "raas-1": ("two", "0,1")}
+
+    def test_a_job_that_slurm_ends_is_a_lost_host_and_another_takes_its_place(
+        self, slurm: LocalSlurm, puppets: Puppets, start: Start, tmp_path: Path
+    ) -> None:
+        (factory,) = installed("launcher", "slurm", KEYS).variants.values()
+        launcher: Any = factory(context("launcher", tmp_path))
+        (lost,) = start(launcher, "a")
+        (job,) = launcher._jobs
+        subprocess.run(["scancel", job], timeout=30, check=True)
+        assert lost.is_gone(20)
+        assert (end_of(launcher, "a").exit_code or 0) < 0
+        until(lambda: launcher._links[host_of("a", tmp_path)].lost, "the host of the job is lost")
+        launcher.start(puppets.spec("a"))
+        puppets.arrived().ask("write", "anew\n")
+        assert launcher._jobs[0] == job and len(launcher._jobs) == 2
+        launcher.close()
+        assert _queue() == ""
 
 
 class TestAllocated(OnSlurm):
