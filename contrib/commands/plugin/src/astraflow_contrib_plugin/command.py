@@ -1,0 +1,53 @@
+"""``astraflow plugin new``: writes a distribution with a plugin of one kind."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from astraflow_runtime.cli.helping import teach
+from astraflow_runtime.cli.output import print_line
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    from astraflow_contrib_plugin.scaffolding import KINDS
+
+    parser.description = (
+        "Writes a folder with a plugin that works: implementation, keys, tests on the conformance suite of its kind, "
+        "an example run, CI and licence. It overwrites nothing."
+    )
+    parser.add_argument("kind", metavar="KIND", help=f"one of: {', '.join(KINDS)}")
+    parser.add_argument(
+        "name", metavar="NAME", help="name of the component: lower-case letters, digits and '_'"
+    )
+    parser.add_argument(
+        "--directory",
+        metavar="DIR",
+        type=Path,
+        help="folder to make; default: astraflow_plugin_NAME",
+    )
+    parser.set_defaults(command=run)
+    teach(parser, "write-a-plugin.md", "plugin new reward brevity")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the files, and say what to do next."""
+    from astraflow_contrib_plugin.scaffolding import Names, check, files_of, write
+    from astraflow_core.catalog import Catalog
+
+    names = Names(arguments.kind, arguments.name)
+    check(names, Catalog.discover())
+    folder = arguments.directory or Path(names.module)
+    written = write(folder, files_of(names))
+    for path in written:
+        print_line(f"wrote {path}")
+    print_line("next:")
+    print_line(f"  cd {folder}")
+    print_line("  pip install -e '.[test]'")
+    print_line("  pytest")
+    if names.kind == "command":
+        print_line(f"  astraflow {names.component} --help")
+    else:
+        print_line("  astraflow run run.toml")
+    return 0

@@ -1,0 +1,1 @@
+"""The sample kind ``sample_thing``."""

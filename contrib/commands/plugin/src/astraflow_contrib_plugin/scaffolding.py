@@ -1,0 +1,170 @@
+"""From the files below ``scaffold/`` to those of a distribution with another name.
+
+The templates are a working plugin named ``sample_thing``; making another one replaces that name in its spellings.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import keyword
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from astraflow_core.catalog import Catalog
+from astraflow_core.component import Kind
+from astraflow_core.errors import UserError
+from astraflow_core.suggestions import did_you_mean
+
+KINDS = (
+    "algorithm",
+    "command",
+    "data_policy",
+    "environment",
+    "prompt_source",
+    "reward",
+    "workflow",
+)
+"""Kinds with a template."""
+_WITHOUT = {
+    "engine": "docs/engines.md",
+    "trainer": "docs/custom-trainer.md",
+    "transport": "docs/write-a-transport.md",
+    "launcher": "docs/write-a-launcher.md",
+    "tracker": "docs/trackers.md",
+}
+"""Kinds without one, and the page that describes how to write them."""
+_TEMPLATES = Path(__file__).parent / "scaffold"
+_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+_LONGEST_NAME = 40
+_PACKAGE = "src/astraflow_plugin_sample_thing"
+_PLACES = {
+    "manifest.py": f"{_PACKAGE}/manifest.py",
+    "component.py": f"{_PACKAGE}/component.py",
+    "test_conformance.py": "tests/test_conformance.py",
+    "pyproject.toml.txt": "pyproject.toml",
+    "gitignore.txt": ".gitignore",
+    "ci.yml": ".github/workflows/ci.yml",
+}
+"""Where a template goes if not to the same path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The spellings of ``name``, a valid one."""
+
+    kind: str
+    name: str
+
+    def __post_init__(self) -> None:
+        if self.kind in _WITHOUT:
+            raise UserError(
+                f"there is no template for the kind {self.kind!r}; {_WITHOUT[self.kind]} describes how to write one. "
+                f"Templates: {', '.join(KINDS)}"
+            )
+        if self.kind not in KINDS:
+            hint = did_you_mean(self.kind, KINDS) or "; expected one of: " + ", ".join(KINDS)
+            raise UserError(f"unknown kind {self.kind!r}{hint}")
+        if (
+            not _NAME.fullmatch(self.name)
+            or keyword.iskeyword(self.name)
+            or len(self.name) > _LONGEST_NAME
+        ):
+            raise UserError(
+                f"NAME {self.name!r}: expected at most {_LONGEST_NAME} lower-case letters, digits and single '_', a "
+                "letter first, and no keyword of Python; for example 'short_answer'"
+            )
+
+    @property
+    def dashed(self) -> str:
+        """``short-answer``."""
+        return self.name.replace("_", "-")
+
+    @property
+    def component(self) -> str:
+        """Name by which a config or ``astraflow`` calls it; that of a command has dashes."""
+        return self.dashed if self.kind == "command" else self.name
+
+    @property
+    def module(self) -> str:
+        """``astraflow_plugin_short_answer``, also the name of the folder."""
+        return f"astraflow_plugin_{self.name}"
+
+    def replaced(self, text: str) -> str:
+        """``text`` of a template, for this name."""
+        camel = "".join(part.capitalize() for part in self.name.split("_"))
+        for old, new in (
+            ("sample_thing", self.name),
+            ("sample-thing", self.dashed),
+            ("SampleThing", camel),
+            ("sample kind", self.kind.replace("_", " ")),
+        ):
+            text = text.replace(old, new)
+        return text
+
+
+def check(names: Names, catalog: Catalog) -> None:
+    """Raise :class:`UserError` if something that is installed has one of these names."""
+    distribution = f"astraflow-plugin-{names.dashed}"
+    if names.kind == "command":
+        from astraflow_runtime.cli.commands import all_of
+
+        entry = all_of(catalog.plugins).get(names.component)
+        owner = entry.distribution if entry is not None else None
+    else:
+        found = (s for s in catalog.components(Kind(names.kind)) if s.component.name == names.name)
+        owner = next((selected.qualified for selected in found), None)
+    if owner is not None:
+        raise UserError(
+            f"the {names.kind.replace('_', ' ')} {names.component!r} is installed already ({owner}); choose another NAME"
+        )
+    try:
+        importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        if importlib.util.find_spec(names.module) is None:
+            return
+    raise UserError(f"a distribution {distribution} is installed already; choose another NAME")
+
+
+def files_of(names: Names) -> dict[str, str]:
+    """Path below the new folder → text."""
+    files = {}
+    for root in (_TEMPLATES / "common", _TEMPLATES / names.kind):
+        for file in sorted(root.rglob("*")):
+            relative = file.relative_to(root).as_posix()
+            if not file.is_file() or "__pycache__" in file.parts:
+                continue
+            if names.kind == "command" and relative == "base.toml":
+                continue
+            text = file.read_text(encoding="utf-8")
+            files[names.replaced(_PLACES.get(relative, relative))] = names.replaced(text)
+    usage = files.pop("usage.md")
+    files["README.md"] = files["README.md"].replace("<!-- usage -->\n", usage)
+    return files
+
+
+def write(folder: Path, files: Mapping[str, str]) -> list[Path]:
+    """Make ``folder``, which must not exist, with ``files``; after an error nothing of it is left."""
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        raise UserError(f"{folder} exists; remove it, or give another --directory") from None
+    except FileNotFoundError:
+        raise UserError(f"{folder}: there is no folder {folder.parent}; make it first") from None
+    except OSError as error:
+        raise UserError(f"{folder} cannot be made: {error.strerror}") from error
+    try:
+        for name, text in files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written: {error.strerror}") from error
+    finally:
+        if sys.exc_info()[0] is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+    return [folder / name for name in files]
