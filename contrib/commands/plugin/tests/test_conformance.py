@@ -10,4 +10,4 @@ from astraflow_testing.conformance.command import CommandConformance
 class TestCommand(CommandConformance):
     @pytest.fixture
     def command(self) -> str:
-        return "plugin new"
+        return "plugin"

@@ -17,6 +17,7 @@ from astraflow_core.errors import UserError
 from astraflow_runtime.cli import main
 
 DEADLINE_S = 150
+MODULE = "_".join(("astraflow", "plugin", "short_answer"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -28,10 +29,10 @@ def test_nothing_of_the_template_is_left(kind: str) -> None:
         "LICENSE",
         "README.md",
         "pyproject.toml",
-        "src/astraflow_plugin_short_answer/__init__.py",
-        "src/astraflow_plugin_short_answer/component.py",
-        "src/astraflow_plugin_short_answer/manifest.py",
-        "src/astraflow_plugin_short_answer/py.typed",
+        f"src/{MODULE}/__init__.py",
+        f"src/{MODULE}/component.py",
+        f"src/{MODULE}/manifest.py",
+        f"src/{MODULE}/py.typed",
         "tests/test_conformance.py",
     } | ({"base.toml", "run.toml"} if kind != "command" else set()) == files.keys()
     for name, text in files.items():
@@ -43,9 +44,7 @@ def test_nothing_of_the_template_is_left(kind: str) -> None:
             tomllib.loads(text)
     project = tomllib.loads(files["pyproject.toml"])["project"]
     assert project["name"] == "astraflow-plugin-short-answer"
-    assert project["entry-points"]["astraflow"] == {
-        "short_answer": "astraflow_plugin_short_answer.manifest"
-    }
+    assert project["entry-points"]["astraflow"] == {"short_answer": f"{MODULE}.manifest"}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,13 @@ from astraflow_runtime.cli.output import print_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
+    """Declare the part ``new``."""
+    parts = parser.add_subparsers(metavar="COMMAND", title="commands", required=True)
+    _add_new(parts.add_parser("new", help="write a package with a plugin that works"))
+    teach(parser, "write-a-plugin.md", "plugin new reward brevity")
+
+
+def _add_new(parser: argparse.ArgumentParser) -> None:
     from astraflow_contrib_plugin.scaffolding import KINDS
 
     parser.description = (

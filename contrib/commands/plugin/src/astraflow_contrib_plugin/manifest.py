@@ -10,11 +10,11 @@ ASTRAFLOW_API = (1, 0)
 
 @hookimpl
 def astraflow_commands() -> list[Command]:
-    """The command ``plugin new``."""
+    """The command ``plugin``."""
     return [
         Command(
-            name="plugin new",
-            summary="write a package with a plugin that works, to start from",
+            name="plugin",
+            summary="write a plugin of your own: a package to start from",
             group="start a run",
             target="astraflow_contrib_plugin.command:add_arguments",
         )
