@@ -21,7 +21,7 @@ bench:
 	@$(PYTHON) scripts/dev.py bench $(ARGS)
 
 chaos:
-	@$(PYTHON) scripts/dev.py bench chaos $(ARGS)
+	@$(PYTHON) scripts/dev.py chaos $(ARGS)
 
 docs:
 	@$(PYTHON) scripts/dev.py docs

@@ -124,9 +124,6 @@ def packages() -> list[Package]:
     return found
 
 
-# --- the environment ---------------------------------------------------------------------------
-
-
 def setup(profile: str) -> None:
     """Make the environment hold `profile` ("run" or its superset "test"); do nothing if it does."""
     members = packages()
@@ -283,9 +280,6 @@ def _show(path: Path) -> str:
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
 
 
-# --- the commands ------------------------------------------------------------------------------
-
-
 def run(args: list[str]) -> int:
     """Run a config (the quickstart if none is named) with `astraflow run`."""
     setup(profile_of(args))
@@ -380,6 +374,11 @@ def bench(args: list[str]) -> int:
     return _call("-m", "bench", *args)
 
 
+def chaos(args: list[str]) -> int:
+    """Make faults in runs of real processes for some 20 minutes, and record what came of them."""
+    return bench(["chaos", *args])
+
+
 def docs(args: list[str]) -> int:
     """Write the generated pages under docs/ again."""
     setup("test")
@@ -423,11 +422,10 @@ def main(argv: list[str]) -> int:
     """Parse the command line and carry it out; returns the exit code."""
     parser = argparse.ArgumentParser(prog="scripts/dev.py", description=__doc__.split("\n\n")[0])
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    actions = {
-        f.__name__: f for f in (run, test, fast, explore, heavy, durations, check, bench, docs)
-    }
-    setup_parser = commands.add_parser("setup", help="install only")
-    setup_parser.add_argument("profile", nargs="?", choices=("run", "test"), default="test")
+    every = (run, test, fast, explore, heavy, durations, check, bench, chaos, docs)
+    actions = {f.__name__: f for f in every}
+    installing = commands.add_parser("setup", help="install only")
+    installing.add_argument("profile", nargs="?", choices=("run", "test"), default="test")
     for name, action in actions.items():
         summary = (action.__doc__ or "").split("\n")[0]
         commands.add_parser(name, help=summary, description=summary, add_help=False)
