@@ -120,7 +120,8 @@ def test_a_reward_that_raises_is_refused_before_anything_starts(user: User) -> N
         said,
         "no process has been started",
     )
-    assert len(ended.text.splitlines()) == 2
+    # A slow machine also shows how long the call takes.
+    assert len([line for line in ended.text.splitlines() if "s so far" not in line]) == 2
     assert not (user.directory / "runs").exists()
 
 

@@ -76,7 +76,7 @@ def test_a_failure_has_its_kind_and_is_no_reward(tmp_path: Path, python: str) ->
     says = (
         ("environment", "prompt 'sums-3': KeyError: 'no such door'"),
         ("tool_call_error", "the box is gone"),
-        ("reply", "no result of an episode"),
+        ("reply", "not the result of an episode"),
         ("nothing_sampled", "sampled nothing that is trained"),
         ("tokens", "other log-probs of role 'agent'"),
         ("other_task", "install the same version"),

@@ -159,7 +159,8 @@ def test_no_more_programs_than_allowed_run_at_once(folder: Path) -> None:
         nonlocal most
         runner = SubprocessRunner(GENEROUS, at_once=2)
         runner.check()
-        running = asyncio.gather(*(runner.run(f"print({n})") for n in range(5)))
+        wait = "import time; time.sleep(0.2)"
+        running = asyncio.gather(*(runner.run(f"{wait}; print({n})") for n in range(5)))
         while not running.done():
             most = max(most, len(list(folder.iterdir())))
             await asyncio.sleep(0.005)

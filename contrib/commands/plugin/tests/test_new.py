@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow_contrib_plugin.scaffolding import KINDS, Names, files_of, write
+from astraflow_contrib_plugin.scaffolding import KINDS, PluginNames, files_of, write
 from astraflow_core.component import Kind
 from astraflow_core.errors import UserError
 from astraflow_runtime.cli import main
@@ -22,7 +22,7 @@ MODULE = "_".join(("astraflow", "plugin", "short_answer"))
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_of_the_template_is_left(kind: str) -> None:
-    files = files_of(Names(kind, "short_answer"))
+    files = files_of(PluginNames(kind, "short_answer"))
     assert {
         ".github/workflows/ci.yml",
         ".gitignore",
@@ -77,7 +77,7 @@ def test_every_kind_has_a_template_or_a_page() -> None:
     for kind in Kind:
         if kind not in KINDS:
             with pytest.raises(UserError, match=r"docs/[a-z-]+\.md describes"):
-                Names(kind, "x")
+                PluginNames(kind, "x")
 
 
 def test_a_folder_that_exists_is_left_alone(
@@ -100,7 +100,7 @@ def test_a_folder_that_exists_is_left_alone(
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_made_installs_and_passes_its_tests(kind: str, tmp_path: Path) -> None:
     folder, site = tmp_path / "made", tmp_path / "site"
-    write(folder, files_of(Names(kind, "short_answer")))
+    write(folder, files_of(PluginNames(kind, "short_answer")))
     python, environment = sys.executable, {**os.environ, "PYTHONPATH": str(site)}
 
     def run(*arguments: str, expected: int = 0) -> str:

@@ -15,7 +15,7 @@ _MIB = 1 << 20
 
 
 @dataclass
-class Component:
+class JobComponent:
     """``nodes`` lists the processes of each node. Every node has ``cpus`` and ``gpus``, and ``memory_mb`` of 2^20
     bytes: ``None`` if a process does not say how much it needs."""
 
@@ -58,7 +58,7 @@ class Component:
         return [*found, *config.options]
 
 
-def components(config: SlurmConfig, specs: Iterable[ProcessSpec]) -> list[Component]:
+def components(config: SlurmConfig, specs: Iterable[ProcessSpec]) -> list[JobComponent]:
     """Processes with the same GPUs, labels and ``spot`` share a component, on ``count`` nodes (default: one). A
     process that asks for none of them joins the first, and the dataflow is on the first node of its component, which
     comes first: there the batch script runs, and a run ends with the host of its dataflow anyway."""
@@ -87,9 +87,9 @@ def sorted_labels(keys: ProcessKeys) -> tuple[str, ...]:
     return tuple(sorted(set(keys.labels)))
 
 
-def _component(members: Sequence[ProcessSpec], needs: dict[str, ProcessKeys]) -> Component:
+def _component(members: Sequence[ProcessSpec], needs: dict[str, ProcessKeys]) -> JobComponent:
     first = needs[members[0].name]
-    found = Component(sorted_labels(first), first.spot)
+    found = JobComponent(sorted_labels(first), first.spot)
     count = min(first.count or 1, len(members))
     nodes: list[list[str]] = [[] for _ in range(count)]
     for index, spec in enumerate(members):

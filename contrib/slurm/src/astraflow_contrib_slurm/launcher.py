@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from astraflow_contrib_slurm import queue
-from astraflow_contrib_slurm.components import Component, components
+from astraflow_contrib_slurm.components import JobComponent, components
 from astraflow_contrib_slurm.config import SlurmConfig
 from astraflow_contrib_slurm.script import STEP, agents_script, run_script
 from astraflow_core.errors import PreflightError, RunFailed
@@ -265,7 +265,7 @@ class SlurmLauncher(AgentLauncher):
         return ways
 
 
-def _asked_for(component: Component, where: str) -> HostResources:
+def _asked_for(component: JobComponent, where: str) -> HostResources:
     """What a job has on a node. Memory that nobody asked for is shared without counting it."""
     mib = component.memory_mb
     return HostResources(

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from astraflow_contrib_slurm.components import Component
+from astraflow_contrib_slurm.components import JobComponent
 from astraflow_contrib_slurm.config import SlurmConfig
 
 STEP = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--no-kill")
@@ -18,7 +18,7 @@ WARN_S = 180
 def agents_script(
     config: SlurmConfig,
     job: str,
-    found: Sequence[Component],
+    found: Sequence[JobComponent],
     commands: Sequence[Sequence[Sequence[str]]],
     output: Path,
 ) -> str:
@@ -38,7 +38,7 @@ def agents_script(
 def run_script(
     config: SlurmConfig,
     job: str,
-    found: Sequence[Component],
+    found: Sequence[JobComponent],
     program: Sequence[str],
     arguments: Sequence[str],
     runs: str,
@@ -76,7 +76,7 @@ exit "$code"
 
 
 def _header(
-    config: SlurmConfig, found: Sequence[Component], job: str, output: str, *more: str
+    config: SlurmConfig, found: Sequence[JobComponent], job: str, output: str, *more: str
 ) -> list[str]:
     common = [f"--job-name={job}", f"--output={output}", "--open-mode=append", *more]
     lines = [f"#SBATCH {_quoted(option)}" for option in common]

@@ -39,10 +39,10 @@ def _add_new(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the files, and say what to do next."""
-    from astraflow_contrib_plugin.scaffolding import Names, check, files_of, write
+    from astraflow_contrib_plugin.scaffolding import PluginNames, check, files_of, write
     from astraflow_core.catalog import Catalog
 
-    names = Names(arguments.kind, arguments.name)
+    names = PluginNames(arguments.kind, arguments.name)
     check(names, Catalog.discover())
     folder = arguments.directory or Path(names.module)
     written = write(folder, files_of(names))

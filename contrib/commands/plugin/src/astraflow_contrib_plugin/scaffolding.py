@@ -54,7 +54,7 @@ _PLACES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class PluginNames:
     """The spellings of ``name``, a valid one."""
 
     kind: str
@@ -107,7 +107,7 @@ class Names:
         return text
 
 
-def check(names: Names, catalog: Catalog) -> None:
+def check(names: PluginNames, catalog: Catalog) -> None:
     """Raise :class:`UserError` if something that is installed has one of these names."""
     distribution = f"astraflow-plugin-{names.dashed}"
     if names.kind == "command":
@@ -130,7 +130,7 @@ def check(names: Names, catalog: Catalog) -> None:
     raise UserError(f"a distribution {distribution} is installed already; choose another NAME")
 
 
-def files_of(names: Names) -> dict[str, str]:
+def files_of(names: PluginNames) -> dict[str, str]:
     """Path below the new folder → text."""
     files = {}
     for root in (_TEMPLATES / "common", _TEMPLATES / names.kind):
