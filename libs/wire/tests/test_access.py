@@ -81,6 +81,26 @@ def test_tokens_end_and_are_revoked():
     assert Access(TOKEN, access.oldest).grant(shown(long)) is None
 
 
+def test_who_had_a_valid_token_learns_why_it_is_no_longer():
+    now = [10.0]
+    access = Access(TOKEN, clock=lambda: now[0])
+    brief, long = (process_token(TOKEN, "viewer", "ada", 0, ends) for ends in (12, 0))
+    now[0] = 12.0
+    assert access.refusal(shown(brief)) == (
+        "the token of viewer 'ada' ended at 1970-01-01 00:00:12 UTC; whoever has the token of the run can make another "
+        "with `astraflow token`"
+    )
+    access.revoke("viewer", "ada")
+    assert access.refusal(shown(long)).startswith("the token of viewer 'ada' was revoked; ")
+    assert access.refusal(None).startswith("there is no token; pass")
+    for foreign in (
+        process_token(OTHER, "viewer", "ada", 0, 12),
+        OTHER,
+        "af1.viewer.ada.0.12.AAAA",
+    ):
+        assert access.refusal(shown(foreign)).startswith("the token is not of this run; pass")
+
+
 def test_a_process_knows_the_runs_token_and_its_own_and_no_other():
     own = process_token(TOKEN, "raas", "raas-0")
     access = Access(own)

@@ -69,9 +69,10 @@ class PluginViews:
         found: list[dict[str, Any]] = []
         for plugin in self._with_views():
             try:
-                views = [checked(view) for view in Hooks([plugin]).views(trajectory)]
-                if len(views) > MOST_VIEWS:
-                    raise ValueError(f"{len(views)} views; at most {MOST_VIEWS} are shown")
+                given = Hooks([plugin]).views(trajectory)
+                if len(given) > MOST_VIEWS:
+                    raise ValueError(f"{len(given)} views; at most {MOST_VIEWS} are shown")
+                views = [checked(view) for view in given]
             except Exception as error:  # noqa: BLE001 - code of others: what it raises is shown to whoever looks
                 reason = f"{type(error).__name__}: {error}"[:MOST_TEXT]
                 views = [{"kind": "problem", "title": f"{HOOK} of plugin {plugin.name}", "reason": reason}]  # fmt: skip

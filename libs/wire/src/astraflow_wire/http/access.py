@@ -24,6 +24,10 @@ Role = Literal["raas", "trainer", "operator", "viewer"]
 ROLES: tuple[Role, ...] = get_args(Role)
 _BEARER = b"Bearer "
 _LONGEST = 1024
+_PASS = "pass a valid one with --token-file, or in ASTRAFLOW_TOKEN"
+_MISSING = f"there is no token; {_PASS}"
+_FOREIGN = f"the token is not of this run; {_PASS}"
+_ANOTHER = "whoever has the token of the run can make another with `astraflow token`"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -105,17 +109,30 @@ class Access:
 
     def grant(self, header: str | bytes | None) -> Grant | None:
         """Whom an ``Authorization`` header belongs to; ``None`` for nobody. A run without a token lets all in."""
+        found = self._judged(header)
+        return found if isinstance(found, Grant) else None
+
+    def refusal(self, header: str | bytes | None) -> str:
+        """Why a header belongs to nobody, for its sender: only who has a token that was valid learns that it has ended."""
+        found = self._judged(header)
+        assert isinstance(found, str), "asked only where grant() is None"
+        return found
+
+    def _judged(self, header: str | bytes | None) -> Grant | str:
+        """Whose it is, or why nobody's."""
         if not self.token:
             return EVERYTHING
         given = header.encode("latin-1", "replace") if isinstance(header, str) else header
-        if given is None or not given.startswith(_BEARER) or len(given) > _LONGEST:
-            return None
+        if given is None:
+            return _MISSING
+        if not given.startswith(_BEARER) or len(given) > _LONGEST:
+            return _FOREIGN
         shown = given[len(_BEARER) :]
         if not shown.startswith(FORM.encode()):
-            return EVERYTHING if self._is_of_the_run(shown) else None
+            return EVERYTHING if self._is_of_the_run(shown) else _FOREIGN
         shown = shown.partition(MARK.encode())[0]
         if self._own:
-            return EVERYTHING if hmac.compare_digest(shown, self._own.encode()) else None
+            return EVERYTHING if hmac.compare_digest(shown, self._own.encode()) else _FOREIGN
         return self._derived(shown)
 
     def revoke(self, role: Role, name: str) -> int:
@@ -131,19 +148,20 @@ class Access:
         follows = shared_secret(text).encode("latin-1")
         return MARK not in text and hmac.compare_digest(follows, self._shared.encode())
 
-    def _derived(self, shown: bytes) -> Grant | None:
+    def _derived(self, shown: bytes) -> Grant | str:
         text, _, signature = shown.rpartition(b".")
         if not hmac.compare_digest(
             signature, _signature(self._key, text.decode("latin-1")).encode()
         ):
-            return None
+            return _FOREIGN
         _, role, rest = text.decode("ascii").split(".", 2)
         name, generation, ends = rest.rsplit(".", 2)
         grant = Grant(_role(role), name, int(generation), int(ends))
         if grant.ends and grant.ends <= self._clock():
-            return None
+            ended = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(grant.ends))
+            return f"{grant} ended at {ended} UTC; {_ANOTHER}"
         if grant.generation < self.oldest.get(f"{role}/{name}", 0):
-            return None
+            return f"{grant} was revoked; {_ANOTHER}"
         return grant
 
 

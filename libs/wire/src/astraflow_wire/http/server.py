@@ -44,7 +44,6 @@ Rights = Callable[[Grant, str, str], bool]
 
 STOP_DEADLINE_S = 5
 BACKLOG = 2048
-NO_TOKEN = "the token is missing, not of this run, revoked or past its end; pass a valid one with --token-file, or in ASTRAFLOW_TOKEN"
 PIECE_BYTES = 1 << 18
 MOST_DISCARDED, DISCARD_S = 64 << 20, 2.0
 """How much of a too large body is read, and for how long, before it is rejected: a client that
@@ -92,13 +91,14 @@ class Guard:
             await self.app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        grant = scope["grant"] = self.access.grant(headers.get(b"authorization"))
+        shown = headers.get(b"authorization")
+        grant = scope["grant"] = self.access.grant(shown)
         method, path = scope["method"], scope["path"]
         if grant is None and not (
             self.sessions is not None
             and self.sessions.admits(method, path, scope["query_string"], headers.get(b"cookie"))
         ):
-            await self._refuse(401, NO_TOKEN, scope, receive, send)
+            await self._refuse(401, self.access.refusal(shown), scope, receive, send)
             return
         if grant is not None and grant.role != "run" and not self.rights(grant, method, path):
             reason = f"{grant} does not include {method} {path[:200]}; `astraflow token --help` lists the roles"
