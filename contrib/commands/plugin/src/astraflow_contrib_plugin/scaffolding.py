@@ -10,7 +10,6 @@ import importlib.util
 import keyword
 import re
 import shutil
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,9 +161,9 @@ def write(folder: Path, files: Mapping[str, str]) -> list[Path]:
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{folder} cannot be written: {error.strerror}") from error
-    finally:
-        if sys.exc_info()[0] is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+    except BaseException as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise UserError(f"{folder} cannot be written: {error.strerror}") from error
+        raise
     return [folder / name for name in files]
