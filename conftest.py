@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import settings
 from recorder import Recorder
 from surroundings import depends_on_who_runs_them
+from tiers import HEAVY_UNTIL, out_of_time
 from workspace import HEAVY
 
 # How long an example takes says how busy the machine is. The same examples each time: a test that passes
@@ -62,6 +64,13 @@ def pytest_collection(session: pytest.Session) -> Iterator[Any]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    markers = (marker.name for marker in item.iter_markers())
+    if out_of_time(markers, os.environ.get(HEAVY_UNTIL, ""), time.time()):
+        pytest.skip("out of time: this machine is too slow for all heavy tests")
 
 
 def _pure(event: str, arguments: tuple[Any, ...]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 # A file stays in one worker, with its fixtures. The longest come first (`scheduling.py`), not those with most tests.
@@ -44,3 +45,12 @@ def to_run_again(root: Path) -> list[str]:
         return []
     failed = sorted(json.loads(record))
     return failed if len(failed) <= AT_MOST_AGAIN else []
+
+
+HEAVY_UNTIL = "ASTRAFLOW_HEAVY_UNTIL"
+"""Environment variable: seconds since 1970 after which no heavy test begins."""
+
+
+def out_of_time(markers: Iterable[str], until: str, now: float) -> bool:
+    """Whether a test with these markers is left out, since the time for heavy tests is over; ``until`` may be empty."""
+    return bool(until) and now > float(until) and not {"slow", "backend"}.isdisjoint(markers)

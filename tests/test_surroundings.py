@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import workspace
 from surroundings import depends_on_who_runs_them
+from tiers import out_of_time
 
 
 def test_variables_that_tools_read_are_taken_from_the_tests() -> None:
@@ -26,6 +27,20 @@ def test_variables_that_tools_read_are_taken_from_the_tests() -> None:
 
     assert depends_on_who_runs_them([*kept, *theirs]) == theirs
     assert depends_on_who_runs_them(os.environ) == []
+
+
+@pytest.mark.parametrize(
+    ("markers", "until", "left_out"),
+    [
+        (["slow"], "99.0", True),
+        (["timeout", "backend"], "99", True),
+        (["slow"], "101", False),
+        (["slow"], "", False),
+        (["timeout"], "99", False),
+    ],
+)
+def test_heavy_tests_end_in_time(markers: list[str], until: str, left_out: bool) -> None:
+    assert out_of_time(markers, until, 100.0) == left_out
 
 
 def test_a_checkout_may_belong_to_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
