@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from astraflow_contrib_slurm.components import components
 from astraflow_contrib_slurm.config import SlurmConfig
 from astraflow_contrib_slurm.queue import JobPart, parsed_counts, parsed_queue
-from astraflow_contrib_slurm.script import agents_script, run_script
+from astraflow_contrib_slurm.script import agents_script, options, run_script
 from astraflow_core.protocols.launcher import ProcessSpec, Role
+from astraflow_launching.groups import host_groups
 
 SPECS = [
     ProcessSpec(name, role, ("true",), {"ASTRAFLOW_TOKEN": "hidden"}, Path("log"))
@@ -29,9 +29,9 @@ def config(**keys: object) -> SlurmConfig:
 
 
 def test_processes_without_needs_share_one_node() -> None:
-    (only,) = components(config(), SPECS)
-    assert [sorted(node) for node in only.nodes] == [sorted(spec.name for spec in SPECS)]
-    assert (only.cpus, only.gpus, only.memory_mb) == (5, 0, None)
+    (only,) = host_groups(config(), SPECS)
+    assert [sorted(node) for node in only.hosts] == [sorted(spec.name for spec in SPECS)]
+    assert (only.cpus, only.gpus, only.memory_gb) == (5, 0, None)
 
 
 def test_roles_with_other_needs_are_components_and_the_dataflow_is_on_the_first_node() -> None:
@@ -40,35 +40,35 @@ def test_roles_with_other_needs_are_components_and_the_dataflow_is_on_the_first_
         trainer={"gpus": 8, "cpus": 32, "labels": ["a100", "fast"]},
         raas={"gpus": 2, "cpus": 3.5, "memory_gb": 10, "count": 2, "spot": True},
     )  # fmt: skip
-    first, second = components(keys, SPECS)
-    assert first.nodes == [["trainer-solver", "dataflow"]]
-    assert second.nodes == [["raas-0", "raas-2"], ["raas-1"]]
+    first, second = host_groups(keys, SPECS)
+    assert first.hosts == [["trainer-solver", "dataflow"]]
+    assert second.hosts == [["raas-0", "raas-2"], ["raas-1"]]
     common = ["--account=lab", "--time=1-00:00:00", "--qos=high"]
-    assert first.options(keys) == [
+    assert options(keys, first) == [
         "--nodes=1", "--ntasks-per-node=1", "--cpus-per-task=33", "--gres=gpu:8", "--constraint=a100&fast",
         "--partition=gpu", *common,
     ]  # fmt: skip
-    assert second.options(keys) == [
+    assert options(keys, second) == [
         "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=7", "--gres=gpu:4", "--mem=19074M",
         "--partition=cheap", *common,
     ]  # fmt: skip
 
 
 def test_what_needs_nothing_is_not_put_on_spot_nodes() -> None:
-    first, second = components(config(raas={"gpus": 1, "spot": True}), SPECS)
+    first, second = host_groups(config(raas={"gpus": 1, "spot": True}), SPECS)
     assert not first.spot and sorted(first.names) == ["dataflow", "trainer-solver"]
     assert second.spot and second.names == ["raas-0", "raas-1", "raas-2"]
 
 
 def test_a_dataflow_with_needs_of_its_own_is_first_too() -> None:
-    found = components(config(dataflow={"labels": ["net"]}, trainer={"gpus": 1}), SPECS)
-    assert "dataflow" in found[0].nodes[0] and len(found) == 2
+    found = host_groups(config(dataflow={"labels": ["net"]}, trainer={"gpus": 1}), SPECS)
+    assert "dataflow" in found[0].hosts[0] and len(found) == 2
 
 
 def test_agents_script_has_a_step_for_each_node() -> None:
     keys = config(trainer={"gpus": 1}, raas={"gpus": 1, "count": 2})
-    found = components(keys, SPECS)
-    commands = [[["python3", f"agent {group} {n}"] for n in range(len(c.nodes))] for group, c in enumerate(found)]  # fmt: skip
+    found = host_groups(keys, SPECS)
+    commands = [[["python3", f"agent {group} {n}"] for n in range(len(c.hosts))] for group, c in enumerate(found)]  # fmt: skip
     text = agents_script(keys, "astraflow-x", found, commands, Path("/runs/a b/%j.log"))
     assert '#SBATCH "--output=/runs/a b/%j.log"' in text
     assert text.count("#SBATCH hetjob") == 1 and "hidden" not in text
@@ -114,7 +114,7 @@ def test_the_job_of_a_run_asks_it_to_end_and_resumes_it(
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o700)
     text = run_script(
-        config(), "x", components(config(), SPECS), ["./astraflow"], ["a b.toml"], "runs"
+        config(), "x", host_groups(config(), SPECS), ["./astraflow"], ["a b.toml"], "runs"
     )
     (tmp_path / "job").write_text(text)
     (tmp_path / "finish").touch() if finished else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import os
 import secrets
 import socket
@@ -15,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from astraflow_contrib_slurm import queue
-from astraflow_contrib_slurm.components import JobComponent, components
 from astraflow_contrib_slurm.config import SlurmConfig
 from astraflow_contrib_slurm.script import STEP, agents_script, run_script
 from astraflow_core.errors import PreflightError, RunFailed
@@ -23,6 +21,7 @@ from astraflow_core.protocols.launcher import ProcessSpec
 from astraflow_core.types import ComponentContext
 from astraflow_launching import agent
 from astraflow_launching.dial_in import DialIn, own_address
+from astraflow_launching.groups import host_groups
 from astraflow_launching.keys import HostKeys
 from astraflow_launching.launcher import AGAIN_S, AgentLauncher
 from astraflow_launching.link import Open
@@ -75,7 +74,7 @@ class SlurmLauncher(AgentLauncher):
         """File name → text: a batch script for the whole run, for sbatch."""
         keys = config or SlurmConfig()
         text = run_script(
-            keys, f"astraflow-{run}", components(keys, specs), program, arguments, runs
+            keys, f"astraflow-{run}", host_groups(keys, specs), program, arguments, runs
         )
         return {f"{run}.sbatch": text}
 
@@ -149,8 +148,8 @@ class SlurmLauncher(AgentLauncher):
 
     def _submitted(self, specs: Sequence[ProcessSpec], longest_s: float) -> Mapping[HostKeys, Open]:
         """A job with room for the processes, once it runs."""
-        found = components(self._config, specs)
-        ids = [[secrets.token_hex(8) for _ in component.nodes] for component in found]
+        found = host_groups(self._config, specs)
+        ids = [[secrets.token_hex(8) for _ in component.hosts] for component in found]
         commands = [[self._command(each) for each in nodes] for nodes in ids]
         logs = self._context.run.directory / "logs"
         logs.mkdir(parents=True, exist_ok=True)
@@ -170,8 +169,8 @@ class SlurmLauncher(AgentLauncher):
         for component, agents, nodes in zip(
             found, ids, self._running(job, specs, longest_s), strict=True
         ):
-            for names, agent_id, where in zip(component.nodes, agents, nodes, strict=True):
-                host, way = self._host(_Node(where, agent_id, job, _asked_for(component, where)))
+            for names, agent_id, where in zip(component.hosts, agents, nodes, strict=True):
+                host, way = self._host(_Node(where, agent_id, job, component.resources(where)))
                 ways[host] = way
                 self.chosen |= dict.fromkeys(names, host.name)
         return ways
@@ -263,19 +262,6 @@ class SlurmLauncher(AgentLauncher):
             host, way = self._host(node)
             ways[host] = way
         return ways
-
-
-def _asked_for(component: JobComponent, where: str) -> HostResources:
-    """What a job has on a node. Memory that nobody asked for is shared without counting it."""
-    mib = component.memory_mb
-    return HostResources(
-        where,
-        component.cpus,
-        math.inf if mib is None else mib * (1 << 20) / 1e9,
-        tuple(map(str, range(component.gpus))),
-        frozenset(component.labels),
-        component.spot,
-    )
 
 
 def _over(job: str) -> bool:

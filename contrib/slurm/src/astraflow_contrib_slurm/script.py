@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from astraflow_contrib_slurm.components import JobComponent
 from astraflow_contrib_slurm.config import SlurmConfig
+from astraflow_launching.groups import HostGroup
 
 STEP = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--no-kill")
 """A step that has its node's whole share of the job, beside other steps."""
 WARN_S = 180
 """Seconds before the time limit at which a run is asked to end."""
+_MIB = 1 << 20
+
+
+def options(config: SlurmConfig, component: HostGroup) -> list[str]:
+    """Options of sbatch that ask for a group of hosts, a component of a heterogeneous job."""
+    partition = (component.spot and config.spot_partition) or config.partition
+    found = [
+        f"--nodes={len(component.hosts)}",
+        "--ntasks-per-node=1",
+        f"--cpus-per-task={component.cpus}",
+    ]
+    found += [f"--gres=gpu:{component.gpus}"] if component.gpus else []
+    if component.memory_gb is not None:
+        found.append(f"--mem={math.ceil(component.memory_gb * 1e9 / _MIB)}M")
+    found += [f"--constraint={'&'.join(component.labels)}"] if component.labels else []
+    found += [f"--partition={partition}"] if partition else []
+    found += [f"--account={config.account}"] if config.account else []
+    found += [f"--time={config.time_limit}"] if config.time_limit else []
+    return [*found, *config.options]
 
 
 def agents_script(
     config: SlurmConfig,
     job: str,
-    found: Sequence[JobComponent],
+    found: Sequence[HostGroup],
     commands: Sequence[Sequence[Sequence[str]]],
     output: Path,
 ) -> str:
@@ -38,7 +58,7 @@ def agents_script(
 def run_script(
     config: SlurmConfig,
     job: str,
-    found: Sequence[JobComponent],
+    found: Sequence[HostGroup],
     program: Sequence[str],
     arguments: Sequence[str],
     runs: str,
@@ -76,13 +96,13 @@ exit "$code"
 
 
 def _header(
-    config: SlurmConfig, found: Sequence[JobComponent], job: str, output: str, *more: str
+    config: SlurmConfig, found: Sequence[HostGroup], job: str, output: str, *more: str
 ) -> list[str]:
     common = [f"--job-name={job}", f"--output={output}", "--open-mode=append", *more]
     lines = [f"#SBATCH {_quoted(option)}" for option in common]
     for index, component in enumerate(found):
         lines += ["#SBATCH hetjob"] if index else []
-        lines += [f"#SBATCH {_quoted(option)}" for option in component.options(config)]
+        lines += [f"#SBATCH {_quoted(option)}" for option in options(config, component)]
     return lines
 
 
