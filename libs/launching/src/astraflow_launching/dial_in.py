@@ -78,21 +78,26 @@ class DialIn:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def describe(self, agent_id: str) -> Path:
-        """The description for a new agent, ``agent.py dial FILE``."""
-        self._secrets[agent_id] = secrets.token_urlsafe(32)
-        self._arrived[agent_id] = asyncio.Queue()
+        """The description for a new agent, as a file for ``agent.py dial FILE``."""
         file = self._folder / f"{agent_id}.json"
-        content = {
-            "agent": agent_id,
-            "secret": self._secrets[agent_id],
-            "address": self._address,
-            "certificate": self._certificate,
-            "silence_s": self._silence_s,
-        }
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "w") as output:
-            json.dump(content, output)
+            output.write(self.description(agent_id))
         return file
+
+    def description(self, agent_id: str) -> str:
+        """The content of that file, for a scheduler that keeps secrets itself."""
+        self._secrets[agent_id] = secrets.token_urlsafe(32)
+        self._arrived[agent_id] = asyncio.Queue()
+        return json.dumps(
+            {
+                "agent": agent_id,
+                "secret": self._secrets[agent_id],
+                "address": self._address,
+                "certificate": self._certificate,
+                "silence_s": self._silence_s,
+            }
+        )
 
     def way_to(self, agent_id: str) -> Callable[[], Awaitable[Stream]]:
         """Waits for the next connection of an agent."""

@@ -1,0 +1,1 @@
+"""A launcher for Kubernetes clusters."""
