@@ -79,10 +79,10 @@ class TrainingConfig(AdapterKeys):
         description="'auto': flash_attention_2 on CUDA if flash-attn is installed and compute_dtype is "
         "bfloat16, else sdpa.",
     )
-    layout: Literal["auto", "bucketed", "packed"] = Field(
+    layout: Literal["auto", "bucketed", "packed", "tree"] = Field(
         "auto",
-        description="Rows of similar length padded to the longest, or packed end to end; 'auto': packed "
-        "with flash_attention_2, else bucketed.",
+        description="Rows of similar length padded to the longest, packed end to end, or as trees in which tokens that "
+        "rows share at their beginning are computed once; 'auto': packed with flash_attention_2, else bucketed.",
     )
     micro_batch_tokens: PositiveInt | None = Field(
         None,
@@ -110,6 +110,14 @@ class TrainingConfig(AdapterKeys):
     def _flash_attention_has_no_float32(self) -> Self:
         if self.attention == "flash_attention_2" and self.compute_dtype == "float32":
             raise ValueError('attention = "flash_attention_2" needs compute_dtype = "bfloat16"')
+        return self
+
+    @model_validator(mode="after")
+    def _flash_attention_takes_no_mask(self) -> Self:
+        if self.attention == "flash_attention_2" and self.layout == "tree":
+            raise ValueError(
+                'layout = "tree" needs a mask, which attention = "flash_attention_2" does not take; leave attention = "auto"'
+            )
         return self
 
     @model_validator(mode="after")

@@ -15,6 +15,7 @@ from transformers.utils import logging as transformers_logging
 from astraflow_core.errors import UserError
 from astraflow_torch_training.logprobs import token_logprobs
 from astraflow_torch_training.memory import enough_memory_for_state
+from astraflow_torch_training.trees import tree_mask
 from astraflow_training.micro_batches import MicroBatch
 
 VALUE_HEAD = "value_head"
@@ -92,6 +93,8 @@ class CausalLM:
         arguments: dict[str, Any] = {"input_ids": ids, "use_cache": False}
         if micro.position_ids is not None:
             arguments["position_ids"] = torch.from_numpy(micro.position_ids).to(self.device)
+        if micro.ends is not None:
+            arguments["attention_mask"] = tree_mask(torch.from_numpy(micro.ends).to(self.device))
         states: torch.Tensor = self.backbone(**arguments).last_hidden_state.flatten(0, 1)
         return states.index_select(0, torch.from_numpy(micro.states).to(self.device))
 

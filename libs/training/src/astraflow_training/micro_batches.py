@@ -18,10 +18,11 @@ class MicroBatch:
     """``r`` rows of a batch, laid out as ``B`` × ``T`` input tokens, with ``n`` positions to predict.
 
     ``input_ids`` int64 ``[B, T]``. ``position_ids`` int64 ``[1, T]`` if rows are packed (``B`` = 1; they
-    start again at 0 with each row), else ``None``. For each position to predict, in row order, int64
-    ``[n]``: ``positions`` its index among the batch's tokens, ``states`` the index of the hidden state that
-    predicts it among the ``B · T``, ``row`` its row within the micro-batch. ``tokens`` counts the inputs
-    without padding.
+    start again at 0 with each row), ``[B, T]`` in trees, else ``None``. For each position to predict, in row
+    order, int64 ``[n]``: ``positions`` its index among the batch's tokens, ``states`` the index of the hidden
+    state that predicts it among the ``B · T``, ``row`` its row within the micro-batch. ``tokens`` counts the
+    inputs without padding. ``ends`` int64 ``[B, T]`` in trees, else ``None``: input ``i`` sees ``j`` of its own
+    tree if ``j ≤ i < ends[j]``.
     """
 
     input_ids: Indices
@@ -31,11 +32,45 @@ class MicroBatch:
     row: Indices
     rows: int
     tokens: int
+    ends: Indices | None = None
 
     @property
     def computed(self) -> int:
         """Inputs, padding included."""
         return self.input_ids.size
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """What of a batch is predicted. ``positions`` int64 ``[n]``, ascending: indices among its tokens. Of each row,
+    int64 ``[R]``: ``counts``, how many of them are its; ``firsts``, the first of them; ``inputs``, how many tokens
+    of the row a model has to read for them. ``rows`` are those with any."""
+
+    positions: Indices
+    counts: Indices
+    firsts: Indices
+    inputs: Indices
+    rows: Indices
+
+    @classmethod
+    def of(cls, batch: Batch, wanted: npt.NDArray[np.bool_]) -> Predicted:
+        """Every ``wanted`` token (bool ``[N]``) but the first of a row, before which there is none to read."""
+        wanted = wanted.copy()
+        wanted[batch.offsets[:-1][batch.lengths > 0]] = False
+        positions = np.flatnonzero(wanted)
+        counts = np.bincount(batch.row_of_token[positions], minlength=len(batch))
+        firsts = np.cumsum(counts) - counts
+        inputs = np.zeros(len(batch), dtype=np.int64)
+        rows = np.flatnonzero(counts)
+        inputs[rows] = positions[firsts[rows] + counts[rows] - 1] - batch.offsets[rows]
+        return cls(positions, counts, firsts, inputs, rows)
+
+    def of_rows(self, rows: Indices) -> tuple[Indices, Indices]:
+        """The positions of these rows, one row after the other, and for each the index of its row in ``rows``."""
+        count = self.counts[rows]
+        nth = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+        positions = self.positions[np.repeat(self.firsts[rows], count) + nth]
+        return positions, np.repeat(np.arange(len(rows)), count)
 
 
 def micro_batches(
@@ -47,17 +82,10 @@ def micro_batches(
     right, where a causal model needs no mask against it. Bucketed: rows of similar length, the longest
     first, ``B · T ≤ budget``. Packed: rows in order, ``T ≤ budget``. A longer row goes alone.
     """
-    wanted = wanted.copy()
-    wanted[batch.offsets[:-1][batch.lengths > 0]] = False
-    predicted = np.flatnonzero(wanted)
-    rows_of = batch.row_of_token[predicted]
-    counts = np.bincount(rows_of, minlength=len(batch))
-    firsts = np.cumsum(counts) - counts
-    inputs = np.zeros(len(batch), dtype=np.int64)
-    filled = np.flatnonzero(counts)
-    inputs[filled] = predicted[firsts[filled] + counts[filled] - 1] - batch.offsets[filled]
-
-    for rows in _packs(filled, inputs, budget) if packed else _buckets(filled, inputs, budget):
+    predicted = Predicted.of(batch, wanted)
+    inputs = predicted.inputs
+    cut = _packs if packed else buckets
+    for rows in cut(predicted.rows, inputs, budget):
         widths = inputs[rows]
         if packed:
             starts = np.cumsum(widths) - widths
@@ -69,22 +97,21 @@ def micro_batches(
             # Past its end a row repeats its first token: any valid id will do there.
             place = np.where(columns < widths[:, None], columns, 0)
             ids = batch.tokens[batch.offsets[rows][:, None] + place]
-        count = counts[rows]
-        row = np.repeat(np.arange(len(rows)), count)
-        nth = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-        positions = predicted[np.repeat(firsts[rows], count) + nth]
+        positions, row = predicted.of_rows(rows)
         yield MicroBatch(
             input_ids=ids.astype(np.int64),
             position_ids=place[None, :] if packed else None,
             positions=positions,
-            states=np.repeat(starts - batch.offsets[rows] - 1, count) + positions,
+            states=(starts - batch.offsets[rows] - 1)[row] + positions,
             row=row,
             rows=len(rows),
             tokens=int(widths.sum()),
         )
 
 
-def _buckets(rows: Indices, inputs: Indices, budget: int) -> Iterator[Indices]:
+def buckets(rows: Indices, inputs: Indices, budget: int) -> Iterator[Indices]:
+    """Rows of similar length, the longest first: so many of them that, padded to the longest, they are within
+    ``budget``, or one."""
     order = rows[np.argsort(-inputs[rows], kind="stable")]
     start = 0
     while start < len(order):

@@ -9,7 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow_core.types import Batch
-from astraflow_training.micro_batches import Indices, MicroBatch, micro_batches
+from astraflow_training.layouts import Layout, cut
+from astraflow_training.micro_batches import Indices, MicroBatch, Predicted
+from astraflow_training.prefix_trees import prefix_trees
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,38 +41,60 @@ def share(batch: Batch, rank: int, ranks: int) -> Share:
     nearly equal numbers of tokens."""
     if ranks == 1:
         return Share(np.arange(len(batch)), np.arange(len(batch.tokens)), batch)
-    rows = rows_of_ranks(batch.lengths.astype(np.int64), ranks)[rank]
+    return _of_rows(batch, rows_of_ranks(batch.lengths.astype(np.int64), ranks)[rank])
+
+
+def _of_rows(batch: Batch, rows: Indices) -> Share:
     lengths = batch.lengths[rows].astype(np.int64)
     first = np.cumsum(lengths) - lengths
     tokens = np.arange(int(lengths.sum())) + np.repeat(batch.offsets[:-1][rows] - first, lengths)
     return Share(rows, tokens, batch.take(rows))
 
 
+def _whole_trees(
+    batch: Batch, wanted: npt.NDArray[np.bool_], budget: int, ranks: int
+) -> list[Share]:
+    """The shares of all ranks, of which none has a part of a tree; rows that predict nothing are in that of rank 0."""
+    predicted = Predicted.of(batch, wanted)
+    trees = list(prefix_trees(batch, predicted.rows, predicted.inputs, budget))
+    rest = np.setdiff1d(np.arange(len(batch)), predicted.rows)
+    found = []
+    sizes = np.array([len(tree.ids) for tree in trees], np.int64)
+    for rank, mine in enumerate(rows_of_ranks(sizes, ranks)):
+        rows = [trees[index].rows for index in mine.tolist()] + ([] if rank else [rest])
+        found.append(_of_rows(batch, np.sort(np.concatenate([np.zeros(0, np.int64), *rows]))))
+    return found
+
+
 def even_micro_batches(
-    batch: Batch, wanted: npt.NDArray[np.bool_], budget: int, packed: bool, rank: int, ranks: int
+    batch: Batch, wanted: npt.NDArray[np.bool_], budget: int, layout: Layout, rank: int, ranks: int
 ) -> tuple[Share, list[MicroBatch]]:
     """The share of ``rank`` and its micro-batches (``positions`` among the tokens of the share), of which
     each rank has as many: the forward pass of a sharded model is a collective. Those that a rank has too few
     of are :func:`idle` ones.
 
-    ``wanted`` (bool ``[N]``), ``budget`` and ``packed`` as for :func:`micro_batches`, of the whole batch.
+    ``wanted`` (bool ``[N]``), ``budget`` and ``layout`` as for :func:`cut`, of the whole batch.
     """
-    shares = [share(batch, other, ranks) for other in range(ranks)]
-    cuts = [list(micro_batches(part.batch, wanted[part.tokens], budget, packed)) for part in shares]
+    if layout == "tree" and ranks > 1:
+        shares = _whole_trees(batch, wanted, budget, ranks)
+    else:
+        shares = [share(batch, other, ranks) for other in range(ranks)]
+    cuts = [list(cut(part.batch, wanted[part.tokens], budget, layout)) for part in shares]
     mine = cuts[rank]
-    missing = max(len(cut) for cut in cuts) - len(mine)
-    return shares[rank], mine + [idle(batch, packed)] * missing
+    missing = max(len(each) for each in cuts) - len(mine)
+    return shares[rank], mine + [idle(batch, layout)] * missing
 
 
-def idle(batch: Batch, packed: bool) -> MicroBatch:
+def idle(batch: Batch, layout: Layout) -> MicroBatch:
     """A forward pass of one token of ``batch`` that predicts nothing: its part in the loss is 0."""
     nothing = np.zeros(0, np.int64)
     return MicroBatch(
         input_ids=batch.tokens[:1].astype(np.int64)[None, :],
-        position_ids=np.zeros((1, 1), np.int64) if packed else None,
+        position_ids=None if layout == "bucketed" else np.zeros((1, 1), np.int64),
         positions=nothing,
         states=nothing,
         row=nothing,
         rows=0,
         tokens=0,
+        ends=np.ones((1, 1), np.int64) if layout == "tree" else None,
     )

@@ -18,6 +18,7 @@ KEYS: dict[str, Any] = {
 CUTS: tuple[dict[str, Any], ...] = (
     {"micro_batch_tokens": 9},
     {"micro_batch_tokens": 40, "layout": "packed"},
+    {"micro_batch_tokens": 60, "layout": "tree"},
     {"micro_batch_tokens": 30, "gradient_checkpointing": True},
 )
 

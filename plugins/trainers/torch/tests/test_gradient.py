@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from trainer_cases import Surrogate, make_batch, prepared
+from trainer_cases import Surrogate, make_batch, make_branches, prepared
 from transformers import AutoModelForCausalLM
 
 from astraflow_core.types import Batch
 from astraflow_plugin_torch_trainer.trainer import TorchTrainer
 from astraflow_torch_training.gradient import Tally, accumulate
 from astraflow_torch_training.logprobs import token_logprobs
-from astraflow_training.micro_batches import micro_batches
+from astraflow_training.layouts import cut
 
 Build = Callable[..., TorchTrainer]
 
@@ -49,13 +49,13 @@ def by_hand(folder: Path, batch: Batch) -> tuple[dict[str, torch.Tensor], float]
 
 
 def gradient(
-    trainer: TorchTrainer, batch: Batch, **cut: Any
+    trainer: TorchTrainer, batch: Batch, **how: Any
 ) -> tuple[dict[str, torch.Tensor], Tally]:
     model = trainer._model
     model.whole.zero_grad(set_to_none=True)
     tally = Tally(model.device)
-    keys = {"budget": 32, "packed": False, **cut}
-    parts = micro_batches(batch, batch.loss_mask, **keys)
+    keys = {"budget": 32, "layout": "bucketed", **how}
+    parts = cut(batch, batch.loss_mask, **keys)
     accumulate(model, batch, Surrogate(), 0, parts, tally)
     return {name: p.grad.clone() for name, p in model.whole.named_parameters()}, tally
 
@@ -70,23 +70,25 @@ def assert_close(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]
 
 
 @pytest.mark.parametrize(
-    "cut",
+    "how",
     [
         {"budget": 10_000},
         {"budget": 40},
         {"budget": 1},
-        {"budget": 10_000, "packed": True},
-        {"budget": 30, "packed": True},
+        {"budget": 10_000, "layout": "packed"},
+        {"budget": 30, "layout": "packed"},
+        {"budget": 10_000, "layout": "tree"},
+        {"budget": 30, "layout": "tree"},
     ],
 )
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_gradient_equals_one_large_batch_by_hand(
-    build: Build, folder: Path, cut: dict[str, Any], checkpointing: bool
+    build: Build, folder: Path, how: dict[str, Any], checkpointing: bool
 ) -> None:
     trainer = build(folder, gradient_checkpointing=checkpointing)
-    batch = prepared(make_batch(), Surrogate(), trainer)
+    batch = prepared(make_branches(), Surrogate(), trainer)
     expected, loss = by_hand(folder, batch)
-    got, tally = gradient(trainer, batch, **cut)
+    got, tally = gradient(trainer, batch, **how)
     assert_close(got, expected)
     assert tally.sums["loss"].item() == pytest.approx(loss, rel=1e-5)
 

@@ -54,7 +54,9 @@ def train(trainer: TorchTrainer, steps: int, first: int = 0) -> list[dict[str, f
     return metrics
 
 
-@pytest.mark.parametrize("keys", [{}, {"layout": "packed"}, {"micro_batch_tokens": 9}])
+@pytest.mark.parametrize(
+    "keys", [{}, {"layout": "packed"}, {"layout": "tree"}, {"micro_batch_tokens": 9}]
+)
 def test_logprobs_equal_transformers(build: Build, folder: Path, keys: dict[str, Any]) -> None:
     batch = make_batch()
     got = build(folder, **keys).logprobs(batch, "current")

@@ -18,7 +18,7 @@ from astraflow_core.errors import UserError
 from astraflow_core.types import Batch, Loss, LossInputs
 from astraflow_plugin_torch_trainer.trainer import TorchTrainer
 from astraflow_torch_training.gradient import Tally, accumulate
-from astraflow_training.micro_batches import micro_batches
+from astraflow_training.layouts import cut
 
 Build = Callable[..., TorchTrainer]
 VALUES = frozenset({"values"})
@@ -71,7 +71,9 @@ def by_hand(
     return rows
 
 
-@pytest.mark.parametrize("keys", [{}, {"layout": "packed"}, {"micro_batch_tokens": 9}])
+@pytest.mark.parametrize(
+    "keys", [{}, {"layout": "packed"}, {"layout": "tree"}, {"micro_batch_tokens": 9}]
+)
 def test_values_and_gradients_equal_transformers(
     build: Build, folder: Path, keys: dict[str, Any]
 ) -> None:
@@ -94,7 +96,7 @@ def test_values_and_gradients_equal_transformers(
     (total / batch.trained_tokens).backward()
 
     model = trainer._model
-    parts = micro_batches(batch, batch.loss_mask, trainer._budget, trainer._packed)
+    parts = cut(batch, batch.loss_mask, trainer._budget, trainer._layout)
     accumulate(model, batch, Regression(), 0, parts, Tally(model.device))
     got = {n: p.grad for n, p in model.whole.named_parameters() if p.grad is not None}
     wanted = {f"model.{name}": p.grad for name, p in backbone.named_parameters()}

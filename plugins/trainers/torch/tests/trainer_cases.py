@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -69,6 +70,21 @@ def make_batch(seed: int = 0, rows: int = 10, longest: int = 14, temperature: fl
         group_std=np.full(rows, rewards.std(), dtype=np.float32),
         temperature=temperature,
     )
+
+
+def make_branches(seed: int = 0, rows: int = 10, **keys: Any) -> Batch:
+    """A :func:`make_batch` in which rows begin as earlier ones do: some with all of one, some with another end, and
+    some are one once more."""
+    rng = np.random.default_rng(seed + 1)
+    batch = make_batch(seed, rows, **keys)
+    tokens, lengths = batch.tokens.copy(), batch.lengths
+    for row in range(1, rows):
+        start, other = int(batch.offsets[row]), int(rng.integers(row))
+        most = int(min(lengths[row], lengths[other]))
+        shared = int(rng.integers(most + 1)) if rng.random() < 0.5 else most
+        first = int(batch.offsets[other])
+        tokens[start : start + shared] = tokens[first : first + shared]
+    return replace(batch, tokens=tokens)
 
 
 def prepared(batch: Batch, algorithm: Surrogate, trainer: TorchTrainer) -> Batch:

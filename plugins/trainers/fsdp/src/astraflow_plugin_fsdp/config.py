@@ -55,6 +55,10 @@ class FsdpConfig(TrainingConfig):
 
     @model_validator(mode="after")
     def _parallel_ways_that_fit(self) -> Self:
+        if self.context_parallel > 1 and self.layout == "tree":
+            raise ValueError(
+                'layout = "tree": ranks that share rows by context_parallel cannot share trees; set context_parallel = 1'
+            )
         if self.context_parallel > 1 and self.attention not in ("auto", "sdpa"):
             raise ValueError(
                 f"attention = {self.attention!r}: ranks that share rows by context_parallel attend by sdpa; leave "

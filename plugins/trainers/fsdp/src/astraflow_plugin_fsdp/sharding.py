@@ -37,6 +37,7 @@ from astraflow_torch_training.model import (
     load_model,
     outline,
 )
+from astraflow_torch_training.trees import check_trees
 from astraflow_training.micro_batches import Indices, MicroBatch
 
 
@@ -110,6 +111,13 @@ class ModelRecipe:
     adapted: bool = False
     critic: Path | Literal["head"] | None = None
 
+    def loaded(self, folder: Path) -> CausalLM:
+        """The whole model in ``folder`` on CPU, checked."""
+        model = load_model(folder, torch.device("cpu"), "sdpa", False, None)
+        if self.config.layout == "tree":
+            check_trees(model.backbone, model.whole.config, model.device, folder)
+        return model
+
     def made(self, load: Callable[[Path], CausalLM], folder: Path) -> CausalLM:
         """The model in ``folder`` with what it is to have."""
         model = load(folder)
@@ -137,9 +145,7 @@ def load_sharded(folder: Path, group: RankGroup, recipe: ModelRecipe) -> Sharded
             context_parallel.check(outlined.whole, _layers(outlined.whole))
         if group.rank == 0:
             # Kernels for the device may not run here, where only the weights matter.
-            loaded = recipe.made(
-                lambda f: load_model(f, torch.device("cpu"), "sdpa", False, None), folder
-            )
+            loaded = recipe.made(recipe.loaded, folder)
     except UserError as error:
         problem = str(error)
     group.agree(problem)

@@ -34,6 +34,7 @@ from astraflow_torch_training.memory import (
     peak_memory_gb,
 )
 from astraflow_torch_training.optimizer import adamw, clip_gradients
+from astraflow_training.layouts import layout_for
 from astraflow_training.micro_batches import MicroBatch
 from astraflow_training.schedule import lr_factor
 from astraflow_training.shares import Share, even_micro_batches
@@ -82,8 +83,7 @@ class FsdpTrainer:
             config.context_parallel,
         )
         attention = self._attention(group.device)
-        layout = config.layout
-        self._packed = layout == "packed" or (layout == "auto" and attention == "flash_attention_2")
+        self._layout = layout_for(config.layout, attention)
         self._budget = config.micro_batch_tokens or MICRO_BATCH_TOKENS[group.device.type]
         self._source, self._total_steps = model, total_steps
         self._critic = "values" in needs
@@ -308,7 +308,7 @@ class FsdpTrainer:
     def _cut(self, batch: Batch, wanted: npt.NDArray[np.bool_]) -> tuple[Share, list[MicroBatch]]:
         group = self._joined()
         budget = self._budget * group.contexts
-        share, parts = even_micro_batches(batch, wanted, budget, self._packed, *group.share)
+        share, parts = even_micro_batches(batch, wanted, budget, self._layout, *group.share)
         if group.contexts > 1:
             parts = [padded(micro, group.contexts) for micro in parts]
         return share, parts
@@ -351,6 +351,7 @@ class FsdpTrainer:
             return self._config.attention
         bfloat16 = self._config.compute_dtype == "bfloat16"
         flash = device.type == "cuda" and bfloat16 and is_flash_attn_2_available()
+        flash = flash and self._config.layout != "tree"
         return "flash_attention_2" if flash else "sdpa"
 
 

@@ -298,10 +298,10 @@ class MegatronTrainer:
         collective. As many as the other replicas' if they share experts, where each forward pass is one."""
         layout, place = self._ranks.layout, self._ranks.data_rank
         if layout.expert > 1:
-            return even_micro_batches(batch, wanted, self._budget, False, place, layout.data)
+            return even_micro_batches(batch, wanted, self._budget, "bucketed", place, layout.data)
         mine = share(batch, place, layout.data)
         cut = list(micro_batches(mine.batch, wanted[mine.tokens], self._budget, packed=False))
-        return mine, cut or [idle(batch, packed=False)]
+        return mine, cut or [idle(batch, "bucketed")]
 
     def _check_split(self, arch: Architecture) -> None:
         config = self._config

@@ -37,7 +37,9 @@ from astraflow_torch_training.optimizer import (
     muon,
     set_lr,
 )
-from astraflow_training.micro_batches import MicroBatch, micro_batches
+from astraflow_torch_training.trees import check_trees
+from astraflow_training.layouts import cut, layout_for
+from astraflow_training.micro_batches import MicroBatch
 from astraflow_training.schedule import lr_factor
 
 # On CPU activations of a few thousand tokens stay in cache; a GPU wants larger products.
@@ -73,13 +75,10 @@ class TorchTrainer:
         torch.manual_seed(self._seed)
         device = _device(self._config.device)
         attention = self._attention(device)
-        layout = self._config.layout
-        self._packed = layout == "packed" or (layout == "auto" and attention == "flash_attention_2")
+        self._layout = layout_for(self._config.layout, attention)
         self._budget = self._config.micro_batch_tokens or MICRO_BATCH_TOKENS[device.type]
         self._source, self._total_steps = model, total_steps
-        self._model = load_model(
-            model, device, attention, self._config.gradient_checkpointing, self._autocast
-        )
+        self._model = self._loaded(model, device, attention, self._config.gradient_checkpointing)
         own = self._config.reference_model is None
         self._bare_is_reference = "reference" in needs and own and self._config.lora_rank > 0
         if "reference" in needs and not self._bare_is_reference:
@@ -228,7 +227,7 @@ class TorchTrainer:
             torch.cuda.empty_cache()
 
     def _cut(self, batch: Batch, wanted: npt.NDArray[np.bool_]) -> Iterator[MicroBatch]:
-        return micro_batches(batch, wanted, self._budget, self._packed)
+        return cut(batch, wanted, self._budget, self._layout)
 
     def _make_optimizers(self) -> list[torch.optim.Optimizer]:
         match self._config.optimizer:
@@ -267,11 +266,20 @@ class TorchTrainer:
         model.whole.requires_grad_(False).eval()
         return model
 
+    def _loaded(
+        self, folder: Path, device: torch.device, attention: str, checkpointing: bool
+    ) -> CausalLM:
+        model = load_model(folder, device, attention, checkpointing, self._autocast)
+        if self._layout == "tree":
+            with model.precision():
+                check_trees(model.backbone, model.whole.config, device, folder)
+        return model
+
     def _load_beside(self, key: str, folder: Path, attention: str) -> CausalLM:
         """Another model of the same vocabulary, on the same device."""
         checkpointing = key == "critic_model" and self._config.gradient_checkpointing
         device = self._model.device
-        model = load_model(folder, device, attention, checkpointing, self._autocast)
+        model = self._loaded(folder, device, attention, checkpointing)
         if model.vocabulary != self._model.vocabulary:
             raise UserError(
                 f"{key} {folder} has a vocabulary of {model.vocabulary}, the trained model one of "
@@ -283,6 +291,7 @@ class TorchTrainer:
         if self._config.attention != "auto":
             return self._config.attention
         flash = device.type == "cuda" and self._autocast is not None and is_flash_attn_2_available()
+        flash = flash and self._config.layout != "tree"
         return "flash_attention_2" if flash else "sdpa"
 
 
