@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from astraflow_runtime.config.references import unresolved
+from astraflow_runtime.config.references import methods_of, unresolved
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,58 @@ def test_a_target_that_is_not_there_is_found_without_importing_it(
     assert problem in found
     assert bool(found) == bool(problem)
     assert target.partition(":")[0] not in sys.modules or target == "math:floor"
+
+
+TRACKERS = """
+from abc import ABC
+from dataclasses import dataclass
+from typing import Protocol
+
+from astraflow_core.protocols.tracker import Tracker
+from own_base import Base as Other
+
+class Plain:
+    def started(self, run, config): ...
+    metrics = ended = lambda *_: None
+
+class Later(ABC):
+    def __init__(self): self.ended = print
+    if True:
+        def started(self): ...
+
+class Own(Later, Other): ...
+class Promised(Tracker, Protocol):
+    def ended(self): ...
+class Made(make()): ...
+@dataclass
+class Decorated: ...
+class Patched: ...
+Patched.ended = print
+def factory(config, context): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("Plain", {"started", "metrics", "ended"}),
+        ("Later", {"__init__", "started", "ended"}),
+        ("Own", {"__init__", "started", "ended", "spans"}),
+        ("Other", {"spans"}),
+        ("Promised", {"ended"}),
+        ("Made", None),
+        ("Decorated", None),
+        ("Patched", None),
+        ("factory", None),
+        ("Gone", None),
+    ],
+)
+def test_what_a_class_defines_is_read_from_its_sources(
+    site: Any, name: str, found: set[str] | None
+) -> None:
+    (site.folder / "own_base.py").write_text(
+        "class Base(object):\n    async def spans(self): ...\n"
+    )
+    (site.folder / "own_trackers.py").write_text(TRACKERS)
+    assert methods_of(f"own_trackers:{name}", "astraflow_core.protocols.tracker") == found
+    assert "own_trackers" not in sys.modules and "own_base" not in sys.modules

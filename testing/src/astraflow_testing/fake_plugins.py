@@ -119,6 +119,10 @@ class Part:
     def __getitem__(self, index):
         return Prompt("only", {})
 
+    def started(self, run, config): ...
+    def metrics(self, group, step, time_s, values): ...
+    def ended(self, state, summary, curves): ...
+
     async def run_episode(self, engines, prompt):
         return None
 

@@ -279,3 +279,28 @@ def test_code_that_blocks_is_not_given_more_time(
     (finding,) = preflight._of_code(loaded.catalog, loaded.config, tmp_path)
     assert finding.level == "warning" and finding.text == note
     assert fix in finding.fix
+
+
+def test_a_tracker_without_a_method_is_refused_before_the_run(
+    site: Any, sound: str, manifest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    component = "Component('lame', 'lame_parts:Lame', 's', None, frozenset({'rollouts'}))"
+    site.add(
+        "lame",
+        manifest + f"@hookimpl\ndef astraflow_trackers(): return [{component}]\n",
+        modules={"lame_parts": "class Lame:\n    def started(self, run, config): ...\n    def ended(self, *_): ...\n"},
+    )  # fmt: skip
+    lacking = "tracker 'lame' of fake-lame 1.0 lacks metrics(), rollouts() in lame_parts:Lame"
+    given = ["--set", "trackers.mine.use=lame"]
+    found = findings(capsys, 2, sound, *given)
+    assert (
+        found["trackers.mine"]["level"] == "problem"
+        and "fake-lame" in found["trackers.mine"]["fix"]
+    )
+    assert lacking in found["trackers.mine"]["text"]
+    assert main(["run", sound, *given]) == 2
+    assert f"trackers.mine: {lacking}" in capsys.readouterr().err
+    assert not Path(sound).with_name("runs").exists()
+    found = findings(capsys, 0, sound)
+    assert found["tracker lame"]["level"] == "warning"
+    assert "lacks metrics()" in found["tracker lame"]["text"]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from astraflow_contrib_doctor.finding import Finding
+from astraflow_core.component import Kind
 from astraflow_core.config.environments import ATTRIBUTE, environment_of
 from astraflow_core.errors import AstraFlowError, PluginError, PreflightError, UserError
 from astraflow_core.installed.discovery import State
@@ -51,6 +52,7 @@ def of_plugins(catalog: Catalog) -> Iterator[Finding]:
     for plugin in catalog.plugins:
         subject = f"plugin {plugin.name}"
         release = f"{plugin.distribution} {plugin.version}"
+        yield from _of_trackers(plugin)
         missing = missing_runtime(plugin.metadata)
         if plugin.healthy and (slow := slow_manifest(plugin)):
             yield Finding("warning", subject, slow, AUTHORS.format(who=plugin.distribution))
@@ -71,6 +73,18 @@ def of_plugins(catalog: Catalog) -> Iterator[Finding]:
             yield Finding("ok", subject, release + _present(plugin))
 
 
+def _of_trackers(plugin: Plugin) -> Iterator[Finding]:
+    """Trackers of a plugin that lack methods, which no run would take."""
+    from astraflow_runtime.config.targets import lacking_methods
+
+    for kind, component in plugin.components:
+        if kind is Kind.TRACKER and (lacking := lacking_methods(component)):
+            subject, fix = f"tracker {component.name}", AUTHORS.format(who=plugin.distribution)
+            yield Finding(
+                "warning", subject, f"{plugin.distribution} {plugin.version} {lacking}", fix
+            )
+
+
 def of_run(loaded: LoadedConfig, file: str) -> Iterator[Finding]:
     """Whether the run of a file can start."""
     yield Finding("ok", file, "the configuration is valid and its components fit together")
@@ -85,8 +99,11 @@ def of_run(loaded: LoadedConfig, file: str) -> Iterator[Finding]:
 def _of_components(loaded: LoadedConfig) -> Iterator[Finding]:
     """A component of the run whose runtime is absent here, or that cannot be imported."""
     from astraflow_runtime.config.lone_groups import lone_group_problems
-    from astraflow_runtime.config.targets import target_problems
+    from astraflow_runtime.config.targets import target_problems, tracker_problems
 
+    for path, problem in tracker_problems(loaded):
+        who = loaded.components[path][0].distribution or "its package"
+        yield Finding("problem", path, problem, AUTHORS.format(who=who))
     for path, problem in target_problems(loaded):
         plugin = loaded.components[path][0].distribution
         yield Finding("problem", path, problem, AUTHORS.format(who=plugin))

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.config.lone_groups import lone_group_notes, lone_group_problems
 from astraflow_runtime.config.saved import as_comments, dump_toml
 from astraflow_runtime.config.show import ORIGINS, origins_json
-from astraflow_runtime.config.targets import target_problems
+from astraflow_runtime.config.targets import target_problems, tracker_problems
 from astraflow_runtime.launch.planning.plan import check_interpreters, check_trackers
 from astraflow_runtime.launch.planning.plugins_file import write_plugins
 from astraflow_runtime.launch.planning.user_objects import (
@@ -87,7 +88,8 @@ def prepare(
     frozen = pickled(objects)
     loaded = load_config(source, overrides, workflow_given="workflow" in objects)
     config = loaded.config
-    problems = [f"{path}: {text}" for path, text in target_problems(loaded)]
+    found = chain(target_problems(loaded), tracker_problems(loaded))
+    problems = [f"{path}: {text}" for path, text in found]
     if problems := problems + lone_group_problems(loaded):
         raise ConfigError(problems, source if isinstance(source, str) else "")
     notes = (*loaded.notes, *lone_group_notes(loaded))
