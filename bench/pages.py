@@ -3,7 +3,7 @@
 `first_paint_s`: from opening the page of the run in a fresh server, which has not read the run before, until the first curve is
 drawn, of a sample of the steps; `complete_s`: until those of all steps are. `again_s`: the first curve in that server later.
 `interaction_p95_ms`: from the event of a zoom, or of the way back, until the next frame after all curves in sight are
-drawn, measured in the page. `first_cpu_s` and `interaction_cpu_ms`: CPU time of server, browser and driver for the same, which
+drawn in the new range, measured in the page; `refined_p95_ms`: until the frame after they have all points that fit into that range. `first_cpu_s` and `interaction_cpu_ms`: CPU time of server, browser and driver for the same, which
 other load on the machine changes less. `rollouts_s`: until the list of 10,000 stored rollouts is shown; `group_s`: one of
 them. `journal_first_s` and `journal_again_ms`: the server's answer about the weights of a journal of 100,000 entries, first and later.
 `read_steps_per_s`: how fast the server reads `metrics.jsonl`, beside `json_steps_per_s`, the standard library decoding the same lines.
@@ -64,12 +64,13 @@ def measure(quick: bool) -> dict[str, float]:
         visits = [_visit(browser, run, zooms) for _ in range(2 if quick else 5)]
         browser.close()
     found = {name: statistics.median(visit[name] for visit in visits) for name in visits[0] if name != "zooms"}  # fmt: skip
-    zoomed = sorted(each for visit in visits for each in visit["zooms"])
+    drawn, refined = (sorted(each[part] for visit in visits for each in visit["zooms"]) for part in (0, 1))  # fmt: skip
     return {
         "steps": steps,
         **{name: round(value, 3) for name, value in found.items()},
-        "interaction_p95_ms": round(zoomed[int(0.95 * (len(zoomed) - 1))], 1),
-        "interaction_ms": round(statistics.median(zoomed), 1),
+        "interaction_p95_ms": round(drawn[int(0.95 * (len(drawn) - 1))], 1),
+        "interaction_ms": round(statistics.median(drawn), 1),
+        "refined_p95_ms": round(refined[int(0.95 * (len(refined) - 1))], 1),
         "read_steps_per_s": round(steps / read),
         "json_steps_per_s": round(steps / decoded),
     }
@@ -213,18 +214,22 @@ WATCH = """kind => {
   });
   const before = plots.map((plot) => plot.dataset.range);
   window.answered = new Promise((done) => window.addEventListener(kind, (event) => {
+    let first = null;
     const look = () => {
+      const since = performance.now() - event.timeStamp;
       if (plots.some((plot, index) => plot.dataset.range === before[index])) setTimeout(look, 1);
-      else requestAnimationFrame(() => done(performance.now() - event.timeStamp));
+      else if (first === null) requestAnimationFrame(() => { first = performance.now() - event.timeStamp; look(); });
+      else if (plots.some((plot) => plot.dataset.fine !== "true") && since < 20000) setTimeout(look, 1);
+      else requestAnimationFrame(() => done([first, performance.now() - event.timeStamp]));
     };
     look();
   }, { capture: true, once: true }));
 }"""
-"""From an event of this kind until the next frame after all charts in sight have another range."""
+"""From an event of this kind until the next frame after all charts in sight have another range, and all points of it."""
 
 
-def zoomed(page: Page, number: int) -> float:
-    """Milliseconds of one zoom, or of the way back."""
+def zoomed(page: Page, number: int) -> tuple[float, float]:
+    """Milliseconds of one zoom, or of the way back: until it is drawn, and until it has all points."""
     if number % 2:
         page.evaluate(WATCH, "click")
         page.get_by_role("button", name="show all steps").click()
@@ -238,4 +243,5 @@ def zoomed(page: Page, number: int) -> float:
         page.evaluate(TWO_FRAMES)
         page.evaluate(WATCH, "mouseup")
         page.mouse.up()
-    return float(page.evaluate("window.answered"))
+    drawn, refined = page.evaluate("window.answered")
+    return float(drawn), float(refined)

@@ -1,5 +1,5 @@
 // What the server is asked, and how its answers and refusals reach a page.
-import { useEffect, useRef, useState } from "./vendor/htm-preact.js";
+import { useEffect, useLayoutEffect, useRef, useState } from "./vendor/htm-preact.js";
 
 export class Refusal extends Error {
   constructor(status, reason) {
@@ -69,13 +69,14 @@ async function ask(asking, set) {
 export function useAnswer(path, again = 0) {
   const [state, set] = useState({ value: null, of: null, error: null, path: null });
   const current = useRef(null);
-  useEffect(() => {
+  // Before the next frame and not after it, which is what an ordinary effect waits for.
+  useLayoutEffect(() => {
     if (path === null) return undefined;
     const asking = { path, wanted: true, busy: false, again: false };
     current.current = asking;
     return () => { asking.wanted = false; current.current = null; };
   }, [path]);
-  useEffect(() => { if (current.current) ask(current.current, set); }, [path, again]);
+  useLayoutEffect(() => { if (current.current) ask(current.current, set); }, [path, again]);
   return state.path === path || path === null ? state : { value: state.value, of: state.of, error: null, path };
 }
 

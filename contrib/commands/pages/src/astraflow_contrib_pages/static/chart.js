@@ -1,5 +1,5 @@
 // A chart of curves: uPlot, with our colours and a table of the newest values for those who do not see it.
-import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/htm-preact.js";
 import uPlot from "./vendor/uPlot.js";
 import { number } from "./format.js";
 
@@ -48,7 +48,7 @@ function options(lines, width, onZoom) {
   };
 }
 
-export function Chart({ title, unit, lines, theme, zoom, onZoom }) {
+export function Chart({ title, unit, lines, theme, zoom, fine, onZoom }) {
   const place = useRef(null);
   const plot = useRef(null);
   const shown = useRef(null);
@@ -70,15 +70,8 @@ export function Chart({ title, unit, lines, theme, zoom, onZoom }) {
     sight.observe(place.current);
     return () => { observer.disconnect(); sight.disconnect(); };
   }, []);
-  useEffect(() => {
-    if (!width || !drawn.length || !everNear.current) return undefined;
-    plot.current = new uPlot(options(drawn, width, (range) => zoomed.current?.(range)), joined(drawn), place.current);
-    shown.current = { lines, range: "" };
-    place.current.dataset.range = "all";
-    return () => { plot.current.destroy(); plot.current = null; };
-  }, [shape, theme, width > 0, everNear.current]);
-  useEffect(() => { plot.current?.setSize({ width, height: Math.round(HEIGHT_REM * rem()) }); }, [width]);
-  useEffect(() => {
+  const draw = () => {
+    if (place.current) place.current.dataset.fine = fine;
     const now = plot.current;
     if (!now || !near || (shown.current.lines === lines && shown.current.range === range)) return;
     // A plot is kept while people zoom: to make one takes as long as to draw it ten times.
@@ -89,7 +82,18 @@ export function Chart({ title, unit, lines, theme, zoom, onZoom }) {
     });
     shown.current = { lines, range };
     place.current.dataset.range = range || "all";
-  }, [lines, range, shape, theme, width > 0, near]);
+  };
+  useEffect(() => {
+    if (!width || !drawn.length || !everNear.current) return undefined;
+    plot.current = new uPlot(options(drawn, width, (range) => zoomed.current?.(range)), joined(drawn), place.current);
+    shown.current = { lines, range: "" };
+    place.current.dataset.range = "all";
+    draw();
+    return () => { plot.current.destroy(); plot.current = null; };
+  }, [shape, theme, width > 0, everNear.current]);
+  useEffect(() => { plot.current?.setSize({ width, height: Math.round(HEIGHT_REM * rem()) }); }, [width]);
+  // In the same frame as what was clicked.
+  useLayoutEffect(draw, [lines, range, fine, shape, theme, width > 0, near]);
 
   const newest = drawn.map((line) => `${line.label} ${number(line.y[line.y.length - 1])} at ${number(line.x[line.x.length - 1])}`);
   return html`<figure class="chart">

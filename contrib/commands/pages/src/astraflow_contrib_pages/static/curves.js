@@ -50,7 +50,7 @@ function ascending(line) {
   return { ...line, x: sorted, y: sorted.map((x) => points.get(x)) };
 }
 
-export function Curves({ runs, theme, zoom, wanted = zoom, onZoom, others = [] }) {
+export function Curves({ runs, theme, zoom, fine = true, onZoom, others = [] }) {
   const several = runs.length > 1;
   const [all, setAll] = useState(false);
   // The same as before as long as the answer is: charts draw anew only what has changed.
@@ -58,10 +58,10 @@ export function Curves({ runs, theme, zoom, wanted = zoom, onZoom, others = [] }
     .map(([title, unit, what]) => ({ title, unit, what, lines: runs.flatMap((run, index) => linesOf(what, run, several, index)) })), [others.join("|"), ...runs]);
   const some = drawn.filter((panel) => all || panel.lines.some((line) => line.x.length));
   return html`<div class="curves-head">
-      ${wanted ? html`<button type="button" onClick=${() => onZoom(null)}>show all steps</button>` : html`<span class="quiet">drag over a chart to zoom in; double-click shows all</span>`}
+      ${zoom ? html`<button type="button" onClick=${() => onZoom(null)}>show all steps</button>` : html`<span class="quiet">drag over a chart to zoom in; double-click shows all</span>`}
       <label><input type="checkbox" checked=${all} onChange=${(event) => setAll(event.target.checked)} /> empty charts too</label>
     </div>
     <div class="charts">${some.map((panel) => html`<${Chart} key=${panel.title} title=${panel.title} unit=${panel.unit} lines=${panel.lines} theme=${theme}
-      zoom=${panel.what === "accuracy" ? null : zoom} onZoom=${panel.what === "accuracy" ? null : onZoom} />`)}</div>
+      fine=${fine} zoom=${panel.what === "accuracy" ? null : zoom} onZoom=${panel.what === "accuracy" ? null : onZoom} />`)}</div>
     ${some.length ? null : html`<p class="empty">No step was made yet.</p>`}`;
 }

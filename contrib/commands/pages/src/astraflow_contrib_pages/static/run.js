@@ -50,41 +50,54 @@ const Waits = ({ waits }) => (waits?.length
   ? html`<section aria-label="waits"><h2>Who waits for whom</h2><ul class="waits">${waits.map((wait) => html`<li>
       <b>${wait.who}</b> waits ${seconds(wait.since_s)} for <b>${wait.for_whom || "nobody"}</b>: ${wait.what}</li>`)}</ul></section>` : null);
 
+// The curves of all steps, or of those in `zoom`. These are asked for, and until they are there what the page has is drawn, so that
+// it answers at once; the way back needs no answer.
+function useCurves(path, buckets, figure, zoom, again) {
+  const asked = (range) => path && `${path}/curves?${query({ figure, buckets, ...range })}`;
+  const seen = useRef(again);
+  if (!zoom) seen.current = again; // while a part is shown, only that is asked for again
+  const whole = useAnswer(asked({}), seen.current);
+  const [settled, settle] = useState(zoom);
+  useEffect(() => settle(zoom), [zoom]); // after the frame: what an answer costs is not to delay that
+  const wanted = zoom && settled === zoom ? asked({ first: Math.floor(zoom[0]), last: Math.ceil(zoom[1]) }) : null;
+  const part = useAnswer(wanted, again);
+  const last = useRef(null);
+  if (part.of !== null && part.of === wanted) last.current = { zoom, value: part.value, of: whole.of };
+  if (last.current && last.current.of !== whole.of) last.current = null;
+  const covered = zoom && last.current && last.current.zoom[0] <= zoom[0] && zoom[1] <= last.current.zoom[1];
+  return { drawn: covered ? last.current.value : whole.value, error: whole.error || (zoom && part.error), fine: !zoom || (wanted !== null && part.of === wanted) };
+}
+
 export function Run({ name, theme }) {
   const [zoom, setZoom] = useState(null);
   const [others, setOthers] = useState([]);
   const { change, trouble } = useChanges(name);
   const state = change?.state;
   const path = `runs/${encodeURIComponent(name)}`;
-  const range = zoom ? { first: Math.floor(zoom[0]), last: Math.ceil(zoom[1]) } : {};
   const [buckets] = useState(pixels);
   const [drawnFrom, setDrawnFrom] = useState(undefined);
   const again = useThrottled(change?.read, drawnFrom);
   const ran = useRef(false);
   ran.current ||= state === "running";
   const run = useAnswer(path, `${again}${ran.current && state !== "running"}`);
-  const wanted = `${path}/curves?${query({ buckets, ...range })}`;
-  const drawn = useAnswer(wanted, again);
-  const more = useAnswer(others.length ? `${path}/curves?${query({ figure: others, buckets, ...range })}` : null, again);
-  useEffect(() => setDrawnFrom(drawn.value?.read), [drawn.value]);
-  const curves = useMemo(() => drawn.value && { name, ...drawn.value, policies: merged(drawn.value.policies, more.value?.policies) }, [drawn.value, more.value]);
-  // What is drawn changes once, when there are curves of the new range.
-  const inSight = useRef(null);
-  if (drawn.of === wanted || drawn.error) inSight.current = zoom;
-  const share = change?.share ?? drawn.value?.share ?? 1;
+  const { drawn, error, fine } = useCurves(path, buckets, [], zoom, again);
+  const more = useCurves(others.length ? path : null, buckets, others, zoom, again).drawn;
+  useEffect(() => setDrawnFrom(drawn?.read), [drawn]);
+  const curves = useMemo(() => drawn && { name, ...drawn, policies: merged(drawn.policies, more?.policies) }, [drawn, more]);
+  const share = change?.share ?? drawn?.share ?? 1;
   if (!run.value) return run.error ? html`<${Problem} error=${run.error} />` : html`<${Loading} />`;
   const status = change?.status;
   const now = state ?? run.value.state;
   return html`<div class="title"><h1>${name}</h1><${State} state=${now} />
       ${now === "running" ? html`<span class="live" role="status">${trouble ? "interrupted" : "live"}</span>` : null}</div>
-    <${Problem} error=${trouble || run.error || drawn.error} />
+    <${Problem} error=${trouble || run.error || error} />
     ${now === "crashed" ? html`<${Problem} error=${"Its processes are gone and it left no summary. astraflow run --resume continues it from its last checkpoint."} />` : null}
     <${Problem} error=${status?.trouble || run.value.error} />
     <${Problem} error=${run.value.damaged ? `${run.value.damaged} lines of metrics.jsonl are damaged and left out.` : ""} />
     <${Now} run=${run.value} status=${status} state=${now} />
     <h2>Curves</h2>
     ${share < 1 ? html`<p class="quiet" role="status">A sample of the steps; ${percent(share)} of them are read so far.</p>` : null}
-    ${curves ? html`<${Curves} runs=${[curves]} theme=${theme} zoom=${inSight.current} wanted=${zoom} onZoom=${setZoom} others=${others} />` : html`<${Loading} />`}
+    ${curves ? html`<${Curves} runs=${[curves]} theme=${theme} zoom=${zoom} fine=${fine} onZoom=${setZoom} others=${others} />` : html`<${Loading} />`}
     <label class="more">another figure <select onChange=${(event) => { if (event.target.value) setOthers([...others, event.target.value]); event.target.value = ""; }}>
       <option value="">choose…</option>${run.value.figures.filter((figure) => !others.includes(figure)).map((figure) => html`<option value=${figure}>${figure}</option>`)}</select></label>
     <${Waits} waits=${status?.waits} />`;
