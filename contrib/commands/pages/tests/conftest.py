@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from astraflow_testing.fake_plugins import manifest, site
+
+__all__ = ["manifest", "site"]
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 if TYPE_CHECKING:

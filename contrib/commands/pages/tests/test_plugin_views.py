@@ -13,7 +13,7 @@ from served_runs import Pages, write_run
 from stored_groups import store
 
 from astraflow_contrib_pages.plugin_views import PluginViews, checked
-from astraflow_core.installed.discovery import Plugin
+from astraflow_contrib_pages.views.process import ViewsProcess
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -72,24 +72,53 @@ def test_the_plugin_of_an_environment_shows_its_episodes(
     with (folder / "config.toml").open("a") as file:
         file.write('[workflow]\nuse = "environment"\nenvironment = { use = "key_door" }\n')
     store(folder, "..k@.d . Turns left: 3.")
-    path = "/ui/api/runs/one/trajectories/train-1?index=0"
-    assert serve(tmp_path).ask(path).json["views"] == []  # the run names no plugin
+    path = "/ui/api/runs/one/trajectories/train-1"
+    pages = serve(tmp_path)
+    assert pages.ask(path).json["viewed"] is False  # the run names no plugin
+    assert pages.ask(f"{path}/views?index=0").json == {"views": []}
     entry = {"plugin": "text_games", "distribution": "d", "version": "1", "packaged": True, "components": {}}  # fmt: skip
     (folder / "plugins.json").write_text(json.dumps([entry, {**entry, "plugin": "gone"}]))
-    (view,) = serve(tmp_path).ask(path).json["views"]
+    pages = serve(tmp_path)
+    assert pages.ask(path).json["viewed"] is True
+    (view,) = pages.ask(f"{path}/views?index=0").json["views"]
     assert view["kind"] == "grid" and view["rows"] == []  # the policy said it, not the environment
+    assert pages.ask(f"{path}/views?index=99").json == {"views": []}
+    assert pages.ask("/ui/api/runs/one/trajectories/gone/views").status == 404
 
 
-def test_a_plugin_that_fails_is_named(tmp_path: Path) -> None:
-    from astraflow_core.hookspecs import hookimpl
+VIEWS = """
+@hookimpl
+def astraflow_views(trajectory):
+    import os, time
+    print("this is no answer")
+    if trajectory["group"] == "hangs":
+        time.sleep(60)
+    if trajectory["group"] == "dies":
+        os._exit(3)
+    return [{"kind": "facts", "title": "mine", "facts": {"turns": len(trajectory["turns"])}}]
+"""
 
-    class Broken:
-        @hookimpl
-        def astraflow_views(self, trajectory: Any) -> list[Any]:
-            return [{"kind": "facts", "title": "t", "facts": {"turns": len(trajectory["lost"])}}]
 
-    views = PluginViews(tmp_path)
-    views._plugins = [Plugin("mine", "m", "d", "1", "f", module=Broken())]  # type: ignore[arg-type]
-    (shown,) = views.of({"turns": []})
-    assert shown["kind"] == "problem" and "plugin mine" in shown["title"]
-    assert shown["reason"] == "KeyError: 'lost'"
+def test_a_plugin_that_fails_or_hangs_is_named_and_others_are_shown(
+    site: Any, manifest: str, tmp_path: Path
+) -> None:
+    site.add("mine", manifest + VIEWS)
+    site.add("other", manifest + VIEWS.replace('== "hangs"', "== 1").replace('== "dies"', "== 1"))
+    entries = [{"plugin": name, "distribution": "d", "version": "1", "packaged": True, "components": {}} for name in ("mine", "other")]  # fmt: skip
+    (tmp_path / "plugins.json").write_text(json.dumps(entries))
+    process = ViewsProcess(0.3)
+    views = PluginViews(tmp_path, process)
+    assert views.any
+    shown = {"kind": "facts", "title": "mine", "facts": {"turns": 0}}
+    assert views.of({"group": "one", "turns": []}) == [shown, shown]
+    for group, reason in (
+        ("hangs", "it took longer than 0.3 s and was ended"),
+        ("dies", "its process exited with 3"),
+    ):
+        failed, other = views.of({"group": group, "turns": []})
+        assert failed["kind"] == "problem" and "plugin mine" in failed["title"], group
+        assert failed["reason"] == reason and other == shown
+    failed, other = views.of({"group": "one"})
+    assert failed["reason"] == other["reason"] == "KeyError: 'turns'"
+    assert views.of({"group": "one", "turns": []}) == [shown, shown]
+    process.close()

@@ -9,9 +9,8 @@ from typing import Any
 
 import msgspec
 
+from astraflow_contrib_pages.views.process import ViewsFailed, ViewsProcess
 from astraflow_core.catalog import Catalog
-from astraflow_core.hooks import Hooks
-from astraflow_core.installed.discovery import Plugin
 from astraflow_core.installed.provenance import read_plugins
 
 HOOK = "astraflow_views"
@@ -60,31 +59,40 @@ View = FactsView | TableView | GridView | ImageView
 class PluginViews:
     """Those of the run in ``directory``, of the plugins that its ``plugins.json`` names and that are installed here."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._plugins: list[Plugin] | None = None
+    def __init__(self, directory: Path, process: ViewsProcess) -> None:
+        self._directory, self._process = directory, process
+        self._names: tuple[list[str], list[str]] | None = None
+
+    @property
+    def any(self) -> bool:
+        """Whether a plugin may have some."""
+        return bool(self._with_views()[1])
 
     def of(self, trajectory: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Views of a trajectory as the page draws them; in place of those of a plugin that fails, why."""
+        """Views of a trajectory as the page draws them; in place of those of a plugin that fails or takes too long, why. Of
+        one thread at a time."""
         found: list[dict[str, Any]] = []
-        for plugin in self._with_views():
+        plugins, with_views = self._with_views()
+        for plugin in with_views:
             try:
-                given = Hooks([plugin]).views(trajectory)
+                given = self._process.ask(plugins, plugin, trajectory)
                 if len(given) > MOST_VIEWS:
                     raise ValueError(f"{len(given)} views; at most {MOST_VIEWS} are shown")
                 views = [checked(view) for view in given]
-            except Exception as error:  # noqa: BLE001 - code of others: what it raises is shown to whoever looks
-                reason = f"{type(error).__name__}: {error}"[:MOST_TEXT]
-                views = [{"kind": "problem", "title": f"{HOOK} of plugin {plugin.name}", "reason": reason}]  # fmt: skip
+            except (ViewsFailed, ValueError) as error:
+                title = f"{HOOK} of plugin {plugin}"
+                views = [{"kind": "problem", "title": title, "reason": str(error)[:MOST_TEXT]}]
             found += views
         return found
 
-    def _with_views(self) -> list[Plugin]:
-        if self._plugins is None:
-            names = {str(entry.get("plugin", "")) for entry in read_plugins(self._directory)} - {""}
-            plugins = Catalog.discover(only=sorted(names)).plugins if names else []
-            self._plugins = [p for p in plugins if p.healthy and HOOK in p.hooks]
-        return self._plugins
+    def _with_views(self) -> tuple[list[str], list[str]]:
+        """The plugins of the run, and those of them with views that are installed here."""
+        if self._names is None:
+            entries = read_plugins(self._directory)
+            names = sorted({str(entry.get("plugin", "")) for entry in entries} - {""})
+            plugins = Catalog.discover(only=names).plugins if names else []
+            self._names = names, [p.name for p in plugins if p.healthy and HOOK in p.hooks]
+        return self._names
 
 
 def checked(given: Any) -> dict[str, Any]:

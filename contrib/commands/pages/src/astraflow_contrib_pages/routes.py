@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from importlib.resources import files
 from typing import Any
@@ -20,6 +21,7 @@ from astraflow_contrib_pages.journal.journal_views import JournalViews
 from astraflow_contrib_pages.running_run import RunningRun
 from astraflow_contrib_pages.runs_folder import RunFolder, RunsFolder
 from astraflow_contrib_pages.trajectories import StoredRollouts
+from astraflow_contrib_pages.views.process import ViewsProcess
 from astraflow_core.errors import Refused
 from astraflow_core.installed.provenance import read_plugins
 from astraflow_runtime.launch.results.config_differences import differing, flatten
@@ -65,6 +67,7 @@ class PageRoutes:
         self._running: dict[str, RunningRun] = {}
         self._rollouts: dict[str, StoredRollouts] = {}
         self._journals: dict[str, JournalViews] = {}
+        self._views, self._viewing = ViewsProcess(), asyncio.Semaphore(1)
         self._static = static_files()
         self.router = APIRouter()
         get = partial(self.router.add_api_route, methods=["GET"])
@@ -89,6 +92,8 @@ class PageRoutes:
             "runs/{name}/trajectories/{group}": self._group,
         }.items():
             get(f"{PREFIX}api/{path}", self._answering(view))
+        path = "api/runs/{name}/trajectories/{group}/views"
+        get(PREFIX + path, self._answering(self._viewed, self._viewing))
         get(PREFIX + "api/runs/{name}/events", self._events)
         self.router.add_api_route(
             PREFIX + "api/runs/{name}/actions/{action}", self._act, methods=["POST"]
@@ -110,13 +115,17 @@ class PageRoutes:
         return found
 
     def _answering(
-        self, view: Callable[[Request, BrowserSession], Any]
+        self,
+        view: Callable[[Request, BrowserSession], Any],
+        turns: AbstractAsyncContextManager[Any] | None = None,
     ) -> Callable[..., Awaitable[Response]]:
-        """The route of a view: JSON, made in a thread, since files are read for it."""
+        """The route of a view: JSON, made in a thread, since files are read for it; ``turns``: what requests wait for, so
+        that slow ones do not take all threads."""
 
         async def answer(request: Request) -> Response:
             session = self._check(request)
-            found = await asyncio.to_thread(view, request, session)
+            async with turns or nullcontext():
+                found = await asyncio.to_thread(view, request, session)
             body = msgspec.json.encode(found, enc_hook=str)
             return Response(body, media_type="application/json", headers=guard.HEADERS)
 
@@ -208,7 +217,7 @@ class PageRoutes:
         return {
             "status": status,
             "waits": waits,
-            "audit": without_secrets(asked.audit()),
+            "audit": asked.audit(),
             "scope": session.scope,
         }
 
@@ -240,7 +249,7 @@ class PageRoutes:
         return self._journals.setdefault(run.name, JournalViews(run.path))
 
     def _stored(self, run: RunFolder) -> StoredRollouts:
-        return self._rollouts.setdefault(run.name, StoredRollouts(run))
+        return self._rollouts.setdefault(run.name, StoredRollouts(run, self._views))
 
     def _trajectories(self, request: Request, session: BrowserSession) -> Any:
         return self._stored(self._found(request)).listed(request.query_params.get("filter", ""))
@@ -248,6 +257,11 @@ class PageRoutes:
     def _group(self, request: Request, session: BrowserSession) -> Any:
         index = _whole(request.query_params.get("index"), 0, 0)
         return self._stored(self._found(request)).group(request.path_params["group"], index)
+
+    def _viewed(self, request: Request, session: BrowserSession) -> Any:
+        index = _whole(request.query_params.get("index"), 0, 0)
+        stored = self._stored(self._found(request))
+        return {"views": stored.views(request.path_params["group"], index)}
 
     # -- what goes on -----------------------------------------------------------------------------
 

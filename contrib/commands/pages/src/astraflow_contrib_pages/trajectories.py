@@ -15,6 +15,7 @@ import tokenizers
 
 from astraflow_contrib_pages.plugin_views import PluginViews
 from astraflow_contrib_pages.runs_folder import RunFolder
+from astraflow_contrib_pages.views.process import ViewsProcess
 from astraflow_core.errors import AstraFlowError, Refused
 from astraflow_runtime.rollouts.reader import (
     LoadedGroup,
@@ -35,11 +36,11 @@ _MOST_TOKENIZER_BYTES = 64 << 20
 class StoredRollouts:
     """The rollouts of one run. Any thread may call it; a :class:`RolloutReader` is of one."""
 
-    def __init__(self, run: RunFolder) -> None:
+    def __init__(self, run: RunFolder, views: ViewsProcess) -> None:
         self._run = run
         self._lock = threading.Lock()
         self._reader: RolloutReader | None = None
-        self._views = PluginViews(run.path)
+        self._views = PluginViews(run.path, views)
         self._tokenizers: dict[str, tokenizers.Tokenizer | None] = {}
 
     def _opened(self) -> RolloutReader:
@@ -84,7 +85,7 @@ class StoredRollouts:
                 "verdicts": msgspec.to_builtins(record.verdicts),
                 "trajectories": [_trajectory(each) for each in group.trajectories],
                 "tokens": self._tokens(group, index),
-                "views": self._viewed(group, index),
+                "viewed": self._views.any,
                 "index": index,
             }
 
@@ -103,8 +104,11 @@ class StoredRollouts:
             for sequence, updates in zip(loaded.stored.sequences, loaded.trained, strict=True)
         ]
 
-    def _viewed(self, group: LoadedGroup, index: int) -> list[dict[str, Any]]:
-        """What plugins of the run show of a trajectory, which they get as docs/pages.md says."""
+    def views(self, name: str, index: int) -> list[dict[str, Any]]:
+        """What plugins of the run show of a trajectory, which they get as docs/pages.md says; ``Refused`` (404) if it is
+        not stored. It takes as long as they do, and nothing else waits for it."""
+        with self._lock:
+            group = self._read_by(404, lambda: self._opened().group(name))
         if not 0 <= index < len(group.trajectories):
             return []
         record, stored = group.record, group.trajectories[index].stored

@@ -64,6 +64,9 @@ function Group({ name, asked }) {
   const group = asked.get("group");
   const index = Number(asked.get("index") ?? 0);
   const { value, error } = useAnswer(`runs/${encodeURIComponent(name)}/trajectories/${encodeURIComponent(group)}?${query({ index })}`);
+  // Asked for by itself: plugins make views, which may take seconds or fail.
+  const viewed = value?.viewed ? `runs/${encodeURIComponent(name)}/trajectories/${encodeURIComponent(group)}/views?${query({ index })}` : null;
+  const views = useAnswer(viewed);
   const [all, setAll] = useState(false);
   const shownGroup = useMemo(() => (value && !all ? { ...value, trajectories: value.trajectories.filter((one) => one.index === index) } : value), [value, all, index]);
   if (!value) return error ? html`<${Problem} error=${error} />` : html`<${Loading} />`;
@@ -77,7 +80,8 @@ function Group({ name, asked }) {
     <div class="bar" role="group" aria-label="trajectories of the group">${value.trajectories.map((one) => html`<button type="button" aria-pressed=${one.index === index} onClick=${() => choose(one.index)}>#${one.index} <b>${number(one.reward, 3)}</b></button>`)}
       <label><input type="checkbox" checked=${all} onChange=${(event) => setAll(event.target.checked)} /> side by side</label></div>
     <${Beside} group=${shownGroup} index=${index} onChoose=${choose} />
-    <${Views} views=${value.views} />
+    ${viewed && html`<${Problem} error=${views.error} />`}
+    ${!viewed || views.error ? null : views.of === viewed ? html`<${Views} views=${views.value.views} />` : html`<p class="quiet" role="status">Plugins are asked for their views…</p>`}
     <h2>Tokens of #${index}</h2>
     ${value.tokens.map((sequence, position) => html`<${Tokens} key=${`${index}/${position}`} sequence=${sequence} title=${`sequence ${position} of ${sequence.policy}`} />`)}`;
 }

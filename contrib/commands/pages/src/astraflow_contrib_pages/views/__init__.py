@@ -1,0 +1,1 @@
+"""Views of plugins, made by a process that may hang."""
