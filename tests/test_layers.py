@@ -29,7 +29,9 @@ LOW = {"types", "errors", "capabilities", "seeds", "shared_secret", "suggestions
 SEAMS = LOW | {"protocols", "component", "hookspecs"}
 CHOICE = {"catalog", "config", "hooks", "nested"}
 SERVICES = {"dataflow", "raas", "trainer"}
-SHARED = {"telemetry", "config", "device_turn", "file_lock", "logprob_gap", "models", "rollouts"}
+SHARED = {
+    "audit_log", "telemetry", "config", "device_turn", "file_lock", "logprob_gap", "models", "rollouts",
+}  # fmt: skip
 PARTS: dict[str, dict[str, set[str]]] = {
     "core": {
         **{part: set() for part in LOW},

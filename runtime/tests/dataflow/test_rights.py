@@ -10,7 +10,8 @@ import httpx
 import pytest
 from fastapi import APIRouter
 
-from astraflow_runtime.dataflow.http.access_records import AUDIT, REVOKED, AccessRecords
+from astraflow_runtime.audit_log import FILE, read_audit
+from astraflow_runtime.dataflow.http.access_records import REVOKED, AccessRecords
 from astraflow_runtime.dataflow.http.rights import RIGHTS
 from astraflow_runtime.dataflow.http.service import DataflowService
 from astraflow_runtime.dataflow.http.wakeups import Wakeups
@@ -115,11 +116,13 @@ def test_who_changes_the_run_is_written_down(app, tmp_path):
     drain = messages.encode(messages.DrainRaas(raas="nobody", author="eve"))
     assert ask(app, "POST", "/v1/raas/drain", operator, drain).status_code == 404
     assert ask(app, "POST", "/v1/stop", TOKEN, stop).status_code == 200
-    text = (tmp_path / "run" / AUDIT).read_text()
+    text = (tmp_path / "run" / FILE).read_text()
     first, second = map(json.loads, text.splitlines())
     assert (first["role"], first["name"], first["request"]) == ("operator", "ada", "/v1/raas/drain")
-    assert first["asked"]["author"] == "eve" and first["outcome"].startswith("refused: ")
-    assert (second["role"], second["asked"]["reason"], second["outcome"]) == (
+    assert first["who"] == first["asked"]["author"] == "eve" and first["outcome"].startswith(
+        "refused: "
+    )
+    assert (second["role"], second["reason"], second["outcome"]) == (
         "run",
         "enough",
         "done",
@@ -127,9 +130,9 @@ def test_who_changes_the_run_is_written_down(app, tmp_path):
     assert operator not in text and TOKEN not in text
     raas = process_token(TOKEN, "raas", "raas-0")
     assert ask(app, "POST", "/v1/stop", raas, stop).status_code == 403
-    last = json.loads((tmp_path / "run" / AUDIT).read_text().splitlines()[-1])
-    assert (last["role"], last["name"], last["request"]) == ("raas", "raas-0", "/v1/stop")
-    assert last["outcome"].startswith("refused: ")
+    last, *_ = read_audit(tmp_path / "run")
+    assert (last.role, last.name, last.request) == ("raas", "raas-0", "/v1/stop")
+    assert last.outcome.startswith("refused: ")
 
 
 def test_a_stream_ends_with_its_token(app, monkeypatch):

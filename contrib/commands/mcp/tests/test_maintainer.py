@@ -15,6 +15,7 @@ import pytest
 from mcp import Client, StdioServerParameters, stdio_client
 from mcp_types import TextResourceContents
 
+from astraflow_runtime.audit_log import FILE, read_audit
 from astraflow_testing.runs import TABLE_RUN, User
 
 pytestmark = [
@@ -137,12 +138,18 @@ def test_a_scripted_agent_maintains_a_run(user: User) -> None:
     asyncio.run(maintain(user, run))
     ended = user.end(process, 60)
     assert "(mcp): the loop of the maintainer was shown" in ended.text
-    told = [json.loads(line) for line in (run / "actions.jsonl").read_text().splitlines()]
-    actions = [(line["action"], line["outcome"]) for line in told]
-    assert actions == [
-        (action, outcome)
-        for action in ("add", "drain", "swap", "rollback", "stop")
-        for outcome in ("asked", "done")
+    lines = [json.loads(line) for line in (run / FILE).read_text().splitlines()]
+    requests = [
+        "/v1/raas/add", "/v1/raas/drain", "/v1/data_policies/swap", "/v1/data_policies/swap", "/v1/stop",
+    ]  # fmt: skip
+    assert [(line["request"], line["by"], line["outcome"]) for line in lines if line["id"]] == [
+        (request, by, outcome)
+        for request in requests
+        for by, outcome in (("mcp", "asked"), ("dataflow", "done"), ("mcp", "done"))
     ]
-    assert told[0]["reason"].startswith("the trainer waits") and told[0]["login"] == "mcp"
+    told = [line for line in reversed(read_audit(run)) if line.by == "mcp"]
+    assert [(line.request, line.role, line.outcome) for line in told] == [
+        (request, "run", "done") for request in requests
+    ]
+    assert told[0].reason.startswith("the trainer waits") and told[0].asked["count"]
     assert user.left_running() == []

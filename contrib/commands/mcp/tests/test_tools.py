@@ -167,7 +167,7 @@ def test_actions_name_their_run_and_have_a_readable_reason(run: Path) -> None:
     ]
     for call, result in zip(calls, ask(*calls, acting=True), strict=True):
         assert result.is_error and "validation error" in result.content[0].text, call
-    assert not (run / "actions.jsonl").exists()
+    assert not (run / "audit.jsonl").exists()
 
 
 def test_few_requested_raas_may_be_missing() -> None:
@@ -192,7 +192,7 @@ def test_no_error_repeats_what_is_hidden(run: Path, monkeypatch: pytest.MonkeyPa
         acting=True,
     )
     assert failed.is_error and "unknown key (received '***')" in failed.content[0].text
-    kept = (run / "actions.jsonl").read_text()
+    kept = (run / "audit.jsonl").read_text()
     assert "SECRET1" not in kept and "unknown key (received '***')" in kept
 
 
@@ -211,7 +211,7 @@ def test_actions_need_a_reason_and_a_running_run(run: Path) -> None:
     ]
     for call, result in zip(calls, ask(*calls, acting=True), strict=True):
         assert result.is_error, call
-    assert not (run / "actions.jsonl").exists()
+    assert not (run / "audit.jsonl").exists()
 
 
 def test_an_action_that_fails_is_kept_with_its_reason(
@@ -221,7 +221,7 @@ def test_an_action_that_fails_is_kept_with_its_reason(
     (run / "summary.json").unlink()  # and nobody listens at its port
     (failed,) = ask(("stop_run", {"run": "one", "reason": "it makes no progress"}), acting=True)
     assert failed.is_error and "no dataflow answers" in failed.content[0].text
-    asked, outcome = [json.loads(line) for line in (run / "actions.jsonl").read_text().splitlines()]
+    asked, outcome = [json.loads(line) for line in (run / "audit.jsonl").read_text().splitlines()]
     assert asked["outcome"] == "asked" and asked["reason"] == "it makes no progress"
     assert outcome["outcome"].startswith("failed: no dataflow answers")
 

@@ -26,7 +26,7 @@ from astraflow_contrib_pages.routes import static_files
 from astraflow_contrib_pages.runs_folder import RunsFolder
 from astraflow_contrib_pages.serving import pages_app, pages_server
 from astraflow_core.errors import UserError
-from astraflow_runtime.cli.running.audit import FILE
+from astraflow_runtime.audit_log import FILE
 from astraflow_runtime.file_lock import lock
 from astraflow_wire.http.browser_sessions import LOGIN, BrowserSessions
 
@@ -353,9 +353,11 @@ def test_actions_need_a_full_login_and_our_page(tmp_path: Path, serve: Serve) ->
         path = "/ui/api/runs/gone/actions/stop"
         assert pages.ask(path, "POST", b"{}", **ours).status == 503, "no dataflow answers"
     asked, failed = [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
-    assert asked["action"] == "stop" and asked["outcome"] == "asked" and asked["id"] == failed["id"]
-    assert failed["outcome"].startswith("failed: ") and asked["who"] and asked["login"]
-    assert pages.ask("/ui/api/runs/gone/pool").json["audit"][0] == failed
+    assert asked["request"] == "/v1/stop" and asked["outcome"] == "asked"
+    assert failed["outcome"].startswith("failed: ") and asked["id"] == failed["id"]
+    assert asked["who"] and asked["name"] and asked["by"] == "pages"
+    (shown,) = pages.ask("/ui/api/runs/gone/pool").json["audit"]
+    assert shown == {**asked, "outcome": failed["outcome"]}
 
 
 def test_every_answer_is_kept_from_scripts_of_others(tmp_path: Path, serve: Serve) -> None:

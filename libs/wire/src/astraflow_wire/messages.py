@@ -284,12 +284,14 @@ class PoolChanged(Message, frozen=True):
 
 class DrainRaas(Message, frozen=True):
     """``POST /v1/raas/drain``: a RaaS gets no new tasks, finishes what it has, and leaves. ``author``: who requests
-    it. A repeated request changes nothing.
+    it; ``id``: of the request in the audit log, if it has one. A repeated request changes nothing.
+
     404: there is no RaaS of that name.
     409: it is the last one; add another first."""
 
     raas: Name
     author: Name
+    id: Name = ""
 
 
 class RevokeToken(Message, frozen=True):
@@ -409,9 +411,11 @@ class TrainerFailed(TextMessage, frozen=True):
 
 class StopRun(TextMessage, frozen=True):
     """``POST /v1/stop``: end the run cleanly. The journal keeps the request, so that a restarted dataflow continues
-    the stop; only ``astraflow run --resume`` makes the run continue."""
+    the stop; only ``astraflow run --resume`` makes the run continue. ``id``: of the request in the audit log, if it has
+    one."""
 
     reason: str
+    id: Name = ""
 
 
 class SwapPolicy(Message, frozen=True):

@@ -1,4 +1,4 @@
-"""Tools that change a running run, each with a reason that is kept in ``actions.jsonl`` of the run."""
+"""Tools that change a running run, each with a reason that is kept in the audit log of the run."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from pydantic import AfterValidator, Field
 
 from astraflow_contrib_mcp.runs import Runs
 from astraflow_core.errors import AstraFlowError, UserError
+from astraflow_runtime.audit_log import AuditLine, write_audit
 from astraflow_runtime.cli.run_directory import read_config
 from astraflow_runtime.cli.running.asking import asking
-from astraflow_runtime.cli.running.audit import write_action
 from astraflow_runtime.cli.running.data_policy import swap_data_policy
 from astraflow_runtime.cli.running.pool import add_raas, drain_raas, user
-from astraflow_wire.redaction import hidden_texts, redacted, without_secrets
 
 ACT_S = 30.0
+ADD, DRAIN, STOP = "/v1/raas/add", "/v1/raas/drain", "/v1/stop"
+SWAP = "/v1/data_policies/swap"
+"""What the dataflow is asked."""
 MOST_ADDED = 16
 """RaaS of a run that were requested and are not there yet."""
 _LEAST_REASON = 10
@@ -77,14 +79,14 @@ class Actions:
         """Request more RaaS from the launcher of a running run. They take a while to start: verify with status, whose
         pool.size counts those that are there. At most 16 that were requested may be missing at a time."""
 
-        def add(folder: Path) -> Any:
+        def add(folder: Path, id: str) -> Any:
             with self._adding:  # each holds it for two deadlines at most
                 with asking(str(folder)) as client:
                     status = client.get_json("/v1/status", deadline_s=ACT_S)
                 check_missing(status, read_config(folder), count)
-                return add_raas(folder, count, _author())
+                return add_raas(folder, count, _author(), None, id)
 
-        return self._act(run, "add", {"count": count}, reason, add)
+        return self._act(run, "add", ADD, {"count": count}, reason, add)
 
     def drain_raas(
         self,
@@ -96,11 +98,11 @@ class Actions:
     ) -> dict[str, Any]:
         """Let a RaaS finish its tasks and leave. The last one is never drained."""
 
-        def drain(folder: Path) -> Any:
+        def drain(folder: Path, id: str) -> Any:
             with asking(str(folder)) as client:
-                return drain_raas(client, raas, _author())
+                return drain_raas(client, raas, _author(), id)
 
-        return self._act(run, "drain", {"raas": raas}, reason, drain)
+        return self._act(run, "drain", DRAIN, {"raas": raas}, reason, drain)
 
     def swap_data_policy(
         self,
@@ -135,52 +137,53 @@ class Actions:
         """Stop a run cleanly. Its processes end; only a person can continue it, with `astraflow run --resume`."""
         from astraflow_wire.messages import Done, StopRun
 
-        def stop(folder: Path) -> Any:
+        def stop(folder: Path, id: str) -> Any:
             with asking(str(folder)) as client:
-                message = StopRun(reason=f"{_author()}: {reason}")
-                return client.post("/v1/stop", message, Done, deadline_s=ACT_S)
+                message = StopRun(reason=f"{_author()}: {reason}", id=id)
+                return client.post(STOP, message, Done, deadline_s=ACT_S)
 
-        return self._act(run, "stop", {}, reason, stop)
+        return self._act(run, "stop", STOP, {}, reason, stop)
 
     def _swap(
         self, action: str, run: str, place: str, name: str, table: dict[str, Any], reason: str
     ) -> dict[str, Any]:
-        def swap(folder: Path) -> Any:
+        def swap(folder: Path, id: str) -> Any:
             with asking(str(folder)) as client:
                 try:
-                    return swap_data_policy(client, place, name, _author(), table)
+                    return swap_data_policy(client, place, name, _author(), table, id)
                 except ValueError as error:  # of the message, before it is sent
                     raise UserError(f"the table cannot be sent: {error}") from error
 
-        return self._act(run, action, {"place": place, "name": name, "table": table}, reason, swap)
+        asked = {"place": place, "name": name, "table": table}
+        return self._act(run, action, SWAP, asked, reason, swap)
 
     def _act(
         self,
         run: str,
         action: str,
-        given: Mapping[str, Any],
+        request: str,
+        asked: dict[str, Any],
         reason: str,
-        do: Callable[[Path], Any],
+        do: Callable[[Path, str], Any],
     ) -> dict[str, Any]:
-        """Do it, with a line in ``actions.jsonl`` before and after."""
+        """Do it, with a line in the audit log before and after."""
         folder = self._runs.find(run)
         self._runs.check_token(folder)
-        entry = {
-            "id": uuid.uuid4().hex,
-            "who": user(),
-            "login": "mcp",
-            "action": action,
-            "given": without_secrets(given),
-            "reason": reason,
-        }
-        write_action(folder, {**entry, "outcome": "asked"})
+        id = uuid.uuid4().hex
+
+        def write(outcome: str) -> None:
+            line = AuditLine(
+                by="mcp", id=id, who=user(), request=request, asked=asked, reason=reason, outcome=outcome
+            )  # fmt: skip
+            write_audit(folder, line)
+
+        write("asked")
         try:
-            answer = do(folder)
+            answer = do(folder, id)
         except AstraFlowError as error:
-            said = redacted(str(error), hidden_texts(given))
-            write_action(folder, {**entry, "outcome": f"failed: {said}"})
+            write(f"failed: {error}")
             raise
-        write_action(folder, {**entry, "outcome": "done"})
+        write("done")
         return {"done": action, "run": folder.name, **msgspec.to_builtins(answer)}
 
 

@@ -156,11 +156,12 @@ class Views:
         return trace_table(read_trace(folder, subject, id), folder, subject, id)
 
     def actions(self, run: RunName = "") -> dict[str, Any]:
-        """List the newest actions that agents and people on the pages took on a run, with their reasons and outcomes, the
-        last one at the end."""
-        from astraflow_runtime.cli.running.audit import read_actions
+        """List the newest requests to change a run, by people and agents, with their reasons and outcomes, the last one at
+        the end."""
+        from astraflow_runtime.audit_log import read_audit
 
-        return {"actions": read_actions(self._runs.find(run))[:_MOST_ACTIONS][::-1]}
+        newest = read_audit(self._runs.find(run), _MOST_ACTIONS)
+        return {"actions": [msgspec.to_builtins(line) for line in reversed(newest)]}
 
     def _ask(self, run: str, view: str) -> Any:
         with self._runs.asking(run) as client:

@@ -14,7 +14,7 @@ import msgspec
 
 from astraflow_contrib_pages.runs_folder import RunFolder
 from astraflow_core.errors import DeadlineExceeded, Refused, WireError
-from astraflow_runtime.cli.running.audit import read_actions, write_action
+from astraflow_runtime.audit_log import AuditLine, read_audit, write_audit
 from astraflow_runtime.cli.running.pool import user
 from astraflow_wire.http.auth import is_token
 from astraflow_wire.http.client import SyncClient
@@ -27,7 +27,7 @@ from astraflow_wire.messages import (
     StopRun,
     SwapPolicy,
 )
-from astraflow_wire.redaction import hidden_texts, redacted, without_secrets
+from astraflow_wire.redaction import without_secrets
 
 ASK_S = 3.0
 ACT_S = 30.0
@@ -93,49 +93,47 @@ class RunningRun:
     # -- actions ----------------------------------------------------------------------------------
 
     def act(self, action: str, given: Mapping[str, Any], who: str) -> dict[str, Any]:
-        """Do what somebody asks for, with a line in ``actions.jsonl`` before and after; ``Refused`` as the dataflow says."""
-        path, message, expected = _message(action, given)
-        entry = {
-            "id": uuid.uuid4().hex,
-            "who": user(),
-            "login": who,
-            "action": action,
-            "given": without_secrets(given),
-        }
-        known = hidden_texts(msgspec.to_builtins(message))
+        """Do what somebody asks for, with a line in the audit log before and after; ``Refused`` as the dataflow says."""
+        id = uuid.uuid4().hex
+        path, message, expected = _message(action, given, id)
+
+        def write(outcome: str) -> None:
+            asked = msgspec.to_builtins(message)
+            line = AuditLine(
+                by="pages", id=id, who=user(), name=who, request=path, asked=asked, outcome=outcome
+            )  # fmt: skip
+            write_audit(self.run.path, line)
+
         if not self._token and not self.run.alive:  # with it, this is the run's own dataflow
             raise Refused(409, f"{self.run.name} has ended: it takes no {action}")
-        self._audit({**entry, "outcome": "asked"})
+        write("asked")
         try:
             with closing(self._client()) as client:
                 client.post(path, message, expected, deadline_s=ACT_S)
         except (Refused, DeadlineExceeded, WireError) as error:
-            self._audit({**entry, "outcome": f"failed: {redacted(str(error), known)}"})
+            write(f"failed: {error}")
             if isinstance(error, Refused):
                 raise
             raise Refused(503, f"{action} of {self.run.name}: {error}") from error
         with self._lock:  # an answer under way was given before the action: it is not kept either
             self._answers.clear()
-        self._audit({**entry, "outcome": "done"})
+        write("done")
         return {"done": action}
 
-    def _audit(self, entry: Mapping[str, Any]) -> None:
-        write_action(self.run.path, entry)
-
-    def audit(self) -> list[dict[str, Any]]:
-        """The newest actions, the last one first."""
-        return read_actions(self.run.path)
+    def audit(self) -> list[AuditLine]:
+        """The newest actions of all who changed the run, the last one first."""
+        return read_audit(self.run.path)
 
 
-def _message(action: str, given: Mapping[str, Any]) -> tuple[str, Message, type[Any]]:
+def _message(action: str, given: Mapping[str, Any], id: str) -> tuple[str, Message, type[Any]]:
     if action == "drain":
-        drain = DrainRaas(raas=_text(given, "raas"), author=user())
+        drain = DrainRaas(raas=_text(given, "raas"), author=user(), id=id)
         return "/v1/raas/drain", drain, PoolChanged
     if action == "stop":
-        return "/v1/stop", StopRun(reason=f"{user()} asked for it on the pages"), Done
+        return "/v1/stop", StopRun(reason=f"{user()} asked for it on the pages", id=id), Done
     if action in ("swap", "rollback"):
         swap = SwapPolicy(
-            id=uuid.uuid4().hex,
+            id=id,
             place=_text(given, "place"),
             name=_text(given, "name"),
             author=user(),

@@ -67,13 +67,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def swap_data_policy(
-    client: SyncClient, place: str, name: str, author: str, table: dict[str, Any]
+    client: SyncClient, place: str, name: str, author: str, table: dict[str, Any], id: str = ""
 ) -> PolicySwapped:
-    """Put another data policy in a place, or with an empty ``table`` the one before."""
+    """Put another data policy in a place, or with an empty ``table`` the one before. ``id``: of the request in the audit
+    log."""
     from astraflow_wire.messages import PolicySwapped, SwapPolicy
 
     message = SwapPolicy(
-        id=uuid.uuid4().hex, place=place, name=name, author=author, at=time.time(), table=table
+        id=id or uuid.uuid4().hex,
+        place=place,
+        name=name,
+        author=author,
+        at=time.time(),
+        table=table,
     )
     return client.post("/v1/data_policies/swap", message, PolicySwapped, deadline_s=_DEADLINE_S)
 

@@ -51,12 +51,15 @@ def run_add(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def add_raas(run: Path, count: int, author: str, token_file: Path | None = None) -> PoolChanged:
-    """Ask the launcher of the run in a directory for more RaaS; :class:`UserError` without one."""
+def add_raas(
+    run: Path, count: int, author: str, token_file: Path | None = None, id: str = ""
+) -> PoolChanged:
+    """Ask the launcher of the run in a directory for more RaaS; :class:`UserError` without one. ``id``: of the request in
+    the audit log."""
     from astraflow_wire.messages import AddRaas, PoolChanged
 
     _check_launcher(run)
-    message = AddRaas(id=uuid.uuid4().hex, count=count, author=author)
+    message = AddRaas(id=id or uuid.uuid4().hex, count=count, author=author)
     with asking(str(run), None, token_file) as client:
         return client.post("/v1/raas/add", message, PoolChanged, deadline_s=_DEADLINE_S)
 
@@ -70,11 +73,11 @@ def run_drain(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def drain_raas(client: SyncClient, name: str, author: str) -> PoolChanged:
-    """Ask the dataflow to let a RaaS leave."""
+def drain_raas(client: SyncClient, name: str, author: str, id: str = "") -> PoolChanged:
+    """Ask the dataflow to let a RaaS leave. ``id``: of the request in the audit log."""
     from astraflow_wire.messages import DrainRaas, PoolChanged
 
-    message = DrainRaas(raas=name, author=author)
+    message = DrainRaas(raas=name, author=author, id=id)
     return client.post("/v1/raas/drain", message, PoolChanged, deadline_s=_DEADLINE_S)
 
 

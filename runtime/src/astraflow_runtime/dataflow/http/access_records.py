@@ -1,8 +1,7 @@
-"""What a dataflow keeps about access: revoked tokens (``access.json``) and who changed the run (``audit.jsonl``)."""
+"""What a dataflow keeps about access: revoked tokens (``access.json``) and, in the audit log, who changed the run."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,15 +9,12 @@ from pathlib import Path
 import msgspec
 
 from astraflow_core.errors import UserError
+from astraflow_runtime.audit_log import AuditLine, write_audit
 from astraflow_wire.host.disk import replace_file
 from astraflow_wire.http.access import Grant
 from astraflow_wire.messages import Message
 
-log = logging.getLogger(__name__)
-
-REVOKED, AUDIT = "access.json", "audit.jsonl"
-_LONGEST = 4096
-"""Bytes of a request that a line of the audit log shows."""
+REVOKED = "access.json"
 
 
 def read_oldest(directory: Path) -> dict[str, int]:
@@ -54,24 +50,18 @@ class AccessRecords:
             replace_file(self._directory / REVOKED, msgspec.json.encode(dict(oldest)), 0o600)
 
     def record(self, grant: Grant, path: str, message: Message, outcome: str) -> None:
-        """Append a line to the audit log: time, whose token, path, what was asked, and the outcome. One that the disk
-        does not take goes to the log of the process."""
+        """Append a line to the audit log: whose token, path, what was asked, and the outcome."""
         if self._directory is None:
             return
-        asked = msgspec.json.encode(message)
-        line = msgspec.json.encode(
-            {
-                "time": self._clock(),
-                "role": grant.role,
-                "name": grant.name,
-                "request": path,
-                "asked": msgspec.Raw(asked) if len(asked) <= _LONGEST else f"{len(asked)} bytes",
-                "outcome": outcome,
-            }
+        line = AuditLine(
+            time=self._clock(),
+            id=getattr(message, "id", ""),
+            who=getattr(message, "author", ""),
+            role=grant.role,
+            name=grant.name,
+            request=path,
+            asked=msgspec.to_builtins(message),
+            reason=getattr(message, "reason", ""),
+            outcome=outcome,
         )
-        try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            with (self._directory / AUDIT).open("ab", buffering=0) as file:
-                file.write(line + b"\n")
-        except OSError as error:
-            log.warning("the audit log cannot be written (%s): %s", error, line.decode())
+        write_audit(self._directory, line)

@@ -7,6 +7,10 @@ import { Confirm, Empty, Loading, Problem, State, Table } from "./parts.js";
 const versions = (serving) => Object.entries(serving ?? {}).map(([policy, version]) => `${policy} ${version}`).join(", ") || "–";
 const state = (raas) => (raas.set_aside ? "set aside" : raas.draining ? "draining" : raas.state === "alive" && !raas.ready ? "starting" : raas.state);
 
+const BY = { dataflow: "a request", pages: "the pages", mcp: "an agent" };
+const who = (line) => [line.who, line.name && line.name !== line.who ? line.name : ""].filter(Boolean).join(", ") || (line.role === "run" ? "the run" : line.role) || "–";
+const parameters = ({ asked: given }) => (typeof given === "string" ? given : Object.fromEntries(Object.entries(given).filter(([key]) => !["id", "author", "at", "reason"].includes(key))));
+
 function Swap({ places, onAsk }) {
   const [place, setPlace] = useState(places[0]?.[0] ?? "prompts");
   const [name, setName] = useState("");
@@ -76,6 +80,6 @@ export function Pool({ name, scope }) {
     ${status.live && scope === "read" ? html`<p class="quiet">This login may look only, so that there are no actions.</p>` : null}
     <h2>Audit</h2>
     ${audit.length ? html`<${Table} label="actions" rows=${audit} columns=${[
-      ["time", (line) => when(line.time)], ["who", (line) => line.who], ["action", (line) => line.action], ["given", (line) => html`<code>${shown(line.given)}</code>`], ["reason", (line) => line.reason || "–"], ["outcome", (line) => line.outcome]]} />` : html`<${Empty}>Nobody did anything from pages or as an agent.<//>`}
+      ["time", (line) => when(line.time)], ["who", (line) => who(line)], ["by", (line) => BY[line.by]], ["request", (line) => line.request], ["asked", (line) => html`<code>${shown(parameters(line))}</code>`], ["reason", (line) => line.reason || "–"], ["outcome", (line) => line.outcome]]} />` : html`<${Empty}>Nobody did anything to this run.<//>`}
     ${asked ? html`<${Confirm} title=${asked.title} text=${asked.text} verb=${asked.verb} onYes=${now} onNo=${() => setAsked(null)} />` : null}`;
 }
