@@ -21,8 +21,8 @@ import dev
 
 ROOT = dev.ROOT
 HEAVY = {
-    "accelerate", "flax", "jax", "megatron", "mlflow", "numba", "ray", "sglang", "tensorboardX",
-    "torch", "transformers", "triton", "vllm", "wandb",
+    "accelerate", "flax", "jax", "megatron", "mlflow", "numba", "ray", "sglang", "swanlab", "tensorboardX",
+    "torch", "trackio", "transformers", "triton", "vllm", "wandb",
 }  # fmt: skip
 """Import names of backends: never in the core, in a manifest or in a config module."""
 

@@ -15,8 +15,16 @@ ROOT = Path(__file__).resolve().parent.parent
 HERE = Path(__file__).parent / "tracker_backends"
 
 
-@pytest.mark.parametrize("tracker", ["wandb", "mlflow"])
-def test_it_keeps_the_suite(tracker: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("tracker", "requirements"),
+    [
+        ("wandb", "requirements.txt"),
+        ("mlflow", "requirements.txt"),
+        ("trackio", "older_libraries.txt"),
+        ("swanlab", "older_libraries.txt"),
+    ],
+)
+def test_it_keeps_the_suite(tracker: str, requirements: str, tmp_path: Path) -> None:
     sources = ("core", "testing", "libs/trackers", f"contrib/trackers/{tracker}")
     environment = {
         **os.environ,
@@ -24,7 +32,7 @@ def test_it_keeps_the_suite(tracker: str, tmp_path: Path) -> None:
         "HOME": str(tmp_path),
     }
     command = [
-        interpreter_with(HERE / "requirements.txt"), "-m", "pytest", "--noconftest", "-q", "-c", os.devnull,
+        interpreter_with(HERE / requirements), "-m", "pytest", "--noconftest", "-q", "-c", os.devnull,
         "-k", "not says_where and not given_last", "--rootdir", str(HERE),
         "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'runs'}", str(HERE / f"suite_{tracker}.py"),
     ]  # fmt: skip

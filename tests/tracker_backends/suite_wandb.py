@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import struct
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from record_log import contents
 from wandb.proto import wandb_internal_pb2 as messages
 
 from astraflow_contrib_wandb.config import WandbTrackerConfig
@@ -16,8 +15,6 @@ from astraflow_contrib_wandb.tracker import WandbTracker
 from astraflow_core.types import ComponentContext
 from astraflow_testing.conformance.subject import Subject
 from astraflow_testing.conformance.tracker import Read, Recorded, TrackerConformance
-
-BLOCK, HEAD = 32768, 7
 
 
 class TestWandb(TrackerConformance):
@@ -46,22 +43,6 @@ def test_online_without_a_key_fails_and_says_so(
     tracker = WandbTracker(WandbTrackerConfig(mode="online"), given)
     with pytest.raises(Exception, match=r"(?i)api.key"):
         tracker.started(given.run, {})
-
-
-def contents(log: bytes) -> Iterator[bytes]:
-    """The records of a file: LevelDB's log format, after a header of 7 bytes."""
-    place, parts = HEAD, b""
-    while place + HEAD <= len(log):
-        left = BLOCK - place % BLOCK
-        if left < HEAD:
-            place += left
-            continue
-        size, kind = struct.unpack_from("<HB", log, place + 4)
-        parts += log[place + HEAD : place + HEAD + size]
-        place += HEAD + size
-        if kind in (1, 4):  # whole, or the last part
-            yield parts
-            parts = b""
 
 
 def recorded(context: ComponentContext) -> Recorded:
