@@ -94,9 +94,9 @@ def _command(path: str, parser: argparse.ArgumentParser) -> Iterator[str]:
 
 def _summary(path: str) -> str:
     """The line that ``--help`` of the command above shows."""
-    *above, last = path.split()
+    above, _, last = path.rpartition(" ")
     holders = [(_parser(), path)]  # a command of two words stands beside those of one
-    holders += [(dict(every_command(_parser()))[" ".join(above)], last)] if above else []
+    holders += [(p, last) for name, p in every_command(_parser()) if name == above]
     for holder, name in holders:
         for action in holder._actions:
             shown_here = getattr(action, "_choices_actions", [])
