@@ -23,20 +23,26 @@ KINDS = (
     "algorithm",
     "command",
     "data_policy",
+    "engine",
     "environment",
+    "launcher",
     "prompt_source",
     "reward",
+    "tracker",
+    "trainer",
+    "transport",
     "workflow",
 )
-"""Kinds with a template."""
-_WITHOUT = {
-    "engine": "docs/engines.md",
-    "trainer": "docs/custom-trainer.md",
-    "transport": "docs/write-a-transport.md",
-    "launcher": "docs/write-a-launcher.md",
-    "tracker": "docs/trackers.md",
+"""Kinds, each with a template; those of components and ``command``."""
+_NEEDS = {
+    "engine": ("safetensors>=0.4",),
+    "launcher": ("astraflow-launching>=0.1,<0.2",),
+    "trainer": ("safetensors>=0.4",),
+    "transport": ("astraflow-weights>=0.1,<0.2", "astraflow-wire>=0.1,<0.2"),
 }
-"""Kinds without one, and the page that describes how to write them."""
+"""What the template of a kind needs beside what all need."""
+_WITHOUT_BASE = ("command", "engine", "trainer")
+"""Kinds whose template has no run, or one that does not extend ``base.toml``."""
 _TEMPLATES = Path(__file__).parent / "scaffold"
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _LONGEST_NAME = 40
@@ -44,6 +50,7 @@ _PACKAGE = "src/astraflow_plugin_sample_thing"
 _PLACES = {
     "manifest.py": f"{_PACKAGE}/manifest.py",
     "component.py": f"{_PACKAGE}/component.py",
+    "sampled.py": f"{_PACKAGE}/sampled.py",
     "test_conformance.py": "tests/test_conformance.py",
     "pyproject.toml.txt": "pyproject.toml",
     "gitignore.txt": ".gitignore",
@@ -60,11 +67,6 @@ class PluginNames:
     name: str
 
     def __post_init__(self) -> None:
-        if self.kind in _WITHOUT:
-            raise UserError(
-                f"there is no template for the kind {self.kind!r}; {_WITHOUT[self.kind]} describes how to write one. "
-                f"Templates: {', '.join(KINDS)}"
-            )
         if self.kind not in KINDS:
             hint = did_you_mean(self.kind, KINDS) or "; expected one of: " + ", ".join(KINDS)
             raise UserError(f"unknown kind {self.kind!r}{hint}")
@@ -95,15 +97,19 @@ class PluginNames:
 
     def replaced(self, text: str) -> str:
         """``text`` of a template, for this name."""
-        camel = "".join(part.capitalize() for part in self.name.split("_"))
         for old, new in (
             ("sample_thing", self.name),
             ("sample-thing", self.dashed),
-            ("SampleThing", camel),
+            ("SampleThing", camel(self.name)),
             ("sample kind", self.kind.replace("_", " ")),
         ):
             text = text.replace(old, new)
         return text
+
+
+def camel(name: str) -> str:
+    """``ShortAnswer`` of ``short_answer``."""
+    return "".join(part.capitalize() for part in name.split("_"))
 
 
 def check(names: PluginNames, catalog: Catalog) -> None:
@@ -137,12 +143,15 @@ def files_of(names: PluginNames) -> dict[str, str]:
             relative = file.relative_to(root).as_posix()
             if not file.is_file() or "__pycache__" in file.parts:
                 continue
-            if names.kind == "command" and relative == "base.toml":
+            if names.kind in _WITHOUT_BASE and relative == "base.toml":
                 continue
             text = file.read_text(encoding="utf-8")
             files[names.replaced(_PLACES.get(relative, relative))] = names.replaced(text)
     usage = files.pop("usage.md")
     files["README.md"] = files["README.md"].replace("<!-- usage -->\n", usage)
+    needs = "".join(f', "{requirement}"' for requirement in _NEEDS.get(names.kind, ()))
+    last = '"pydantic>=2"'
+    files["pyproject.toml"] = files["pyproject.toml"].replace(last, last + needs)
     return files
 
 

@@ -1,0 +1,24 @@
+"""What this distribution provides: strings only, so that listing it imports nothing else."""
+
+from __future__ import annotations
+
+from astraflow_core.component import Component
+from astraflow_core.hookspecs import hookimpl
+
+ASTRAFLOW_API = (1, 0)
+
+
+@hookimpl
+def astraflow_engines() -> list[Component]:
+    """The engine ``sample_thing``."""
+    return [
+        Component(
+            name="sample_thing",
+            target="astraflow_plugin_sample_thing.component:SampleThing",
+            config="astraflow_plugin_sample_thing.component:SampleThingConfig",
+            summary="samples from a table of logits, one row for each position",
+            capabilities=frozenset(
+                {"pause.keep", "pause.wait", "pause.abort", "weights.path", "weights.inflight"}
+            ),
+        )
+    ]

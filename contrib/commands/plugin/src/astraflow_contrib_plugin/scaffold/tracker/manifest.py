@@ -1,0 +1,21 @@
+"""What this distribution provides: strings only, so that listing it imports nothing else."""
+
+from __future__ import annotations
+
+from astraflow_core.component import Component
+from astraflow_core.hookspecs import hookimpl
+
+ASTRAFLOW_API = (1, 0)
+
+
+@hookimpl
+def astraflow_trackers() -> list[Component]:
+    """The tracker ``sample_thing``."""
+    return [
+        Component(
+            name="sample_thing",
+            target="astraflow_plugin_sample_thing.component:SampleThing",
+            config="astraflow_plugin_sample_thing.component:SampleThingConfig",
+            summary="writes the metrics of a run into an SQLite database",
+        )
+    ]
