@@ -2,9 +2,10 @@
 """Write the generated pages under docs/ from the code that they describe; `--check` only compares.
 
 configuration.md (keys of the core and of every component of this workspace), hooks.md (hooks and
-capabilities), modules.md, commands.md and distributions.md are generated whole, and so is the runtime's index of
-distributions; in processes.md what stands between the two marks is, and in decisions.md the table of contents and the
-headings. In the guides, write-a-….md and write-an-….md, the code blocks below a mark are parts of the files that it names.
+capabilities), modules.md, commands.md and distributions.md are generated whole, and so are the runtime's index of
+distributions, and the public modules of the command `plugin`; in processes.md what stands between the two
+marks is, and in decisions.md the table of contents and the headings. In the guides, write-a-….md and write-an-….md, the
+code blocks below a mark are parts of the files that it names.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from pages.hooks import hooks
 from pages.included import with_includes
 from pages.markdown import COMMAND
 from pages.processes import processes
-from pages.public_modules import modules
+from pages.public_modules import modules, public_modules_table
 
 DOCS = dev.ROOT / "docs"
 DISTRIBUTIONS = dev.ROOT / "runtime/src/astraflow_runtime/published/distributions.json"
+PLUGIN = dev.ROOT / "contrib/commands/plugin/src/astraflow_contrib_plugin"
 
 
 def pages() -> dict[Path, str]:
@@ -39,6 +41,7 @@ def pages() -> dict[Path, str]:
         DOCS / "hooks.md": hooks(),
         DOCS / "modules.md": modules(),
         DISTRIBUTIONS: distributions_table(),
+        PLUGIN / "public_modules.json": public_modules_table(),
         mixed: processes(mixed.read_text(encoding="utf-8")),
         chosen: decisions(chosen.read_text(encoding="utf-8")),
         **{file: with_includes(text) for file, text in guides.items()},

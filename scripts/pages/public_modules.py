@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -12,6 +13,7 @@ from workspace import Import, tree_of
 
 from pages.markdown import GENERATED, code, page, prose, table
 
+_PLUGINS = ("plugins", "contrib")
 PUBLIC: dict[str, tuple[str, ...]] = {
     "Every plugin": (
         "astraflow_core",
@@ -138,6 +140,16 @@ PUBLIC: dict[str, tuple[str, ...]] = {
 def public_modules() -> set[str]:
     """All of them."""
     return {module for entries in PUBLIC.values() for module in _expanded(entries)}
+
+
+def public_modules_table() -> str:
+    """The same for the command `plugin`: the public modules, and the packages whose other modules are private."""
+    packages = [p for p in dev.packages() if p.path.relative_to(dev.ROOT).parts[0] not in _PLUGINS]
+    found = {
+        "modules": sorted(public_modules()),
+        "packages": sorted(package.name.replace("-", "_") for package in packages),
+    }
+    return json.dumps(found, indent=1) + "\n"
 
 
 def reached(item: Import) -> list[str]:

@@ -7,94 +7,21 @@ every one of them must fail, and in the test that ``caught_by`` names, if it doe
 
 from __future__ import annotations
 
-import ast
-import os
-import subprocess
-import sys
-import xml.etree.ElementTree as ElementTree
-from collections import defaultdict
+import json
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from mutant_verdicts import DEADLINE_S, HEALTHY, RECORD, Outcome, classes, entry_of, run
 
 HERE = Path(__file__).resolve().parent
 FILES = sorted(HERE.glob("mutants_*.py"))
 FEWEST = 4
-DEADLINE_S = 480.0
-HEALTHY = "TestHealthy"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(DEADLINE_S + 30)]
-
-
-@dataclass
-class Outcome:
-    """What the tests of one class came to: names of tests, and messages of those that did not pass."""
-
-    passed: list[str] = field(default_factory=list)
-    asserted: dict[str, str] = field(default_factory=dict)
-    broken: dict[str, str] = field(default_factory=dict)
-
-
-def classes(file: Path) -> dict[str, dict[str, str]]:
-    """The test classes of a file with what each says of itself: ``wrong`` and ``caught_by``."""
-    found: dict[str, dict[str, str]] = {}
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
-            found[node.name] = {}
-            for entry in node.body:
-                if isinstance(entry, ast.Assign | ast.AnnAssign) and entry.value is not None:
-                    targets = entry.targets if isinstance(entry, ast.Assign) else [entry.target]
-                    name = ast.unparse(targets[0])
-                    if name in ("wrong", "caught_by"):
-                        found[node.name][name] = str(ast.literal_eval(entry.value))
-    return found
-
-
-def run(file: Path, report: Path) -> dict[str, Outcome]:
-    """Run the file in a pytest of its own: class → outcome. Of a mutant whose test is named only that."""
-    chosen = [
-        "::".join([str(file), name, *filter(None, [says.get("caught_by")])])
-        for name, says in classes(file).items()
-    ]
-    done = subprocess.run(
-        [
-            sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short",
-            f"--junitxml={report}", *chosen,
-        ],
-        cwd=HERE.parent.parent,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode in (0, 1), f"pytest did not run:\n{done.stdout[-4000:]}{done.stderr}"
-    outcomes: dict[str, Outcome] = defaultdict(Outcome)
-    for case in ElementTree.parse(report).iter("testcase"):
-        outcome = outcomes[case.attrib["classname"].rpartition(".")[2]]
-        name = case.attrib["name"]
-        failure, error = case.find("failure"), case.find("error")
-        if failure is not None and is_assertion(failure.attrib["message"]):
-            outcome.asserted[name] = failure.attrib["message"]
-        elif failure is not None or error is not None:
-            found = failure if failure is not None else error
-            outcome.broken[name] = found.attrib["message"]
-        elif case.find("skipped") is None:
-            outcome.passed.append(name)
-    return outcomes
-
-
-def is_assertion(message: str) -> bool:
-    """Whether a test judged what it saw; a crash or the test's own timeout is no judgement."""
-    if message.startswith("Failed: Timeout"):
-        return False
-    return message.startswith(("AssertionError", "Failed", "assert "))
 
 
 def selected(items: Iterable[Any]) -> list[Path]:
@@ -146,6 +73,16 @@ def test_every_mutant_fails_and_the_healthy_passes(
         )
     ]
     assert not survivors, f"{file.name}: the suite lets these pass:\n" + "\n".join(survivors)
+
+    kind = file.stem.removeprefix("mutants_")
+    record = json.loads(RECORD.read_text(encoding="utf-8")).get(kind, {"mutants": []})
+    seen = entry_of(file, outcomes)
+    stale = record.get("suite") != seen["suite"] or [
+        m["name"] for m in record["mutants"] if m["caught_by"]
+    ] != [m["name"] for m in seen["mutants"]]
+    assert not stale, (
+        f"{RECORD.name} is of another suite or other mutants: python scripts/mutant_verdicts.py {kind}"
+    )
 
 
 def test_there_are_mutants() -> None:

@@ -1,1 +1,1 @@
-"""The command ``astraflow plugin new``: writes a distribution with a plugin that works."""
+"""The command ``astraflow plugin``: writes a distribution with a plugin that works, and checks one."""

@@ -1,19 +1,21 @@
-"""``astraflow plugin new``: writes a distribution with a plugin of one kind."""
+"""``astraflow plugin``: ``new`` writes a distribution with a plugin of one kind, ``check`` examines one."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
+from astraflow_contrib_plugin.check_command import add_check
 from astraflow_runtime.cli.helping import teach
 from astraflow_runtime.cli.output import print_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the part ``new``."""
+    """Declare the parts."""
     parts = parser.add_subparsers(metavar="COMMAND", title="commands", required=True)
     _add_new(parts.add_parser("new", help="write a package with a plugin that works"))
-    teach(parser, "write-a-plugin.md", "plugin new reward brevity")
+    add_check(parts.add_parser("check", help="examine a plugin, and report what was found"))
+    teach(parser, "write-a-plugin.md", "plugin new reward brevity", "plugin check")
 
 
 def _add_new(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +36,11 @@ def _add_new(parser: argparse.ArgumentParser) -> None:
         help="folder to make; default: astraflow_plugin_NAME",
     )
     parser.set_defaults(command=run)
-    teach(parser, "write-a-plugin.md", "plugin new reward brevity")
+    teach(
+        parser,
+        "write-a-plugin.md",
+        "plugin new reward brevity",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

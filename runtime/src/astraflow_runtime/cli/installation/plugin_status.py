@@ -20,6 +20,7 @@ from astraflow_core.installed.requirements import (
     runtime_requirements,
 )
 from astraflow_core.suggestions import near
+from astraflow_runtime.cli.installation.check_report import facts_of
 from astraflow_runtime.cli.installation.clashes import clashes
 from astraflow_runtime.cli.installation.docstrings import docstring_of
 from astraflow_runtime.config.references import unresolved
@@ -305,6 +306,7 @@ def _of_distribution(plugin: Plugin) -> dict[str, Any]:
         "plugin_api": ".".join(map(str, plugin.api)) if plugin.api else None,
         "core_api": ".".join(map(str, API_VERSION)),
         "runtime": _runtime(plugin),
+        **facts_of(plugin),
     }
 
 

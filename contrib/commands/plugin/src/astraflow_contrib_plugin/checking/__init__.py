@@ -1,0 +1,1 @@
+"""``astraflow plugin check``: what others may expect of a plugin, examined one after the other."""
