@@ -17,8 +17,17 @@ const joined = (lines) => uPlot.join(lines.map((line) => [line.x, line.y]));
 // The range of values with some room; that of a line without height around it.
 function roomy(_, low, high) {
   if (low === null) return [0, 1];
-  const room = high > low ? 0.06 * (high - low) : Math.abs(low) || 1;
-  return [low - room, high + room];
+  const room = 0.06 * (high - low || Math.abs(low) || 1);
+  if (high > low) return [low - room, high + room];
+  return low >= 0 ? [-room, 2 * low || 1] : [2 * low, room];
+}
+
+// With the digits that the distance of neighbours has.
+function tick(value, step) {
+  let digits = 0;
+  while (digits < 7 && Math.abs(step * 10 ** digits - Math.round(step * 10 ** digits)) > 1e-6) digits += 1;
+  if (Math.abs(value) >= 1e6 || digits > 6) return number(value);
+  return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 
 function options(lines, width, onZoom) {
@@ -29,7 +38,7 @@ function options(lines, width, onZoom) {
     scales: { x: { time: false }, y: { range: roomy } },
     legend: { show: false },
     cursor: { drag: { x: true, y: false }, sync: { key: "steps" } },
-    axes: [{ ...axis, size: Math.round(1.8 * rem()) }, { ...axis, size: Math.round(3.7 * rem()), values: (_, splits) => splits.map((v) => number(v)) }],
+    axes: [{ ...axis, size: Math.round(1.8 * rem()) }, { ...axis, size: Math.round(3.7 * rem()), values: (_plot, splits, _axis, _space, step) => splits.map((v) => tick(v, step)) }],
     series: [{}, ...lines.map((line) => ({
       label: line.label,
       stroke: style(COLOURS[line.colour % COLOURS.length]),

@@ -24,7 +24,7 @@ function* ofGroup(group) {
       ...share.shadow_rejections.map((one) => `shadow ${one.shadow} would have rejected it: ${one.reason}`),
       ...(share.stale ? [`${share.stale} sequences were too stale already`] : []),
     ]);
-    yield at(group.pushed_s, accepted ? "good" : "bad", `${group.state}: ${group.trajectories} trajectories${group.late ? `, ${group.late} cut off by the deadline` : ""}${group.eval_set ? ` of evaluation set ${group.eval_set}` : ""}`, more);
+    yield at(group.pushed_s, accepted ? "good" : "bad", `${group.state}: ${group.trajectories} ${group.trajectories === 1 ? "trajectory" : "trajectories"}${group.late ? `, ${group.late} cut off by the deadline` : ""}${group.eval_set ? ` of evaluation set ${group.eval_set}` : ""}`, more);
   }
   for (const share of group.shares) {
     const batches = new Map();

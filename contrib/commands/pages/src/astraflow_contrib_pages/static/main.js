@@ -55,6 +55,8 @@ function useTheme() {
 
 function Page({ where, theme, scope }) {
   const [first, name, tab = ""] = where.parts;
+  // On a narrow screen the tab may be out of sight.
+  useEffect(() => document.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }), [name, tab]);
   if (first === "compare") return html`<${Compare} names=${where.asked.getAll("run")} theme=${theme} />`;
   if (first === "run" && TABS[tab]) {
     return html`<nav class="tabs" aria-label="pages of the run">${Object.keys(TABS).map((key) => html`<a href=${`#/run/${encodeURIComponent(name)}${key && `/${key}`}`} aria-current=${key === tab ? "page" : undefined}>${TITLES[key]}</a>`)}</nav>

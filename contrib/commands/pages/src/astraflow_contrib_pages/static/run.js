@@ -28,6 +28,9 @@ function pixels() {
   return Math.min(1200, Math.max(200, Math.round((room / beside - 4 * rem) * devicePixelRatio)));
 }
 
+const atMost = (value) => (value === undefined ? number(value) : `≤ ${number(value)}`);
+const trained = (tokens) => (tokens === undefined ? "" : `${count(tokens)} trained`);
+
 function Now({ run, status, state }) {
   const summary = run.summary ?? {};
   const live = status?.live ? status : null;
@@ -37,8 +40,8 @@ function Now({ run, status, state }) {
     <${Tile} name="steps" value=${`${number(live?.steps ?? run.steps)} / ${number(live?.steps_total ?? run.steps_planned)}`} note=${live?.eta_s ? `${seconds(live.eta_s)} left` : ""} />
     <${Tile} name="reward" value=${number(policies[0]?.[1].reward ?? run.reward, 3)} />
     <${Tile} name="held-out accuracy" value=${percent(run.accuracy)} />
-    <${Tile} name="staleness" value=${`≤ ${number(live?.max_staleness_seen ?? summary.max_staleness_seen)}`} note=${`bound ${number(run.max_staleness)}`} />
-    <${Tile} name="tokens sampled" value=${count(live?.tokens_generated ?? summary.tokens_generated ?? run.tokens)} note=${`${count(live?.tokens_trained ?? summary.tokens_trained)} trained`} />
+    <${Tile} name="staleness" value=${atMost(live?.max_staleness_seen ?? summary.max_staleness_seen)} note=${`bound ${number(run.max_staleness)}`} />
+    <${Tile} name="tokens sampled" value=${count(live?.tokens_generated ?? summary.tokens_generated ?? run.tokens)} note=${trained(live?.tokens_trained ?? summary.tokens_trained)} />
     <${Tile} name="time" value=${seconds(live?.elapsed_s ?? summary.wall_s)} note=${when(run.started)} />
     ${policies.length && live ? policies.map(([name, policy]) => html`<${Tile} key=${name} name=${`trainer ${name} waits`} value=${percent(policy.trainer_wait_fraction)} note=${`version ${policy.version}, ${policy.buffered} rows buffered`} />`)
     : html`<${Tile} name="trainers wait" value=${percent(wait)} />`}
