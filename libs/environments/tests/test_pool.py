@@ -242,6 +242,18 @@ async def test_one_that_cannot_be_built_fails_each_episode(
                     pass
 
 
+@in_a_loop
+async def test_an_interpreter_that_was_not_made_is_named_with_the_command(tmp_path: Path) -> None:
+    for python, told in (
+        ("env:nowhere", "make it with `astraflow env create nowhere --plugin PLUGIN`"),
+        ("/nowhere/python", "/nowhere/python cannot be started: .* No such file"),
+    ):
+        async with pool(tmp_path, worker_python=python) as made:
+            with pytest.raises(EnvironmentFailed, match=told):
+                async with made.episode():
+                    pass
+
+
 def test_keys_are_validated_when_the_pool_is_made(tmp_path: Path) -> None:
     run = RunInfo("r", 7, 1, 0, ("p",), tmp_path)
     context = ComponentContext(run, "raas", "", 3, tmp_path)

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from astraflow_core.config.environments import environment_of
 from astraflow_core.errors import EnvironmentFailed, UserError, WireError
 from astraflow_core.types import Action, ComponentContext, Observation, Prompt
 from astraflow_environments.fork_server import SEAT
@@ -78,9 +79,7 @@ class RunningForkServer:
             except OSError as error:
                 requests.close()
                 reports.close()
-                raise EnvironmentFailed(
-                    "start", f"{command[0]} cannot be started: {error}"
-                ) from error
+                raise EnvironmentFailed("start", _not_started(command[0], error)) from error
         path = [] if python else [part or os.getcwd() for part in sys.path]
         spec = EnvironmentSpec(
             table=dict(table), context=plain(context), path=path, memory_mb=memory_mb
@@ -239,6 +238,16 @@ def kill(leader: int) -> None:
 
 def _decoded(body: bytes) -> ServerSays:
     return from_msgpack(body, ServerSays, "sent a malformed message")  # type: ignore[arg-type]
+
+
+def _not_started(python: str, error: OSError) -> str:
+    name = environment_of(python)
+    if name is None or os.path.exists(python):
+        return f"{python} cannot be started: {error}"
+    return (
+        f"has no interpreter {python}: make it with `astraflow env create {name} --plugin PLUGIN`, where PLUGIN is that of the "
+        "environment"
+    )
 
 
 def _start_failure(reason: str, fatal: bool) -> EnvironmentFailed | UserError:
