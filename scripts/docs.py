@@ -3,7 +3,7 @@
 
 configuration.md (keys of the core and of every component of this workspace), hooks.md (hooks and
 capabilities), modules.md, commands.md and distributions.md are generated whole, and so are the runtime's index of
-distributions, and the public modules of the command `plugin`; in processes.md what stands between the two
+distributions, and the examples and public modules of the command `plugin`; in processes.md what stands between the two
 marks is, and in decisions.md the table of contents and the headings. In the guides, write-a-….md and write-an-….md, the
 code blocks below a mark are parts of the files that it names.
 """
@@ -19,6 +19,7 @@ from pages.commands import commands
 from pages.configuration import configuration
 from pages.decisions import decisions
 from pages.distributions import distributions, distributions_table
+from pages.example_plugins import example_plugins
 from pages.hooks import hooks
 from pages.included import with_includes
 from pages.markdown import COMMAND
@@ -41,6 +42,7 @@ def pages() -> dict[Path, str]:
         DOCS / "hooks.md": hooks(),
         DOCS / "modules.md": modules(),
         DISTRIBUTIONS: distributions_table(),
+        PLUGIN / "examples.json": example_plugins(),
         PLUGIN / "public_modules.json": public_modules_table(),
         mixed: processes(mixed.read_text(encoding="utf-8")),
         chosen: decisions(chosen.read_text(encoding="utf-8")),

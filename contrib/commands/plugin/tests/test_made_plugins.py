@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from astraflow_contrib_plugin.from_example import examples, files_of_example
 from astraflow_contrib_plugin.scaffolding import KINDS, PluginNames, files_of, write
 from astraflow_runtime.cli.installation.check_report import FILE, digest_of
 
 DEADLINE_S = 400
+EXAMPLES = sorted(examples())
+FOLDERS = [*KINDS, *(f"{kind}_example" for kind in EXAMPLES)]
 TABLE = """
 extends = "engine/run.toml"
 
@@ -89,14 +92,19 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     everything.folder.mkdir()
     for kind in KINDS:
         write(everything.folder / kind, files_of(PluginNames(kind, f"my_{kind}")))
+    for kind in EXAMPLES:
+        write(
+            everything.folder / f"{kind}_example",
+            files_of_example(PluginNames(kind, f"own_{kind}")),
+        )
     pip = ("pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index")
-    everything.run("-m", *pip, "--target", str(everything.site), *(f"./{k}" for k in KINDS))
+    everything.run("-m", *pip, "--target", str(everything.site), *(f"./{k}" for k in FOLDERS))
     return everything
 
 
 def test_they_satisfy_ruff_and_mypy(made: Made) -> None:
     made.run("-m", "ruff", "check", "--config", "reward/pyproject.toml", ".")
-    made.run("-m", "mypy", "--strict", *(f"{kind}/src" for kind in KINDS))
+    made.run("-m", "mypy", "--strict", *(f"{folder}/src" for folder in FOLDERS))
 
 
 def test_they_pass_their_tests(made: Made) -> None:
@@ -108,7 +116,7 @@ def test_they_pass_their_tests(made: Made) -> None:
 
 
 def test_they_run_and_are_refused_where_they_are_not_installed(made: Made) -> None:
-    files = [f"{kind}/run.toml" for kind in KINDS if kind != "command"]
+    files = [f"{folder}/run.toml" for folder in FOLDERS if not folder.startswith("command")]
     made.run("-c", EACH, "0", *files)
     refused = made.run("-c", EACH, "2", *files, installed=False)
     assert [k for k in KINDS if k != "command" and f"my_{k}" not in refused] == []

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from astraflow_contrib_plugin.scaffolding import KINDS, PluginNames, files_of
+from astraflow_contrib_plugin.from_example import examples, files_of_example
+from astraflow_contrib_plugin.scaffolding import KINDS, PluginNames, camel, files_of
 from astraflow_core.component import Kind
 from astraflow_runtime.cli import main
 
@@ -54,6 +56,7 @@ def test_nothing_of_the_template_is_left(kind: str) -> None:
     ("kind", "name", "says"),
     [
         ("rewrd", "x", "unknown kind 'rewrd'; did you mean 'reward'?"),
+        ("reward --from-example", "x", "there is no example of the kind 'reward'"),
         ("reward", "no-identifier", "NAME 'no-identifier'"),
         ("reward", "../up", "NAME '../up'"),
         ("reward", "class", "no keyword of Python"),
@@ -70,13 +73,42 @@ def test_what_cannot_be_made_is_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["plugin", "new", kind, name]) == 2
+    assert main(["plugin", "new", *kind.split(), name]) == 2
     assert says in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
 def test_every_kind_has_a_template() -> None:
     assert set(KINDS) == {*Kind, "command"}
+
+
+@pytest.mark.parametrize("kind", sorted(examples()))
+def test_nothing_of_the_name_of_an_example_is_left(kind: str) -> None:
+    old = examples()[kind]["name"]
+    spellings = (
+        f"astraflow_plugin_{old}", f"astraflow-plugin-{old.replace('_', '-')}", f'"{old}"', f"`{old}`",
+        f'"{old.replace("_", "-")}"', f"class {camel(old)}", f"Test{camel(old)}",
+    )  # fmt: skip
+    files = files_of_example(PluginNames(kind, "short_answer"))
+    for name, text in files.items():
+        assert not [word for word in (*spellings, *LEFT) if word in text + name], name
+        if name.endswith(".py"):
+            ast.parse(text, name)
+        if name.endswith(".toml"):
+            tomllib.loads(text)
+    assert not re.search(r"\]\(\.\.", files["README.md"])
+    assert {"LICENSE", f"src/{MODULE}/py.typed", ".github/workflows/ci.yml"} <= files.keys()
+    assert f"src/{MODULE}/component.py" not in files
+    names = "ShortAnswer" if kind != "command" else "short-answer"
+    assert any(names in text for name, text in files.items() if name.startswith(f"src/{MODULE}/"))
+
+
+def test_the_examples_are_those_of_the_documents() -> None:
+    """In a clone; an installation has no other."""
+    root = Path(__file__).parents[4] / "examples" / "plugins"
+    for kind, example in examples().items():
+        for name, text in example["files"].items():
+            assert (root / example["name"] / name).read_text("utf-8") == text, (kind, name)
 
 
 def test_a_folder_that_exists_is_left_alone(

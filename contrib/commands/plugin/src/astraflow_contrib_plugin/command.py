@@ -35,23 +35,31 @@ def _add_new(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="folder to make; default: astraflow_plugin_NAME",
     )
+    parser.add_argument(
+        "--from-example",
+        action="store_true",
+        help="start from the example of this kind in the documents, not from the smaller template",
+    )
     parser.set_defaults(command=run)
     teach(
         parser,
         "write-a-plugin.md",
         "plugin new reward brevity",
+        "plugin new data_policy resting --from-example",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the files, and say what to do next."""
+    from astraflow_contrib_plugin.from_example import files_of_example
     from astraflow_contrib_plugin.scaffolding import PluginNames, check, files_of, write
     from astraflow_core.catalog import Catalog
 
     names = PluginNames(arguments.kind, arguments.name)
     check(names, Catalog.discover())
     folder = arguments.directory or Path(names.module)
-    written = write(folder, files_of(names))
+    files = files_of_example(names) if arguments.from_example else files_of(names)
+    written = write(folder, files)
     for path in written:
         print_line(f"wrote {path}")
     print_line("next:")
