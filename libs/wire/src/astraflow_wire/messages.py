@@ -274,8 +274,7 @@ class AddRaas(Message, frozen=True):
 
 
 class PoolChanged(Message, frozen=True):
-    """Since the start of the run ``added`` RaaS were requested and ``drained`` were drained; ``size``: those that are
-    present and not draining."""
+    """Since the start ``added`` RaaS were requested, ``drained`` drained; ``size``: those present and not draining."""
 
     added: Count
     drained: Count
@@ -292,7 +291,6 @@ class DrainRaas(Message, frozen=True):
     raas: Name
     author: Name
     id: Name = ""
-
 
 class RevokeToken(Message, frozen=True):
     """``POST /v1/access/revoke``: the tokens of a process or a person that are valid now are so no longer. ``role`` and
@@ -336,8 +334,7 @@ class TrainerRegistered(Message, frozen=True):
 
 
 class VersionAnnounced(Message, frozen=True):
-    """Reply to ``POST /v1/versions`` (body: :class:`AnnouncementMessage`): the versions that the publisher must
-    retain beside the newest."""
+    """Reply to ``POST /v1/versions`` (:class:`AnnouncementMessage`): what a publisher must retain beside the newest."""
 
     retain: list[Version]
 
@@ -411,8 +408,7 @@ class TrainerFailed(TextMessage, frozen=True):
 
 class StopRun(TextMessage, frozen=True):
     """``POST /v1/stop``: end the run cleanly. The journal keeps the request, so that a restarted dataflow continues
-    the stop; only ``astraflow run --resume`` makes the run continue. ``id``: of the request in the audit log, if it has
-    one."""
+    the stop; only ``astraflow run --resume`` makes the run continue. ``id``: as in :class:`DrainRaas`."""
 
     reason: str
     id: Name = ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import select
 import signal
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import msgspec
 
@@ -37,7 +37,7 @@ def main() -> None:
         answers.flush()
 
 
-def read_frame(stream: BinaryIO, most: int = 1 << 32) -> bytes:
+def read_frame(stream: IO[bytes], most: int = 1 << 32) -> bytes:
     """The content of the next frame; empty at the end of the stream. ``ValueError`` if it has more than ``most`` bytes."""
     head = _read(stream, HEAD)
     size = int.from_bytes(head, "big")
@@ -46,7 +46,7 @@ def read_frame(stream: BinaryIO, most: int = 1 << 32) -> bytes:
     return _read(stream, size)
 
 
-def _read(stream: BinaryIO, size: int) -> bytes:
+def _read(stream: IO[bytes], size: int) -> bytes:
     parts = bytearray()
     while len(parts) < size:
         part = stream.read(size - len(parts))
