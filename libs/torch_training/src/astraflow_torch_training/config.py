@@ -82,7 +82,7 @@ class TrainingConfig(AdapterKeys):
     layout: Literal["auto", "bucketed", "packed", "tree"] = Field(
         "auto",
         description="Rows of similar length padded to the longest, packed end to end, or as trees in which tokens that "
-        "rows share at their beginning are computed once; 'auto': packed with flash_attention_2, else bucketed.",
+        "rows share at their beginning are computed once; 'auto': packed with flash_attention_2, else the trainer's choice.",
     )
     micro_batch_tokens: PositiveInt | None = Field(
         None,

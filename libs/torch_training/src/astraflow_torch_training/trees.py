@@ -25,28 +25,33 @@ def tree_mask(ends: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def check_trees(backbone: Any, config: Any, device: torch.device, folder: Path) -> None:
-    """:class:`UserError` if hidden states of a tree are not those of its rows: of layers that look at a window of
-    neighbours, or that carry a state along. ``config`` is the transformers configuration of ``backbone``."""
+def obstacle_to_trees(backbone: Any, config: Any, device: torch.device) -> str:
+    """Why hidden states of a tree are not those of its rows, or nothing if they are: layers may look at a window of neighbours, or
+    carry a state along. ``config`` is the transformers configuration of ``backbone``."""
     kinds = set(getattr(config, "layer_types", None) or ())
-    windowed = not kinds and getattr(config, "sliding_window", None) is not None
-    wrong = sorted(kinds - {"full_attention"}) or (["sliding_attention"] if windowed else [])
-    if not wrong:
-        vocabulary = config.vocab_size
-        tree = torch.tensor([_IDS], device=device) % vocabulary
-        merged = backbone(
-            input_ids=tree,
-            position_ids=torch.tensor([_DEPTHS], device=device),
-            attention_mask=tree_mask(torch.tensor([_ENDS], device=device)),
-            use_cache=False,
-        ).last_hidden_state[0]
-        for row, path in zip(_ROWS, _PATHS, strict=True):
-            ids = torch.tensor([row], device=device) % vocabulary
-            alone = backbone(input_ids=ids, use_cache=False).last_hidden_state[0]
-            if not torch.allclose(merged[list(path)], alone, rtol=TOLERANCE, atol=TOLERANCE):
-                wrong = [f"layers of {type(backbone).__name__} that ignore a mask"]
-    if wrong:
+    if not kinds and getattr(config, "sliding_window", None) is not None:
+        kinds = {"sliding_attention"}
+    if others := sorted(kinds - {"full_attention"}):
+        return f"it has layers of {', '.join(others)}"
+    tree = torch.tensor([_IDS], device=device) % config.vocab_size
+    merged = backbone(
+        input_ids=tree,
+        position_ids=torch.tensor([_DEPTHS], device=device),
+        attention_mask=tree_mask(torch.tensor([_ENDS], device=device)),
+        use_cache=False,
+    ).last_hidden_state[0]
+    for row, path in zip(_ROWS, _PATHS, strict=True):
+        ids = torch.tensor([row], device=device) % config.vocab_size
+        alone = backbone(input_ids=ids, use_cache=False).last_hidden_state[0]
+        if not torch.allclose(merged[list(path)], alone, rtol=TOLERANCE, atol=TOLERANCE):
+            return f"{type(backbone).__name__} ignores the mask or the positions of tokens"
+    return ""
+
+
+def check_trees(backbone: Any, config: Any, device: torch.device, folder: Path) -> None:
+    """:class:`UserError` if there is an obstacle with the model in ``folder``."""
+    if why := obstacle_to_trees(backbone, config, device):
         raise UserError(
-            f"layout = 'tree' cannot be used with the model in {folder}: it has {', '.join(wrong)}, and tokens of a tree "
-            "are not neighbours of those before them; set layout = 'auto'"
+            f"layout = 'tree' cannot be used with the model in {folder}: {why}, and the tokens before one are not its "
+            "neighbours in a tree; set layout = 'auto'"
         )

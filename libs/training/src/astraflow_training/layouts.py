@@ -15,11 +15,16 @@ from astraflow_training.prefix_trees import tree_micro_batches
 Layout = Literal["bucketed", "packed", "tree"]
 
 
-def layout_for(named: Literal["auto", "bucketed", "packed", "tree"], attention: str) -> Layout:
-    """What ``auto`` means with this kind of attention: packed where that knows where rows begin."""
-    if named == "auto":
-        return "packed" if attention == "flash_attention_2" else "bucketed"
-    return named
+def layout_for(
+    named: Literal["auto", "bucketed", "packed", "tree"], attention: str, trees: bool = False
+) -> Layout:
+    """What ``auto`` means with this kind of attention: trees if they pay, packed where attention knows where rows
+    begin."""
+    if named != "auto":
+        return named
+    if trees:
+        return "tree"
+    return "packed" if attention == "flash_attention_2" else "bucketed"
 
 
 def cut(

@@ -58,7 +58,7 @@ def tree_micro_batches(
     batch: Batch, wanted: npt.NDArray[np.bool_], budget: int
 ) -> Iterator[MicroBatch]:
     """As :func:`astraflow_training.micro_batches.micro_batches`, of trees: those of similar size together, padded to
-    the largest."""
+    the largest. Where no tree has two rows, they are bucketed rows, which need no mask."""
     predicted = Predicted.of(batch, wanted)
     trees = list(prefix_trees(batch, predicted.rows, predicted.inputs, budget))
     sizes = np.array([len(tree.ids) for tree in trees], np.int64)
@@ -86,15 +86,16 @@ def _laid_out(batch: Batch, predicted: Predicted, trees: Sequence[PrefixTree]) -
             states.append(number * width + path[positions - int(batch.offsets[row]) - 1])
     rows = np.concatenate([tree.rows for tree in trees])
     positions, row_of = predicted.of_rows(rows)
+    branched = len(rows) > len(trees)
     return MicroBatch(
         input_ids=ids,
-        position_ids=depths,
+        position_ids=depths if branched else None,
         positions=positions,
         states=np.concatenate(states),
         row=row_of,
         rows=len(rows),
         tokens=sum(len(tree.ids) for tree in trees),
-        ends=ends,
+        ends=ends if branched else None,
     )
 
 

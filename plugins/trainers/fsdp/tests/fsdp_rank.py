@@ -48,6 +48,7 @@ def main(directory: Path) -> None:
         {"tensor_parallel": 2},
         {"cpu_offload": True},
         {"gradient_checkpointing": True, "layout": "packed"},
+        {"layout": "tree", "micro_batch_tokens": 60},
         {"compute_dtype": "bfloat16"},
     ):
         found[str(keys)] = run_scenario(rank, "fsdp", "qwen3", **keys)

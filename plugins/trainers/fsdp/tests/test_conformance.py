@@ -37,6 +37,7 @@ CUTS: tuple[dict[str, Any], ...] = (
     {"micro_batch_tokens": 9},
     {"micro_batch_tokens": 9, "reduce": "each"},
     {"micro_batch_tokens": 40, "layout": "packed"},
+    {"micro_batch_tokens": 60, "layout": "tree"},
     {"micro_batch_tokens": 30, "gradient_checkpointing": True},
 )
 

@@ -49,6 +49,7 @@ def test_steps_are_those_of_one_rank(
         {"tensor_parallel": 2},
         {"cpu_offload": True},
         {"gradient_checkpointing": True, "layout": "packed"},
+        {"layout": "tree", "micro_batch_tokens": 60},
     ],
     ids=str,
 )

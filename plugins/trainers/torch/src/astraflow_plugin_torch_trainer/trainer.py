@@ -37,7 +37,7 @@ from astraflow_torch_training.optimizer import (
     muon,
     set_lr,
 )
-from astraflow_torch_training.trees import check_trees
+from astraflow_torch_training.trees import check_trees, obstacle_to_trees
 from astraflow_training.layouts import cut, layout_for
 from astraflow_training.micro_batches import MicroBatch
 from astraflow_training.schedule import lr_factor
@@ -75,7 +75,9 @@ class TorchTrainer:
         torch.manual_seed(self._seed)
         device = _device(self._config.device)
         attention = self._attention(device)
-        self._layout = layout_for(self._config.layout, attention)
+        # A mask of all pairs costs little beside the arithmetic of a CPU, and much memory of a GPU.
+        trees = device.type == "cpu" and attention != "flash_attention_2"
+        self._layout = layout_for(self._config.layout, attention, trees)
         self._budget = self._config.micro_batch_tokens or MICRO_BATCH_TOKENS[device.type]
         self._source, self._total_steps = model, total_steps
         self._model = self._loaded(model, device, attention, self._config.gradient_checkpointing)
@@ -270,9 +272,12 @@ class TorchTrainer:
         self, folder: Path, device: torch.device, attention: str, checkpointing: bool
     ) -> CausalLM:
         model = load_model(folder, device, attention, checkpointing, self._autocast)
-        if self._layout == "tree":
-            with model.precision():
-                check_trees(model.backbone, model.whole.config, device, folder)
+        parts = model.backbone, model.whole.config, device
+        with model.precision():
+            if self._config.layout == "tree":
+                check_trees(*parts, folder)
+            elif self._layout == "tree" and obstacle_to_trees(*parts):
+                self._layout = "bucketed"
         return model
 
     def _load_beside(self, key: str, folder: Path, attention: str) -> CausalLM:
