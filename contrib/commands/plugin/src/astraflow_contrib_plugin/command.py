@@ -66,6 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     print_line(f"  cd {folder}")
     print_line("  pip install -e '.[test]'")
     print_line("  pytest")
+    print_line("  astraflow plugin check")
     if names.kind == "command":
         print_line(f"  astraflow {names.component} --help")
     else:

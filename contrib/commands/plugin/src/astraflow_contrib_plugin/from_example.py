@@ -15,6 +15,10 @@ _LINK = re.compile(r"\[([^\]]+)\]\(\.\.[^)]*\)")
 _PROVENANCE = re.compile(r"(This package is|The) (the )?example of")
 _RUNS = {
     "data_policy": (
+        (
+            "# Here `accept`, `key`, `arrange` and others are called; `admit` only of those in [prompts] data.\n",
+            "",
+        ),
         ('[policies.solver]\ndata = [{ use = "sample_thing" }]\n\n', ""),
         ("digits = 2\n", 'digits = 2\ndata = [{ use = "sample_thing", revisit = 0.2 }]\n'),
     ),
