@@ -41,7 +41,7 @@ class MicroBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Predicted:
+class PredictedTokens:
     """What of a batch is predicted. ``positions`` int64 ``[n]``, ascending: indices among its tokens. Of each row,
     int64 ``[R]``: ``counts``, how many of them are its; ``firsts``, the first of them; ``inputs``, how many tokens
     of the row a model has to read for them. ``rows`` are those with any."""
@@ -53,7 +53,7 @@ class Predicted:
     rows: Indices
 
     @classmethod
-    def of(cls, batch: Batch, wanted: npt.NDArray[np.bool_]) -> Predicted:
+    def of(cls, batch: Batch, wanted: npt.NDArray[np.bool_]) -> PredictedTokens:
         """Every ``wanted`` token (bool ``[N]``) but the first of a row, before which there is none to read."""
         wanted = wanted.copy()
         wanted[batch.offsets[:-1][batch.lengths > 0]] = False
@@ -82,7 +82,7 @@ def micro_batches(
     right, where a causal model needs no mask against it. Bucketed: rows of similar length, the longest
     first, ``B · T ≤ budget``. Packed: rows in order, ``T ≤ budget``. A longer row goes alone.
     """
-    predicted = Predicted.of(batch, wanted)
+    predicted = PredictedTokens.of(batch, wanted)
     inputs = predicted.inputs
     cut = _packs if packed else buckets
     for rows in cut(predicted.rows, inputs, budget):

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow_core.types import Batch
-from astraflow_training.micro_batches import Indices, MicroBatch, Predicted, buckets
+from astraflow_training.micro_batches import Indices, MicroBatch, PredictedTokens, buckets
 
 SHARED_AT_LEAST = 2
 """A row joins a tree if at least one of so many of its tokens are there: each node is compared with all nodes of its tree, which costs
@@ -59,14 +59,14 @@ def tree_micro_batches(
 ) -> Iterator[MicroBatch]:
     """As :func:`astraflow_training.micro_batches.micro_batches`, of trees: those of similar size together, padded to
     the largest. Where no tree has two rows, they are bucketed rows, which need no mask."""
-    predicted = Predicted.of(batch, wanted)
+    predicted = PredictedTokens.of(batch, wanted)
     trees = list(prefix_trees(batch, predicted.rows, predicted.inputs, budget))
     sizes = np.array([len(tree.ids) for tree in trees], np.int64)
     for chosen in buckets(np.arange(len(trees)), sizes, budget):
         yield _laid_out(batch, predicted, [trees[index] for index in chosen.tolist()])
 
 
-def _laid_out(batch: Batch, predicted: Predicted, trees: Sequence[PrefixTree]) -> MicroBatch:
+def _laid_out(batch: Batch, predicted: PredictedTokens, trees: Sequence[PrefixTree]) -> MicroBatch:
     width = max(len(tree.ids) for tree in trees)
     shape = len(trees), width
     ids, depths = np.zeros(shape, np.int64), np.zeros(shape, np.int64)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from astraflow_core.types import Batch
 from astraflow_training.layouts import Layout, cut
-from astraflow_training.micro_batches import Indices, MicroBatch, Predicted
+from astraflow_training.micro_batches import Indices, MicroBatch, PredictedTokens
 from astraflow_training.prefix_trees import prefix_trees
 
 
@@ -55,7 +55,7 @@ def _whole_trees(
     batch: Batch, wanted: npt.NDArray[np.bool_], budget: int, ranks: int
 ) -> list[Share]:
     """The shares of all ranks, of which none has a part of a tree; rows that predict nothing are in that of rank 0."""
-    predicted = Predicted.of(batch, wanted)
+    predicted = PredictedTokens.of(batch, wanted)
     trees = list(prefix_trees(batch, predicted.rows, predicted.inputs, budget))
     rest = np.setdiff1d(np.arange(len(batch)), predicted.rows)
     found = []

@@ -17,7 +17,7 @@ from transformers import LlamaConfig, MistralConfig, MistralModel, Qwen3Config, 
 from astraflow_core.errors import UserError
 from astraflow_core.types import Batch
 from astraflow_torch_training.trees import check_trees, tree_mask
-from astraflow_training.micro_batches import MicroBatch, Predicted
+from astraflow_training.micro_batches import MicroBatch, PredictedTokens
 from astraflow_training.prefix_trees import prefix_trees, tree_micro_batches
 from astraflow_training.shares import even_micro_batches
 
@@ -61,7 +61,7 @@ def test_every_wanted_token_is_predicted_once_after_its_own_tokens(
 def test_a_tree_has_each_beginning_once(seed: int, rows: int) -> None:
     """Counted as a set of beginnings, of rows that are in one tree."""
     batch = make_branches(seed, rows)
-    predicted = Predicted.of(batch, batch.loss_mask)
+    predicted = PredictedTokens.of(batch, batch.loss_mask)
     for tree in prefix_trees(batch, predicted.rows, predicted.inputs, 1000):
         beginnings = {
             tuple(batch.tokens[batch.offsets[row] : batch.offsets[row] + length].tolist())
