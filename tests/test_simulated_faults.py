@@ -11,8 +11,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from bench.simulation.network import FaultRates
 from bench.simulation.world import simulate
 
+from astraflow_runtime.dataflow.fleet.versions import VersionTable
 from astraflow_runtime.dataflow.flow import Dataflow
 from astraflow_runtime.dataflow.journal.journal import Journal
 from astraflow_runtime.dataflow.rows.staleness import StalenessBound
@@ -25,6 +27,7 @@ from astraflow_wire.status import WaitStatus
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 STEPS = 8
+GOING_BACK = FaultRates(every_s=6.0, kinds=("raas", "dataflow", "copy", "copy", "cut", "cut"))
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -33,6 +36,33 @@ def test_all_invariants_hold(seed: int) -> None:
     assert run.violation is None
     assert run.updates == STEPS
     assert {"slow", "lost", "lost_reply", "doubled", "reordered", "killed"} <= run.faults.keys()
+
+
+@pytest.mark.parametrize("seed", [5, 6, 8])
+def test_all_invariants_hold_if_the_journal_is_replaced_by_an_earlier_copy(seed: int) -> None:
+    run = simulate(seed, STEPS, GOING_BACK)
+    assert run.violation is None
+    assert run.updates == STEPS and run.faults["went_back"] >= 1
+
+
+def takes_all_weights_for_its_own(self: VersionTable, *_: Any) -> dict[str, str]:
+    return {}
+
+
+def looks_at_numbers_alone(self: VersionTable, serving: Any, seen: Any, _: Any) -> dict[str, str]:
+    return foreign(self, serving, seen, {})
+
+
+foreign = VersionTable.foreign
+
+
+@pytest.mark.parametrize("mutant", [takes_all_weights_for_its_own, looks_at_numbers_alone])
+def test_weights_of_the_lost_future_are_found(
+    mutant: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(VersionTable, "foreign", mutant)
+    violation = simulate(5, 12, GOING_BACK).violation
+    assert violation is not None and violation.kind == "history"
 
 
 def test_a_seed_is_the_same_run_in_any_process() -> None:

@@ -68,8 +68,8 @@ class DataflowHost:
         self._journal: Journal | None = None
         self._tasks: dict[asyncio.Task[Any], None] = {}
 
-    def start(self) -> None:
-        """Start, from what the one before has left."""
+    def start(self, *, resumed: bool = False) -> None:
+        """Start, from what the one before has left; ``resumed``: with the whole run."""
         wakeups, clock = Wakeups(), RunClock()
         state = FlowState(
             self._config,
@@ -87,7 +87,7 @@ class DataflowHost:
         count = applied.run(self._journal.entries())
         clock.resume()
         if count:
-            state.restore(self._journal, resumed=False)
+            state.restore(self._journal, resumed=resumed)
         else:
             state.records.begin(self._journal)
         self.flow, self._service = flow, DataflowService(flow, wakeups, "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import count
 
@@ -29,11 +29,12 @@ class Violation(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SampledRow:
-    """An episode as it was played: ``length`` in tokens."""
+    """An episode as it was played: ``length`` in tokens; ``weights``: the digest that sampled each."""
 
     prompt: str
     length: int
     reward: float
+    weights: tuple[str, ...]
 
 
 class Ledger:
@@ -42,13 +43,16 @@ class Ledger:
     def __init__(self, max_staleness: int) -> None:
         self._max_staleness = max_staleness
         self.published: dict[int, str] = {}
-        """Version → digest of its weights."""
+        """Version → digest of its weights, in this history of the run."""
+        self._ever: set[tuple[int, str]] = set()
         self.accepted: dict[str, tuple[int, ...]] = {}
         """Task → numbers of the rows of which a RaaS was told that they are accepted."""
         self.trained: dict[int, tuple[int, ...]] = {}
         """Update, from 0 → rows."""
         self.sampled: dict[int, SampledRow] = {}
         """Number of a row → what was played, whatever became of it."""
+        self.history = 0
+        """How often the journal was replaced by an earlier copy."""
         self.progressed_s = 0.0
         self.events = 0
         self.publications = count(1)
@@ -90,10 +94,11 @@ class Ledger:
                 "versions", f"version {version} is published, and {self._newest} is out"
             )
         self.published[version] = digest
+        self._ever.add((version, digest))
 
     def load(self, raas: str, before: int, version: int, digest: str) -> None:
         """A RaaS loads a version."""
-        if version <= before or self.published.get(version) != digest:
+        if version <= before or (version, digest) not in self._ever:
             raise Violation("versions", f"{raas} loads {version} ({digest}) after {before}")
 
     def train(self, batch: Batch, step: int, now: float) -> None:
@@ -103,6 +108,7 @@ class Ledger:
             raise Violation("versions", f"{batch.id} has tokens of a version after {batch.version}")
         if (oldest := batch.version - int(sampled.min())) > self._max_staleness:
             raise Violation("staleness", f"a token of {batch.id} is {oldest} versions old")
+        self._check_weights(batch, sampled.tolist())
         starts = np.concatenate([[0], np.cumsum(batch.lengths)[:-1]])
         rows = tuple(batch.tokens[starts].tolist())
         again = self.trained.get(step)
@@ -117,6 +123,27 @@ class Ledger:
         if again is None:
             self.progressed_s = now
         self.trained[step] = rows
+
+    def _check_weights(self, batch: Batch, versions: list[int]) -> None:
+        """Each token was sampled with the weights that are its version in this history of the run."""
+        starts = np.concatenate([[0], np.cumsum(batch.lengths)[:-1]])
+        numbers = batch.tokens[starts].tolist()
+        weights = [digest for number in numbers for digest in self.sampled[number].weights]
+        for version, digest in zip(versions, weights, strict=True):
+            if self.published[version] != digest:
+                raise Violation(
+                    "history", f"a token of version {version} was sampled with {digest}"
+                )
+
+    def keep(self) -> Callable[[], None]:
+        """The journal is copied; the function takes the books back to now, when that copy is put in its place."""
+        accepted, trained, newest = dict(self.accepted), dict(self.trained), self._newest
+
+        def go_back() -> None:
+            self.accepted, self.trained, self._newest = accepted, trained, newest
+            self.history += 1
+
+        return go_back
 
     def lost(self, flow: Dataflow) -> None:
         """Every row that was accepted is trained, is still there, or is counted as dropped."""

@@ -20,7 +20,8 @@ Answer = tuple[int, bytes]
 @dataclass(frozen=True)
 class FaultRates:
     """How likely each fault is, of a message or (crashes and partitions) within ``every_s`` virtual seconds. ``kinds``:
-    who is killed, or cut off (``cut``), each as often as it is named."""
+    who is killed, or cut off (``cut``), each as often as it is named; ``copy``: journal and checkpoints are copied, and
+    the next time the run goes on from that copy, without RaaS and network being told."""
 
     slow: float = 0.8
     lost: float = 0.06

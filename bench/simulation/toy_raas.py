@@ -41,6 +41,17 @@ class ToyRefresh:
     seen: int
     serving: int | None
 
+    @property
+    def digest(self) -> str:
+        """Of the version served."""
+        return "" if self.serving is None else self._digests[self.serving]
+
+    def discard(self) -> None:
+        """Forget all versions."""
+        self.close()
+        self.seen, self.serving, self._loading = -1, None, None
+        self._digests.clear()
+
     def hear(self, announcement: Announcement) -> None:
         """A version was announced."""
         self.seen = max(self.seen, announcement.version)
@@ -109,12 +120,15 @@ class ToyRunner:
 
     async def _episode(self, prompt: str) -> Trajectory:
         length = self._lengths(prompt, self._rng)
-        versions = []
+        versions, weights = [], []
         for _ in range(length):
             await asyncio.sleep(self._rng.lognormvariate(-2.0, 1.0))
+            if self._refresh.serving is None:
+                raise TaskFailed("its engine has no weights")
             versions.append(self._refresh.serving)
+            weights.append(self._refresh.digest)
         reward, number = float(self._rng.randrange(2)), next(self._numbers)
-        self._ledger.sampled[number] = SampledRow(prompt, length, reward)
+        self._ledger.sampled[number] = SampledRow(prompt, length, reward, tuple(weights))
         sequence = Sequence(
             "solver",
             np.array([number, *range(1, PROMPT + length)], np.int32),
@@ -131,7 +145,10 @@ class _Client(SimulatedAsyncClient):
     ledger: Ledger
 
     async def post_bytes(self, path: str, body: bytes, expected: Any, *, deadline_s: float) -> Any:
+        history = self.ledger.history
         answer = await super().post_bytes(path, body, expected, deadline_s=deadline_s)
+        if history != self.ledger.history:
+            return answer  # by a dataflow whose journal is lost
         if isinstance(answer, GroupPushed) and answer.status == "accepted":
             received = ReceivedGroup(body)
             rows = tuple(received.tokens[received.offsets[:-1]].tolist())
@@ -223,6 +240,9 @@ class _NoProbes:
         """Nothing is probed."""
 
     def hear(self, message: Any) -> None:
+        """Nothing is probed."""
+
+    def discard(self, policy: str) -> None:
         """Nothing is probed."""
 
     def changed(self) -> None:

@@ -10,7 +10,7 @@ import random
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -31,6 +31,10 @@ MEMORY = Path("/dev/shm")
 END_S = 20_000.0
 """Virtual seconds that a run may take."""
 RESTART_S = 0.5
+MOST_BACK = 4
+"""How often a run goes back to a copy: one that always does makes no progress."""
+DELIVERED_S = 6.0
+"""After this time no message of a dead process is on its way."""
 STEPS = 20
 
 
@@ -106,6 +110,9 @@ class World:
         self._trainer: asyncio.Task[None] | None = None
         self._numbers = row_numbers()
         self.finished = False
+        self._copy: Callable[[], None] | None = None
+        self._may_train = asyncio.Event()
+        self._may_train.set()
 
     def _stream(self) -> random.Random:
         """Random numbers of one part, which the others do not disturb."""
@@ -181,6 +188,7 @@ class World:
     async def _trainer_again(self) -> None:
         """The same; the run is over once a trainer has left in good order."""
         while True:
+            await self._may_train.wait()
             process = TrainerProcess(
                 self.config, self.folder, self.network, self.ledger, self._stream()
             )
@@ -217,8 +225,13 @@ class World:
                 who = rng.choice(names)
                 self.network.cut_until[who] = now + rng.expovariate(1 / self.rates.partition_s)
                 continue
+            if kind == "copy" and self._copy is None:
+                self._copy = self._copied()
+                continue
             self.network.counts["killed"] += 1
-            if kind == "raas":
+            if kind == "copy":
+                await self._go_back(rng)
+            elif kind == "raas":
                 self._raas[rng.choice(names[:-1])].kill()
             elif kind == "trainer":
                 if self._trainer is not None:
@@ -227,6 +240,39 @@ class World:
                 self.host.kill()
                 await asyncio.sleep(rng.uniform(0.1, 3.0))
                 self.host.start()
+
+    def _copied(self) -> Callable[[], None]:
+        """Copy the journal and the checkpoints; the function puts them in the place of what is there then."""
+        copy, go_back = self.folder / "copy", self.ledger.keep()
+        names = [name for name in ("journal", "checkpoints") if (self.folder / name).exists()]
+        for name in names:
+            shutil.copytree(self.folder / name, copy / name)
+
+        def put_back() -> None:
+            for name in ("journal", "checkpoints"):
+                shutil.rmtree(self.folder / name, ignore_errors=True)
+            for name in names:
+                (copy / name).rename(self.folder / name)
+            go_back()
+
+        return put_back
+
+    async def _go_back(self, rng: random.Random) -> None:
+        """The run goes on from the copy: what came after is lost, but for what RaaS have of it."""
+        if self.host.flow is None or self._trainer is None or self._copy is None:
+            return
+        if self.network.counts["went_back"] == MOST_BACK:
+            return
+        self._may_train.clear()
+        self._trainer.cancel()
+        await asyncio.sleep(RESTART_S)  # its request would take the end of the dataflow for its own
+        self.host.kill()
+        await asyncio.sleep(DELIVERED_S)
+        self._copy()
+        self._copy = None
+        self.network.counts["went_back"] += 1
+        self.host.start(resumed=rng.random() < 0.5)
+        self._may_train.set()
 
 
 def simulate(

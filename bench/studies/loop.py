@@ -31,7 +31,8 @@ from astraflow_core.types import Batch, Prompt, Sampling
 from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.dataflow.policies.pipeline import NamedPolicy, PolicyPipeline
 from astraflow_runtime.dataflow.rows.rows import shares_of, trained_tokens
-from astraflow_runtime.dataflow.rows.stream import PolicyStream, StreamSettings
+from astraflow_runtime.dataflow.rows.settings import StreamSettings
+from astraflow_runtime.dataflow.rows.stream import PolicyStream
 from astraflow_runtime.dataflow.tasks.admission import PromptAdmission
 from astraflow_runtime.dataflow.tasks.cursor import PromptCursor
 from astraflow_runtime.models.resolver import ModelResolver

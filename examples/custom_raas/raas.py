@@ -74,7 +74,11 @@ class Raas:
             await self.dataflow.renew(list(self.tasks), self.serving, self.seen)
 
     def hear(self, notices: messages.Notices) -> None:
-        """Versions to fetch, versions to keep, leases that are lost, and the wish to stop."""
+        """Versions to fetch, to keep or to discard, leases that are lost, and the wish to stop."""
+        if notices.discard and self.known:  # the journal lost them; others will have their numbers
+            self.known, self.engine.version = {}, -1
+            for _, running in self.tasks.values():
+                running.cancel()
         self.known |= {entry.version: entry for entry in notices.announcements}
         self.pins = notices.pins
         for lost in notices.revoked:

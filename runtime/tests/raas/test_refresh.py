@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -362,5 +364,53 @@ def test_a_replica_comes_back_at_the_version_that_is_held_for_an_evaluation(tmp_
                 await asyncio.sleep(0.02)
                 assert served(refresh) == [3, 3]
             await until(lambda: served(refresh) == [4, 4])
+
+    asyncio.run(scenario())
+
+
+def test_discarded_versions_make_way_for_lower_numbers_and_other_weights(tmp_path):
+    """The journal of the run has lost versions: others will have their numbers."""
+
+    async def scenario():
+        async with refreshing(tmp_path) as (refresh, engine):
+            refresh.hear(announce(7))
+            await until(lambda: refresh.serving == 7 and refresh.waits() == [])
+            assert refresh.digest == "d"
+            refresh.discard()
+            assert (refresh.serving, refresh.seen, refresh.digest) == (None, -1, "")
+            assert engine.host is None, "the engine may keep results by the number of a version"
+            engine.start()
+            refresh.hear(announce(5))
+            await until(lambda: refresh.serving == 5)
+            refresh.hear(replace(announce(7), digest="other"))
+            await until(lambda: refresh.serving == 7)
+            assert refresh.digest == "other"
+            assert engine.host.client.calls.count("load 7") == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_version_that_is_discarded_while_it_is_fetched_is_not_loaded(tmp_path):
+    async def scenario():
+        async with refreshing(tmp_path) as (refresh, engine):
+            fetched, go_on = threading.Event(), threading.Event()
+            receiver = refresh._cache._receiver
+            fetch = receiver.fetch
+
+            def slow(*arguments):
+                fetched.set()
+                go_on.wait(5)
+                return fetch(*arguments)
+
+            receiver.fetch = slow
+            refresh.hear(announce(7))
+            await until(fetched.is_set)
+            refresh.discard()
+            go_on.set()
+            await until(lambda: refresh.times.failures == 1)
+            assert "load 7" not in engine.host.client.calls
+            refresh.hear(announce(6))
+            await until(lambda: refresh.serving == 6)
+            await until(lambda: files(tmp_path) == ["v6"])
 
     asyncio.run(scenario())

@@ -115,6 +115,8 @@ Metrics = Annotated[dict[Label, Number], Meta(max_length=MAX_METRICS)]
 """Metric → finite value."""
 Versions = Annotated[dict[Name, Version], Meta(max_length=MAX_POLICIES)]
 """Policy → version."""
+Digests = Annotated[dict[Name, Name], Meta(max_length=MAX_POLICIES)]
+"""Policy → digest of a version's weights."""
 
 Policies = Annotated[list[Name], Meta(max_length=MAX_POLICIES)]
 TaskNames = Annotated[list[Name], Meta(max_length=MAX_TASKS)]

@@ -1,8 +1,7 @@
 """Messages between RaaS or trainers and the dataflow; msgpack bodies of ``POST /v1/...``.
 
 The RaaS or the trainer makes every call; replies to a RaaS carry :class:`Notices`. Numbers are finite and bounded;
-names, lists and tables have a largest size (:mod:`astraflow_wire.limits`): decoding rejects larger ones, and names the
-field. Texts for display are cut instead."""
+names, lists and tables have a largest size (:mod:`astraflow_wire.limits`). Texts for display are cut to theirs."""
 
 from __future__ import annotations
 
@@ -18,6 +17,7 @@ from astraflow_wire.limits import (
     TEXTS,
     Added,
     Count,
+    Digests,
     Endpoints,
     FailureKind,
     Integer,
@@ -107,12 +107,14 @@ class RevokedLease(Message, frozen=True):
 class Notices(Message, frozen=True):
     """Notices for a RaaS. ``announcements``: the newest version of each policy that is newer than what the RaaS
     reports as seen. ``pins``: policy → version that this RaaS must serve until the pin is gone (evaluation).
-    ``stop``: leave."""
+    ``discard``: policy → digest that the RaaS reported, of weights that this run does not have. If it serves these, it
+    must forget all versions of the policy and load the next that is announced, whatever its number. ``stop``: leave."""
 
     announcements: list[AnnouncementMessage] = []
     pins: Versions = {}
     revoked: list[RevokedLease] = []
     stop: bool = False
+    discard: Digests = {}
 
 
 class Task(Message, frozen=True):
@@ -134,8 +136,7 @@ class Task(Message, frozen=True):
 class RegisterRaas(Message, frozen=True):
     """``POST /v1/raas/register``; ``capacity`` in episodes at once. ``origin``: a random id of the process, or of the
     launcher that has restarted it ``start`` times; it identifies a repeated registration. While another RaaS has the
-    name, the reply waits until that one sends a heartbeat (409), or has been silent for so long that it is *suspect*
-    and loses the name.
+    name, the reply waits until that one sends a heartbeat (409), or loses the name because it is *suspect*: silent.
 
     400: a capacity below one episode.
     400: the run has no such policy; the reason lists those that it has.
@@ -154,8 +155,7 @@ class RegisterRaas(Message, frozen=True):
 
 class RaasRegistered(Message, frozen=True):
     """Reply: the longest interval between renewals (``renew_s``), the notices, and the ``incarnation``: the number of
-    this registration under this name, which every further call carries. A process that registers later under the same
-    name, once this one is silent or its launcher has seen it exit, supersedes it."""
+    this registration, which every further call carries. A later process of the name, once this has ended, supersedes it."""
 
     run: Name
     renew_s: Seconds
@@ -165,7 +165,7 @@ class RaasRegistered(Message, frozen=True):
 
 class LeaseTasks(Message, frozen=True):
     """``POST /v1/tasks/lease``: tasks for up to ``free`` episodes. Waits up to ``wait_s``, less if there are tasks or
-    notices. ``serving``: policy → version served now; ``seen``: policy → newest version known.
+    notices. By policy: ``serving``: the version served now, ``digests``: its digest, ``seen``: the newest one known.
 
     400: the run has no such policy; the reason lists those that it has.
     404: this RaaS is not registered, or was given up: it must register (again).
@@ -177,6 +177,7 @@ class LeaseTasks(Message, frozen=True):
     serving: Versions
     seen: Versions
     incarnation: Count = 0
+    digests: Digests = {}
 
 
 class TasksLeased(Message, frozen=True):
@@ -193,7 +194,7 @@ class RenewLeases(Message, frozen=True):
     the publisher ``POLICY/link_mb_s`` and ``POLICY/link_s``, its round trip …, and of the last :class:`Probe`
     ``POLICY/probe_version``, ``POLICY/probe_mean``, ``POLICY/probe_largest``). A ``tokens_generated`` that has grown
     by more than 10 million a second is ignored until so many can have been generated. ``waits``: its current waits;
-    those beyond the first 64 are not shown.
+    those beyond the first 64 are not shown. ``serving``, ``digests`` and ``seen``: as in :class:`LeaseTasks`.
 
     400: the run has no such policy; the reason lists those that it has.
     400: ``tokens_generated`` is not a count, or only some of the three figures of a probe are given.
@@ -207,6 +208,7 @@ class RenewLeases(Message, frozen=True):
     metrics: Metrics = {}
     waits: Annotated[list[Wait], Meta(max_length=MAX_TASKS)] = []
     incarnation: Count = 0
+    digests: Digests = {}
 
 
 class Wait(TextMessage, frozen=True):
@@ -284,13 +286,13 @@ class PoolChanged(Message, frozen=True):
 class DrainRaas(Message, frozen=True):
     """``POST /v1/raas/drain``: a RaaS gets no new tasks, finishes what it has, and leaves. ``author``: who requests
     it; ``id``: of the request in the audit log, if it has one. A repeated request changes nothing.
-
     404: there is no RaaS of that name.
     409: it is the last one; add another first."""
 
     raas: Name
     author: Name
     id: Name = ""
+
 
 class RevokeToken(Message, frozen=True):
     """``POST /v1/access/revoke``: the tokens of a process or a person that are valid now are so no longer. ``role`` and
@@ -393,8 +395,7 @@ class ReleaseBatches(Message, frozen=True):
 
 class TrainerFailed(TextMessage, frozen=True):
     """``POST /v1/trainers/failed``: the trainer ends because of ``error`` (``batch`` if one is the cause; ``user`` if
-    it is an error of the user). ``incarnation`` is 0 if it fails before it registers; that is valid only while no
-    trainer of this policy has registered.
+    it is the user's). ``incarnation`` may be 0 as long as no trainer of this policy has registered.
 
     400: the run has no such policy; the reason lists those that it has.
     409: the trainer is not registered, or another process has registered for its policy since."""

@@ -17,7 +17,8 @@ from astraflow_plugin_replay.config import ReplayConfig
 from astraflow_plugin_replay.policy import Replay
 from astraflow_runtime.dataflow.policies.pipeline import NamedPolicy, PolicyPipeline
 from astraflow_runtime.dataflow.rows.rows import shares_of, trained_tokens
-from astraflow_runtime.dataflow.rows.stream import PolicyStream, ServedBatch, StreamSettings
+from astraflow_runtime.dataflow.rows.settings import StreamSettings
+from astraflow_runtime.dataflow.rows.stream import PolicyStream, ServedBatch
 from astraflow_testing.conformance.subject import context
 from astraflow_wire.groups import ReceivedGroup, encode_group
 

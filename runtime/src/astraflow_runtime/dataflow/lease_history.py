@@ -10,6 +10,7 @@ from astraflow_runtime.dataflow.journal.entries import (
     AttemptFailed,
     Entry,
     Leased,
+    LeasesRevoked,
     Overdue,
     Pushed,
     RaasGone,
@@ -79,6 +80,10 @@ class LeaseHistory:
     @_ended_by.register
     def _(self, entry: RaasGone) -> Iterator[EndedLease]:
         return self._where(lambda lease: lease.raas == entry.raas, entry.reason, blame=True)
+
+    @_ended_by.register
+    def _(self, entry: LeasesRevoked) -> Iterator[EndedLease]:
+        return self._where(lambda lease: lease.raas == entry.raas, entry.reason)
 
     @_ended_by.register
     def _(self, entry: RaasLeft) -> Iterator[EndedLease]:

@@ -25,6 +25,7 @@ from astraflow_runtime.dataflow.journal.entries import (
     Evicted,
     Judged,
     Leased,
+    LeasesRevoked,
     Overdue,
     PromptsConsumed,
     PromptsRejected,
@@ -196,6 +197,10 @@ class JournalReplay:
     @_apply.register
     def _(self, entry: RaasGone) -> None:
         self._state.raas_gone(entry.raas, entry.reason)
+
+    @_apply.register
+    def _(self, entry: LeasesRevoked) -> None:
+        self._state.revoke_all(entry.raas, entry.reason)
 
     @_apply.register
     def _(self, entry: RaasAsked) -> None:

@@ -22,6 +22,7 @@ from astraflow_runtime.dataflow.fleet.versions import VersionTable
 from astraflow_runtime.dataflow.journal.entries import (
     EvaluationGivenUp,
     Leased,
+    LeasesRevoked,
     Overdue,
     RaasGone,
     Resumed,
@@ -34,7 +35,8 @@ from astraflow_runtime.dataflow.policies.pipeline import PolicyPipeline
 from astraflow_runtime.dataflow.progress import Progress, RunState
 from astraflow_runtime.dataflow.rollout_log import NO_ROLLOUTS, RolloutLog
 from astraflow_runtime.dataflow.row_source import check_row_sources
-from astraflow_runtime.dataflow.rows.stream import PolicyStream, StreamSettings
+from astraflow_runtime.dataflow.rows.settings import StreamSettings
+from astraflow_runtime.dataflow.rows.stream import PolicyStream
 from astraflow_runtime.dataflow.signals import NoSignals, Signals
 from astraflow_runtime.dataflow.tasks.admission import PromptAdmission
 from astraflow_runtime.dataflow.tasks.cursor import PromptCursor
@@ -98,7 +100,7 @@ class FlowState:
         self.balance = BalanceMonitor(config.policies, rule)
         self.trainers = {policy: TrainerRecord(policy) for policy in config.policies}
         self.streams = {
-            policy: PolicyStream(policy, _stream_settings(config, policy), chains[policy])
+            policy: PolicyStream(policy, StreamSettings.of(config, policy), chains[policy])
             for policy in config.policies
         }
         check_row_sources({policy: s.row_source for policy, s in self.streams.items()})
@@ -196,7 +198,10 @@ class FlowState:
         record.sent_pins = dict(pins)
         revoked, record.revoked = list(record.revoked.values()), {}
         stop = self.progress.ending or self.may_leave(record)
-        return Notices(announcements=newest, pins=dict(pins), revoked=revoked, stop=stop)
+        record.sent_discard = discard = record.discard
+        return Notices(
+            announcements=newest, pins=dict(pins), revoked=revoked, stop=stop, discard=discard
+        )
 
     def may_leave(self, record: RaasRecord) -> bool:
         """Whether a RaaS that is drained has nothing left to do."""
@@ -213,6 +218,7 @@ class FlowState:
             self.progress.ending
             or self.may_leave(record)
             or bool(record.revoked)
+            or record.discard != record.sent_discard
             or record.sent_pins != self.evaluations.pins(record.name)
             or bool(self.versions.newer_than(known))
         )
@@ -244,7 +250,7 @@ class FlowState:
     def lease(self, table: TaskTable, raas: str, capacity: int) -> TaskRecord:
         """Lease the first task of a queue."""
         expected = self.expected if table is self.train else None
-        task = table.lease(raas, capacity, self.clock(), expected)
+        task = table.lease(raas, capacity, self.clock(), expected, self.versions.newest)
         self.records.append(Leased(task=task.id, raas=raas, capacity=capacity))
         return task
 
@@ -258,6 +264,12 @@ class FlowState:
         self.records.append(RaasGone(raas=raas, reason=reason))
         self.fleet.give_up(raas, self.clock())
         self.give_back_all(raas, reason, blame=True)
+
+    def revoke_all(self, raas: str, reason: str) -> None:
+        """End the leases of a RaaS, if it has any, without blame for their tasks."""
+        if self.train.held_by(raas) or self.eval.held_by(raas):
+            self.records.append(LeasesRevoked(raas=raas, reason=reason))
+            self.give_back_all(raas, reason, blame=False)
 
     def give_back(self, table: TaskTable, task: TaskRecord, reason: str, *, blame: bool) -> None:
         """End a lease without a result and tell its RaaS to abort the task."""
@@ -427,16 +439,3 @@ class FlowState:
             self.signals.trainer(policy)
         self.signals.work()
         return True
-
-
-def _stream_settings(config: RunConfig, policy: str) -> StreamSettings:
-    table, temperature = config.policies[policy], config.sampling.temperature
-    return StreamSettings(
-        batch_sequences=table.batch_sequences,
-        publish_every=table.publish_every,
-        steps=config.run.steps,
-        max_staleness=config.run.max_staleness,
-        temperature=temperature if temperature > 0 else 1.0,
-        keeps_batches=config.checkpoint.every > 0,
-        pass_threshold=config.eval.pass_threshold,
-    )

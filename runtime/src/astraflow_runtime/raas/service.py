@@ -196,7 +196,8 @@ class RaasService:
 
     async def _lease(self, free: int) -> None:
         serving, seen = self._serving(), self._seen()
-        for task in await self._dataflow.lease(free, LONG_POLL_S, serving, seen):
+        digests = self._digests()
+        for task in await self._dataflow.lease(free, LONG_POLL_S, serving, seen, digests):
             self._start(task)
 
     def _serving(self) -> dict[str, int]:
@@ -206,9 +207,32 @@ class RaasService:
     def _seen(self) -> dict[str, int]:
         return {policy: refresh.seen for policy, refresh in self._refreshes.items()}
 
+    def _digests(self) -> dict[str, str]:
+        served = {policy: refresh.digest for policy, refresh in self._refreshes.items()}
+        return {policy: digest for policy, digest in served.items() if digest}
+
     # -- notices ------------------------------------------------------------------------------------
 
+    def _discard(self, policy: str, digest: str) -> None:
+        """The run does not have the weights with this digest."""
+        refresh = self._refreshes.get(policy)
+        if refresh is None or refresh.digest != digest:
+            return
+        log.warning(
+            "%s discards its versions of policy %r up to %d: the run does not have them. It loads the next that is "
+            "announced", self.name, policy, refresh.seen,
+        )  # fmt: skip
+        for _, running in self._tasks.values():
+            running.cancel()
+        self.probes.discard(policy)
+        refresh.discard()
+        for follower in self._followers:
+            if follower.follows == policy:
+                follower.discard()
+
     def _on_notices(self, notices: messages.Notices) -> None:
+        for policy, digest in notices.discard.items():
+            self._discard(policy, digest)
         for entry in notices.announcements:
             if (refresh := self._refreshes.get(entry.policy)) is not None:
                 announcement = Announcement(
@@ -343,7 +367,13 @@ class RaasService:
     async def _renew(self, deadline_s: float | None = None) -> None:
         serving, seen = self._serving(), self._seen()
         await self._dataflow.renew(
-            list(self._tasks), serving, seen, self.measurements.collect(), self.waits(), deadline_s
+            list(self._tasks),
+            serving,
+            seen,
+            self.measurements.collect(),
+            self.waits(),
+            deadline_s,
+            self._digests(),
         )
 
     async def _check_engines(self) -> None:

@@ -33,8 +33,9 @@ class RaasClient:
     :class:`astraflow_core.errors.DeadlineExceeded`. If the dataflow does not know this RaaS, it
     registers again. Other 4xx raise :class:`astraflow_core.errors.Refused`; its subclass
     :class:`astraflow_core.errors.RaasRefused` means that this RaaS cannot take part, for example
-    since another one has its name: it has to exit. ``serving`` and ``seen`` are by policy: the
-    version served now, the newest known. Metrics that the dataflow would reject (not finite, too
+    since another one has its name: it has to exit. ``serving``, ``seen`` and ``digests`` are by
+    policy: the version served now, the newest known, the digest of the version served, by which the
+    dataflow recognises weights that its run does not have. Metrics that the dataflow would reject (not finite, too
     many, too long a name) are left out of a report.
     """
 
@@ -91,7 +92,12 @@ class RaasClient:
         self._hear(answer.notices)
 
     async def lease(
-        self, free: int, wait_s: float, serving: Mapping[str, int], seen: Mapping[str, int]
+        self,
+        free: int,
+        wait_s: float,
+        serving: Mapping[str, int],
+        seen: Mapping[str, int],
+        digests: Mapping[str, str] | None = None,
     ) -> list[messages.Task]:
         """Tasks for up to ``free`` episodes; waits up to ``wait_s`` for them, less if there are
         notices. ``free = 0`` polls for notices alone.
@@ -103,6 +109,7 @@ class RaasClient:
             wait_s=wait_s,
             serving=dict(serving),
             seen=dict(seen),
+            digests=dict(digests or {}),
         )
         longest_s = self.deadline_s + wait_s
         answer = await self._or_reregister(
@@ -129,6 +136,7 @@ class RaasClient:
         metrics: Mapping[str, float] | None = None,
         waits: Sequence[messages.Wait] = (),
         deadline_s: float | None = None,
+        digests: Mapping[str, str] | None = None,
     ) -> None:
         """The heartbeat, with all leased ``tasks``."""
         beat = messages.RenewLeases(
@@ -139,6 +147,7 @@ class RaasClient:
             seen=dict(seen),
             metrics=sendable(metrics or {}),
             waits=list(waits),
+            digests=dict(digests or {}),
         )
         self.last_beat = beat
         longest_s = deadline_s or self.deadline_s

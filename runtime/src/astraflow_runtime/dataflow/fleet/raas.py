@@ -32,7 +32,8 @@ class RaasRecord:
     before it gets tasks; ``told_*``: the notices that it was sent, so that a long-poll ends once
     for each; ``unconfirmed``: it is known from the journal only, and has not reported yet what it
     serves; ``draining_since``: it gets no new tasks and leaves when it has none; ``idle_s``:
-    slot-seconds that it offered and that had no task; ``failures``: its consecutive failed tasks;
+    slot-seconds that it offered and that had no task; ``foreign``: policy → why the weights that it has
+    of it are to be discarded, and ``discard`` → their digest; ``failures``: its consecutive failed tasks;
     ``set_aside``: why it gets no new tasks, if it failed too many; ``counted_at``: when its tokens
     were last counted; ``figures_rejected``: its figures were rejected, and a warning was given."""
 
@@ -55,6 +56,9 @@ class RaasRecord:
     acknowledged_versions: dict[str, int] = field(default_factory=dict)
     sent_pins: dict[str, int] = field(default_factory=dict)
     unconfirmed: bool = False
+    foreign: dict[str, str] = field(default_factory=dict)
+    discard: dict[str, str] = field(default_factory=dict)
+    sent_discard: dict[str, str] = field(default_factory=dict)
     revoked: dict[str, RevokedLease] = field(default_factory=dict)
     waiting_since: float | None = None
     draining_since: float | None = None

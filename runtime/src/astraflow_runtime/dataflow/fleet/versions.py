@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from astraflow_core.errors import Refused
 from astraflow_wire.messages import AnnouncementMessage
+
+KEPT_DIGESTS = 4096
+"""The newest versions of a policy whose digests are kept, to recognise weights of another history."""
 
 
 class VersionTable:
@@ -15,6 +19,7 @@ class VersionTable:
         self._known: dict[str, dict[int, AnnouncementMessage]] = {name: {} for name in policies}
         self._newest: dict[str, int] = dict.fromkeys(self._known, -1)
         self._withdrawn: dict[str, int] = dict.fromkeys(self._known, -1)
+        self._digests: dict[str, dict[int, str]] = defaultdict(dict)
         self.first_vector: dict[str, int] | None = None
 
     @property
@@ -52,7 +57,30 @@ class VersionTable:
             )
         known[message.version] = message
         self._newest[message.policy] = message.version
+        digests = self._digests[message.policy]
+        digests[message.version] = message.digest
+        if len(digests) > KEPT_DIGESTS:
+            del digests[next(iter(digests))]
         return True
+
+    def foreign(
+        self, serving: Mapping[str, int], seen: Mapping[str, int], digests: Mapping[str, str]
+    ) -> dict[str, str]:
+        """Policy → what a RaaS has of it that was never announced here, as text: a higher number than
+        any, or other weights under a number. A version is told to a RaaS only when its announcement is
+        in the journal, so that the RaaS has it from a part of the journal that was lost since.
+        """
+        found = {}
+        for policy, newest in self._newest.items():
+            serves, digest = serving.get(policy, -1), digests.get(policy)
+            if max(serves, seen.get(policy, -1)) > newest:
+                verb, version = ("serves", serves) if serves > newest else ("knows", seen[policy])
+                found[policy] = (
+                    f"it {verb} version {version} of {policy!r}, and the newest is {newest}"
+                )
+            elif digest and digest != self._digests[policy].get(serves, digest):
+                found[policy] = f"it serves other weights as version {serves} of {policy!r}"
+        return found
 
     def withdraw(self, policy: str) -> None:
         """Mark all versions so far as unavailable: their publisher is gone."""

@@ -173,6 +173,13 @@ class RaasGone(msgspec.Struct, frozen=True, tag="raas_gone", kw_only=True):
     reason: str
 
 
+class LeasesRevoked(msgspec.Struct, frozen=True, tag="leases_revoked", kw_only=True):
+    """A RaaS lost its leases, for a reason that counts against no task."""
+
+    raas: str
+    reason: str
+
+
 class RaasAsked(MessageEntry[AddRaas], frozen=True, tag="raas_asked", kw_only=True):
     """More RaaS were requested."""
 
@@ -229,6 +236,7 @@ Entry = (
     | RaasRegistration
     | RaasLeft
     | RaasGone
+    | LeasesRevoked
     | RaasAsked
     | RaasDrained
     | Announced

@@ -59,8 +59,10 @@ class GroupIntake:
         if task.lease is None or task.lease.raas != header.raas:
             table.late += 1
             raise Refused(409, table.why_not_held(header.task, header.raas))
-        self._check(received, task)
         record = state.fleet.get(header.raas)
+        if record is not None and record.unconfirmed:
+            self._check_history(received, task)
+        self._check(received, task)
         if record is not None:
             record.last_heard = state.clock()
         state.last_progress = state.clock()
@@ -138,6 +140,24 @@ class GroupIntake:
             return GroupPushed(status="duplicate")
         table.late += 1
         raise Refused(409, table.why_not_held(name, raas))
+
+    @staticmethod
+    def _check_history(received: ReceivedGroup, task: TaskRecord) -> None:
+        """503 for a group with versions announced since its lease, if its RaaS has not yet said to this
+        process what it serves: the journal may have lost their announcement and since given their
+        numbers to others. The next heartbeat tells.
+        """
+        assert task.lease is not None
+        if not received.header.sequences:
+            return
+        each = np.maximum.reduceat(received.versions, received.offsets[:-1])
+        for sequence, highest in zip(received.header.sequences, each.tolist(), strict=True):
+            if highest > task.lease.newest.get(sequence.policy, -1):
+                raise Refused(
+                    503,
+                    f"the dataflow was restarted: RaaS {received.header.raas!r} must renew its leases before it pushes "
+                    f"tokens of version {highest} of {sequence.policy!r}",
+                )
 
     def _check(self, received: ReceivedGroup, task: TaskRecord) -> None:
         header = received.header

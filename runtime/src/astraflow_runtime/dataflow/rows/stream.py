@@ -16,6 +16,7 @@ from astraflow_runtime.dataflow.rows.episode_means import EpisodeMeans
 from astraflow_runtime.dataflow.rows.group_watch import GroupWatch
 from astraflow_runtime.dataflow.rows.packing import pack
 from astraflow_runtime.dataflow.rows.rows import PolicyShare, Row
+from astraflow_runtime.dataflow.rows.settings import StreamSettings
 from astraflow_runtime.dataflow.rows.staleness import StalenessBound
 from astraflow_runtime.dataflow.rows.step_metrics import StepStatistics
 from astraflow_wire.groups import ReceivedGroup
@@ -62,21 +63,6 @@ class ServedBatch:
         """The age of each of :attr:`all_rows`, in versions of the policy that sampled it."""
         own = [self.version - row.min_version for row in self.rows]
         return own + self.sourced.ages
-
-
-@dataclass(frozen=True, slots=True)
-class StreamSettings:
-    """The configuration of a policy's batches. ``keeps_batches``: batches since the last checkpoint
-    are kept for a restarted trainer. ``pass_threshold``: the reward of an episode that passes.
-    """
-
-    batch_sequences: int
-    publish_every: int
-    steps: int
-    max_staleness: int
-    temperature: float
-    keeps_batches: bool = False
-    pass_threshold: float = 1.0
 
 
 class PolicyStream:

@@ -106,6 +106,9 @@ def _no_more(record: RaasRecord) -> WaitReason:
 
 
 def _outdated(state: Rollouts, record: RaasRecord) -> WaitReason:
+    if record.foreign:
+        what = "; ".join(record.foreign.values())
+        return WaitReason("weights", f"it must discard weights that this run does not have: {what}")
     lags = {
         policy: newest - record.serving.get(policy, -1) for policy, newest in state.newest.items()
     }

@@ -71,10 +71,8 @@ class Leasing:
 
     def ask(self, message: LeaseTasks) -> RaasRecord:
         """A RaaS asks for tasks: record what it serves and which notices it has seen."""
-        state = self._state
-        self._check_policies(message)
-        record = state.fleet.heard(message.raas, message.serving, message.seen, state.clock())
-        state.advance_evaluations()
+        record = self._heard(message)
+        self._state.advance_evaluations()
         return record
 
     def lease(self, record: RaasRecord, free: int) -> TasksLeased:
@@ -107,11 +105,10 @@ class Leasing:
     def renew(self, message: RenewLeases) -> LeasesRenewed:
         """The heartbeat: extends the leases of the RaaS and names those that it does not hold."""
         state, now = self._state, self._state.clock()
-        self._check_policies(message)
         state.fleet.check_metrics(state.streams, message.metrics)
         before = state.fleet.get(message.raas)
         served = dict(before.serving) if before else {}
-        record = state.fleet.heard(message.raas, message.serving, message.seen, now)
+        record = self._heard(message)
         if record.serving != served:
             state.signals.raas(record.name)
         state.fleet.update_metrics(record, message.metrics, now)
@@ -153,10 +150,30 @@ class Leasing:
         state.advance_evaluations()
         state.signals.state()
 
-    def _check_policies(self, message: LeaseTasks | RenewLeases) -> None:
-        for versions in (message.serving, message.seen):
-            for policy in versions:
-                self._state.stream(policy)
+    def _heard(self, message: LeaseTasks | RenewLeases) -> RaasRecord:
+        """Record what a RaaS serves. What the run has not announced counts for nothing: the RaaS gets
+        no task and loses its leases until it has discarded it.
+        """
+        state = self._state
+        for policy in (*message.serving, *message.seen):
+            state.stream(policy)
+        foreign = state.versions.foreign(message.serving, message.seen, message.digests)
+        serving = {policy: v for policy, v in message.serving.items() if policy not in foreign}
+        seen = {policy: v for policy, v in message.seen.items() if policy not in foreign}
+        record = state.fleet.heard(message.raas, serving, seen, state.clock())
+        if foreign.keys() - record.foreign.keys():
+            log.warning(
+                "RaaS %r has weights that this run does not have: %s. The journal has lost their announcement. The "
+                "RaaS is told to discard them and to load the announced version; its tasks return to the queue",
+                record.name, "; ".join(foreign.values()),
+            )  # fmt: skip
+        record.foreign = foreign
+        record.discard = {policy: message.digests.get(policy, "") for policy in foreign}
+        if foreign:
+            state.revoke_all(
+                record.name, f"RaaS {record.name!r} has weights that this run does not have"
+            )
+        return record
 
     def _after_failure(self, table: TaskTable, task: TaskRecord, message: FailTask) -> None:
         state = self._state

@@ -21,12 +21,14 @@ MAX_DIGITS = 18
 
 @dataclass(slots=True)
 class Lease:
-    """``raas`` works on the task until ``expires`` unless it renews, and until ``limit`` at most."""
+    """``raas`` works on the task until ``expires`` unless it renews, and until ``limit`` at most. ``newest``: policy →
+    newest version when it was leased."""
 
     raas: str
     since: float
     expires: float
     limit: float
+    newest: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -137,14 +139,20 @@ class TaskTable:
         return self._queue[0] if self._queue else None
 
     def lease(
-        self, raas: str, capacity: int, now: float, sequences: Mapping[str, float] | None = None
+        self,
+        raas: str,
+        capacity: int,
+        now: float,
+        sequences: Mapping[str, float] | None = None,
+        newest: Mapping[str, int] | None = None,
     ) -> TaskRecord:
         """Lease the first task of the queue. ``capacity``: episodes that the RaaS runs at once;
-        ``sequences``: policy → sequences expected of it, added to :attr:`in_flight` while it runs."""
+        ``sequences``: policy → sequences expected of it, added to :attr:`in_flight` while it runs;
+        ``newest``: policy → its newest version."""
         task = self._queue.popleft()
         rounds = math.ceil(task.missing / max(capacity, 1))
         limit = now + self._deadline_s * rounds + self._lease_s
-        task.lease = Lease(raas, now, now + self._lease_s, limit)
+        task.lease = Lease(raas, now, now + self._lease_s, limit, dict(newest or {}))
         self._held.setdefault(raas, set()).add(task.id)
         self._leased += 1
         task.sequences = dict(sequences or {})

@@ -47,6 +47,11 @@ class FollowingRefresh(WeightRefresh):
         self._cache.direct = False  # a version is set aside as a file
         self._newest: Announcement | None = None
         self._announced = asyncio.Event()
+        self._aside: int | None = None
+
+    def discard(self) -> None:
+        """Follow from the next announced version on; what is served stays until it is stored."""
+        self._newest = self._aside = None
 
     def hear(self, announcement: Announcement) -> None:
         """Record an announced version of the policy."""
@@ -61,11 +66,10 @@ class FollowingRefresh(WeightRefresh):
         """Store one version after the other. A stored or served version is kept in the cache, so
         that a restarted engine finds it.
         """
-        newest_aside: int | None = None
         served, aside = contextlib.AsyncExitStack(), contextlib.AsyncExitStack()
         try:
             while True:
-                found = await self._next_to_store(newest_aside)
+                found = await self._next_to_store()
                 taken = contextlib.AsyncExitStack()
                 self._cache.on_announced(found)
                 try:
@@ -76,19 +80,19 @@ class FollowingRefresh(WeightRefresh):
                     await asyncio.sleep(RETRY_S)
                     self._announced.set()
                     continue
-                self.pin(found.version if newest_aside is None else newest_aside)
-                newest_aside = found.version
+                self.pin(found.version if self._aside is None else self._aside)
+                self._aside = found.version
                 await served.aclose()
                 served, aside = aside, taken
         finally:
             await served.aclose()
             await aside.aclose()
 
-    async def _next_to_store(self, aside: int | None) -> Announcement:
-        """The next version to store after ``aside``; waits until it is announced."""
+    async def _next_to_store(self) -> Announcement:
+        """The next version to store after the last one; waits until it is announced."""
         while True:
             await self._announced.wait()
             self._announced.clear()
-            newest = self._newest
+            newest, aside = self._newest, self._aside
             if newest is not None and (aside is None or newest.version >= aside + self._behind):
                 return newest

@@ -79,6 +79,12 @@ class Probes:
             self._due[announcement.policy] = announcement
             self.changed()
 
+    def discard(self, policy: str) -> None:
+        """Forget the probes of a policy: its versions so far are not of this run."""
+        self._due.pop(policy, None)
+        for replica in self._replicas[policy].members:
+            self._scored.pop(replica.engine, None)
+
     def changed(self) -> None:
         """Another version may be served."""
         self._changed.set()

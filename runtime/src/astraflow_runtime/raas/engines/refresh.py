@@ -77,6 +77,18 @@ class WeightRefresh:
         return self._cache.seen
 
     @property
+    def digest(self) -> str:
+        """The digest of the version served, as announced; empty if none is served."""
+        return self._cache.digest(self.serving)
+
+    def discard(self) -> None:
+        """Forget all versions, and load the next that is announced: those so far are not of this run."""
+        self._cache.discard()
+        for replica in self.replicas:
+            replica.discard()
+        self.served_changed()
+
+    @property
     def times(self) -> RefreshTimes:
         """The sums over the replicas."""
         each, link = [replica.times for replica in self.replicas], self._cache.link

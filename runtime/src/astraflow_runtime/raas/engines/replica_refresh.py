@@ -65,6 +65,7 @@ class ReplicaRefresh:
         self._deadline_s, self._drain_s = deadline_s, drain_s
         self._loaded: tuple[EngineHostProcess, int] | None = None
         self._asked: tuple[EngineHostProcess, int] | None = None
+        self._history = 0
         self._wake = asyncio.Event()
         self._activity: tuple[str, str, float, float] | None = None
 
@@ -78,6 +79,14 @@ class ReplicaRefresh:
     def wake(self) -> None:
         """Something changed: check again which version to serve."""
         self._wake.set()
+
+    def discard(self) -> None:
+        """Serve nothing until the next version. The host is killed: its engine may keep results by the
+        number of a version, which another will have.
+        """
+        if self._loaded is not None and self._loaded[0] is self.engine.host:
+            self._loaded[0].kill("had weights that the run does not have")
+        self._loaded = self._asked = None
 
     def wait(self) -> Wait | None:
         """The current wait of this replica."""
@@ -175,12 +184,14 @@ class ReplicaRefresh:
     def _may_load(self, version: int) -> bool:
         """Whether it is still the version to load, after the fetch."""
         current, cache = self.serving, self._cache
+        if self._history != cache.history:
+            return False
         if current is None or (version in cache.held and current not in cache.held):
             return True
         return not cache.held and cache.pinned in (None, version) and self._should_load(version)
 
     async def _fetch(self, target: int) -> None:
-        host = self.engine.running()
+        host, self._history = self.engine.running(), self._cache.history
         if self._cache.direct and host.direct and (host, target) != self._asked:
             self._asked = host, target  # once; what does not come directly comes as a file
             try:
@@ -251,6 +262,9 @@ class ReplicaRefresh:
             # Its state is unknown now.
             host.kill(f"did not load version {version} within {self._deadline_s:.0f} s")
             raise
+        if self._history != self._cache.history:
+            host.kill(f"had loaded version {version}, which the run does not have")
+            raise WeightsError(f"version {version} was discarded while it was loaded")
 
     async def _resume_after_failure(self, client: HostClient) -> None:
         try:

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
+from pathlib import Path
 from typing import cast
 
 from astraflow_core.errors import WeightsError
@@ -26,7 +27,7 @@ class VersionCache:
     """Fetches each version once and keeps it while a replica serves or loads it. ``pinned`` is the
     version that every replica should serve, ``held`` those that requests in flight need;
     ``fetch_s`` and ``bytes_received`` are totals over all fetches; ``link`` is what the last long
-    enough fetch measured of its link. ``direct``: engines may receive a version without a file
+    enough fetch measured of its link; ``history`` counts how often all versions were discarded. ``direct``: engines may receive a version without a file
     (:meth:`deliver`).
     """
 
@@ -41,18 +42,36 @@ class VersionCache:
         self._receiver, self._deadline_s = receiver, deadline_s
         self.direct = hasattr(receiver, "meet")
         self._announced: dict[int, Announcement] = {}
+        self._digests: dict[int, str] = {}
+        self._discarded: list[WeightSource] = []
+        self.history = 0
         self._sources: dict[int, WeightSource] = {}
         self._last_fetched: int | None = None
         self._kept: dict[object, int] = {}
-        self._borrowed: Counter[int] = Counter()
+        self._borrowed: Counter[Path] = Counter()
         self._fetching = asyncio.Lock()
 
     def on_announced(self, announcement: Announcement) -> None:
         """Record an announced version."""
         self._announced[announcement.version] = announcement
+        self._digests[announcement.version] = announcement.digest
         for version in sorted(self._announced.keys() - {self.pinned})[:-REMEMBERED]:
             del self._announced[version]
+        for version in self._digests.keys() - self._announced.keys() - set(self._kept.values()):
+            del self._digests[version]
         self.seen = max(self.seen, announcement.version)
+
+    def digest(self, version: int | None) -> str:
+        """The digest with which a version that a replica serves was announced; empty if unknown."""
+        return "" if version is None else self._digests.get(version, "")
+
+    def discard(self) -> None:
+        """Forget all versions: they are of another history of the run, which may use their numbers."""
+        self.seen, self.pinned, self._last_fetched = -1, None, None
+        self.history += 1
+        self._discarded += self._sources.values()
+        for versions in (self._announced, self._digests, self._sources, self._kept):
+            versions.clear()
 
     @property
     def newest(self) -> int | None:
@@ -79,11 +98,11 @@ class VersionCache:
         if (source := self._sources.get(version)) is None:
             async with self._fetching:
                 source = self._sources.get(version) or await self._fetch(version)
-        self._borrowed[version] += 1
+        self._borrowed[source.path] += 1
         try:
             yield source
         finally:
-            self._borrowed[version] -= 1
+            self._borrowed[source.path] -= 1
             self._borrowed += Counter()
             await self._release_unused()
 
@@ -108,11 +127,14 @@ class VersionCache:
             raise WeightsError(
                 f"version {version} was superseded while another version was being fetched"
             )
-        began = time.monotonic()
+        began, history = time.monotonic(), self.history
         source = await in_thread(
             f"fetch-{self.policy}",
             partial(self._receiver.fetch, self._announced[version], self._deadline_s),
         )
+        if history != self.history:
+            self._discarded.append(source)
+            raise WeightsError(f"version {version} was discarded while it was fetched")
         self.fetch_s += time.monotonic() - began
         self.bytes_received += source.bytes_received
         self.link = source.link or self.link
@@ -128,9 +150,12 @@ class VersionCache:
             del self._announced[old]
 
     async def _release_unused(self) -> None:
-        used = {*self._kept.values(), *self._borrowed, self._last_fetched}
-        for version in self._sources.keys() - used:
-            source = self._sources.pop(version)
+        kept = {*self._kept.values(), self._last_fetched}
+        for version in self._sources.keys() - kept:
+            if self._sources[version].path not in self._borrowed:
+                self._discarded.append(self._sources.pop(version))
+        for source in [each for each in self._discarded if each.path not in self._borrowed]:
+            self._discarded.remove(source)
             await in_thread(f"release-{self.policy}", partial(self._receiver.release, source))
 
     async def close(self, deadline_s: float) -> None:

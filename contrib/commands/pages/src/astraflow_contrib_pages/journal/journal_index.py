@@ -23,6 +23,7 @@ from astraflow_runtime.dataflow.journal.entries import (
     Entry,
     Evicted,
     Leased,
+    LeasesRevoked,
     Overdue,
     PromptsConsumed,
     Pushed,
@@ -37,7 +38,7 @@ from astraflow_runtime.dataflow.journal_reader import JournalListener, JournalRe
 BLOCK_BYTES = 256 << 10
 MOST_PROMPTS = 8 << 20
 """Hashes of prompts that are kept; blocks after that are read for every prompt."""
-_ENDS_LEASES = RaasGone | RaasLeft | RaasRegistration | StopRequested | Resumed
+_ENDS_LEASES = RaasGone | LeasesRevoked | RaasLeft | RaasRegistration | StopRequested | Resumed
 _HEAD = 64
 """Bytes at the begin of the newest block by which a log that was written anew is recognised."""
 Key = tuple[str, int]
