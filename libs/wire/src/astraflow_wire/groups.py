@@ -125,7 +125,9 @@ class GroupHeader(
     400: a sequence of a policy that the run has not.
     409: the sender does not hold this task (any longer); the reason says why.
     404: this incarnation is not known: it must register (again).
-    409: another process has registered as this RaaS since; the reason says when."""
+    409: another process has registered as this RaaS since; the reason says when.
+    503: the dataflow was restarted and must hear from this RaaS first which versions it serves: try again after the next
+    heartbeat."""
 
     raas: Name
     task: Name
