@@ -23,6 +23,15 @@ def pushed_by_the_process_before() -> Any:
     return served.post("/v1/groups", body)
 
 
+def pushed_after_a_restart() -> Any:
+    """A version was announced since the task was leased."""
+    served = Served()
+    task = served.task()
+    served.bench.announce(1)
+    served.bench.state.fleet.restore(served.bench.time[0])
+    return served.post("/v1/groups", flows.group_body(task.id, task.prompt_id, version=1))
+
+
 def pushed(raas: str = "r0", **group: Any) -> Callable[[], Any]:
     def push() -> Any:
         served = Served()

@@ -17,6 +17,7 @@ from refused_groups import (
     of_a_task_that_ended,
     of_an_evaluation,
     pushed,
+    pushed_after_a_restart,
     pushed_by_the_process_before,
 )
 from served_dataflow import LIMIT, TOKEN, Served, flows
@@ -328,7 +329,7 @@ PROVOKED: dict[str, list[tuple[Provocation, ...]]] = {
             lambda: Served().post("/v1/groups", flows.group_body("train-77", "p0")),
         ),
         (pushed(incarnation=9),),
-        (pushed_by_the_process_before,),
+        *((pushed_by_the_process_before,), (pushed_after_a_restart,)),
     ],
 }
 """Path -> for each refusal that is documented, in that order, requests that are refused so."""
