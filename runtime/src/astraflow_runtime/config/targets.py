@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from astraflow_core.component import Component
-from astraflow_core.config.load import LoadedConfig
 from astraflow_runtime.config.references import methods_of, unresolved
+
+if TYPE_CHECKING:
+    from astraflow_core.config.load import LoadedConfig
 
 _PROTOCOL = "astraflow_core.protocols.tracker"
 _ALWAYS = ("started", "metrics", "ended")
