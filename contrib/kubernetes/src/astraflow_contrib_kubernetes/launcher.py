@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import logging
 import os
 import secrets
 import socket
@@ -37,6 +39,7 @@ from astraflow_launching.launcher import AGAIN_S, AgentLauncher
 from astraflow_launching.link import Open
 from astraflow_launching.placement import HostResources
 
+log = logging.getLogger("astraflow.launcher.kubernetes")
 LOOK_S = 2.0
 """Between looks at the pods."""
 END_S = 60.0
@@ -66,6 +69,7 @@ class KubernetesLauncher(AgentLauncher):
         self._launch = secrets.token_hex(4)
         self._marks = labels(context.run.name, self._launch)
         self._pods: dict[str, _PodHost] = {}
+        self._numbers = itertools.count()  # a job that is being deleted still has its name
         self._created: list[tuple[str, str]] = []
         self._api: ApiServer | None = None
         self._dial_in: DialIn | None = None
@@ -110,8 +114,10 @@ class KubernetesLauncher(AgentLauncher):
     def release(self) -> None:
         """Delete what was created, and wait for the end of the pods."""
         for kind, name in reversed(self._created):
-            with contextlib.suppress(RunFailed):  # agents end by themselves, and jobs are removed
+            try:
                 self._cluster.delete(kind, name)
+            except RunFailed as error:  # agents end by themselves, and ended jobs are removed
+                log.warning("%s %s was not deleted: %s; use kubectl delete", kind, name, error)
         until = time.monotonic() + END_S
         with contextlib.suppress(RunFailed):
             while self._created and time.monotonic() < until and self._there():
@@ -161,7 +167,7 @@ class KubernetesLauncher(AgentLauncher):
         steady = {spec.name for spec in specs if spec.role != "raas"}
         for group in host_groups(self._config, specs):
             for processes in group.hosts:
-                name = f"{first}-{self._launch}-{len(self._pods) + len(found)}"
+                name = f"{first}-{self._launch}-{next(self._numbers)}"
                 found.append(_PodHost(name, group, processes, not steady.isdisjoint(processes)))
         try:
             uids = [self._create(host) for host in found]
