@@ -205,7 +205,10 @@ def _install(*args: str) -> None:
     variables = uv_settings.translated(_printed(*PIP, "config", "list"))
     if variables is not None:
         wanted = (*PIP, "install", "-c", str(CONSTRAINTS), UV)
-        command = (str(VENV / "bin" / UV), "pip", "install", "--python", str(PYTHON), *args)
+        theirs = variables.pop(uv_settings.CONSTRAINT, "").split()
+        constraints = [arg for file in theirs for arg in ("-c", file)]
+        uv = str(VENV / "bin" / UV)
+        command = (uv, "pip", "install", "--python", str(PYTHON), *constraints, *args)
         if _logged(wanted) == 0 and _logged(command, variables) == 0:
             return
         print(f"uv could not install them ({_show(LOG)} says why); pip does")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 import re
 
+CONSTRAINT = "UV_CONSTRAINT"
+"""uv ignores this variable where the command line has constraints; pip holds to both."""
 SAME = {
     "index-url": ("UV_DEFAULT_INDEX", " "),
     "extra-index-url": ("UV_INDEX", " "),
     "find-links": ("UV_FIND_LINKS", ","),
     "trusted-host": ("UV_INSECURE_HOST", " "),
     "cert": ("SSL_CERT_FILE", " "),
+    "constraint": (CONSTRAINT, " "),
 }
 """Key of pip → variable of uv and what its values are joined by."""
 WITHOUT_MEANING = frozenset(

@@ -27,6 +27,7 @@ ALWAYS = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_SYSTEM_CERTS": "1"}
         ),
         ("global.cert='/ca.pem'\nglobal.trusted-host='a b'",
          {"SSL_CERT_FILE": "/ca.pem", "UV_INSECURE_HOST": "a b"}),
+        ("global.constraint='/etc/pip/caps.txt'", {"UV_CONSTRAINT": "/etc/pip/caps.txt"}),
     ],
 )  # fmt: skip
 def test_what_both_know_is_translated(listed: str, expected: dict[str, str]) -> None:
