@@ -31,9 +31,9 @@ import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import tiers
-import uv_settings
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = Path(os.environ.get("ASTRAFLOW_VENV") or ROOT / ".venv").absolute()
@@ -202,17 +202,26 @@ def _create() -> None:
 
 def _install(*args: str) -> None:
     """Install with uv, which takes a third of pip's time; with pip where uv cannot be had or fails."""
+    uv_settings = _from_source("runtime/src/astraflow_runtime/launch/uv_settings.py")
     variables = uv_settings.translated(_printed(*PIP, "config", "list"))
     if variables is not None:
         wanted = (*PIP, "install", "-c", str(CONSTRAINTS), UV)
-        theirs = variables.pop(uv_settings.CONSTRAINT, "").split()
-        constraints = [arg for file in theirs for arg in ("-c", file)]
+        constraints = uv_settings.constraints_of(variables)
         uv = str(VENV / "bin" / UV)
         command = (uv, "pip", "install", "--python", str(PYTHON), *constraints, *args)
         if _logged(wanted) == 0 and _logged(command, variables) == 0:
             return
         print(f"uv could not install them ({_show(LOG)} says why); pip does")
     _pip("install", "--no-compile", *args)
+
+
+def _from_source(path: str) -> ModuleType:
+    """A module of a package that is not installed yet; it needs the standard library alone."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _printed(*command: str) -> str:

@@ -1,4 +1,4 @@
-"""`astraflow env`: what is asked of venv and pip, what is kept, and what a failure says.
+"""`astraflow env`: what is asked of venv, pip and uv, what is kept, and what a failure says.
 
 The interpreter that an environment is based on is a stand-in here, a shell script that notes how it is
 called and makes environments of itself; a real one is made by the tests of plugins that need it.
@@ -19,6 +19,7 @@ from astraflow_core.config.models import EngineTable
 from astraflow_core.errors import UserError
 from astraflow_runtime.cli import main
 from astraflow_runtime.config.loading import load_config
+from astraflow_runtime.launch import uv_settings
 from astraflow_runtime.launch.environments import create, environments, remove
 from astraflow_runtime.launch.planning.plan import check_interpreters
 
@@ -61,6 +62,7 @@ class Base:
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Base:
     monkeypatch.setenv("ASTRAFLOW_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("ASTRAFLOW_ENVIRONMENTS", raising=False)
+    monkeypatch.setattr(uv_settings, "program", lambda: None)
     script, calls, trouble = tmp_path / "python", tmp_path / "calls", tmp_path / "trouble"
     script.write_text(STAND_IN.format(calls=calls, self=script, trouble=trouble))
     script.chmod(0o755)
@@ -92,6 +94,38 @@ def test_it_installs_ours_with_the_extra_the_pins_and_the_fixes(
     assert uninstall == f"{own} uninstall --yes bad"
     assert finish == "cache/envs/mine/bin/python -m toy_end"
     assert made.interpreter.exists() and made.python == "3.11.7" and made.plugins == ("heavy",)
+
+
+UV = """#!/bin/sh
+echo "uv $@ $UV_INDEX_STRATEGY" >> {calls}
+[ ! -e {trouble} ] || exit 1
+"""
+
+
+def test_uv_installs_where_it_means_the_same_and_pip_where_it_fails(
+    base: Base, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uv, trouble = base.calls.with_name("uv"), base.calls.with_name("no uv")
+    uv.write_text(UV.format(calls=base.calls, trouble=f"'{trouble}'"))
+    uv.chmod(0o755)
+    monkeypatch.setattr(uv_settings, "program", lambda: str(uv))
+    # The stand-in's pip says how it is called, also where it is asked for its settings: no line of them is known.
+    create("mine", ["heavy"], catalog, python=base.python)
+    listed, install, uninstall = base.taken()[1:4]
+    assert listed.endswith(" config list") and "uninstall --yes bad" in uninstall
+    assert install.startswith("uv pip install --python cache/envs/mine/bin/python -c ")
+    assert install.endswith(" fake-heavy[small]==1.0 unsafe-best-match")
+    trouble.touch()
+    told: list[str] = []
+    create("other", ["heavy"], catalog, python=base.python, say=told.append)
+    assert any("uv could not install them" in line for line in told)
+    assert [
+        line for line in base.taken() if " -m pip " in line and " install --no-compile " in line
+    ]
+    # A setting that uv has no word for leaves it to pip.
+    monkeypatch.setattr(uv_settings, "translated", lambda listed: None)
+    create("third", ["heavy"], catalog, python=base.python)
+    assert not [line for line in base.taken() if line.startswith("uv ")]
 
 
 def test_it_is_left_alone_until_what_it_is_made_from_changes(

@@ -35,6 +35,7 @@ from astraflow_core.errors import DeadlineExceeded, PluginError, UserError
 from astraflow_core.installed.discovery import Plugin
 from astraflow_core.installed.origins import source_of
 from astraflow_core.suggestions import did_you_mean
+from astraflow_runtime.launch import uv_settings
 from astraflow_runtime.telemetry.progress import progress
 
 RECORD = "astraflow-environment.json"
@@ -223,7 +224,8 @@ def _make(folder: Path, recipe: _Recipe, say: Callable[[str], None]) -> None:
         word for part in recipe.parts for file in part.constraints for word in ("-c", str(file))
     ]
     say("installing, which can take some minutes")
-    _step(log, "pip", *pip, "install", "--no-compile", *constraints, *recipe.requirements)
+    if not _installed_by_uv(log, pip, own, [*constraints, *recipe.requirements], say):
+        _step(log, "pip", *pip, "install", "--no-compile", *constraints, *recipe.requirements)
     surplus = sorted({name for part in recipe.parts for name in part.remove})
     if surplus:
         _step(log, "pip", *pip, "uninstall", "--yes", *surplus)
@@ -234,10 +236,40 @@ def _make(folder: Path, recipe: _Recipe, say: Callable[[str], None]) -> None:
     log.replace(folder / LOG)
 
 
-def _step(log: Path, what: str, *command: str | Path) -> None:
-    """Run a command to its end; its output goes to ``log``. Without our Python settings: the modules of
-    another interpreter must not be found, and compiled modules are to be kept there."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+def _installed_by_uv(
+    log: Path, pip: Sequence[str], own: str, arguments: Sequence[str], say: Callable[[str], None]
+) -> bool:
+    """Whether uv, if it is here and means the same as pip with its settings, has installed ``arguments``."""
+    uv = uv_settings.program()
+    if uv is None:
+        return False
+    listed = subprocess.run(
+        [*pip, "config", "list"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    variables = uv_settings.translated(listed.stdout)
+    if listed.returncode or variables is None:
+        return False
+    constraints = uv_settings.constraints_of(variables)
+    try:
+        _step(
+            log, "uv", uv, "pip", "install", "--python", own, *constraints, *arguments, **variables
+        )
+    except UserError:
+        say(f"uv could not install them ({log} says why); pip does")
+        return False
+    return True
+
+
+def _step(log: Path, what: str, *command: str | Path, **variables: str) -> None:
+    """Run a command to its end with these environment variables; its output goes to ``log``. Without our
+    Python settings: the modules of another interpreter must not be found, and compiled modules are to be
+    kept there."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")} | variables
     try:
         with log.open("ab") as file, progress(f"environment {log.stem.lstrip('.')}: {what}"):
             done = subprocess.run(

@@ -1,12 +1,17 @@
-"""pip's settings in uv's words: uv installs for a third of pip's CPU time and reads none of its files."""
+"""pip's settings in uv's words: uv installs for a third of pip's CPU time and reads none of its files.
+
+The set-up of a checkout loads this file before anything is installed, so it imports the standard library alone.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
+import shutil
+import sys
+from pathlib import Path
 
 CONSTRAINT = "UV_CONSTRAINT"
-"""uv ignores this variable where the command line has constraints; pip holds to both."""
 SAME = {
     "index-url": ("UV_DEFAULT_INDEX", " "),
     "extra-index-url": ("UV_INDEX", " "),
@@ -28,6 +33,12 @@ SECTIONS = ("global", "install", ":env:")
 """Later ones count more."""
 
 
+def program() -> str | None:
+    """The path of uv: that of our environment, else the first one on the search path."""
+    beside = Path(sys.executable).with_name("uv")
+    return str(beside) if beside.exists() else shutil.which("uv")
+
+
 def translated(listed: str) -> dict[str, str] | None:
     """uv's variables for what ``pip config list`` printed; None if some of it has no equivalent, for then
     only pip installs what its owner wants."""
@@ -45,3 +56,10 @@ def translated(listed: str) -> dict[str, str] | None:
         name, between = SAME[key]
         variables[name] = between.join(value.split())
     return variables
+
+
+def constraints_of(variables: dict[str, str]) -> list[str]:
+    """The arguments that stand for the constraints in ``variables``, which loses them: where the command line has
+    constraints uv ignores the variable, and pip holds to both."""
+    files = variables.pop(CONSTRAINT, "").split()
+    return [word for file in files for word in ("-c", file)]
