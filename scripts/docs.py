@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Write the generated pages under docs/ from the code that they describe; `--check` only compares.
+"""Write the generated pages under docs/ from the code that they describe; `--check` only compares, `--record` records public names.
 
-configuration.md (keys of the core and of every component of this workspace), hooks.md (hooks and
+api.md (public names), configuration.md (keys of the core and of every component of this workspace), hooks.md (hooks and
 capabilities), modules.md, commands.md and distributions.md are generated whole, and so are the runtime's index of
 distributions, and the examples and public modules of the command `plugin`; in processes.md what stands between the two
 marks is, and in decisions.md the table of contents and the headings. In the guides, write-a-….md and write-an-….md, the
@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 
 import dev
+import surface
+from pages.api import api
 from pages.commands import commands
 from pages.configuration import configuration
 from pages.decisions import decisions
@@ -36,6 +38,7 @@ def pages() -> dict[Path, str]:
     mixed, chosen = DOCS / "processes.md", DOCS / "decisions.md"
     guides = {file: file.read_text(encoding="utf-8") for file in sorted(DOCS.glob("write-a*-*.md"))}
     return {
+        DOCS / "api.md": api(),
         DOCS / "commands.md": commands(),
         DOCS / "configuration.md": configuration(),
         DOCS / "distributions.md": distributions(),
@@ -67,7 +70,16 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--check", action="store_true", help="write nothing, exit 1 if a page is stale"
     )
+    parser.add_argument(
+        "--record",
+        metavar="FRAGMENT",
+        type=Path,
+        help="first record the public names as they are; the file of changelog.d/ that tells of the change",
+    )
     arguments = parser.parse_args(argv)
+    if arguments.record is not None:
+        for difference in surface.record(arguments.record):
+            print(f"recorded: {difference}")
     found = stale()
     for file, text in found.items():
         name = file.relative_to(dev.ROOT) if file.is_relative_to(dev.ROOT) else file

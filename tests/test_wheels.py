@@ -12,7 +12,7 @@ import dev
 import pytest
 from packaging.requirements import Requirement
 from wheels import build, clean_environment, execute, install
-from workspace import declared, metadata_of, normal, plugins
+from workspace import declared, metadata_of, normal
 
 ADVANTAGES = """
 from importlib.metadata import entry_points
@@ -84,7 +84,6 @@ def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_every_distribution_builds_whole(wheelhouse: dict[str, tuple[Path, Path]]) -> None:
-    plugin_folders = {package.path for package in plugins()}
     wrong: list[str] = []
     for package in dev.packages():
         sdist, wheel = wheelhouse[package.name]
@@ -111,8 +110,6 @@ def test_every_distribution_builds_whole(wheelhouse: dict[str, tuple[Path, Path]
             if line.startswith("Requires-Dist: ")
         }
         wrong += [f"{package.name}: {line}" for line in _impossible(metadata)]
-        if package.path not in plugin_folders and not any(n.endswith("/py.typed") for n in names):
-            wrong.append(f"{package.name}: no py.typed, so that its annotations count for nobody")
         asked = declared(package.path)
         assert all(any(r.startswith(a) for r in required) for a in asked), package.name
         with tarfile.open(sdist) as archive:

@@ -133,8 +133,21 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "astraflow_testing.tiny_decoder",
         "astraflow_testing.small_disk",
     ),
+    "Programs that start runs": ("astraflow_runtime",),
 }
 """Who needs them → modules; ``.*`` stands for those of a package whose names begin with no underscore."""
+
+PROVISIONAL = (
+    "astraflow_runtime.cli",
+    "astraflow_testing.cluster_runs",
+    "astraflow_testing.damage",
+    "astraflow_testing.debian",
+    "astraflow_testing.small_disk",
+    "astraflow_testing.tiny_decoder",
+    "astraflow_testing.weight_faults",
+)
+"""Modules whose names may change with a minor version: a command needs the runtime of its own version, and these parts of
+the testing kit are for the tests of this repository first."""
 
 
 def public_modules() -> set[str]:
@@ -155,7 +168,7 @@ def public_modules_table() -> str:
 def reached(item: Import) -> list[str]:
     """The modules that an import reaches: ``from package import module`` means the module."""
     inside = [f"{item.module}.{name}" for name in item.names]
-    return [module for module in inside if _file(module)] or [item.module]
+    return [module for module in inside if file_of(module)] or [item.module]
 
 
 def modules() -> str:
@@ -171,7 +184,7 @@ def modules() -> str:
 The modules of the core and its libraries that a plugin, a service of your own and their tests may import, grouped by who needs
 them. In these, names without a leading underscore keep their meaning as the
 [version of the plugin API](../CONTRIBUTING.md#versions) says. Every other module is private and may change with any
-release. The plugins of this repository import no other modules, except the commands below `contrib/commands/`: these look into
+release. [Public names](api.md) lists the names. The plugins of this repository import no other modules, except the commands below `contrib/commands/`: these look into
 the services, and each needs the runtime of its own version.
 """,
         *parts,
@@ -199,7 +212,19 @@ def _homes() -> dict[str, Path]:
     return {p.name.replace("-", "_"): p.path for p in dev.packages()}
 
 
-def _file(module: str) -> Path | None:
+def owner_of(module: str) -> str:
+    """The distribution that has a module of this repository."""
+    top = module.partition(".")[0]
+    return top.replace("_", "-")
+
+
+def is_provisional(module: str) -> bool:
+    """Whether its names may change with a minor version."""
+    return any(module == p or module.startswith(f"{p}.") for p in PROVISIONAL)
+
+
+def file_of(module: str) -> Path | None:
+    """The file of a module of this repository, if it exists."""
     path = _path(module)
     for file in (path / "__init__.py", path.with_suffix(".py")):
         if file.is_file():
@@ -208,7 +233,7 @@ def _file(module: str) -> Path | None:
 
 
 def _about(module: str) -> str:
-    file = _file(module)
+    file = file_of(module)
     if file is None:
         raise dev.Failure(f"scripts/pages/public_modules.py lists {module}, which does not exist")
     first = (ast.get_docstring(tree_of(file)) or "").partition("\n\n")[0]
