@@ -16,6 +16,7 @@ import torch
 
 from astraflow_core.errors import NonFiniteLoss
 from astraflow_core.protocols.algorithm import Algorithm
+from astraflow_core.protocols.trainer import AdamWStep
 from astraflow_core.types import Batch, ExportedTensor, Loss, LossInputs, TensorSlice
 from astraflow_plugin_torch_trainer import manifest
 from astraflow_plugin_torch_trainer.config import TorchTrainerConfig
@@ -330,3 +331,41 @@ class TestCountsRows(Examination):
     caught_by = "test_the_slices_make_up_the_export"
     more = frozenset({"sharded_export"})
     trainer = CountsRows
+
+
+class HoldsOneBatch(TorchTrainer):
+    def accumulate(
+        self, batch: Batch, algorithm: Algorithm, step: int, backward: bool = True
+    ) -> dict[str, float]:
+        self._zero_grad()
+        return super().accumulate(batch, algorithm, step, backward)
+
+
+class TestHoldsOneBatch(Examination):
+    wrong = "a batch takes the place of the gradient that is held"
+    caught_by = "test_gradients_add_up"
+    trainer = HoldsOneBatch
+
+
+class AlwaysBackward(TorchTrainer):
+    def accumulate(
+        self, batch: Batch, algorithm: Algorithm, step: int, backward: bool = True
+    ) -> dict[str, float]:
+        return super().accumulate(batch, algorithm, step)
+
+
+class TestAlwaysBackward(Examination):
+    wrong = "a pass that only looks adds its gradient"
+    caught_by = "test_nothing_is_held_of_a_pass_that_only_looks"
+    trainer = AlwaysBackward
+
+
+class OwnBetas(TorchTrainer):
+    def apply(self, settings: AdamWStep) -> dict[str, float]:
+        return super().apply(replace(settings, betas=self._config.betas))
+
+
+class TestOwnBetas(Examination):
+    wrong = "a step takes the betas of the trainer's keys"
+    caught_by = "test_a_step_is_that_of_adamw"
+    trainer = OwnBetas

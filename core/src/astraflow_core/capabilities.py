@@ -31,6 +31,7 @@ CAPABILITIES: dict[str, dict[str, str]] = {
         "sleep": "moves its state to host memory while engines use the shared devices",
         "sharded_export": "each rank exports the tensor rows that it holds",
         "lora": "trains adapters",
+        "gradients": "adds up gradients of batches and makes optimizer steps when it is told",
     },
     "algorithm": {
         "entropy": "may need the token entropy",

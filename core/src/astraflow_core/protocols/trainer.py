@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -96,6 +97,40 @@ class SavesLater(Protocol):
     def finish_save(self, wait: bool) -> bool:
         """Whether all that this rank wrote for the last :meth:`Trainer.save` is in its files; with ``wait`` return
         only then. Raises what went wrong. Training steps may come between."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdamWStep:
+    """The settings of one step of AdamW (Loshchilov & Hutter 2019). ``max_grad_norm`` 0: the gradient is not clipped."""
+
+    lr: float
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    max_grad_norm: float = 0.0
+
+
+class AccumulatesGradients(Protocol):
+    """What a :class:`Trainer` with capability ``gradients`` offers beside: :meth:`Trainer.step` in two parts, for a
+    caller that chooses what a gradient is made of. :meth:`Trainer.step` and :meth:`Trainer.load` drop a gradient that
+    is held, and :meth:`Trainer.save` leaves it out."""
+
+    def accumulate(
+        self, batch: Batch, algorithm: Algorithm, step: int, backward: bool = True
+    ) -> dict[str, float]:
+        """Add the gradient of the loss of ``batch``, prepared as for :meth:`Trainer.step`, to the one that is held; the
+        weights stay as they are. Returns ``loss``, ``tokens`` and the algorithm's metrics; ``step_logprobs()``, which
+        such a trainer has, then gives the log-probs of this batch. Without ``backward`` no gradient is computed and the
+        one held stays. Raises :class:`astraflow_core.errors.NonFiniteLoss`, and drops all that is held."""
+
+    def apply(self, settings: AdamWStep) -> dict[str, float]:
+        """One AdamW step with the gradient that is held, which is then dropped; weight decay on the tensors on which
+        :meth:`Trainer.step` has it. Returns ``grad_norm``, before clipping, and ``lr``. Raises
+        :class:`ValueError` if no gradient is held, and :class:`astraflow_core.errors.NonFiniteLoss`, which drops it,
+        before the optimizer changes anything."""
+
+    def restart(self) -> None:
+        """Go on with the weights of now as if no step had been made: the optimizer forgets, a gradient is dropped."""
 
 
 class Sleeps(Protocol):

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from astraflow_core.errors import NonFiniteLoss, UserError
+from astraflow_core.protocols.trainer import AdamWStep
 from astraflow_torch_training.config import TrainingConfig
 from astraflow_torch_training.critic import CRITIC, NOT_PUBLISHED
 from astraflow_torch_training.model import CausalLM
@@ -75,13 +76,21 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
             group["lr"] = given
 
 
+def set_adamw(optimizer: torch.optim.AdamW, settings: AdamWStep) -> None:
+    """Give each group these settings; weight decay those only that it is meant for."""
+    set_lr(optimizer, settings.lr)
+    for group in optimizer.param_groups:
+        decay = settings.weight_decay if group["decayed"] else 0.0
+        group.update(betas=settings.betas, eps=settings.eps, weight_decay=decay)
+
+
 def _groups(model: CausalLM, config: TrainingConfig) -> list[dict[str, Any]]:
     bare = {model.whole.get_input_embeddings().weight}
     if model.critic is not None:
         bare.add(model.critic.backbone.get_input_embeddings().weight)
-    groups: dict[tuple[float, float, Any], list[torch.nn.Parameter]] = {
-        (config.weight_decay, 1.0, None): [],
-        (0.0, 1.0, None): [],
+    groups: dict[tuple[bool, float, Any], list[torch.nn.Parameter]] = {
+        (True, 1.0, None): [],
+        (False, 1.0, None): [],
     }
     for name, parameter in model.whole.named_parameters():
         if not parameter.requires_grad:
@@ -90,14 +99,19 @@ def _groups(model: CausalLM, config: TrainingConfig) -> list[dict[str, Any]]:
         backbone = not valued or name.startswith(f"{CRITIC}.backbone.")
         decayed = backbone and parameter.ndim >= 2 and parameter not in bare
         key = (
-            config.weight_decay * decayed,
+            decayed,
             config.value_lr_scale if valued else 1.0,
             _mesh(parameter),
         )
         groups.setdefault(key, []).append(parameter)
     return [
-        {"params": parameters, "weight_decay": decay, "lr_scale": scale}
-        for (decay, scale, _), parameters in groups.items()
+        {
+            "params": parameters,
+            "weight_decay": config.weight_decay if decayed else 0.0,
+            "lr_scale": scale,
+            "decayed": decayed,
+        }
+        for (decayed, scale, _), parameters in groups.items()
         if parameters
     ]
 

@@ -12,6 +12,8 @@ import torch
 from trainer_cases import Surrogate, make_batch, make_branches, prepared
 from transformers import AutoModelForCausalLM
 
+from astraflow_core.errors import UserError
+from astraflow_core.protocols.trainer import AdamWStep
 from astraflow_core.types import Batch
 from astraflow_plugin_torch_trainer.trainer import TorchTrainer
 from astraflow_torch_training.gradient import Tally, accumulate
@@ -170,3 +172,31 @@ def test_bfloat16_compute_is_close_and_keeps_float32_weights(build: Build, folde
     metrics = [trainer.step(batch, algorithm, 0) for trainer in (exact, rough)]
     assert metrics[1]["grad_norm"] == pytest.approx(metrics[0]["grad_norm"], rel=0.1)
     assert all(p.dtype == torch.float32 for p in rough._model.whole.parameters())
+
+
+def test_a_gradient_that_is_accumulated_and_applied_is_a_step(build: Build, folder: Path) -> None:
+    """To the bit: the same batch, whole, with the settings of the trainer's keys."""
+    keys = {"lr": 1e-2, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.1, "max_grad_norm": 0.5}
+    settings = AdamWStep(1e-2, (0.8, 0.9), 1e-6, 0.1, 0.5)
+    native, driven = build(folder, **keys), build(folder, **keys)
+    algorithm = Surrogate(frozenset({"entropy"}))
+    for seed in range(2):
+        batch = prepared(make_batch(seed), algorithm, native)
+        expected = native.step(batch, algorithm, seed)
+        metrics = driven.accumulate(batch, algorithm, seed)
+        metrics |= driven.apply(settings)
+        for key in ("loss", "loss_policy", "loss_entropy", "ratio_mean", "grad_norm", "lr"):
+            assert metrics[key] == expected[key], key
+        one, other = native.step_logprobs(), driven.step_logprobs()
+        assert one is not None and other is not None and np.array_equal(one, other)
+    for one, other in zip(
+        native._model.whole.parameters(), driven._model.whole.parameters(), strict=True
+    ):
+        assert torch.equal(one, other)
+
+
+def test_settings_of_adamw_are_refused_for_another_optimizer(build: Build, folder: Path) -> None:
+    trainer, algorithm = build(folder, optimizer="muon"), Surrogate(frozenset())
+    trainer.accumulate(prepared(make_batch(), algorithm, trainer), algorithm, 0)
+    with pytest.raises(UserError, match="optimizer = 'adamw'"):
+        trainer.apply(AdamWStep(1e-2))

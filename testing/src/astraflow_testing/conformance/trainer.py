@@ -14,6 +14,7 @@ import pytest
 from astraflow_core.errors import NonFiniteLoss
 from astraflow_core.protocols.trainer import SavesLater, Sleeps
 from astraflow_testing.conformance._checks import Claims, assert_whole, capability
+from astraflow_testing.conformance._models.gradient_tests import GradientTests
 from astraflow_testing.conformance._models.sharded_export_tests import ShardedExportTests
 from astraflow_testing.conformance._models.trainer_checks import close_to, loss_inputs
 from astraflow_testing.conformance._models.trainer_rig import (
@@ -40,7 +41,7 @@ BITWISE = 1e-6
 """Share of an update within which two ways to the same step agree; a parallel machine adds in any order."""
 
 
-class TrainerConformance(Conformance, Claims, ShardedExportTests):
+class TrainerConformance(Conformance, Claims, ShardedExportTests, GradientTests):
     """Inherit this and give the fixture ``component``::
 
         class TestMyTrainer(TrainerConformance):
@@ -298,9 +299,8 @@ class TrainerConformance(Conformance, Claims, ShardedExportTests):
         folder = rig.folder("saved-model")
         trainer.save_model(folder)
         source = {file.name for file in rig.model.iterdir()}
-        missing = {"config.json", "tokenizer.json", "tokenizer_config.json"} & source - {
-            file.name for file in folder.iterdir()
-        }
+        written = {file.name for file in folder.iterdir()}
+        missing = {"config.json", "tokenizer.json", "tokenizer_config.json"} & source - written
         DEMANDS.that(
             not missing, f"save_model() left out {sorted(missing)}", "a Hugging Face folder"
         )
@@ -425,10 +425,9 @@ class TrainerConformance(Conformance, Claims, ShardedExportTests):
     def test_values_are_one_per_token(self, component: Subject, rig: TrainerRig) -> None:
         batch = ragged_batch()
         values = rig.build(needs=frozenset({"values"})).values(batch)
+        shaped = values.dtype == np.float32 and values.shape == batch.tokens.shape
         DEMANDS.that(
-            values.dtype == np.float32
-            and values.shape == batch.tokens.shape
-            and bool(np.isfinite(values).all()),
+            shaped and bool(np.isfinite(values).all()),
             f"values() gave {values.dtype} {list(values.shape)} for {len(batch.tokens)} tokens",
             "float32 [N], finite",
         )

@@ -18,7 +18,16 @@ def astraflow_trainers() -> list[Component]:
             config="astraflow_plugin_torch_trainer.config:TorchTrainerConfig",
             summary="trains a Hugging Face causal LM, or adapters of it, in one process, CPU or CUDA",
             capabilities=frozenset(
-                {"entropy", "reference", "proximal", "values", "checkpoint", "lora", "sleep"}
+                {
+                    "entropy",
+                    "reference",
+                    "proximal",
+                    "values",
+                    "checkpoint",
+                    "lora",
+                    "sleep",
+                    "gradients",
+                }
             ),
         )
     ]

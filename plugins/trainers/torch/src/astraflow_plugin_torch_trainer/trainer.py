@@ -16,6 +16,7 @@ from transformers.utils import is_flash_attn_2_available
 
 from astraflow_core.errors import NonFiniteLoss, UserError
 from astraflow_core.protocols.algorithm import Algorithm
+from astraflow_core.protocols.trainer import AdamWStep
 from astraflow_core.types import Batch, ComponentContext, ExportedTensor
 from astraflow_plugin_torch_trainer import checkpoint
 from astraflow_plugin_torch_trainer.compiler import check_compiler
@@ -35,6 +36,7 @@ from astraflow_torch_training.optimizer import (
     adamw8bit,
     clip_gradients,
     muon,
+    set_adamw,
     set_lr,
 )
 from astraflow_torch_training.trees import check_trees, obstacle_to_trees
@@ -144,10 +146,7 @@ class TorchTrainer:
         tokens, ``forward_s``, ``backward_s``, ``optimizer_s`` and ``peak_memory_gb``.
         """
         self._zero_grad()
-        tally = Tally(self._model.device)
-        parts = self._cut(batch, batch.loss_mask)
-        with self._enough_memory(batch):
-            accumulate(self._model, batch, algorithm, step, parts, tally)
+        tally = self._accumulated(batch, algorithm, step)
         lr = self._config.lr * lr_factor(
             self._steps,
             self._total_steps,
@@ -157,25 +156,49 @@ class TorchTrainer:
         )
         with tally.clock("optimizer_s"):
             sums = _floats(tally.sums)
-            norms = self._clip(sums.get("loss", 0.0))
+            norms = self._clip(sums.get("loss", 0.0), self._config.max_grad_norm)
             with enough_memory_for_state("the optimizer's state"):
                 for optimizer in self._optimizers:
                     set_lr(optimizer, lr)
                     optimizer.step()
             self._zero_grad()
         self._steps += 1
-        self._last = (tally, batch)
-        return {
-            "loss": 0.0,
-            **step_metrics(sums, batch),
-            **norms,
-            "lr": lr,
-            "tokens": float(len(batch.tokens)),
-            "trained_tokens": float(batch.trained_tokens),
-            "padding_fraction": 1 - tally.tokens / tally.computed if tally.computed else 0.0,
-            "peak_memory_gb": peak_memory_gb(self._model.device),
-            **tally.seconds,
-        }
+        return {**self._metrics(sums, tally, batch), **norms, "lr": lr}
+
+    def accumulate(
+        self, batch: Batch, algorithm: Algorithm, step: int, backward: bool = True
+    ) -> dict[str, float]:
+        """See :class:`astraflow_core.protocols.trainer.AccumulatesGradients`; metrics as those of :meth:`step`."""
+        with contextlib.nullcontext() if backward else torch.no_grad():
+            tally = self._accumulated(batch, algorithm, step)
+        sums = _floats(tally.sums)
+        self._check_loss(sums.get("loss", 0.0))
+        return self._metrics(sums, tally, batch)
+
+    def apply(self, settings: AdamWStep) -> dict[str, float]:
+        """See :class:`astraflow_core.protocols.trainer.AccumulatesGradients`. Raises :class:`UserError` with another
+        optimizer than AdamW."""
+        if self._config.optimizer != "adamw":
+            raise UserError(
+                f"trainer 'torch' has optimizer = {self._config.optimizer!r}; steps with settings of AdamW need "
+                "optimizer = 'adamw'"
+            )
+        if all(parameter.grad is None for parameter in self._model.whole.parameters()):
+            raise ValueError("no gradient is held: accumulate() has not been called since")
+        norms = self._clip(0.0, settings.max_grad_norm)
+        (optimizer,) = self._optimizers
+        assert isinstance(optimizer, torch.optim.AdamW)
+        set_adamw(optimizer, settings)
+        with enough_memory_for_state("the optimizer's state"):
+            optimizer.step()
+        self._zero_grad()
+        self._steps += 1
+        return {**norms, "lr": settings.lr}
+
+    def restart(self) -> None:
+        """See :class:`astraflow_core.protocols.trainer.AccumulatesGradients`. The reference model stays the initial one."""
+        self._zero_grad()
+        self._optimizers = self._make_optimizers()
 
     def step_logprobs(self) -> npt.NDArray[np.float32] | None:
         """See :class:`astraflow_core.protocols.trainer.Trainer`."""
@@ -203,6 +226,7 @@ class TorchTrainer:
 
     def load(self, directory: Path) -> None:
         """See :class:`astraflow_core.protocols.trainer.Trainer`. The reference model stays the initial one."""
+        self._zero_grad()
         self._steps = checkpoint.load(directory, self._model.whole, self._optimizers)
 
     def save_model(self, directory: Path) -> None:
@@ -228,6 +252,25 @@ class TorchTrainer:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
+    def _accumulated(self, batch: Batch, algorithm: Algorithm, step: int) -> Tally:
+        tally = Tally(self._model.device)
+        parts = self._cut(batch, batch.loss_mask)
+        with self._enough_memory(batch):
+            accumulate(self._model, batch, algorithm, step, parts, tally)
+        self._last = (tally, batch)
+        return tally
+
+    def _metrics(self, sums: dict[str, float], tally: Tally, batch: Batch) -> dict[str, float]:
+        return {
+            "loss": 0.0,
+            **step_metrics(sums, batch),
+            "tokens": float(len(batch.tokens)),
+            "trained_tokens": float(batch.trained_tokens),
+            "padding_fraction": 1 - tally.tokens / tally.computed if tally.computed else 0.0,
+            "peak_memory_gb": peak_memory_gb(self._model.device),
+            **tally.seconds,
+        }
+
     def _cut(self, batch: Batch, wanted: npt.NDArray[np.bool_]) -> Iterator[MicroBatch]:
         return cut(batch, wanted, self._budget, self._layout)
 
@@ -248,17 +291,24 @@ class TorchTrainer:
     def _enough_memory(self, batch: Batch) -> contextlib.AbstractContextManager[None]:
         return enough_memory(self._budget, int(batch.lengths.max(initial=0)))
 
-    def _clip(self, loss: float) -> dict[str, float]:
+    def _clip(self, loss: float, largest: float) -> dict[str, float]:
         """Norms of the gradient before it is clipped; raises before anything is changed."""
+        self._check_loss(loss)
         try:
-            if not math.isfinite(loss):
-                raise NonFiniteLoss(f"the loss is {loss}")
-            return clip_gradients(self._model, self._config.max_grad_norm)
+            return clip_gradients(self._model, largest)
         except NonFiniteLoss as error:
             self._zero_grad()
             raise NonFiniteLoss(
                 f"optimizer step {self._steps}: {error} (loss {loss}); no step was made"
             ) from error
+
+    def _check_loss(self, loss: float) -> None:
+        """Drop the gradient and raise :class:`NonFiniteLoss` unless the loss is finite."""
+        if not math.isfinite(loss):
+            self._zero_grad()
+            raise NonFiniteLoss(
+                f"optimizer step {self._steps}: the loss is {loss}; no step was made"
+            )
 
     def _load_reference(self, attention: str) -> CausalLM:
         folder = self._config.reference_model
