@@ -15,6 +15,7 @@ from megatron_cases import NO_CUDA, Course, as_of_two_replicas, write_model
 
 from astraflow_core.errors import NonFiniteLoss, RunFailed, UserError
 from astraflow_core.types import Loss, LossInputs
+from astraflow_testing.devices.fake_cuda import FakeCuda
 
 pytestmark = [pytest.mark.backend, NO_CUDA]
 
@@ -36,6 +37,21 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Course]:
 def saved(course: Course, tmp_path: Path) -> Path:
     """A copy of the checkpoint."""
     return Path(shutil.copytree(course.folder / "saved", tmp_path / "saved"))
+
+
+def test_the_generator_of_the_device_is_saved_and_restored(course: Course, tmp_path: Path) -> None:
+    checkpoints = course.trainer._checkpoints  # type: ignore[attr-defined]
+    with FakeCuda() as cuda, torch.no_grad():
+        kept = cuda.generator.clone()
+        checkpoints.save(tmp_path, 1)
+        checkpoints.finish(now=True)
+        cuda.generator.zero_()
+        checkpoints.load(tmp_path)
+        assert cuda.generator.equal(kept)
+    with FakeCuda(devices=0) as cuda, torch.no_grad():
+        cuda.generator.zero_()
+        checkpoints.load(tmp_path)
+        assert not cuda.generator.any(), "a machine without CUDA has no use for it"
 
 
 def truncated(folder: Path) -> None:

@@ -61,8 +61,14 @@ def broadcast(group: Any, layout: BufferLayout, device: torch.device) -> torch.T
     need_cuda(device)
     buffer = torch.empty(layout.size, dtype=torch.uint8, device=device)
     group.broadcast(buffer, src=0, stream=torch.cuda.current_stream(device))
-    torch.cuda.synchronize(device)
+    settle(device)
     return buffer
+
+
+def settle(device: torch.device) -> None:
+    """Wait for copies that a GPU has only been asked for: who lent memory for them takes it back once we have answered."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def mapped(memory: Mapping[str, Any], layout: BufferLayout, device: torch.device) -> torch.Tensor:

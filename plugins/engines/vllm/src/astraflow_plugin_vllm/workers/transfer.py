@@ -90,7 +90,7 @@ class TransferBackend(WeightTransferEngine[Init, TransferChunk]):  # type: ignor
         """Load one chunk. The base class would call ``torch.accelerator.synchronize()`` afterwards, which
         a CPU lacks."""
         self.receive_weights(self.parse_update_info(update_info))
-        self._settle()
+        received.settle(self.device)
 
     def receive_weights(self, update_info: TransferChunk) -> None:
         """Feed the chunk's tensors to the model."""
@@ -111,13 +111,7 @@ class TransferBackend(WeightTransferEngine[Init, TransferChunk]):  # type: ignor
         """Process what has arrived into the kernels' own layout."""
         finalize_layerwise_reload(self.model, self.model_config)
         repack_output(self.model)
-        self._settle()
-
-    def _settle(self) -> None:
-        """Wait for copies that a GPU has only been asked for: who lent memory for them takes it back once we
-        have answered."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        received.settle(self.device)
 
     def shutdown(self) -> None:
         """Leave the group."""

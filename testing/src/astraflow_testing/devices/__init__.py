@@ -1,0 +1,1 @@
+"""Stand-ins for devices that a machine does not have; they need torch."""
