@@ -1,5 +1,5 @@
-"""The services, the launcher and the command ``astraflow``; :func:`run` starts a run from Python,
-:func:`load_run` looks at one, :func:`evaluate_loss` tries a loss."""
+"""The services, the launcher and the command ``astraflow``; :func:`run` starts a run from Python, :class:`Run` one inside a
+program that goes on meanwhile, :func:`load_run` looks at one, :func:`evaluate_loss` tries a loss."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from astraflow_runtime.launch.api import LoadedRun, RunResult, load_run, resume, run
+    from astraflow_runtime.launch.embedding import Run, RunEvent
     from astraflow_runtime.launch.losses import LossEvaluation, evaluate_loss
 
 __all__ = [
     "LoadedRun",
     "LossEvaluation",
+    "Run",
+    "RunEvent",
     "RunResult",
     "evaluate_loss",
     "load_run",
@@ -25,6 +28,10 @@ def __getattr__(name: str) -> Any:
         from astraflow_runtime.launch import losses
 
         return getattr(losses, name)
+    if name in ("Run", "RunEvent"):
+        from astraflow_runtime.launch import embedding
+
+        return getattr(embedding, name)
     if name in __all__:
         from astraflow_runtime.launch import api
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from astraflow_core.errors import UserError
-from astraflow_runtime.launch.planning.prepare import Prepared, prepare
+from astraflow_runtime.launch.planning.prepare import prepare
 from astraflow_runtime.launch.planning.resume import resume as resumed
 from astraflow_runtime.launch.results.metrics import read_metrics
 from astraflow_runtime.launch.results.notebook import RunViews
 from astraflow_runtime.launch.results.report import read_whole_summary
-from astraflow_runtime.launch.run import run_prepared
+from astraflow_runtime.launch.run import EndedRun, run_prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,13 @@ def run(
     Raises :class:`astraflow_core.errors.UserError` before anything starts if something is wrong with
     the config, and :class:`astraflow_core.errors.RunFailed` or its like if the run fails.
     """
-    return _result(prepare(config, overrides, workflow, reward), live)
+    return result_of(run_prepared(prepare(config, overrides, workflow, reward), live, sys.stdout))
 
 
 def resume(directory: str | Path, *, live: bool | None = None) -> RunResult:
     """Go on with the run of a directory that ended before it was finished, and return like :func:`run`.
     Trainers continue from their last checkpoints; everything else from the journal."""
-    return _result(resumed(directory), live)
+    return result_of(run_prepared(resumed(directory), live, sys.stdout))
 
 
 def load_run(directory: str | Path) -> LoadedRun:
@@ -78,8 +78,8 @@ def load_run(directory: str | Path) -> LoadedRun:
     return LoadedRun(summary, folder, list(read_metrics(folder).lines))
 
 
-def _result(prepared: Prepared, live: bool | None) -> RunResult:
-    ended = run_prepared(prepared, live, sys.stdout)
+def result_of(ended: EndedRun) -> RunResult:
+    """What a program gets of a run that is over; raises what failed it."""
     if ended.error is not None:
         raise ended.error
     return RunResult(ended.summary, ended.directory, ended.exit_code, list(ended.metrics.lines))

@@ -29,7 +29,7 @@ from astraflow_runtime.launch.results.metrics import MetricsFile, left_out, read
 from astraflow_runtime.launch.results.report import draw_report, missing_fields
 from astraflow_runtime.launch.results.summary import summarise
 from astraflow_runtime.launch.tracking.view import TrackedView
-from astraflow_runtime.launch.view.views import make_view
+from astraflow_runtime.launch.view.views import View, make_view
 from astraflow_runtime.launch.watch.signals import Interrupts, KillNow, ignore_signals
 from astraflow_runtime.launch.watch.supervise import Supervisor
 from astraflow_wire.host.disk import replace_file, when_room
@@ -106,21 +106,42 @@ def run_file(
     return ended.exit_code
 
 
-def run_prepared(prepared: Prepared, live: bool | None, stream: TextIO) -> EndedRun:
-    """The same from within a program that continues afterwards."""
-    return execute(prepared, live, stream, _Clock(time.time(), _own_cpu_s()))
+def run_prepared(
+    prepared: Prepared,
+    live: bool | None,
+    stream: TextIO,
+    view: View | None = None,
+    interrupts: Interrupts | None = None,
+) -> EndedRun:
+    """The same from within a program that continues afterwards; it may bring a ``view`` in place of what is printed, and
+    ``interrupts`` by which it ends the run."""
+    return execute(prepared, live, stream, _Clock(time.time(), _own_cpu_s()), view, interrupts)
 
 
-def execute(prepared: Prepared, live: bool | None, stream: TextIO, clock: _Clock) -> EndedRun:
+def execute(
+    prepared: Prepared,
+    live: bool | None,
+    stream: TextIO,
+    clock: _Clock,
+    view: View | None = None,
+    interrupts: Interrupts | None = None,
+) -> EndedRun:
     """Start what was prepared and stay with it until nothing of it runs any longer."""
     claimed = claim(prepared.directory)
     try:
-        return _execute(prepared, live, stream, clock)
+        return _execute(prepared, live, stream, clock, view, interrupts or Interrupts())
     finally:
         os.close(claimed)
 
 
-def _execute(prepared: Prepared, live: bool | None, stream: TextIO, clock: _Clock) -> EndedRun:
+def _execute(
+    prepared: Prepared,
+    live: bool | None,
+    stream: TextIO,
+    clock: _Clock,
+    view: View | None,
+    interrupts: Interrupts,
+) -> EndedRun:
     config, directory = prepared.config, prepared.directory
     before = begin_again(prepared)
     context = component_context(config, directory, "launcher", "", "launcher", prepared.token)
@@ -129,12 +150,12 @@ def _execute(prepared: Prepared, live: bool | None, stream: TextIO, clock: _Cloc
         replace(spec, environment={**spec.environment, **prepared.environment})
         for spec in plan(config, directory, prepared.token, launcher.restarts)
     ]
-    begin = header(prepared) + "".join(f"  note: {note}\n" for note in notes(config))
-    view = make_view(config, live, stream, directory, begin)
+    if view is None:
+        begin = header(prepared) + "".join(f"  note: {note}\n" for note in notes(config))
+        view = make_view(config, live, stream, directory, begin)
     trackers = _trackers(prepared)
     if trackers is not None:
         view = TrackedView(view, trackers)
-    interrupts = Interrupts()
     supervisor = Supervisor(
         config,
         specs,

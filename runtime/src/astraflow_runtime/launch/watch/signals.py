@@ -25,6 +25,8 @@ class Interrupts:
         self._terminals = [stream for stream in (1, 2) if os.isatty(stream)]
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
+        self._asked = threading.Lock()
+        self._kill = False
 
     @property
     def exit_code(self) -> int:
@@ -33,10 +35,21 @@ class Interrupts:
         return 128 + self.number
 
     def sleep(self, seconds: float) -> None:
-        """Sleep; the first signal ends it early, and so does a child that ended since the last sleep."""
+        """Sleep; the first signal ends it early, and so does a child that ended since the last sleep. Raises :class:`KillNow` if
+        another thread has asked twice."""
         readable, _, _ = select.select([self._reader], [], [], seconds)
         if readable:
             os.read(self._reader, _PIPE_BYTES)
+        if self._kill:
+            raise KillNow
+
+    def ask(self) -> None:
+        """From another thread, instead of a Ctrl-C: the first time for a clean finish, the second time for the end of everything."""
+        with self._asked:
+            self._kill = self.number is not None
+            if self.number is None:
+                self.number = signal.SIGINT
+            self._wake()
 
     def _arrived(self, number: int, frame: FrameType | None) -> None:
         if self.number is not None:
@@ -78,7 +91,8 @@ class Interrupts:
 
     def close(self) -> None:
         """Free the pipe."""
-        writer, self._writer = self._writer, _CLOSED
+        with self._asked:
+            writer, self._writer = self._writer, _CLOSED
         os.close(self._reader)
         os.close(writer)
 
