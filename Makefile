@@ -1,6 +1,6 @@
 PYTHON ?= python3
 
-.PHONY: run test fast explore check bench chaos docs
+.PHONY: run test fast explore check bench chaos gpu docs
 
 run:
 	@$(PYTHON) scripts/dev.py run $(ARGS)
@@ -22,6 +22,9 @@ bench:
 
 chaos:
 	@$(PYTHON) scripts/dev.py chaos $(ARGS)
+
+gpu:
+	@$(PYTHON) scripts/dev.py gpu $(ARGS)
 
 docs:
 	@$(PYTHON) scripts/dev.py docs

@@ -92,7 +92,7 @@ async def _measured(folder: Path, model: Path, python: str, rounds: int) -> dict
         found |= await _gap(client, results)
     async with hosted(folder / "hf", model, use="hf", **own) as client:
         found |= await _alone("hf", client, model, rounds)
-    found["torch_over_generate_ragged"] = await _over_generate(folder / "ragged", model, rounds)
+    found["torch_over_generate_ragged"] = await over_generate(folder / "ragged", model, rounds)
     return found
 
 
@@ -144,11 +144,15 @@ async def _gap(client: HostClient, results: list[GenerateResult]) -> dict[str, f
     return {"logprob_gap_mean": float(gap.mean()), "logprob_gap_max": float(gap.max())}
 
 
-async def _over_generate(folder: Path, model: Path, rounds: int) -> float:
-    """Both in this process and with one thread, so that nothing but the batching differs."""
-    keys = {"device": "cpu", "max_batch": BATCH, "context_length": CONTEXT, "cache_gb": _CACHE_GB}
+async def over_generate(folder: Path, model: Path, rounds: int, device: str = "cpu") -> float:
+    """`torch_over_generate_ragged`: both in this process and with one thread, so that nothing but the batching differs."""
+    keys = {"device": device, "max_batch": BATCH, "context_length": CONTEXT, "cache_gb": _CACHE_GB}
     (build,) = installed("engine", "torch", keys).variants.values()
-    engine, padded, asked = build(context("engine", folder)), PaddedGenerate(model), _ragged()
+    engine, padded, asked = (
+        build(context("engine", folder)),
+        PaddedGenerate(model, device),
+        _ragged(),
+    )
     batches = [asked[at : at + BATCH] for at in range(0, RAGGED, BATCH)]
 
     async def ours() -> None:

@@ -48,6 +48,7 @@ BESIDE = ("fsdp", "megatron")
 """Trainers that are measured beside the loop as `torch` is, one after the other: each has process groups of its own."""
 DTYPES = ("float32", "bfloat16")
 ALONE = Ranks()
+CPU = torch.device("cpu")
 RANKS_S = 600.0
 STEPS_BETWEEN = 10
 """Updates between two checkpoints."""
@@ -189,21 +190,27 @@ def cpu_s(act: Callable[[], object]) -> Callable[[], float]:
 class Minimal:
     """A step written out: forward, log-probs, clipped loss, backward, clip, AdamW; all tensors are ready."""
 
-    def __init__(self, folder: Path, given: Batch) -> None:
-        self._whole = load_model(folder, torch.device("cpu"), "sdpa", False, None).whole
+    def __init__(
+        self,
+        folder: Path,
+        given: Batch,
+        most_tokens: int = MICRO_BATCH_TOKENS,
+        device: torch.device = CPU,
+    ) -> None:
+        self._whole = load_model(folder, device, "sdpa", False, None).whole
         self._optimizer = torch.optim.AdamW(self._whole.parameters(), lr=LR, fused=True)
         assert given.advantages is not None
         columns = (given.tokens.astype(np.int64), given.logprobs, given.advantages)
         self._parts = [
-            (
-                torch.from_numpy(micro.input_ids),
-                torch.from_numpy(micro.states),
-                *(
-                    torch.from_numpy(c[micro.positions])
-                    for c in (*columns, given.weights["policy"])
-                ),
-            )
-            for micro in micro_batches(given, given.loss_mask, MICRO_BATCH_TOKENS, False)
+            [
+                torch.from_numpy(array).to(device)
+                for array in (
+                    micro.input_ids,
+                    micro.states,
+                    *(c[micro.positions] for c in (*columns, given.weights["policy"])),
+                )
+            ]
+            for micro in micro_batches(given, given.loss_mask, most_tokens, False)
         ]
 
     def step(self) -> float:

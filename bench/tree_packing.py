@@ -11,7 +11,7 @@ single answers to long prompts, `SAMPLES` of each. `alone_speedup`: of rows that
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ WORDS = 27
 LR = 1e-6
 
 Tokens = npt.NDArray[np.int64]
+Clock = Callable[[Callable[[], object]], Callable[[], float]]
 Row = tuple[Tokens, npt.NDArray[np.bool_]]
 """Tokens, and which of them are trained."""
 
@@ -47,7 +48,7 @@ def measure(quick: bool) -> dict[str, float]:
     torch.set_num_threads(1)
     pairs = 3 if quick else 9
     with tempfile.TemporaryDirectory() as scratch:
-        bench = _Bench(Path(scratch))
+        bench = Layouts(Path(scratch))
         found = bench.compared(episodes(np.random.default_rng(0)), pairs)
         prompts = bench.compared(answers(np.random.default_rng(0)), pairs)
         alone = bench.compared(strangers(np.random.default_rng(0)), pairs)
@@ -104,12 +105,15 @@ def strangers(generator: np.random.Generator) -> list[Row]:
     return found
 
 
-class _Bench:
-    """The trainers of both layouts, from the same weights."""
+class Layouts:
+    """The trainers of both layouts on ``device``, from the same weights of ``model``; what ``clock`` makes of a step measures it."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(
+        self, place: Path, model: str = MODEL, device: str = "cpu", clock: Clock = cpu_s
+    ) -> None:
         catalog = Catalog.discover()
-        folder = ModelResolver(catalog).resolve_model(MODEL, 0, cache_folder())
+        folder = ModelResolver(catalog).resolve_model(model, 0, cache_folder())
+        self._clock = clock
 
         def built(kind: str, use: str, **keys: Any) -> Any:
             selected, config = catalog.validate_options(kind, use, keys, use)
@@ -117,7 +121,7 @@ class _Bench:
 
         self._algorithm = built("algorithm", "grpo")
         self._trainers = [
-            built("trainer", "torch", device="cpu", lr=LR, layout=layout)
+            built("trainer", "torch", device=device, lr=LR, layout=layout)
             for layout in ("bucketed", "tree")
         ]
         for trainer in self._trainers:
@@ -128,7 +132,7 @@ class _Bench:
         given = prepared(batch(rows), self._algorithm)
         flat, tree = (_Side(trainer, self._algorithm, given) for trainer in self._trainers)
         difference = flat.gradient_difference(tree)
-        theirs, ours = interleaved(pairs, cpu_s(flat.step), cpu_s(tree.step))
+        theirs, ours = interleaved(pairs, self._clock(flat.step), self._clock(tree.step))
         return {
             "token_ratio": round(flat.computed() / tree.computed(), 3),
             "speedup": round(ratio(theirs, ours), 3),

@@ -23,39 +23,32 @@ import contextlib
 import dataclasses
 import fcntl
 import hashlib
-import importlib.util
 import json
 import os
 import subprocess
 import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
 
 import tiers
+from installers import CONSTRAINTS as CONSTRAINTS
+from installers import LOG, create, install, pip, precompile, show
+from installers import PYTHON as PYTHON
+from installers import ROOT as ROOT
+from installers import VENV as VENV
+from installers import Failure as Failure
 
-ROOT = Path(__file__).resolve().parent.parent
-VENV = Path(os.environ.get("ASTRAFLOW_VENV") or ROOT / ".venv").absolute()
-PYTHON = VENV / "bin" / "python"
-PIP = (str(PYTHON), "-m", "pip", "--disable-pip-version-check", "--no-input")
 STAMP = VENV / "astraflow-setup.json"
-LOG = VENV / "install.log"
-CONSTRAINTS = ROOT / "constraints.txt"
 PLACES = [
     "core", "libs/*", "runtime", "testing", "plugins/*/*", "contrib/*", "contrib/commands/*", "contrib/trackers/*",
 ]  # fmt: skip
 
 BUILD_TOOLS = ("flit_core", "setuptools", "wheel")
-UV = "uv"
 TEST_TOOLS = ("pytest-timeout", "pytest-xdist", "hypothesis", "httpx", "msgpack", "ruff", "mypy")
 
 # Apart from what others ask of mypy: a module that some call skipped has no attributes in the next.
 MYPY_CACHE = ("--cache-dir", ".mypy_cache/check")
-
-
-class Failure(Exception):
-    """Something that the reader can fix; its text says how."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,19 +131,19 @@ def setup(profile: str) -> None:
         if stamp.profile == "test":  # never shrink what a developer has
             profile = "test"
         began = time.monotonic()
-        _create()
+        create()
         STAMP.unlink(missing_ok=True)
         chosen = [p for p in members if profile == "test" or p.quickstart]
-        print(f"installing {len(chosen)} packages and what they need into {_show(VENV)} …")
+        print(f"installing {len(chosen)} packages and what they need into {show(VENV)} …")
         LOG.write_text("", encoding="utf-8")
         gone = set(stamp.names) - {p.name for p in members}
         if gone:
-            _pip("uninstall", "--yes", *sorted(gone))
-        _pip("install", "-c", str(CONSTRAINTS), *BUILD_TOOLS)
+            pip("uninstall", "--yes", *sorted(gone))
+        pip("install", "-c", str(CONSTRAINTS), *BUILD_TOOLS)
         editable = [arg for p in chosen for arg in ("-e", p.requirement(profile))]
         tools = TEST_TOOLS if profile == "test" else ()
-        _install("--no-build-isolation", "-c", str(CONSTRAINTS), *editable, *tools)
-        _precompile(chosen)
+        install("--no-build-isolation", "-c", str(CONSTRAINTS), *editable, *tools)
+        precompile([p.path for p in chosen])
         done = Stamp(digest, profile, tuple(p.name for p in chosen))
         STAMP.write_text(json.dumps(dataclasses.asdict(done)), encoding="utf-8")
         print(f"installed in {time.monotonic() - began:.0f} s")
@@ -171,125 +164,9 @@ def _locked(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(f"waiting for another set-up of {_show(VENV)} …")
+            print(f"waiting for another set-up of {show(VENV)} …")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _create() -> None:
-    if PYTHON.exists() and (VENV / "pyvenv.cfg").exists():
-        return
-    missing = [m for m in ("venv", "ensurepip") if importlib.util.find_spec(m) is None]
-    if missing:
-        raise Failure(
-            f"{sys.executable} lacks the standard modules {' and '.join(missing)}.\n"
-            "On Debian and Ubuntu: apt-get install "
-            f"python{sys.version_info.major}.{sys.version_info.minor}-venv; "
-            "elsewhere install Python from python.org or a version manager. Then call this again."
-        )
-    print(f"creating {_show(VENV)} with Python {sys.version.split()[0]}")
-    done = subprocess.run(
-        [sys.executable, "-m", "venv", "--clear", VENV],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise Failure(f"python -m venv {_show(VENV)} failed:\n{done.stdout.strip()}")
-
-
-def _install(*args: str) -> None:
-    """Install with uv, which takes a third of pip's time; with pip where uv cannot be had or fails."""
-    uv_settings = _from_source("runtime/src/astraflow_runtime/launch/uv_settings.py")
-    variables = uv_settings.translated(_printed(*PIP, "config", "list"))
-    if variables is not None:
-        wanted = (*PIP, "install", "-c", str(CONSTRAINTS), UV)
-        constraints = uv_settings.constraints_of(variables)
-        uv = str(VENV / "bin" / UV)
-        command = (uv, "pip", "install", "--python", str(PYTHON), *constraints, *args)
-        if _logged(wanted) == 0 and _logged(command, variables) == 0:
-            return
-        print(f"uv could not install them ({_show(LOG)} says why); pip does")
-    _pip("install", "--no-compile", *args)
-
-
-def _from_source(path: str) -> ModuleType:
-    """A module of a package that is not installed yet; it needs the standard library alone."""
-    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def _printed(*command: str) -> str:
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout
-
-
-def _pip(*args: str) -> None:
-    """Call the environment's pip."""
-    if _logged((*PIP, *args)):
-        lines = LOG.read_text(encoding="utf-8").splitlines()
-        tail = [line for line in lines if line.strip() and not line.startswith("WARNING")][-15:]
-        raise Failure(
-            "pip failed; its last lines:\n  "
-            + "\n  ".join(tail)
-            + f"\nThe whole log: {_show(LOG)}. If a download failed, check the network and the "
-            "index that `pip config list` shows; if versions conflict, a pyproject.toml asks for "
-            "what constraints.txt does not allow. Then call this again: what is installed stays."
-        )
-
-
-def _logged(command: Sequence[str], variables: Mapping[str, str] | None = None) -> int:
-    """Call an installer, with environment ``variables`` beside ours; its output goes to a log, the last line
-    to a terminal. Returns its exit code."""
-    live = sys.stdout.isatty()
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env={**os.environ, **(variables or {})},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    )
-    assert process.stdout is not None
-    with process, LOG.open("a", encoding="utf-8") as log:
-        try:
-            for line in process.stdout:
-                log.write(line)
-                if live and not line.startswith("WARNING"):
-                    print("\r\033[K  " + line.strip()[:76], end="", flush=True)
-        except KeyboardInterrupt:
-            process.terminate()
-            process.wait()
-            raise
-    if live:
-        print("\r\033[K", end="", flush=True)
-    return process.returncode
-
-
-def _precompile(chosen: list[Package]) -> None:
-    """Byte-compile what our modules import, by importing them once."""
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    with LOG.open("a", encoding="utf-8") as log:
-        subprocess.run(
-            [PYTHON, ROOT / "scripts" / "precompile.py", *(p.path / "src" for p in chosen)],
-            cwd=VENV,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            timeout=300,
-            check=False,  # a module that cannot be imported fails where it is used, with its name
-        )
-
-
-def _show(path: Path) -> str:
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
 
 
 def run(args: list[str]) -> int:
@@ -386,6 +263,12 @@ def bench(args: list[str]) -> int:
     return _call("-m", "bench", *args)
 
 
+def gpu(args: list[str]) -> int:
+    """Run every test and benchmark that needs a GPU, in 20 minutes at most, and write a report to paste."""
+    setup("test")
+    return _call(str(ROOT / "scripts" / "gpu.py"), *args)
+
+
 def chaos(args: list[str]) -> int:
     """Make faults in runs of real processes for some 20 minutes, and record what came of them."""
     return bench(["chaos", *args])
@@ -434,7 +317,7 @@ def main(argv: list[str]) -> int:
     """Parse the command line and carry it out; returns the exit code."""
     parser = argparse.ArgumentParser(prog="scripts/dev.py", description=__doc__.split("\n\n")[0])
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    every = (run, test, fast, explore, heavy, durations, check, bench, chaos, docs)
+    every = (run, test, fast, explore, heavy, durations, check, bench, chaos, gpu, docs)
     actions = {f.__name__: f for f in every}
     installing = commands.add_parser("setup", help="install only")
     installing.add_argument("profile", nargs="?", choices=("run", "test"), default="test")

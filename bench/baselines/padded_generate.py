@@ -13,11 +13,12 @@ from astraflow_core.types import GenerateRequest
 
 
 class PaddedGenerate:
-    """The model of ``folder`` in float32 on CPU, with one thread."""
+    """The model of ``folder`` in float32 on ``device``, with one thread."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, device: str = "cpu") -> None:
         torch.set_num_threads(1)
-        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32").eval()
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
+        self._model = model.to(device).eval()
         self._model.generation_config = GenerationConfig(do_sample=True, pad_token_id=0)
 
     def __call__(self, requests: Sequence[GenerateRequest]) -> None:
@@ -30,6 +31,7 @@ class PaddedGenerate:
             ids[row, longest - count :] = torch.from_numpy(request.prompt.astype("int64"))
             mask[row, longest - count :] = 1
         most = max(request.sampling.max_tokens for request in requests)
+        ids, mask = ids.to(self._model.device), mask.to(self._model.device)
         with torch.inference_mode():
             found = self._model.generate(
                 input_ids=ids, attention_mask=mask, max_new_tokens=most, top_k=0
