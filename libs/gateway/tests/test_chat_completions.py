@@ -191,6 +191,25 @@ def test_an_agent_without_end_is_answered_by_an_ordinary_message() -> None:
     assert sum(int(each.loss_mask.sum()) for each in episode.sequences()) == 8
 
 
+def test_requests_at_once_share_one_budget() -> None:
+    async def play(agent: Agent) -> None:
+        replies = await asyncio.gather(*(agent.chat(USER, nonce=n) for n in range(4)))
+        said = [reply["choices"][0]["message"]["content"] for reply in replies]
+        assert sorted(said) == sorted(["again", "ag", BUDGET_SPENT, BUDGET_SPENT])
+
+    episode = played(lambda policy, text: "again", play, budget=Budget(100, 8))
+    assert sum(len(call.result.tokens) for call in episode.graph.calls) == 8
+
+
+def test_a_request_that_fails_gives_its_part_of_the_budget_back() -> None:
+    async def play(agent: Agent) -> None:
+        await agent.post("/v1/chat/completions", {"model": "p", "messages": [USER]})
+        answered = await agent.chat(USER, nonce=1)
+        assert answered["choices"][0]["message"]["content"] == "word"
+
+    played([FailedAnswer("lost"), "word"], play, budget=Budget(100, 8))
+
+
 def test_the_sampling_is_that_of_the_run_unless_it_lets_agents_deviate() -> None:
     async def play(agent: Agent) -> None:
         await agent.chat(USER, temperature=0.1, max_tokens=3)

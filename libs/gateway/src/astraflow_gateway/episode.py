@@ -86,7 +86,8 @@ class Episode:
         }
         self._ids = (f"call{number:05d}" for number in itertools.count())
         self._name = secrets.token_hex(8)
-        self._calls = self._tokens = 0
+        self._calls = self._tokens = self._under_way = 0
+        self._one_ended = asyncio.Event()
         self._context = contextvars.copy_context()
         self._has_tools = False
         self._answers: dict[str, asyncio.Task[ModelAnswer]] = {}
@@ -185,30 +186,51 @@ class Episode:
         engine = self.engines[policy]
         number, self._calls = self._calls, self._calls + 1
         id, created = f"{self._name}{number:06}", int(time.time())
-        budget = self.rules.budget
-        if number >= budget.calls or self._tokens >= budget.tokens:
+        left = await self._tokens_left(request.n) if number < self.rules.budget.calls else 0
+        if not left:
             self.counts["over_budget"] += 1
             spent = Choice(ModelReply(BUDGET_SPENT), "stop")
             return ModelAnswer(id, created, policy, engine.version, NO_TOKENS, (spent,))
         start = self._start(request, policy)
         plan = self._prompt(request, history, start)
         prompt = plan.tokens
-        sampling = self._sampling(request, engine, len(prompt))
+        sampling = self._sampling(request, engine, len(prompt), left)
         trained = self._is_trained(request, policy)
-        try:
-            results = await asyncio.gather(
-                *(engine.generate(prompt, sampling) for _ in range(request.n))
-            )
-        except ValueError as error:
-            if request.prompt is None:
-                raise
-            # Only the engine knows which ids its model has.
-            raise BadRequest(str(error), param="token_ids") from error
-        choices = [
-            self._choice(request, policy, plan, each, start, trained, history, alone)
-            for each in results
-        ]
+        with self._reserved(sampling.max_tokens * request.n):
+            try:
+                results = await asyncio.gather(
+                    *(engine.generate(prompt, sampling) for _ in range(request.n))
+                )
+            except ValueError as error:
+                if request.prompt is None:
+                    raise
+                # Only the engine knows which ids its model has.
+                raise BadRequest(str(error), param="token_ids") from error
+            choices = [
+                self._choice(request, policy, plan, each, start, trained, history, alone)
+                for each in results
+            ]
         return ModelAnswer(id, created, policy, engine.version, prompt, tuple(choices))
+
+    async def _tokens_left(self, replies: int) -> int:
+        """Tokens of the budget that each of so many replies may have. Where requests under way may use up the rest, this waits for
+        one of them to end."""
+        while (left := self.rules.budget.tokens - self._tokens - self._under_way) < replies:
+            if not self._under_way:
+                return 0
+            await self._one_ended.wait()
+        return left // replies
+
+    @contextlib.contextmanager
+    def _reserved(self, tokens: int) -> Iterator[None]:
+        """Keep so many tokens of the budget for the requests of the block."""
+        self._under_way += tokens
+        try:
+            yield
+        finally:
+            self._under_way -= tokens
+            ended, self._one_ended = self._one_ended, asyncio.Event()
+            ended.set()
 
     def _start(self, request: ModelRequest, policy: str) -> str:
         """What the reply is made to begin with, so that it calls a tool."""
@@ -232,15 +254,16 @@ class Episode:
         with _refused("messages"):
             return history.plan(request.messages, request.tools)
 
-    def _sampling(self, request: ModelRequest, engine: PolicyEngine, prompt: int) -> Sampling:
+    def _sampling(
+        self, request: ModelRequest, engine: PolicyEngine, prompt: int, left: int
+    ) -> Sampling:
         own = engine.sampling
         room = engine.context_length - prompt
         if prompt < 1:
             raise BadRequest("the prompt is empty", param="messages")
         if room < 1:
             raise ContextExceeded(prompt, engine.context_length)
-        left = (self.rules.budget.tokens - self._tokens) // request.n
-        wanted = [own.max_tokens, room, max(1, left)]
+        wanted = [own.max_tokens, room, left]
         if request.max_tokens is not None:
             wanted.append(request.max_tokens)
         with _refused("stop"):
