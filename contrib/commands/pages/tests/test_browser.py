@@ -283,6 +283,46 @@ def test_a_data_policy_a_raas_and_the_run_obey(visitor: Visitor, lived: tuple[Us
     expect(page.locator(".state-stopped").first).to_be_visible()
 
 
+def test_figures_of_a_real_run_agree_with_its_metrics(
+    visitor: Visitor, lived: tuple[User, Path]
+) -> None:
+    """What the pages take from the journal, beside what the dataflow has written in other files."""
+    run = lived[1]
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if "step" in line]
+    status = json.loads((run / "status.json").read_text())
+
+    def asked(view: str) -> Any:
+        return visitor.pages.ask(f"/ui/api/runs/{run.name}/{view}").json
+
+    (cells,) = asked("staleness?buckets=400")["policies"].values()
+    assert len(steps) <= 400 and (cells["first"], cells["last"]) == (1, len(steps))
+    for index, line in enumerate(steps):
+        shown = {str(age): row[index] for age, row in enumerate(cells["counts"]) if row[index]}
+        assert shown == line["staleness"]
+    hours = asked("cost?buckets=4000")["hours"]
+    x, y = hours["trainers"]
+    assert x == [line["step"] for line in steps]
+    passed = steps[-1]["time"] - steps[0]["time"]
+    assert 3600 * (y[-1] - y[0]) == pytest.approx(passed, rel=0.05, abs=0.5)
+    assert y[-1] < hours["RaaS"][1][-1] < 2 * y[-1] + 0.01
+    (found,) = asked("data")["rewards"].values()
+    (all_groups,) = found["sources"]
+    assert all_groups["groups"] == sum(all_groups["all"]) == status["tasks"]["accepted"] + status["tasks"]["rejected"]  # fmt: skip
+    page = visitor.go(f"/run/{run.name}")
+    heading = page.get_by_role("heading", name="Staleness and cost")
+    heading.scroll_into_view_if_needed()
+    expect(page.locator("canvas.heat")).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("^Cost: RaaS .* at"))).to_be_visible()
+    page.locator("canvas.heat").hover()
+    expect(page.locator(".legend", has_text=re.compile("steps? .* rows were"))).to_be_visible()
+    page = visitor.go(f"/run/{run.name}/data")
+    expect(page.get_by_role("img", name=re.compile("groups by mean reward: 0"))).to_be_visible()
+    page.get_by_label("groups shown").select_option("newest")
+    expect(page.locator(".bars")).to_be_visible()
+    assert visitor.complaints == []
+
+
 def test_an_empty_folder(browser: Browser, tmp_path: Path) -> None:
     with visiting(browser, tmp_path) as someone:
         page = someone.go("/")

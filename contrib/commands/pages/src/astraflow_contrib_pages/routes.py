@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import partial
 from importlib.resources import files
 from typing import Any
@@ -37,6 +37,7 @@ FIGURES = (
 MOST_COMPARED = 8
 _BUCKETS = 600
 _MOST_BUCKETS = 4000
+_COLUMNS, _MOST_COLUMNS = 100, 400
 _TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -81,6 +82,8 @@ class PageRoutes:
             "compare": self._compare,
             "runs/{name}": self._run,
             "runs/{name}/curves": self._curves,
+            "runs/{name}/staleness": self._staleness,
+            "runs/{name}/cost": self._cost,
             "runs/{name}/status": self._status,
             "runs/{name}/pool": self._pool,
             "runs/{name}/weights": self._weights,
@@ -187,11 +190,8 @@ class PageRoutes:
         }
 
     def _drawn(self, run: RunFolder, request: Request) -> dict[str, Any]:
-        asked = request.query_params
-        names = asked.getlist("figure") or FIGURES
-        buckets = min(_whole(asked.get("buckets"), _BUCKETS, 1), _MOST_BUCKETS)
-        first = _number(asked.get("first"), -math.inf)
-        last = _number(asked.get("last"), math.inf)
+        names = request.query_params.getlist("figure") or FIGURES
+        buckets, first, last = _range(request, _BUCKETS, _MOST_BUCKETS)
         read = run.columns.look()
         return {
             "read": read,
@@ -205,18 +205,32 @@ class PageRoutes:
     def _curves(self, request: Request, session: BrowserSession) -> Any:
         return self._drawn(self._found(request), request)
 
+    def _staleness(self, request: Request, session: BrowserSession) -> Any:
+        columns = self._found(request).columns
+        asked = _range(request, _COLUMNS, _MOST_COLUMNS)
+        return {"read": columns.look(), "policies": columns.staleness(*asked)}
+
+    def _cost(self, request: Request, session: BrowserSession) -> Any:
+        asked = _range(request, _BUCKETS, _MOST_BUCKETS)
+        return {"hours": self._journal(self._found(request)).hours(*asked)}
+
     def _status(self, request: Request, session: BrowserSession) -> Any:
         return self._asked(request, self._found(request)).status()
 
     def _pool(self, request: Request, session: BrowserSession) -> Any:
-        asked = self._asked(request, self._found(request))
+        run = self._found(request)
+        asked = self._asked(request, run)
         status = asked.status()
-        waits = status.get("waits", [])
+        waits, leases = status.get("waits", []), None
         if status["live"]:
             waits = asked.ask("waits")
+            with suppress(Refused):  # a run without a journal has no list of them
+                leases = self._journal(run).leases()
         return {
             "status": status,
             "waits": waits,
+            "leases": leases,
+            "launched": run.launched,
             "audit": asked.audit(),
             "scope": session.scope,
         }
@@ -246,7 +260,11 @@ class PageRoutes:
         return self._journal(run).life(run.config, request.path_params["subject"], name)
 
     def _journal(self, run: RunFolder) -> JournalViews:
-        return self._journals.setdefault(run.name, JournalViews(run.path))
+        if run.name not in self._journals:
+            prompts = run.config.get("prompts", {})
+            sources = prompts.get("sources", {}) if prompts.get("use") == "merged" else {}
+            self._journals.setdefault(run.name, JournalViews(run.path, list(sources)))
+        return self._journals[run.name]
 
     def _stored(self, run: RunFolder) -> StoredRollouts:
         return self._rollouts.setdefault(run.name, StoredRollouts(run, self._views))
@@ -294,6 +312,16 @@ class PageRoutes:
         return Response(
             msgspec.json.encode(done), media_type="application/json", headers=guard.HEADERS
         )
+
+
+def _range(request: Request, buckets: int, most: int) -> tuple[int, float, float]:
+    """Into how many buckets, from which step to which."""
+    asked = request.query_params
+    return (
+        min(_whole(asked.get("buckets"), buckets, 1), most),
+        _number(asked.get("first"), -math.inf),
+        _number(asked.get("last"), math.inf),
+    )
 
 
 def _whole(text: str | None, default: int, least: int) -> int:

@@ -81,7 +81,7 @@ class RunFolder:
         """``running``, ``finished``, ``stopped``, ``failed``, or ``crashed``: neither ended nor alive."""
         if (said := self.summary.get("state")) in _ENDED:
             return str(said)
-        if self._launched() or self._serving():
+        if self.launched or self._serving():
             return "running"
         left = _table(self.read("status.json")).get("state")
         return str(left) if left in _ENDED and not self.summary else "crashed"
@@ -100,7 +100,8 @@ class RunFolder:
                 return file.stat().st_mtime
         return 0.0
 
-    def _launched(self) -> bool:
+    @property
+    def launched(self) -> bool:
         """Whether its launcher holds its lock."""
         try:
             return _is_locked((self.path / "launcher.lock").lstat())

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from astraflow_contrib_pages.journal.journal_figures import (
+    GroupRewards,
+    HeldLeases,
+    ServiceHours,
+)
 from astraflow_contrib_pages.journal.journal_index import JournalIndex, Key, row_key, task_key
+from astraflow_contrib_pages.metrics.step_columns import Curve, thinned
 from astraflow_core.config.models import RunTable
 from astraflow_core.errors import AstraFlowError, Refused
 from astraflow_runtime.dataflow.journal.entries import (
@@ -24,7 +31,9 @@ from astraflow_runtime.dataflow.journal.entries import (
     PromptsConsumed,
     Pushed,
 )
+from astraflow_runtime.dataflow.journal.entry_log import ENTRIES
 from astraflow_runtime.dataflow.journal.tracing import Trace
+from astraflow_runtime.dataflow.journal_reader import FOLDER
 
 _NEWEST_NAMES = 200
 _NEWEST_VERSIONS = 500
@@ -109,21 +118,27 @@ class DataFunnel:
 
 
 class JournalViews:
-    """What the journal of the run in ``directory`` says, read on from where the last look ended."""
+    """What the journal of the run in ``directory`` says, read on from where the last look ended. ``sources``: the prompt
+    sources with whose names the ids of prompts begin."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, sources: Collection[str] = ()) -> None:
         self._index = JournalIndex(directory)
+        self._log, self._sources = directory / FOLDER / ENTRIES, sources
         self._anew()
 
     def _anew(self) -> None:
         self._versions, self._funnel = AnnouncedVersions(), DataFunnel()
+        self._rewards, self._hours = GroupRewards(self._sources), ServiceHours()
+        self._leases = HeldLeases()
 
     @contextmanager
     def _followed(self) -> Iterator[None]:
         """The journal of now; ``Refused`` (404) if there is none, or a damaged one."""
         try:
             with self._index.lock:
-                while not self._index.follow(self._versions, self._funnel):
+                while not self._index.follow(
+                    self._versions, self._funnel, self._rewards, self._hours, self._leases
+                ):
                     self._anew()
                 yield
         except AstraFlowError as error:
@@ -145,7 +160,19 @@ class JournalViews:
                     for (stage, place, by, reason), count in found.refusals.most_common()
                 ],
                 "groups": list(found.names)[::-1],
+                "rewards": self._rewards.histograms(),
             }
+
+    def hours(self, buckets: int, first: float, last: float) -> dict[str, Curve]:
+        """Kind of service → the hours that those of it have run, by step."""
+        with self._followed():
+            return thinned(self._hours.arrays(), buckets, first, last)
+
+    def leases(self) -> dict[str, Any]:
+        """The leases that are held now, if the run goes on: the age of each is that at the newest entry and the time since that was
+        written."""
+        with self._followed():
+            return self._leases.listed(time.time() - self._log.stat().st_mtime)
 
     def life(self, config: dict[str, Any], subject: str, name: str) -> dict[str, Any]:
         """What became of a prompt or a group, as ``astraflow trace --json`` says; ``Refused`` (404) if the journal knows nothing

@@ -143,6 +143,11 @@ class MetricColumns:
             found = self._now.arrays(set(names))
         return {policy: thinned(own, buckets, first, last) for policy, own in found.items()}
 
+    def staleness(self, columns: int, first: float, last: float) -> dict[str, dict[str, Any]]:
+        """Policy → how many rows of the steps ``first`` to ``last`` were how many versions old, in so many columns."""
+        with self._lock:
+            return self._now.staleness(columns, first, last)
+
     def waiting(self, buckets: int, first: float, last: float) -> dict[str, Curve]:
         """Service → the share of its time that it waited, by step."""
         with self._lock:

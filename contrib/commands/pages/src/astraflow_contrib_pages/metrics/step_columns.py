@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow_contrib_pages.metrics.downsampling import Floats, min_max
+from astraflow_contrib_pages.metrics.staleness_map import StalenessCounts
 from astraflow_core.errors import WireError
 from astraflow_wire.status import EvaluationResult
 
@@ -58,6 +59,7 @@ class _PolicyColumns:
     def __init__(self) -> None:
         self.seen: set[int] = set()
         self.columns: dict[str, _Column] = {}
+        self.staleness = StalenessCounts()
         self._waiting: dict[tuple[str, ...], list[tuple[int, int, tuple[Any, ...]]]] = {}
         self._progress: list[tuple[int, float, float]] = []
         self._recent: list[tuple[int, float, float]] = []
@@ -75,6 +77,7 @@ class _PolicyColumns:
             figures |= {f"pass_rate: {name}": rate["mean"] for name, rate in rates.items()}
         tokens = line.get("tokens_generated")
         self.seen.add(step)
+        self.staleness.add(step, line.get("staleness"))
         row = len(self.seen), step, tuple(figures.values())
         self._waiting.setdefault(tuple(figures), []).append(row)
         if isinstance(tokens, _NUMBERS):
@@ -221,6 +224,14 @@ class StepColumns:
             policy: {n: c.arrays() for n, c in entry.columns.items() if n in names}
             for policy, entry in self._policies.items()
         }
+
+    def staleness(self, columns: int, first: float, last: float) -> dict[str, dict[str, Any]]:
+        """Policy → the map of :meth:`StalenessCounts.cells`, of those that have one."""
+        maps = {
+            name: policy.staleness.cells(columns, first, last)
+            for name, policy in self._policies.items()
+        }
+        return {name: cells for name, cells in maps.items() if cells is not None}
 
     def service_arrays(self) -> dict[str, tuple[Floats, Floats]]:
         """Service → steps, and the share of its time that it waited."""

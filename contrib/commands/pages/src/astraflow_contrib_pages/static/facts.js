@@ -2,6 +2,7 @@
 import { html, useMemo, useState } from "./vendor/htm-preact.js";
 import { useAnswer, usePeriod } from "./api.js";
 import { bytes, number, seconds, shown } from "./format.js";
+import { Difficulty } from "./rewards.js";
 import { Empty, Loading, Problem, Table } from "./parts.js";
 
 const path = (name, view) => `runs/${encodeURIComponent(name)}/${view}`;
@@ -47,6 +48,7 @@ export const Data = ({ name }) => html`<h1>Data</h1><${Answered} path=${path(nam
   <div class="columns"><${Funnel} title="From prompt to group" stages=${STAGES} counts=${value.counts} />
   <${Funnel} title="From row to batch" stages=${ROWS} counts=${value.counts} /></div>
   <p class="quiet">${number(value.counts.leases ?? 0)} leases, of which ${number(value.counts["attempts failed"] ?? 0)} ended without a result; ${number(value.counts["groups of evaluations"] ?? 0)} groups of evaluations</p>
+  <${Difficulty} rewards=${value.rewards} />
   <h2>Who refused what</h2>
   ${value.refusals.length ? html`<${Table} label="refusals of data policies" rows=${value.refusals} columns=${[
     ["stage", (row) => row.stage], ["place", (row) => row.place], ["by", (row) => row.by], ["reason", (row) => row.reason], ["how many", (row) => number(row.count), true]]} />`

@@ -2,6 +2,7 @@
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
 import { query, useAnswer, useChanges } from "./api.js";
 import { Curves } from "./curves.js";
+import { Beside } from "./heat.js";
 import { count, number, percent, seconds, when } from "./format.js";
 import { Loading, Problem, State, Tile, Tiles } from "./parts.js";
 
@@ -103,6 +104,7 @@ export function Run({ name, theme }) {
     ${curves ? html`<${Curves} runs=${[curves]} theme=${theme} zoom=${zoom} fine=${fine} onZoom=${setZoom} others=${others} />` : html`<${Loading} />`}
     <label class="more">another figure <select onChange=${(event) => { if (event.target.value) setOthers([...others, event.target.value]); event.target.value = ""; }}>
       <option value="">choose…</option>${run.value.figures.filter((figure) => !others.includes(figure)).map((figure) => html`<option value=${figure}>${figure}</option>`)}</select></label>
+    <${Beside} path=${path} bound=${run.value.max_staleness} theme=${theme} zoom=${zoom} onZoom=${setZoom} buckets=${buckets} again=${again} />
     <${Waits} waits=${status?.waits} />`;
 }
 
