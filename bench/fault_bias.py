@@ -55,7 +55,7 @@ Floats = npt.NDArray[np.float64]
 
 def lengths(prompt: str, rng: random.Random) -> int:
     """Uniform, up to three tokens times the class of the prompt."""
-    return rng.randint(1, LONGEST * (_class(prompt) + 1))
+    return rng.randint(1, LONGEST * (class_of(prompt) + 1))
 
 
 def measure(quick: bool) -> dict[str, float]:
@@ -82,9 +82,9 @@ def measure(quick: bool) -> dict[str, float]:
             continue
         those = np.stack(features[kind])
         prompts, rewards, long = slice(0, CLASSES), slice(CLASSES, CLASSES + 1), slice(-1, None)
-        found[f"{kind}_prompts_p"] = _p_value(without[:, prompts], those[:, prompts], rng)
-        found[f"{kind}_rewards_p"] = _p_value(without[:, rewards], those[:, rewards], rng)
-        found[f"{kind}_lengths_p"] = _p_value(without[:, long], those[:, long], rng)
+        found[f"{kind}_prompts_p"] = p_value(without[:, prompts], those[:, prompts], rng)
+        found[f"{kind}_rewards_p"] = p_value(without[:, rewards], those[:, rewards], rng)
+        found[f"{kind}_lengths_p"] = p_value(without[:, long], those[:, long], rng)
         found[f"{kind}_length_shift"] = float((those - without.mean(0))[:, -1].mean())
     found["raas_length_expected"] = _expected_shift(HOSTS * EVERY_S, rng)
     return found
@@ -96,20 +96,20 @@ def _play(kind: str, seed: int) -> tuple[SampledRow, ...] | None:
     return run.trained if run.violation is None else None
 
 
-def _class(prompt: str) -> int:
+def class_of(prompt: str) -> int:
     return int(prompt) % CLASSES
 
 
 def _features(rows: Sequence[SampledRow]) -> Floats:
     """Of a run: the share of each class, the mean reward, and the mean over the classes of their mean lengths."""
-    classes = np.array([_class(row.prompt) for row in rows])
+    classes = np.array([class_of(row.prompt) for row in rows])
     sizes = np.array([row.length for row in rows], float)
     shares = np.bincount(classes, minlength=CLASSES) / len(rows)
     means = [sizes[classes == each].mean() for each in range(CLASSES)]
     return np.array([*shares, np.mean([row.reward for row in rows]), np.mean(means)])
 
 
-def _p_value(one: Floats, other: Floats, rng: np.random.Generator) -> float:
+def p_value(one: Floats, other: Floats, rng: np.random.Generator) -> float:
     """That both come from one distribution: how often runs dealt out anew are as far apart in their means."""
     together = np.concatenate([one, other])
     spread = together.std(0)

@@ -132,6 +132,13 @@ def test_faults_do_not_choose_what_is_trained(quick: Quick) -> None:
     assert fields["staleness_missing"] > 0 and -0.1 < fields["raas_length_expected"] < 0
 
 
+def test_second_leases_shorten_the_wait(quick: Quick) -> None:
+    fields = quick("second_leases")
+    assert fields["violations"] == 0
+    assert fields["slow_s"] < fields["slow_without_s"]
+    assert fields["equal_second_share"] < fields["slow_second_share"] < fields["any_second_share"]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 def test_nothing_is_lost_or_torn_by_faults_in_real_processes(quick: Quick) -> None:
     fields = quick("chaos")

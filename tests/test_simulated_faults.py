@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from bench.simulation.network import FaultRates
-from bench.simulation.world import simulate
+from bench.simulation.world import ONE_SLOW, simulate
 
 from astraflow_runtime.dataflow.fleet.versions import VersionTable
 from astraflow_runtime.dataflow.flow import Dataflow
@@ -21,6 +21,7 @@ from astraflow_runtime.dataflow.rows.staleness import StalenessBound
 from astraflow_runtime.dataflow.rows.stream import PolicyStream
 from astraflow_runtime.dataflow.rows.training import Training
 from astraflow_runtime.dataflow.state import FlowState
+from astraflow_runtime.dataflow.tasks.queue import TaskRecord, TaskTable
 from astraflow_runtime.dataflow.timeouts import Watch
 from astraflow_runtime.raas.service import RaasService
 from astraflow_wire.status import WaitStatus
@@ -43,6 +44,47 @@ def test_all_invariants_hold_if_the_journal_is_replaced_by_an_earlier_copy(seed:
     run = simulate(seed, STEPS, GOING_BACK)
     assert run.violation is None
     assert run.updates == STEPS and run.faults["went_back"] >= 1
+
+
+def test_all_invariants_hold_while_tasks_are_leased_twice() -> None:
+    """One RaaS is slow, so that others get its tasks as well, and all are killed and cut off now and then."""
+    runs = [simulate(seed, STEPS, staleness=0, paces=ONE_SLOW) for seed in (1, 2, 3)]
+    assert [run.violation for run in runs] == [None] * 3
+    assert sum(run.leased_again for run in runs) > sum(run.second_won for run in runs) > 0
+
+
+def leases_the_prompt_anew(patch: Callable[..., None]) -> None:
+    def wrong(self: FlowState, task: TaskRecord, raas: str, capacity: int) -> TaskRecord:
+        self.train.add(task.prompt, task.group_size)
+        return self.lease(self.train, raas, capacity)
+
+    patch(FlowState, "lease_again", wrong)
+
+
+def queues_what_another_works_on(patch: Callable[..., None]) -> None:
+    give_back = TaskTable.give_back
+
+    def wrong(self: TaskTable, task: TaskRecord, *args: Any, **named: Any) -> Any:
+        twice = task.second is not None
+        outcome = give_back(self, task, *args, **named)
+        if twice:
+            self._queue.appendleft(task)
+        return outcome
+
+    patch(TaskTable, "give_back", wrong)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "kind"),
+    [(leases_the_prompt_anew, "twice"), (queues_what_another_works_on, "accounting")],
+)
+def test_a_group_that_is_trained_twice_is_found(
+    mutant: Callable[[Callable[..., None]], None], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch.setattr)
+    rates = FaultRates(every_s=6.0, kinds=("raas", "cut"))
+    runs = (simulate(seed, STEPS, rates, staleness=0, paces=ONE_SLOW) for seed in range(1, 9))
+    assert any(run.violation is not None and run.violation.kind == kind for run in runs)
 
 
 def takes_all_weights_for_its_own(self: VersionTable, *_: Any) -> dict[str, str]:

@@ -67,6 +67,8 @@ class DataflowHost:
         self._service: DataflowService | None = None
         self._journal: Journal | None = None
         self._tasks: dict[asyncio.Task[Any], None] = {}
+        self.second_leases = (0, 0)
+        """Those made, and those that were first, as the newest dataflow counts them."""
 
     def start(self, *, resumed: bool = False) -> None:
         """Start, from what the one before has left; ``resumed``: with the whole run."""
@@ -152,6 +154,7 @@ class DataflowHost:
         return status, b"".join(parts)
 
     def _checked(self, flow: Dataflow) -> None:
+        self.second_leases = (flow.state.train.leased_again, flow.state.train.second_won)
         try:
             self._ledger.event(flow, asyncio.get_running_loop().time())
         except Violation as violation:

@@ -23,18 +23,24 @@ class Violation(Exception):
     """An invariant does not hold: ``kind`` names it."""
 
     def __init__(self, kind: str, text: str) -> None:
-        self.kind = kind
+        self.kind, self.text = kind, text
         super().__init__(f"{kind}: {text}")
+
+    def __reduce__(self) -> tuple[type[Violation], tuple[str, str]]:
+        """It may come from another process."""
+        return Violation, (self.kind, self.text)
 
 
 @dataclass(frozen=True, slots=True)
 class SampledRow:
-    """An episode as it was played: ``length`` in tokens; ``weights``: the digest that sampled each."""
+    """An episode as it was played: ``length`` in tokens; ``weights``: the digest that sampled each; ``attempt``: the number
+    of the group, among all that were begun, each time by one RaaS."""
 
     prompt: str
     length: int
     reward: float
     weights: tuple[str, ...]
+    attempt: int = 0
 
 
 class Ledger:
@@ -55,7 +61,7 @@ class Ledger:
         """How often the journal was replaced by an earlier copy."""
         self.progressed_s = 0.0
         self.events = 0
-        self.publications = count(1)
+        self.publications, self.attempts = count(1), count(1)
         self._newest = -1
         self._trace = xxhash.xxh3_128()
 
@@ -123,6 +129,15 @@ class Ledger:
         if again is None:
             self.progressed_s = now
         self.trained[step] = rows
+        self._check_attempts()
+
+    def _check_attempts(self) -> None:
+        """A prompt comes once in a run: two RaaS may have played it, and one of them is trained."""
+        attempts: dict[str, int] = {}
+        for number in _numbers(self.trained.values()):
+            row = self.sampled[number]
+            if attempts.setdefault(row.prompt, row.attempt) != row.attempt:
+                raise Violation("twice", f"two groups of prompt {row.prompt} are trained")
 
     def _check_weights(self, batch: Batch, versions: list[int]) -> None:
         """Each token was sampled with the weights that are its version in this history of the run."""

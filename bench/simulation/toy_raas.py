@@ -92,7 +92,8 @@ def short(prompt: str, rng: random.Random) -> int:
 
 
 class ToyRunner:
-    """Plays episodes that take time; a few fail. The ledger gets each row that was sampled."""
+    """Plays episodes that take time, ``pace`` times as long as others'; a few fail. The ledger gets each row that was
+    sampled."""
 
     def __init__(
         self,
@@ -102,7 +103,9 @@ class ToyRunner:
         ledger: Ledger,
         numbers: Iterator[int],
         lengths: Lengths,
+        pace: float = 1.0,
     ) -> None:
+        self._pace = pace
         self.counters = SimpleNamespace()
         self._raas, self._rng, self._refresh, self._numbers = raas, rng, refresh, numbers
         self._ledger, self._lengths = ledger, lengths
@@ -111,24 +114,24 @@ class ToyRunner:
         """The body of a group."""
         if self._rng.random() < 0.02:
             raise TaskFailed("a toy failure")
-        trajectories = []
+        trajectories, attempt = [], next(self._ledger.attempts)
         for _ in range(task.group_size):
-            trajectories.append(await self._episode(task.prompt_id))
+            trajectories.append(await self._episode(task.prompt_id, attempt))
             ended()
         group = Group(task.id, task.prompt_id, tuple(trajectories))
         return encode_group(group, self._raas, incarnation=incarnation)
 
-    async def _episode(self, prompt: str) -> Trajectory:
+    async def _episode(self, prompt: str, attempt: int) -> Trajectory:
         length = self._lengths(prompt, self._rng)
         versions, weights = [], []
         for _ in range(length):
-            await asyncio.sleep(self._rng.lognormvariate(-2.0, 1.0))
+            await asyncio.sleep(self._pace * self._rng.lognormvariate(-2.0, 1.0))
             if self._refresh.serving is None:
                 raise TaskFailed("its engine has no weights")
             versions.append(self._refresh.serving)
             weights.append(self._refresh.digest)
         reward, number = float(self._rng.randrange(2)), next(self._numbers)
-        self._ledger.sampled[number] = SampledRow(prompt, length, reward, tuple(weights))
+        self._ledger.sampled[number] = SampledRow(prompt, length, reward, tuple(weights), attempt)
         sequence = Sequence(
             "solver",
             np.array([number, *range(1, PROMPT + length)], np.int32),
@@ -169,10 +172,11 @@ class RaasProcess:
         rng: random.Random,
         numbers: Iterator[int],
         lengths: Lengths,
+        pace: float = 1.0,
     ) -> None:
         self.client = _Client(network, name)
         self.refresh = ToyRefresh(name, rng, ledger)
-        runner = ToyRunner(name, rng, self.refresh, ledger, numbers, lengths)
+        runner = ToyRunner(name, rng, self.refresh, ledger, numbers, lengths, pace)
         self.client.ledger = ledger
         refresh = self.refresh
         replicas = _Replicas(refresh)

@@ -36,6 +36,14 @@ MOST_BACK = 4
 DELIVERED_S = 6.0
 """After this time no message of a dead process is on its way."""
 STEPS = 20
+Paces = tuple[tuple[str, float], ...]
+EQUAL: Paces = ()
+ONE_SLOW: Paces = (("r2", 4.0),)
+
+
+def paces_of(seed: int) -> Paces:
+    """Half of the runs have a slow RaaS."""
+    return ONE_SLOW if seed % 2 else EQUAL
 
 
 @dataclass(frozen=True)
@@ -51,10 +59,12 @@ class SimulatedRun:
     violation: Violation | None
     trained: tuple[SampledRow, ...]
     """What was trained, in its order."""
+    leased_again: int
+    second_won: int
 
 
 @cache
-def _config(steps: int, staleness: int = 1) -> RunConfig:
+def _config(steps: int, staleness: int = 1, second_leases: int = 4) -> RunConfig:
     policy = {
         "model": "/nowhere",
         "trainer": {"use": "t"},
@@ -66,6 +76,7 @@ def _config(steps: int, staleness: int = 1) -> RunConfig:
     run = {
         "steps": steps, "max_staleness": staleness, "group_size": 4, "lease_s": 6.0, "deadline_s": 20.0,
         "episode_deadline_s": 30.0, "task_attempts": 1000, "max_consecutive_failures": 10_000,
+        "second_leases": second_leases,
     }  # fmt: skip
     return RunConfig.model_validate(
         {
@@ -95,10 +106,13 @@ class World:
         folder: Path,
         lengths: Lengths = short,
         staleness: int = 1,
+        paces: Paces = EQUAL,
+        second_leases: int = 4,
     ) -> None:
-        self._lengths = lengths
+        self._lengths, self._paces = lengths, dict(paces)
         self.rng = random.Random(seed)
-        self.config, self.rates, self.folder = _config(steps, staleness), rates, folder
+        self.config = _config(steps, staleness, second_leases)
+        self.rates, self.folder = rates, folder
         self.ledger = Ledger(self.config.run.max_staleness)
         self.host = DataflowHost(
             self.config, folder / "journal", _rule(), self.ledger, self._stream(), self.failed
@@ -178,6 +192,7 @@ class World:
                 self._stream(),
                 self._numbers,
                 self._lengths,
+                self._paces.get(name, 1.0),
             )
             self._raas[name] = process
             if await process.run():
@@ -282,15 +297,18 @@ def simulate(
     quiet: bool = True,
     lengths: Lengths = short,
     staleness: int = 1,
+    paces: Paces = EQUAL,
+    second_leases: int = 4,
 ) -> SimulatedRun:
-    """Play the run of a seed. The same seed gives the same run, to the last message."""
+    """Play the run of a seed. The same seed gives the same run, to the last message. ``paces``: RaaS → how many times as
+    long as the others it takes."""
     rates = rates or FaultRates()
     loop = VirtualLoop()
     base = MEMORY if MEMORY.is_dir() else None
     folder = Path(tempfile.mkdtemp(prefix="astraflow-simulated-", dir=base))
     try:
         with _quiet(quiet), active_time.simulated(loop.time):
-            world = World(seed, steps, rates, folder, lengths, staleness)
+            world = World(seed, steps, rates, folder, lengths, staleness, paces, second_leases)
             try:
                 loop.run_until_complete(world.run())
             except Deadlock as error:
@@ -299,13 +317,16 @@ def simulate(
                 # Taken before the rest is cancelled, which happens in no fixed order.
                 ledger, faults, now = world.ledger, Counter(world.network.counts), loop.now
                 digest, events, trained = ledger.digest, ledger.events, dict(ledger.trained)
+                twice = world.host.second_leases
                 _end(loop)
                 if world.host.flow is not None:
                     world.host.kill()
     finally:
         shutil.rmtree(folder)
     rows = tuple(ledger.sampled[row] for step in sorted(trained) for row in trained[step])
-    return SimulatedRun(seed, digest, faults, events, len(trained), now, world.violation, rows)
+    return SimulatedRun(
+        seed, digest, faults, events, len(trained), now, world.violation, rows, *twice
+    )
 
 
 def _end(loop: VirtualLoop) -> None:

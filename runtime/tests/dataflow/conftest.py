@@ -335,7 +335,11 @@ def picture(flow: Dataflow) -> dict[str, Any]:
         return {
             "queue": [(task.id, task.attempts, task.last_error) for task in table._queue],
             "parts": [(part.group.header, part.group.tokens.tolist()) for part in table.parts],
-            "leased": sorted((task.id, task.lease.raas, task.attempts) for task in table.leased()),
+            "leased": sorted(
+                (task.id, [lease.raas for lease in task.leases], task.attempts)
+                for task in table.leased()
+            ),
+            "again": (sorted(table.twice), table.leased_again, table.second_won),
             "ended": dict(table._ended),
             "admitted": table.admitted,
             "in_flight": {p: round(v, 6) for p, v in table.in_flight.items() if round(v, 6)},

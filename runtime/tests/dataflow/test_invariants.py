@@ -57,9 +57,20 @@ class Play(RuleBasedStateMachine):
         evals=st.integers(0, 2),
         checkpoints=st.booleans(),
         refill=st.booleans(),
+        twice=st.integers(0, 2),
     )
     def start(
-        self, staleness, batch, group, publish_every, attempts, data, evals, checkpoints, refill
+        self,
+        staleness,
+        batch,
+        group,
+        publish_every,
+        attempts,
+        data,
+        evals,
+        checkpoints,
+        refill,
+        twice,
     ):
         config = type(self).make_config(
             policies=POLICIES,
@@ -67,6 +78,7 @@ class Play(RuleBasedStateMachine):
             run__max_staleness=staleness,
             run__group_size=group,
             run__task_attempts=attempts,
+            run__second_leases=twice,
             run__group_deadline_s=10,
             run__refill_groups=refill,
             run__max_consecutive_failures=10**6,
@@ -145,7 +157,7 @@ class Play(RuleBasedStateMachine):
         notices = self.b.renew([] if forget else mine, raas)
         for revoked in notices.revoked:
             task = self.b.state.train.get(revoked.task) or self.b.state.eval.get(revoked.task)
-            assert task is None or task.lease is None or task.lease.raas != raas
+            assert task is None or task.lease_of(raas) is None
         self.b.state.fleet.get(raas).serving = dict(self.serving[raas])
 
     @rule(raas=st.sampled_from(RAAS))
@@ -189,7 +201,7 @@ class Play(RuleBasedStateMachine):
         before = table.outcome(name)
         ended_by = table.ended_by(name)
         live = table.get(name)
-        holds = live is not None and live.lease is not None and live.lease.raas == raas
+        holds = live is not None and live.lease_of(raas) is not None
         try:
             answer = self.b.push(
                 task, raas, rewards=rewards, version=version, policies=policies, late=late
@@ -205,6 +217,19 @@ class Play(RuleBasedStateMachine):
                 assert holds
                 assert answer.status in ("accepted", "rejected", "partial")
                 assert answer.status != "partial" or (late and self.refill)
+
+    @rule(data=st.data())
+    def push_twice(self, data):
+        """Both RaaS of a task push it, in any order; the second one is late."""
+        for task in list(self.b.state.train.twice.values()):
+            for raas in data.draw(st.permutations([lease.raas for lease in task.leases])):
+                kept, *_ = self.held[task.id]
+                self.deliver(data, kept, raas, dict.fromkeys(POLICIES, self.oldest(task, raas)))
+
+    def oldest(self, task, raas):
+        """The oldest version that the lease may have begun with."""
+        lease = task.lease_of(raas)
+        return min(lease.newest.values()) if lease else min(self.b.state.versions.newest.values())
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), fatal=st.booleans())
@@ -320,6 +345,11 @@ class Play(RuleBasedStateMachine):
             assert counts["lost"] == 0
             assert self.b.state.train.in_flight.keys() <= set(POLICIES)
             assert all(value >= -1e-6 for value in self.b.state.train.in_flight.values())
+            twice = self.b.state.train.twice
+            assert len(twice) <= self.b.state.config.run.second_leases
+            assert all(len({lease.raas for lease in t.leases}) == 2 for t in twice.values())
+            held = [raas for t in self.b.state.train.leased() for raas in t.leases]
+            assert len(held) == sum(len(self.b.state.train.held_by(raas)) for raas in RAAS)
 
     @invariant()
     def the_staleness_bound_holds(self):
@@ -354,6 +384,7 @@ class Play(RuleBasedStateMachine):
         for trace in traces if not state.progress.ending else ():
             held = {name for name in trace.leases.held if name.startswith("train-")}
             assert held == leased
+            assert trace.leases.second.keys() == state.train.twice.keys()
         for name, story in stories.items():
             live = "leased" if name in leased else "queued"
             # That leases end when all updates are done follows from the acknowledgement before.

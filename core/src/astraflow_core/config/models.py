@@ -28,8 +28,7 @@ class ConfigModel(StrictNumbers):
 
 
 class ComponentTable(StrictNumbers):
-    """A table that names a component: ``use`` and the keys of that component, which its own model
-    validates."""
+    """A table that names a component: ``use`` and the keys of that component, which its own model validates."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -177,6 +176,9 @@ class RunTable(ConfigModel):
     )
     lease_s: Seconds = Field(
         default=30.0, description="Duration of a task lease; renewed while its RaaS is alive."
+    )
+    second_leases: int = Field(
+        default=4, ge=0, description="Most last tasks of a batch that a faster RaaS gets as well."
     )
     task_attempts: PositiveInt = Field(
         default=3, description="Attempts of a task before its prompt is set aside."

@@ -45,6 +45,10 @@ class TaskStatus(TaskCounts, frozen=True, kw_only=True):
     """pushes of a task whose lease had ended"""
     refilled: int = 0
     """tasks that gave way to one for the rest of their group"""
+    leased_again: int = 0
+    """tasks that a second RaaS got as well (`run.second_leases`)"""
+    second_won: int = 0
+    """of these, those whose result came from the second one"""
     forced: int = 0
     """prompts admitted after a whole epoch of refusals"""
 

@@ -171,13 +171,14 @@ def _offer(offer: Offered) -> Iterator[str]:
 
 def _group(story: GroupLineage) -> Iterator[str]:
     for attempt in story.attempts:
+        raas = f"{attempt.raas}, as the second," if attempt.second else attempt.raas
         if attempt.until_s is None:
-            yield _line(attempt.since_s, f"running on {attempt.raas}; no result yet")
+            yield _line(attempt.since_s, f"running on {raas.rstrip(',')}; no result yet")
         elif attempt.ended == "pushed":
             took = attempt.until_s - attempt.since_s
-            yield _line(attempt.since_s, f"{attempt.raas} rolls it out, {took:.2f} s")
+            yield _line(attempt.since_s, f"{raas} rolls it out, {took:.2f} s")
         else:
-            yield _line(attempt.since_s, f"{attempt.raas} has it")
+            yield _line(attempt.since_s, f"{raas} has it")
             yield _line(attempt.until_s, f"ended without a result: {attempt.ended}")
     if story.pushed_s is not None:
         yield _line(story.pushed_s, _result(story))

@@ -102,6 +102,11 @@ class JournalReplay:
     @_apply.register
     def _(self, entry: Leased) -> None:
         table = self._state.table_of(entry.task)
+        if entry.second:
+            task = table.get(entry.task)
+            assert task is not None and len(task.leases) == 1, f"{entry.task} had not one lease"
+            self._state.lease_again(task, entry.raas, entry.capacity)
+            return
         first = table.first()
         if first is None or first.id != entry.task:
             raise RunFailed(f"task {entry.task} was not the next in its queue")
@@ -112,7 +117,7 @@ class JournalReplay:
         table = self._state.table_of(entry.task)
         task = table.get(entry.task)
         assert task is not None, f"task {entry.task} had already ended"
-        self._state.give_back(table, task, entry.reason, blame=True)
+        self._state.give_back(table, task, entry.reason, blame=True, raas=entry.raas)
 
     @_apply.register
     def _(self, entry: AttemptFailed) -> None:

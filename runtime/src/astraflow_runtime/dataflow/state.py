@@ -42,7 +42,7 @@ from astraflow_runtime.dataflow.tasks.admission import PromptAdmission
 from astraflow_runtime.dataflow.tasks.cursor import PromptCursor
 from astraflow_runtime.dataflow.tasks.evaluation import Evaluations
 from astraflow_runtime.dataflow.tasks.overlap import Overlap
-from astraflow_runtime.dataflow.tasks.queue import TaskRecord, TaskTable
+from astraflow_runtime.dataflow.tasks.queue import Lease, TaskRecord, TaskTable
 from astraflow_wire.messages import Notices, RevokedLease
 from astraflow_wire.model_files.model_limits import ModelLimits
 
@@ -223,8 +223,6 @@ class FlowState:
             or bool(self.versions.newer_than(known))
         )
 
-    # -- tasks -----------------------------------------------------------------------------------
-
     def table_of(self, task: str) -> TaskTable:
         """The table that a task's name belongs to; that of training if it belongs to none."""
         return self.eval if self.eval.owns(task) else self.train
@@ -254,10 +252,16 @@ class FlowState:
         self.records.append(Leased(task=task.id, raas=raas, capacity=capacity))
         return task
 
-    def overdue(self, table: TaskTable, task: TaskRecord, reason: str) -> None:
+    def lease_again(self, task: TaskRecord, raas: str, capacity: int) -> TaskRecord:
+        """Lease a training task that another RaaS works on; the first result counts."""
+        self.train.lease_again(task, raas, capacity, self.clock(), self.versions.newest)
+        self.records.append(Leased(task=task.id, raas=raas, capacity=capacity, second=True))
+        return task
+
+    def overdue(self, table: TaskTable, task: TaskRecord, raas: str, reason: str) -> None:
         """A lease has expired."""
-        self.records.append(Overdue(task=task.id, reason=reason))
-        self.give_back(table, task, reason, blame=True)
+        self.records.append(Overdue(task=task.id, reason=reason, raas=raas))
+        self.give_back(table, task, reason, blame=True, raas=raas)
 
     def raas_gone(self, raas: str, reason: str) -> None:
         """End the leases of a RaaS that was silent for too long."""
@@ -271,31 +275,37 @@ class FlowState:
             self.records.append(LeasesRevoked(raas=raas, reason=reason))
             self.give_back_all(raas, reason, blame=False)
 
-    def give_back(self, table: TaskTable, task: TaskRecord, reason: str, *, blame: bool) -> None:
-        """End a lease without a result and tell its RaaS to abort the task."""
-        holder = self.fleet.get(task.lease.raas) if task.lease else None
-        self.count_busy_time(task)
-        outcome = table.give_back(task, reason, blame=blame)
-        if holder is not None and holder.health in ("alive", "suspect"):
-            holder.revoked[task.id] = RevokedLease(task=task.id, reason=reason)
-            self.signals.raas(holder.name)
+    def give_back(
+        self, table: TaskTable, task: TaskRecord, reason: str, *, blame: bool, raas: str = ""
+    ) -> None:
+        """End the lease of ``raas`` (empty: of all) without a result; they are told to abort the task."""
+        for lease in task.leases:
+            if raas in ("", lease.raas):
+                self._lease_ends(task, lease, reason)
+        outcome = table.give_back(task, reason, blame=blame, raas=raas)
         if outcome is not None and table is self.eval:
             self.evaluations.fail(task, reason)
         self.signals.work()
 
-    def count_busy_time(self, task: TaskRecord) -> None:
-        """Count the busy slots of a task whose lease is about to end."""
-        if task.lease is not None:
-            held_s = self.clock() - task.lease.since
-            self.balance.task_ended(task.lease.raas, held_s * task.missing)
+    def decided(self, task: TaskRecord, raas: str) -> None:
+        """What ``raas`` says ends the task, which another RaaS, if one works on it too, is told to abort."""
+        for lease in task.leases:
+            self._lease_ends(task, lease, "" if lease.raas == raas else f"{raas!r} was first")
+        self.table_of(task.id).decide(task, raas)
+
+    def _lease_ends(self, task: TaskRecord, lease: Lease, revoked: str) -> None:
+        """Count the busy slots of a lease that ends, and tell its RaaS why, if it does not know."""
+        self.balance.task_ended(lease.raas, (self.clock() - lease.since) * task.missing)
+        holder = self.fleet.get(lease.raas)
+        if revoked and holder is not None and holder.health in ("alive", "suspect"):
+            holder.revoked[task.id] = RevokedLease(task=task.id, reason=revoked)
+            self.signals.raas(holder.name)
 
     def give_back_all(self, raas: str, reason: str, *, blame: bool) -> None:
         """End all leases of a RaaS."""
         for table in (self.train, self.eval):
-            for name in sorted(table.held_by(raas)):
-                task = table.get(name)
-                assert task is not None
-                self.give_back(table, task, reason, blame=blame)
+            for task in table.tasks_of(raas):
+                self.give_back(table, task, reason, blame=blame, raas=raas)
 
     def advance_evaluations(self) -> None:
         """Conclude, start and host evaluations, and finish the run after the last one."""
@@ -357,9 +367,7 @@ class FlowState:
 
     def resume(self) -> None:
         """The run was restarted after its end: tasks are queued again, and versions are gone."""
-        for table in (self.train, self.eval):
-            for task in table.leased():
-                self.give_back(table, task, "the run was restarted", blame=False)
+        self._end_leases("the run was restarted")
         for record in self.fleet.present():
             self.fleet.leave(record.name, self.clock())
         for policy, trainer in self.trainers.items():
@@ -382,14 +390,14 @@ class FlowState:
         """End the run cleanly: trainers finish their step, and no further batch is served."""
         if self._move(RunState.STOPPING, reason):
             self.records.append(StopRequested(reason=reason))
-            self._end_leases(reason)
+            self._end_leases(f"the run ends: {reason}")
             self.settle()
 
     def fail(self, reason: str, user: bool = False) -> None:
         """End the run as failed, by an error of the ``user`` or not; the first reason is kept."""
         if not self.replaying and self._move(RunState.FAILED, reason):
             self.progress.users_mistake = user
-            self._end_leases(reason)
+            self._end_leases(f"the run ends: {reason}")
 
     def settle(self) -> None:
         """Mark a stopping run as stopped once every trainer was informed or is gone."""
@@ -427,7 +435,7 @@ class FlowState:
     def _end_leases(self, reason: str) -> None:
         for table in (self.train, self.eval):
             for task in table.leased():
-                self.give_back(table, task, f"the run ends: {reason}", blame=False)
+                self.give_back(table, task, reason, blame=False)
 
     def _move(self, state: RunState, reason: str) -> bool:
         if not self.progress.move(state, reason, self.clock()):

@@ -10,6 +10,7 @@ from astraflow_runtime.dataflow.journal.entries import Evicted
 from astraflow_runtime.dataflow.progress import RunState
 from astraflow_runtime.dataflow.state import FlowState
 from astraflow_runtime.dataflow.tasks.lease_refusals import lease_refusal
+from astraflow_runtime.dataflow.tasks.second_leases import takers
 from astraflow_wire.host.disk import LONGEST_WAIT_S
 
 log = logging.getLogger("astraflow.dataflow")
@@ -30,6 +31,8 @@ class Watch:
             return
         self._write_held()
         self._leases()
+        for record in takers(self._state):
+            self._state.signals.raas(record.name)
         self._silent_trainers()
         if (reason := self._unrecoverable_wait()) and not self._lacks_room():
             self._state.fail(reason)
@@ -62,8 +65,8 @@ class Watch:
             )
             state.raas_gone(record.name, f"RaaS {record.name!r} was silent for {silence:.0f} s")
         for table in (state.train, state.eval):
-            for task, reason in table.overdue(now):
-                state.overdue(table, task, reason)
+            for task, raas, reason in table.overdue(now):
+                state.overdue(table, task, raas, reason)
 
     def _silent_trainers(self) -> None:
         state, now = self._state, self._state.clock()

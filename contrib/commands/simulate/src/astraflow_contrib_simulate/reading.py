@@ -36,7 +36,7 @@ from astraflow_runtime.dataflow.journal.entries import (
     TrainerRegistration,
 )
 from astraflow_runtime.dataflow.journal_reader import JournalReader
-from astraflow_runtime.dataflow.lease_history import HeldLease, LeaseHistory
+from astraflow_runtime.dataflow.lease_history import EndedLease, LeaseHistory
 
 FEWEST_STEPS = 3
 _TRAINING = "train-"
@@ -99,7 +99,7 @@ class _Listener:
         self.now = 0.0
         self._group_size = config.run.group_size
         self._leases = LeaseHistory()
-        self._busy_at_start: dict[str, int] = {}
+        self._busy_at_start: dict[tuple[str, str], int] = {}
         self._groups: list[RecordedGroup] = []
         self._trainers = {policy: _Trainer() for policy in config.policies}
         self._min_versions: dict[tuple[str, int], int] = {}
@@ -113,7 +113,7 @@ class _Listener:
         """Take note of an entry."""
         self.now = at_s
         for ended in self._leases.take(at_s, entry):
-            self._ended(ended.lease, entry)
+            self._ended(ended, entry)
         self._on_entry(entry)
 
     @singledispatchmethod
@@ -142,11 +142,11 @@ class _Listener:
     def _(self, entry: Leased) -> None:
         if entry.raas in self._freed:
             self._gaps.append(self.now - self._freed.pop(entry.raas))
-        self._busy_at_start[entry.task] = self._busy(entry.raas)
+        self._busy_at_start[entry.task, entry.raas] = self._busy(entry.raas)
 
     def _busy(self, raas: str) -> int:
         """Places of a RaaS that are taken now."""
-        held = sum(lease.raas == raas for lease in self._leases.held.values())
+        held = sum(lease.raas == raas for lease in self._leases.all)
         return held * self._group_size
 
     @_on_entry.register
@@ -161,10 +161,12 @@ class _Listener:
                 key = judged.policy, arrival
                 self._min_versions[key] = header.sequences[index].min_version
 
-    def _ended(self, lease: HeldLease, entry: Entry) -> None:
-        """A lease ended by an entry: only a task's own tells how long a rollout takes."""
-        begin = self._busy_at_start.pop(lease.task)
-        if not isinstance(entry, (Overdue, AttemptFailed, Pushed)):
+    def _ended(self, ended: EndedLease, entry: Entry) -> None:
+        """A lease ended by an entry: only a task's own tells how long a rollout takes, and of two leases of a task the one
+        that ended it."""
+        lease = ended.lease
+        begin = self._busy_at_start.pop((lease.task, lease.raas))
+        if ended.other or not isinstance(entry, (Overdue, AttemptFailed, Pushed)):
             return
         busy = self._busy(lease.raas)
         if busy + self._group_size > lease.capacity - self._group_size:  # no room for another

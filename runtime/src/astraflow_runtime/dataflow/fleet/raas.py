@@ -20,6 +20,8 @@ few enough that a wrong figure does not distort those of the run.
 """
 SLACK_S = 10.0
 """A delayed renewal may arrive together with the next one."""
+PACE_GROUPS = 20
+"""The pace of a RaaS is the mean of its first groups, up to this number, and then moves by this part with each."""
 PROBE = ("probe_version", "probe_mean", "probe_largest")
 """The figures of a probe that a RaaS reports for each policy: all or none."""
 Health = Literal["alive", "suspect", "gone", "left"]
@@ -35,7 +37,9 @@ class RaasRecord:
     slot-seconds that it offered and that had no task; ``foreign``: policy → why the weights that it has
     of it are to be discarded, and ``discard`` → their digest; ``failures``: its consecutive failed tasks;
     ``set_aside``: why it gets no new tasks, if it failed too many; ``counted_at``: when its tokens
-    were last counted; ``figures_rejected``: its figures were rejected, and a warning was given."""
+    were last counted; ``figures_rejected``: its figures were rejected, and a warning was given; ``group_s``: seconds of its
+    training groups from lease to push, on average (``None`` before the first), and ``groups`` their number, as far as it
+    counts."""
 
     name: str
     pid: int
@@ -68,6 +72,8 @@ class RaasRecord:
     set_aside: str = ""
     counted_at: float = 0.0
     figures_rejected: bool = False
+    groups: int = 0
+    group_s: float | None = None
     _empty: tuple[int, float] | None = None
 
     @property
@@ -94,6 +100,12 @@ class RaasRecord:
         """``idle_s`` as of now."""
         places, since = self._empty or (0, now)
         return self.idle_s + places * (now - since)
+
+    def group_took(self, seconds: float) -> None:
+        """It has rolled out a group in so many seconds."""
+        self.groups = min(self.groups + 1, PACE_GROUPS)
+        known = self.group_s or 0.0
+        self.group_s = known + (seconds - known) / self.groups
 
     def serves(self, versions: Mapping[str, int]) -> bool:
         """Whether it serves exactly these versions."""
@@ -187,6 +199,8 @@ class Fleet:
         )
         if before is not None and before.health != "left":
             record.draining_since = before.draining_since
+        if before is not None:
+            record.groups, record.group_s = before.groups, before.group_s
         if before is not None and before.same_process(message):  # its count continues
             record.metrics = {k: v for k, v in before.metrics.items() if k == "tokens_generated"}
         self._records[message.raas] = record

@@ -74,18 +74,20 @@ class PromptsConsumed(msgspec.Struct, frozen=True, tag="walked", kw_only=True):
 
 
 class Leased(msgspec.Struct, frozen=True, tag="leased", kw_only=True):
-    """A RaaS that runs ``capacity`` episodes at once leased a task."""
+    """A RaaS that runs ``capacity`` episodes at once leased a task; ``second``: beside the RaaS that has it."""
 
     task: str
     raas: str
     capacity: Places
+    second: bool = False
 
 
 class Overdue(msgspec.Struct, frozen=True, tag="overdue", kw_only=True):
-    """A lease expired without a result."""
+    """The lease of a task by ``raas`` expired without a result."""
 
     task: str
     reason: str
+    raas: str = ""
 
 
 class AttemptFailed(MessageEntry[FailTask], frozen=True, tag="failed", kw_only=True):

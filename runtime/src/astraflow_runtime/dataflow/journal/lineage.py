@@ -39,12 +39,14 @@ class Offered:
 
 @dataclass(slots=True)
 class Attempt:
-    """A lease: which RaaS had the task, and why the lease ended; active if ``until_s`` is ``None``."""
+    """A lease: which RaaS had the task, and why the lease ended; active if ``until_s`` is ``None``. ``second``: beside another
+    one."""
 
     raas: str
     since_s: float
     until_s: float | None = None
     ended: str = ""
+    second: bool = False
 
 
 @dataclass(slots=True)

@@ -109,15 +109,18 @@ class Trace:
             self.groups[entry.task] = GroupLineage(entry.task)
         if (story := self.groups.get(entry.task)) is not None:
             story.state = "leased"
-            story.attempts.append(Attempt(entry.raas, self._at))
+            story.attempts.append(Attempt(entry.raas, self._at, second=entry.second))
 
     def _ended(self, ended: EndedLease) -> None:
         task = ended.lease.task
         story = self.groups.get(task)
         if story is None:
             return
-        story.attempts[-1].until_s = self._at
-        story.attempts[-1].ended = ended.reason or "pushed"
+        for attempt in story.attempts:
+            if attempt.until_s is None and attempt.raas == ended.lease.raas:
+                attempt.until_s, attempt.ended = self._at, ended.reason or "pushed"
+        if ended.other:
+            return
         self._blamed[task] = self._blamed.get(task, 0) + ended.blame
         if not ended.returned:
             story.state = "failed"

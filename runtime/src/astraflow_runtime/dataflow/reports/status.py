@@ -70,6 +70,8 @@ def status(state: FlowState, pool: PoolStatus, waits: list[WaitStatus]) -> Statu
             duplicates=state.train.duplicates,
             late=state.train.late,
             refilled=state.train.outcomes["refilled"],
+            leased_again=state.train.leased_again,
+            second_won=state.train.second_won,
             forced=state.admission.forced,
         ),
         rejected=dict(state.rejected),

@@ -59,6 +59,12 @@ def waits(state: FlowState, training: Training) -> list[WaitStatus]:
                 _wait("dataflow", f"trainer {policy}", "its next call", silent,
                       run.give_up_after_s - silent)
             )  # fmt: skip
+    for task in state.train.twice.values():
+        assert task.lease is not None and task.second is not None
+        lease, other = task.lease, task.second.raas
+        what = f"its group: {other} works on it as well, since it may be sooner than {lease.raas}"
+        either, until = f"{lease.raas} or {other}", lease.limit - now
+        found.append(_wait(f"task {task.id}", either, what, now - lease.since, until))
     for record in state.fleet.all():
         silent = now - record.last_heard
         if record.health in ("suspect", "gone") and silent < run.give_up_after_s:

@@ -18,7 +18,7 @@ from astraflow_runtime.dataflow.rows.rows import PolicyShare, Row, shares_of, tr
 from astraflow_runtime.dataflow.rows.stream import PolicyStream
 from astraflow_runtime.dataflow.state import FlowState
 from astraflow_runtime.dataflow.tasks.partial_groups import PartialGroup, merge
-from astraflow_runtime.dataflow.tasks.queue import TaskRecord, TaskTable, number_in
+from astraflow_runtime.dataflow.tasks.queue import Lease, TaskRecord, TaskTable, number_in
 from astraflow_wire.columns import check_limits
 from astraflow_wire.groups import GroupHeader, ReceivedGroup
 from astraflow_wire.limits import cut
@@ -56,12 +56,13 @@ class GroupIntake:
         if task is None:
             return self._after_the_end(table, header.task, header.raas)
         check_incarnation(state, header)
-        if task.lease is None or task.lease.raas != header.raas:
+        lease = task.lease_of(header.raas)
+        if lease is None:
             table.late += 1
             raise Refused(409, table.why_not_held(header.task, header.raas))
         record = state.fleet.get(header.raas)
         if record is not None and record.unconfirmed:
-            self._check_history(received, task)
+            self._check_history(received, lease)
         self._check(received, task)
         if record is not None:
             record.last_heard = state.clock()
@@ -128,7 +129,7 @@ class GroupIntake:
     ) -> TaskRecord:
         """Keep a partial group; returns the task for the rest."""
         self._state.failures.succeeded(part.header.raas)
-        self._state.count_busy_time(task)
+        self._result_came(task, part.header.raas)
         return self._state.train.refill(task, PartialGroup(part, place.segment if place else -1))
 
     def _after_the_end(self, table: TaskTable, name: str, raas: str) -> GroupPushed:
@@ -142,17 +143,16 @@ class GroupIntake:
         raise Refused(409, table.why_not_held(name, raas))
 
     @staticmethod
-    def _check_history(received: ReceivedGroup, task: TaskRecord) -> None:
+    def _check_history(received: ReceivedGroup, lease: Lease) -> None:
         """503 for a group with versions announced since its lease, if its RaaS has not yet said to this
         process what it serves: the journal may have lost their announcement and since given their
         numbers to others. The next heartbeat tells.
         """
-        assert task.lease is not None
         if not received.header.sequences:
             return
         each = np.maximum.reduceat(received.versions, received.offsets[:-1])
         for sequence, highest in zip(received.header.sequences, each.tolist(), strict=True):
-            if highest > task.lease.newest.get(sequence.policy, -1):
+            if highest > lease.newest.get(sequence.policy, -1):
                 raise Refused(
                     503,
                     f"the dataflow was restarted: RaaS {received.header.raas!r} must renew its leases before it pushes "
@@ -204,7 +204,7 @@ class GroupIntake:
 
     def score(self, header: GroupHeader, task: TaskRecord) -> GroupPushed:
         """Accept the result of an evaluation task."""
-        self._state.count_busy_time(task)
+        self._state.decided(task, header.raas)
         self._state.evaluations.finish(task, header)
         self._state.advance_evaluations()
         return GroupPushed(status="accepted")
@@ -224,7 +224,7 @@ class GroupIntake:
         judged: list[Judged] = []
         reasons: dict[str, str] = {}
         accepted = False
-        state.count_busy_time(task)
+        self._result_came(task, header.raas)
         newest = state.versions.newest
         shares = shares_of(received, trained, task.prompt, newest)
         # The number of its task, so that a trainer knows which groups the rollout store keeps.
@@ -268,6 +268,14 @@ class GroupIntake:
         state.rejected["; ".join(dict.fromkeys(reasons.values()))] += 1
         state.train.end(task, "rejected")
         return GroupPushed(status="rejected", reasons=reasons), buffered, judged
+
+    def _result_came(self, task: TaskRecord, raas: str) -> None:
+        """A training task ends with the result of ``raas``: what it took is the pace of that RaaS."""
+        state, lease = self._state, task.lease_of(raas)
+        record = state.fleet.get(raas)
+        if lease is not None and record is not None:
+            record.group_took(state.clock() - lease.since)
+        state.decided(task, raas)
 
     def _watch(self, stream: PolicyStream, share: PolicyShare | None, why_none: str) -> None:
         if stream.done or stream.row_source.exclusive:

@@ -54,6 +54,11 @@ class LeaseRefusal(partial[WaitReason]):
     leasing.
     """
 
+    @property
+    def all_leased(self) -> bool:
+        """Whether nothing else may run than what is leased."""
+        return self.func in (_bound_reached, _prompts_held)
+
 
 def lease_refusal(
     state: Rollouts, record: RaasRecord | None = None, free: int = 0

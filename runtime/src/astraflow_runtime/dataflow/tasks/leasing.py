@@ -16,6 +16,7 @@ from astraflow_runtime.dataflow.tasks.admission import rejections
 from astraflow_runtime.dataflow.tasks.evaluation_tasks import evaluation_sampling
 from astraflow_runtime.dataflow.tasks.lease_refusals import lease_refusal
 from astraflow_runtime.dataflow.tasks.queue import TaskRecord, TaskTable
+from astraflow_runtime.dataflow.tasks.second_leases import second_task
 from astraflow_wire.limits import MAX_WAITS
 from astraflow_wire.messages import (
     FailTask,
@@ -84,7 +85,7 @@ class Leasing:
         active = state.evaluations.active
         if active is not None and active.host == record.name:
             kinds.reverse()
-        for take in kinds:
+        for take in (*kinds, self._next_second):
             while free and (task := take(record, free)) is not None:
                 leased.append(task)
                 free -= task.missing
@@ -128,14 +129,14 @@ class Leasing:
         state = self._state
         table = state.table_of(message.task)
         task = table.get(message.task) if table.owns(message.task) else None
-        if task is None or task.lease is None or task.lease.raas != message.raas:
+        if task is None or task.lease_of(message.raas) is None:
             return
         state.records.append(AttemptFailed(message=message))
         if message.fatal:
-            state.count_busy_time(task)
+            state.decided(task, message.raas)
             table.end(task, "failed")
         else:
-            table.give_back(task, message.error, blame=True)
+            table.give_back(task, message.error, blame=True, raas=message.raas)
         self._after_failure(table, task, message)
 
     def leave(self, message: LeaveRaas) -> None:
@@ -209,6 +210,12 @@ class Leasing:
         if state.train.first() is None and not self._admit():
             return None
         return state.lease(state.train, record.name, record.capacity)
+
+    def _next_second(self, record: RaasRecord, free: int) -> TaskRecord | None:
+        task = second_task(self._state, record, free)
+        if task is None:
+            return None
+        return self._state.lease_again(task, record.name, record.capacity)
 
     def _admit(self) -> bool:
         """Make the next prompt that the policies admit a task. The work of one call is bounded;

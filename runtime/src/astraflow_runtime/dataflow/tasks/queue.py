@@ -35,7 +35,8 @@ class Lease:
 class TaskRecord:
     """One group to roll out. ``attempts`` counts leases that ended without a result by a fault of
     the task or its RaaS; ``sequences`` is policy → sequences expected when it was leased.
-    ``parts``: the parts of the group so far.
+    ``parts``: the parts of the group so far. ``second``: another RaaS works on it as well, and the first
+    result counts.
     """
 
     id: str
@@ -46,6 +47,7 @@ class TaskRecord:
     attempts: int = 0
     last_error: str = ""
     lease: Lease | None = None
+    second: Lease | None = None
     sequences: Mapping[str, float] = field(default_factory=dict)
     parts: tuple[PartialGroup, ...] = ()
 
@@ -53,6 +55,15 @@ class TaskRecord:
     def missing(self) -> int:
         """The number of trajectories to roll out."""
         return self.group_size - sum(part.group.header.trajectories for part in self.parts)
+
+    @property
+    def leases(self) -> list[Lease]:
+        """The leases that it is under: none, one or two."""
+        return [lease for lease in (self.lease, self.second) if lease is not None]
+
+    def lease_of(self, raas: str) -> Lease | None:
+        """The lease by which ``raas`` works on it."""
+        return next((lease for lease in self.leases if lease.raas == raas), None)
 
 
 def number_in(name: str) -> int:
@@ -81,6 +92,9 @@ class TaskTable:
         self._held: dict[str, set[str]] = {}
         self.in_flight: dict[str, float] = {}
         self._leased = 0
+        self.twice: dict[str, TaskRecord] = {}
+        """Tasks that two RaaS work on now, by name."""
+        self.leased_again = self.second_won = 0
         self._ended: dict[int | None, tuple[Outcome, str]] = {}
         self._why_revoked: dict[str, str] = {}
         self.outcomes: Counter[str] = Counter()
@@ -150,25 +164,45 @@ class TaskTable:
         ``sequences``: policy → sequences expected of it, added to :attr:`in_flight` while it runs;
         ``newest``: policy → its newest version."""
         task = self._queue.popleft()
-        rounds = math.ceil(task.missing / max(capacity, 1))
-        limit = now + self._deadline_s * rounds + self._lease_s
-        task.lease = Lease(raas, now, now + self._lease_s, limit, dict(newest or {}))
-        self._held.setdefault(raas, set()).add(task.id)
+        task.lease = self._new_lease(task, raas, capacity, now, newest or {})
         self._leased += 1
         task.sequences = dict(sequences or {})
         for policy, count in task.sequences.items():
             self.in_flight[policy] = self.in_flight.get(policy, 0.0) + count
         return task
 
+    def lease_again(
+        self,
+        task: TaskRecord,
+        raas: str,
+        capacity: int,
+        now: float,
+        newest: Mapping[str, int] | None = None,
+    ) -> None:
+        """Lease a leased task to another RaaS as well. Its sequences are in flight once, since one result counts."""
+        assert task.lease is not None and task.second is None and task.lease.raas != raas
+        task.second = self._new_lease(task, raas, capacity, now, newest or {})
+        self.twice[task.id] = task
+        self.leased_again += 1
+
+    def _new_lease(
+        self, task: TaskRecord, raas: str, capacity: int, now: float, newest: Mapping[str, int]
+    ) -> Lease:
+        rounds = math.ceil(task.missing / max(capacity, 1))
+        limit = now + self._deadline_s * rounds + self._lease_s
+        self._held.setdefault(raas, set()).add(task.id)
+        return Lease(raas, now, now + self._lease_s, limit, dict(newest))
+
     def renew(self, raas: str, named: list[str], now: float) -> list[RevokedLease]:
         """Extend the leases of ``named`` tasks; returns those that ``raas`` does not hold (any longer)."""
         revoked = []
         for name in named:
             task = self._live.get(name)
-            if task is None or task.lease is None or task.lease.raas != raas:
+            lease = task.lease_of(raas) if task is not None else None
+            if lease is None:
                 revoked.append(RevokedLease(task=name, reason=self.why_not_held(name, raas)))
             else:
-                task.lease.expires = now + self._lease_s
+                lease.expires = now + self._lease_s
         return revoked
 
     def owns(self, name: str) -> bool:
@@ -200,6 +234,10 @@ class TaskTable:
     def held_by(self, raas: str) -> set[str]:
         """Ids of the tasks that ``raas`` holds."""
         return self._held.get(raas, set())
+
+    def tasks_of(self, raas: str) -> list[TaskRecord]:
+        """The tasks that ``raas`` holds, by name."""
+        return [self._live[name] for name in sorted(self.held_by(raas))]
 
     def leased(self) -> list[TaskRecord]:
         """All leased tasks."""
@@ -241,6 +279,14 @@ class TaskTable:
         self._queue.appendleft(rest)
         return rest
 
+    def decide(self, task: TaskRecord, raas: str) -> None:
+        """The end of the task is decided by what ``raas`` says: another lease of it ends."""
+        if task.second is not None:
+            self.second_won += task.second.raas == raas
+            for lease in task.leases:
+                if lease.raas != raas:
+                    self._end_one(task, lease)
+
     def _close(self, task: TaskRecord, outcome: Outcome) -> None:
         holder = task.lease.raas if task.lease is not None else ""
         if task.lease is None:
@@ -251,9 +297,17 @@ class TaskTable:
         self._ended[self._number(task.id)] = (outcome, holder)
         self.outcomes[outcome] += 1
 
-    def give_back(self, task: TaskRecord, reason: str, *, blame: bool) -> Outcome | None:
-        """End a lease without a result. With ``blame`` it counts as an attempt, and the last one sets
-        the task aside; else the task returns to the head of the queue."""
+    def give_back(
+        self, task: TaskRecord, reason: str, *, blame: bool, raas: str = ""
+    ) -> Outcome | None:
+        """End the lease of ``raas`` (empty: of all) without a result. With ``blame`` it counts as an attempt, and the last
+        one sets the task aside; else the task returns to the head of the queue. Neither happens while another RaaS
+        works on it."""
+        lease = task.lease_of(raas)
+        if task.second is not None and lease is not None:
+            self._end_one(task, lease)
+            self._why_revoked[task.id] = reason
+            return None
         if blame:
             task.attempts += 1
             task.last_error = reason
@@ -270,28 +324,42 @@ class TaskTable:
     def extend_all(self, now: float) -> None:
         """Give every lease its full time: for a while no RaaS could renew."""
         for task in self.leased():
-            assert task.lease is not None
-            task.lease.expires = now + self._lease_s
+            for lease in task.leases:
+                lease.expires = now + self._lease_s
 
-    def overdue(self, now: float) -> list[tuple[TaskRecord, str]]:
-        """Leased tasks whose lease has expired, with the reason."""
+    def overdue(self, now: float) -> list[tuple[TaskRecord, str, str]]:
+        """Leases that have expired: the task, the RaaS and the reason."""
         found = []
         for task in self.leased():
-            assert task.lease is not None
-            if now >= task.lease.expires:
-                found.append((task, f"{task.lease.raas!r} did not renew its lease"))
-            elif now >= task.lease.limit:
-                held = now - task.lease.since
-                found.append((task, f"{task.lease.raas!r} returned no result after {held:.0f} s"))
+            for lease in task.leases:
+                if now >= lease.expires:
+                    found.append((task, lease.raas, f"{lease.raas!r} did not renew its lease"))
+                elif now >= lease.limit:
+                    held = now - lease.since
+                    why = f"{lease.raas!r} returned no result after {held:.0f} s"
+                    found.append((task, lease.raas, why))
         return found
+
+    def _end_one(self, task: TaskRecord, lease: Lease) -> None:
+        """End one of the two leases of a task; the other is its lease from now on."""
+        if lease is task.lease:
+            task.lease = task.second
+        task.second = None
+        del self.twice[task.id]
+        self._release(task, lease)
+
+    def _release(self, task: TaskRecord, lease: Lease) -> None:
+        held = self._held[lease.raas]
+        held.discard(task.id)
+        if not held:
+            del self._held[lease.raas]
 
     def _unlease(self, task: TaskRecord) -> None:
         if task.lease is not None:
-            held = self._held[task.lease.raas]
-            held.discard(task.id)
-            if not held:
-                del self._held[task.lease.raas]
-            task.lease = None
+            for lease in task.leases:
+                self._release(task, lease)
+            task.lease = task.second = None
+            self.twice.pop(task.id, None)
             for policy, count in task.sequences.items():
                 self.in_flight[policy] -= count
             task.sequences = {}

@@ -121,7 +121,7 @@ class PromptSpans:
         opened.leases += 1
         path, facts = (f"lease {opened.leases}",), {"astraflow.raas": lease.raas}
         opened.add(path, DATAFLOW, lease.since_s, self._at, facts, ended.reason)
-        if not ended.returned and not pushed:
+        if not ended.returned and not ended.other and not pushed:
             self._end(opened, ended.reason)
 
     @_take.register
