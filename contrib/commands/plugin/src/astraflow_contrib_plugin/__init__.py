@@ -1,1 +1,1 @@
-"""The command ``astraflow plugin``: writes a distribution with a plugin that works, and checks one."""
+"""The command ``astraflow plugin``: writes a distribution with a plugin that works, checks and measures one."""

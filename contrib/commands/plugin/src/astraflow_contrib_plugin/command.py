@@ -1,10 +1,12 @@
-"""``astraflow plugin``: ``new`` writes a distribution with a plugin of one kind, ``check`` examines one."""
+"""``astraflow plugin``: ``new`` writes a distribution with a plugin of one kind, ``check`` examines one, ``bench``
+measures one."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
+from astraflow_contrib_plugin.bench_command import add_bench
 from astraflow_contrib_plugin.check_command import add_check
 from astraflow_runtime.cli.helping import teach
 from astraflow_runtime.cli.output import print_line
@@ -15,7 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parts = parser.add_subparsers(metavar="COMMAND", title="commands", required=True)
     _add_new(parts.add_parser("new", help="write a package with a plugin that works"))
     add_check(parts.add_parser("check", help="examine a plugin, and report what was found"))
-    teach(parser, "write-a-plugin.md", "plugin new reward brevity", "plugin check")
+    add_bench(parts.add_parser("bench", help="measure a plugin beside the shipped one of its kind"))
+    teach(parser, "write-a-plugin.md", "plugin new reward brevity", "plugin check", "plugin bench")
 
 
 def _add_new(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,1 @@
+"""``astraflow plugin bench``: what components cost beside the shipped ones of their kinds."""
