@@ -245,6 +245,10 @@ def test_the_dataflow_serves_the_pages_of_its_run(
 def test_a_data_policy_a_raas_and_the_run_obey(visitor: Visitor, lived: tuple[User, Path]) -> None:
     user, run = lived
     page = visitor.go(f"/run/{run.name}/pool")
+    expect(page.locator("svg .map-name", has_text="raas-")).to_have_count(2)
+    assert (
+        page.locator("svg .map-good").count() == 2 + 2 * 2
+    )  # trainer, dataflow, RaaS and their engines
     page.get_by_role("button", name="drain…").last.click()
     page.get_by_role("button", name="Cancel").click()
     expect(page.get_by_text("Nobody did anything")).to_be_visible()
@@ -252,6 +256,15 @@ def test_a_data_policy_a_raas_and_the_run_obey(visitor: Visitor, lived: tuple[Us
     page.get_by_role("button", name="Drain", exact=True).click()
     actions = page.get_by_role("table", name="actions", exact=True)
     expect(actions.get_by_role("cell", name="done", exact=True)).to_be_visible()
+    page.get_by_role("button", name="add RaaS…").click()
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="add RaaS…").click()
+    page.get_by_role("button", name="Add", exact=True).click()
+    expect(page.get_by_role("status").filter(has_text="add: done")).to_be_visible()
+    row = actions.get_by_role("row").filter(has_text="/v1/raas/add")
+    expect(row).to_contain_text('{"count":1}')
+    expect(row).to_contain_text("done")
+    expect(page.locator("svg .map-name", has_text="raas-2")).to_be_visible(timeout=60_000)
     page.get_by_label("place").select_option("prompts")
     page.get_by_label("data policy").fill("none")
     page.get_by_label("table", exact=True).fill('{ use = "accept_all" }')
@@ -305,7 +318,7 @@ def test_figures_of_a_real_run_agree_with_its_metrics(
     assert x == [line["step"] for line in steps]
     passed = steps[-1]["time"] - steps[0]["time"]
     assert 3600 * (y[-1] - y[0]) == pytest.approx(passed, rel=0.05, abs=0.5)
-    assert y[-1] < hours["RaaS"][1][-1] < 2 * y[-1] + 0.01
+    assert y[-1] < hours["RaaS"][1][-1] < 3 * y[-1] + 0.01
     (found,) = asked("data")["rewards"].values()
     (all_groups,) = found["sources"]
     assert all_groups["groups"] == sum(all_groups["all"]) == status["tasks"]["accepted"] + status["tasks"]["rejected"]  # fmt: skip

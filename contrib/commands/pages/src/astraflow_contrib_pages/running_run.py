@@ -18,7 +18,9 @@ from astraflow_runtime.audit_log import AuditLine, read_audit, write_audit
 from astraflow_runtime.cli.running.pool import user
 from astraflow_wire.http.auth import is_token
 from astraflow_wire.http.client import SyncClient
+from astraflow_wire.limits import MAX_ADDED
 from astraflow_wire.messages import (
+    AddRaas,
     Done,
     DrainRaas,
     Message,
@@ -106,6 +108,12 @@ class RunningRun:
 
         if not self._token and not self.run.alive:  # with it, this is the run's own dataflow
             raise Refused(409, f"{self.run.name} has ended: it takes no {action}")
+        if action == "add" and not self.run.launched:
+            raise Refused(
+                409,
+                f"no launcher of {self.run.name} is on this host, and only that starts a RaaS; use astraflow raas add where it "
+                "is, or start one with astraflow raas FILE --dataflow URL",
+            )
         write("asked")
         try:
             with closing(self._client()) as client:
@@ -126,6 +134,8 @@ class RunningRun:
 
 
 def _message(action: str, given: Mapping[str, Any], id: str) -> tuple[str, Message, type[Any]]:
+    if action == "add":
+        return "/v1/raas/add", AddRaas(id=id, count=_count(given), author=user()), PoolChanged
     if action == "drain":
         drain = DrainRaas(raas=_text(given, "raas"), author=user(), id=id)
         return "/v1/raas/drain", drain, PoolChanged
@@ -142,7 +152,7 @@ def _message(action: str, given: Mapping[str, Any], id: str) -> tuple[str, Messa
         )
         return "/v1/data_policies/swap", swap, PolicySwapped
     raise Refused(
-        404, f"there is no action {action[:100]!r}; there are drain, rollback, stop and swap"
+        404, f"there is no action {action[:100]!r}; there are add, drain, rollback, stop and swap"
     )
 
 
@@ -151,6 +161,13 @@ def _text(given: Mapping[str, Any], key: str) -> str:
     if not isinstance(value, str) or not value:
         raise Refused(400, f"the action needs {key!r}, a text")
     return value
+
+
+def _count(given: Mapping[str, Any]) -> int:
+    text = _text(given, "count")
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:5]) <= MAX_ADDED):
+        raise Refused(400, f"the count is a number from 1 to {MAX_ADDED}, not {text[:50]!r}")
+    return int(text[:5])
 
 
 def _toml(text: str) -> dict[str, Any]:
