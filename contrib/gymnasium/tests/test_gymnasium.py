@@ -221,7 +221,7 @@ def test_a_hostile_environment_fails_its_episode_and_says_how() -> None:
         "old reset": ("malformed", "gave str from reset"),
         "reward": ("malformed", "gave the reward 'much'"),
         "nan": ("malformed", "gave the reward nan"),
-        "info": ("malformed", "gave info that is no dict: None"),
+        "info": ("malformed", "returned info that is not a dict: None"),
         "observation": ("malformed", "gave an observation that is not text"),
         "large": ("malformed", "an array of 1000 numbers"),
         "hangs": ("timeout", "gave no answer within 0.5 s"),

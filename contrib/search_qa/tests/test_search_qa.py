@@ -178,7 +178,7 @@ def test_an_index_is_made_once_and_anew_for_other_passages(tmp_path: Path, cache
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        ({}, "'p' is no task of the environment 'search_qa'"),
+        ({}, "'p' is not a task of the environment 'search_qa'"),
         (
             {"answers": ["x"], "corpus": {"folder": "/nowhere"}},
             "passages cannot be read from /nowhere",

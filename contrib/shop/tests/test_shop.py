@@ -216,6 +216,6 @@ def test_no_seed_mixes_the_splits(tmp_path: Path) -> None:
 )
 def test_a_prompt_without_a_goal_is_named(data: dict[str, Any]) -> None:
     with pytest.raises(
-        PromptError, match=r"prompt 'p' is no task of the environment 'shop'.*shop_goals"
+        PromptError, match=r"prompt 'p' is not a task of the environment 'shop'.*shop_goals"
     ):
         play(data, says())

@@ -178,6 +178,10 @@ def test_no_seed_mixes_the_splits(tmp_path: Path) -> None:
         PromptError, match=r"split 'train' has \d+ tasks with these keys, fewer than size = 200"
     ):
         asked(levels=("terse",), size=200)
+    three = [asked(levels=("terse",), listed=3, size=95, split="train")]
+    three.append(asked(levels=("terse",), listed=3, size=25, split="held_out"))
+    asked_for = {question.rpartition("\n")[2][-3:] for question in set.union(*three)}
+    assert asked_for == {"".join(three) for three in itertools.permutations("abcdef", 3)}
 
 
 @pytest.fixture
@@ -211,7 +215,7 @@ ENDLESS = "WITH RECURSIVE c(x, y) AS (SELECT 1, printf('%*d', 9000, 1) UNION SEL
         ("SELECT date('now')", "exception"),
         ("SELECT strftime('%s')", "exception"),
         ("SELECT 1; DROP TABLE people", "one statement"),
-        ("", "no query"),
+        ("", "not a query"),
         ("SELECT '\ud800'", "surrogates"),
         ("SELECT '\0'", "null character"),
         ("SELECT people.id FROM people, people, people", "more than 50 rows|ambiguous"),
@@ -283,7 +287,7 @@ def test_a_file_is_opened_for_reading_and_stays_as_it_is(play: Any, tmp_path: Pa
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        ({"question": None, "query": None}, "'p' is no task of the environment 'sql'"),
+        ({"question": None, "query": None}, "'p' is not a task of the environment 'sql'"),
         ({**ASKED, "query": "SELECT x FROM people"}, "'p': its query fails: no such column: x"),
         ({**ASKED, "schema": "CREATE"}, "'p': its schema fails"),
     ],

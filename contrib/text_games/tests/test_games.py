@@ -232,7 +232,7 @@ def test_what_is_no_call_is_answered(game: str, calls: tuple[FunctionCall, ...])
 def test_a_prompt_that_is_no_level_is_a_mistake_of_the_user(
     game: str, data: dict[str, Any]
 ) -> None:
-    with pytest.raises(UserError, match=r"prompt 'p' is no level of this game.*game_levels"):
+    with pytest.raises(UserError, match=r"prompt 'p' is not a level of this game.*game_levels"):
         play(game, Prompt("p", data), lambda _: None)
 
 

@@ -115,9 +115,9 @@ def test_a_game_without_a_highest_score_earns_points(tmp_path: Path, games: Any)
 def test_a_prompt_without_a_game_is_named(tmp_path: Path, games: Any) -> None:
     (tmp_path / "lone.z8").touch()
     for data, told in (
-        ({}, "prompt 'p' is no game of the environment 'textworld': 'kind' is missing"),
-        ({"kind": "tw simple"}, "'tw simple' is no kind of games"),
-        ({"kind": "custom", "settings": {"out": 1}}, "'out' is no setting of games"),
+        ({}, "prompt 'p' is not a game of the environment 'textworld': 'kind' is missing"),
+        ({"kind": "tw simple"}, "'tw simple' is not a kind of game"),
+        ({"kind": "custom", "settings": {"out": 1}}, "'out' is not a game setting"),
         ({"file": str(tmp_path / "lone.z8")}, "and its .json beside it"),
         ({"file": "/nowhere/house.ulx"}, "a .z8 file"),
     ):
@@ -171,7 +171,7 @@ def test_tw_make_says_what_is_wrong(maker: Path) -> None:
 
 @pytest.mark.parametrize("name", ["third_party", "third-p", "output", "s eed", "force", "-x", ""])
 def test_settings_are_options_of_a_kind_of_games(name: str) -> None:
-    with pytest.raises(ValidationError, match="is no setting of games"):
+    with pytest.raises(ValidationError, match="is not a game setting"):
         TextWorldGamesConfig(settings={name: 1})
 
 

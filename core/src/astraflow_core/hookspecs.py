@@ -148,7 +148,7 @@ class Lifecycle:
         """A process of the run is about to begin its work.
 
         :called: in the launcher before it starts the others; in the dataflow and each RaaS before they build anything;
-            in rank 0 of each trainer when all its ranks are there; again where one is started anew. Not in
+            in rank 0 of each trainer when all its ranks are there; again when a process restarts. Not in
             engine hosts, workers of rewards and other ranks.
         :returns: nothing
         :error: ends the process before it works, and so the run; ``astraflow_run_ended`` is called in it for the plugins

@@ -28,7 +28,7 @@ _COMMANDS = {
         ("data-policy", "astraflow_runtime.cli.running.data_policy:add_arguments", "change a data policy of a running run"),
         ("raas add", "astraflow_runtime.cli.running.pool:add_more", "request more RaaS from the launcher of a running run"),
         ("raas drain", "astraflow_runtime.cli.running.pool:add_drain", "let RaaS of a running run finish their tasks and leave"),
-        ("token", "astraflow_runtime.cli.running.token:add_arguments", "make a token with less than all rights for a running run"),
+        ("token", "astraflow_runtime.cli.running.token:add_arguments", "create a token with restricted rights for a running run"),
         ("token revoke", "astraflow_runtime.cli.running.token:add_revoke", "revoke the tokens of a process or a person"),
     ),
     "one process of a run": (

@@ -36,7 +36,7 @@ class EnvironmentConfig(PlayKeys):
     rewarded_by: Literal["environment", "run"] = Field(
         "environment",
         description="Whose reward an episode has: the sum of what the environment gave, or that of the run's [reward] "
-        "component; what turns earned stays theirs.",
+        "component; per-turn rewards are kept.",
     )
 
 

@@ -57,7 +57,7 @@ class GymnasiumConfig(ConfigModel):
         50,
         description="Replies of an episode, also those that are no action; it is truncated then.",
     )
-    illegal_reward: float = Field(0.0, description="What a reply earns that is no legal action.")
+    illegal_reward: float = Field(0.0, description="Reward for a reply that is not a legal action.")
     illegal_message: OrNone[str] = Field(
         None, description="What such a reply is answered; 'none': what is wrong with it."
     )

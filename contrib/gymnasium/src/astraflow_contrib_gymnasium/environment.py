@@ -79,7 +79,7 @@ class GymnasiumEnvironment:
 
     def _read_info(self, info: Any, over: bool = False) -> None:
         if not isinstance(info, dict):
-            raise EnvironmentFailed(MALFORMED, f"gave info that is no dict: {info!r:.80}")
+            raise EnvironmentFailed(MALFORMED, f"returned info that is not a dict: {info!r:.80}")
         self._metrics.update((key, info[key]) for key in self._config.metrics if key in info)
         if not over:
             self._reader.allow(info)

@@ -140,7 +140,7 @@ def _task_of(prompt: Prompt) -> HarborTask:
     data = prompt.data
     if not isinstance(data.get("folder"), str) or not isinstance(data.get("images"), list):
         raise PromptError(
-            f"prompt {prompt.id!r} is no task of the environment 'harbor'; the prompt source 'harbor_tasks' makes them"
+            f"prompt {prompt.id!r} is not a task of the environment 'harbor'; the prompt source 'harbor_tasks' makes them"
         )
     try:
         found = read_task(Path(data["folder"]), data["images"], bool(data.get("skip_runs")))

@@ -40,7 +40,7 @@ class Household:
             self._room = Room(dict(task.data["level"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PromptError(
-                f"prompt {task.id!r} is no task of the environment 'household': {error} is missing or wrong; the prompt source "
+                f"prompt {task.id!r} is not a task of the environment 'household': {error} is missing or wrong; the prompt source "
                 "'household_tasks' makes them"
             ) from error
         self._left = self._config.turns

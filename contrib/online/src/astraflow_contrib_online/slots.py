@@ -160,7 +160,7 @@ class Slots:
         if past := self._past.get(id):
             raise BadRequest(f"{id} is over: {REASONS[past.outcome]}", 409, "episode_over")
         raise BadRequest(
-            f"there is no episode {id:.80} here: it is over for long, or its RaaS was started anew since, which ends all "
+            f"there is no episode {id:.80} here: it ended long ago, or its RaaS has restarted since, which ends all "
             "that were open",
             404,
             "episode_not_found",

@@ -38,7 +38,7 @@ class OpenEnvConfig(ConfigModel):
     )
     sessions: PositiveInt = Field(
         1,
-        description="Episodes at once in a server that is started; another one is started for more.",
+        description="Concurrent episodes per started server; another one is started for more.",
     )
     start_deadline_s: Seconds = Field(
         120.0, description="Longest that a server may take to answer at /health."

@@ -20,7 +20,7 @@ def matcher(pattern: str) -> Any:
         reason = error.args[0] if error.args else error
         text = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
         raise ValueError(
-            f"{pattern!r:.80} is no regular expression of RE2, which has neither look-around nor back-references: {text}"
+            f"{pattern!r:.80} is not a valid RE2 regular expression, which has neither look-around nor back-references: {text}"
         ) from error
 
 

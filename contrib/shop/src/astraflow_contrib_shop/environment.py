@@ -60,7 +60,7 @@ class Shop:
             self._goods = catalogue(int(where["seed"]), int(where["products"]))
         except (KeyError, TypeError, ValueError) as error:
             raise PromptError(
-                f"prompt {task.id!r} is no task of the environment 'shop': {error} is missing or wrong; the prompt source "
+                f"prompt {task.id!r} is not a task of the environment 'shop': {error} is missing or wrong; the prompt source "
                 "'shop_goals' makes them"
             ) from error
         self._page, self._left = Page(), self._config.turns

@@ -73,6 +73,9 @@ class QuestionsConfig(DrawnTaskKeys):
         ("filter", "aggregate", "group", "join", "nested"),
         description="Kinds of questions, from easy to hard, each as often as the others.",
     )
+    listed: Annotated[int, Field(ge=1, le=6)] = Field(
+        2, description="Columns that a question of the level terse asks for, of six."
+    )
 
 
 class QuestionFileConfig(ConfigModel):

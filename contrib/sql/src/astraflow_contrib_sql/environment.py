@@ -62,7 +62,7 @@ class SqlEnvironment:
         missing = [key for key in ("question", "query") if not isinstance(task.data.get(key), str)]
         if missing or not ("schema" in task.data or "databases" in task.data):
             raise PromptError(
-                f"prompt {task.id!r} is no task of the environment 'sql': it needs question, query, and schema or databases; "
+                f"prompt {task.id!r} is not a task of the environment 'sql': it needs question, query, and schema or databases; "
                 "the prompt sources 'sql_questions' and 'sql_file' make them"
             )
         if (task, seed) != (self._task, self._seed):

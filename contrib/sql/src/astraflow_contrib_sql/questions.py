@@ -22,10 +22,10 @@ class Question:
 _AGGREGATES = {"average": "avg", "sum of the": "sum", "lowest": "min", "highest": "max"}
 
 
-def drawn_question(generator: random.Random, level: str) -> Question | None:
-    """A question of a level; None if the schema that was drawn has none."""
+def drawn_question(generator: random.Random, level: str, listed: int = 2) -> Question | None:
+    """A question of a level; None if the schema that was drawn has none. Those of ``terse`` list ``listed`` columns."""
     if level == "terse":
-        return _terse(generator)
+        return _terse(generator, listed)
     schema = drawn_schema(generator, related=level in ("join", "nested"))
     template = generator.choice(_TEMPLATES[level])
     made = template(generator, schema)
@@ -36,9 +36,9 @@ Made = tuple[str, str] | tuple[str, str, bool] | None
 Template = Callable[[random.Random, Schema], Made]
 
 
-def _terse(generator: random.Random) -> Question:
+def _terse(generator: random.Random, listed: int) -> Question:
     schema = terse_schema()
-    columns = generator.sample(sorted(schema.tables[0].columns), 2)
+    columns = generator.sample(sorted(schema.tables[0].columns), listed)
     return Question(schema, "".join(columns), f"SELECT {','.join(columns)} FROM t")  # noqa: S608 - of our own words
 
 

@@ -69,7 +69,7 @@ class ReadOnlyDatabase:
         connection.set_authorizer(_authorize)
 
     def run(self, query: str) -> QueryResult:
-        """Execute one query. :class:`QueryFailed` says why it gave nothing: it is no query, writes, or takes too much."""
+        """Execute one query. :class:`QueryFailed` says why it gave nothing: it is not a query, writes, or takes too much."""
         self._steps, self._until = 0, time.monotonic() + _LONGEST_S
         try:
             cursor = self._connection.execute(query)
@@ -83,7 +83,7 @@ class ReadOnlyDatabase:
                 raise QueryFailed("the query takes too long") from error
             raise QueryFailed(str(error)[:300]) from error
         if not columns:
-            raise QueryFailed("this is no query")
+            raise QueryFailed("this is not a query")
         if len(rows) > self._most_rows:
             raise QueryFailed(f"the query gives more than {self._most_rows} rows")
         return QueryResult(columns, tuple(rows))

@@ -28,7 +28,7 @@ class DrawnQuestions(PromptList):
     def __init__(self, config: QuestionsConfig, context: ComponentContext) -> None:
         def draw(generator: random.Random) -> Task | None:
             level = generator.choice(config.levels)
-            question = drawn_question(generator, level)
+            question = drawn_question(generator, level, config.listed)
             if question is None:
                 return None
             text = f"{question.schema.statements}\n{question.text}"

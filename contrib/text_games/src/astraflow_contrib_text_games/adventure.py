@@ -38,7 +38,7 @@ class Adventure:
             self._house = AdventureState(dict(task.data["level"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PromptError(
-                f"prompt {task.id!r} is no level of the environment 'adventure': {error} is missing or wrong; the prompt source "
+                f"prompt {task.id!r} is not a level of the environment 'adventure': {error} is missing or wrong; the prompt source "
                 "'adventure_levels' makes them"
             ) from error
         self._left = self._config.turns

@@ -66,7 +66,7 @@ class TextGame(ABC):
             text = self.begin(level)
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(
-                f"prompt {task.id!r} is no level of this game: {error} is missing or wrong; the prompt source "
+                f"prompt {task.id!r} is not a level of this game: {error} is missing or wrong; the prompt source "
                 "'game_levels' makes levels"
             ) from error
         return self._observation(said(None, text))

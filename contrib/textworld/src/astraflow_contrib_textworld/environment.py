@@ -105,7 +105,7 @@ def _file(task: Prompt, seed: int) -> Path:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise PromptError(
-            f"prompt {task.id!r} is no game of {WHO}: {error} is missing or wrong; the prompt sources 'textworld_games' and "
+            f"prompt {task.id!r} is not a game of {WHO}: {error} is missing or wrong; the prompt sources 'textworld_games' and "
             "'textworld_folder' have them"
         ) from error
     return made_game(f"prompt {task.id!r}", kind, settings, seed_of(WHO, task, seed))

@@ -32,7 +32,7 @@ _LAST_CHARACTERS = 400
 def checked_kind(kind: str) -> str:
     """``kind`` as it is; :class:`ValueError` if that cannot be the name of one."""
     if not re.fullmatch(KIND, kind):
-        raise ValueError(f"{kind!r:.80} is no kind of games, such as 'tw-coin_collector'")
+        raise ValueError(f"{kind!r:.80} is not a kind of game, such as 'tw-coin_collector'")
     return kind
 
 
@@ -42,7 +42,7 @@ def checked_settings(settings: Mapping[str, bool | int | float | str]) -> Settin
         option = name.replace("_", "-")
         if not re.fullmatch(KIND, name) or any(ours.startswith(option) for ours in _OURS):
             raise ValueError(
-                f"{name!r} is no setting of games: see `tw-make KIND --help` for the options of a kind, such as 'level' of "
+                f"{name!r} is not a game setting: see `tw-make KIND --help` for the options of a kind, such as 'level' of "
                 "tw-coin_collector"
             )
     return dict(settings)

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--config",
         dest="file",
         metavar="FILE",
-        help="a run's TOML file: what a model is evaluated with; for a run: instead of its own",
+        help="a run's TOML file: configuration for the evaluation; for a run, replaces the run's own",
     )
     which = what.add_mutually_exclusive_group()
     which.add_argument(
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--temperature", metavar="T", type=_temperature, help="0 is greedy; default: the config's"
     )
-    how.add_argument("--engine", metavar="NAME", help="engine of all policies instead of theirs")
+    how.add_argument("--engine", metavar="NAME", help="use this engine for all policies")
     how.add_argument(
         "--engine-key",
         dest="engine_keys",

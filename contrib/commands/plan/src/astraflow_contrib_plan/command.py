@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     hardware = parser.add_argument_group("hardware; without GPUs, the memory of the host")
     hardware.add_argument(
-        "--gpus", metavar="N", type=int, help="GPUs that there are; default: as many as needed"
+        "--gpus", metavar="N", type=int, help="number of available GPUs; default: as many as needed"
     )
     hardware.add_argument(
         "--gpu-memory-gb",
