@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from launch_support import SAMPLED, Table, parsed, status_of
 
 from astraflow_core.errors import UserError
 from astraflow_core.protocols.launcher import ProcessState
+from astraflow_runtime.launch.planning import header
 from astraflow_runtime.launch.results.metrics import left_out, read_metrics, rewards_of
 from astraflow_runtime.launch.results.report import report_command
 from astraflow_runtime.launch.results.summary import summarise
@@ -71,6 +73,27 @@ def test_the_live_view_shows_what_matters(table: Table, monkeypatch: pytest.Monk
         "raas-0 [died]",
     ):
         assert part in shown, part
+
+
+def test_the_first_lines_say_how_to_open_the_pages(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked: list[str] = []
+    monkeypatch.setattr("importlib.metadata.distribution", asked.append)
+    here, elsewhere = Path("runs/one"), tmp_path / "my runs" / "one"
+    config = parsed(table)
+    assert header.how_to_see(config, here) == "astraflow ui"
+    assert header.how_to_see(config, elsewhere) == f"astraflow ui '{tmp_path}/my runs'"
+    served = parsed({**table, "plugins": {"enable": ["pages"]}})
+    assert header.how_to_see(served, elsewhere) == f"astraflow ui --of '{elsewhere}'"
+    assert set(asked) == {"astraflow-contrib-pages"}
+
+    def missing(name: str) -> None:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.distribution", missing)
+    assert header.how_to_see(config, here) == ""
 
 
 def test_plain_lines_are_few(table: Table) -> None:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
+from importlib import metadata
+from pathlib import Path
+
+from astraflow_core.config.models import RunConfig
+from astraflow_core.installed.distributions import index
 from astraflow_runtime.launch.planning.prepare import Prepared
 
 UNPACKAGED = "unpackaged"
+RUNS = "runs"
+"""The folder that ``astraflow ui`` shows unless it is told another one."""
 
 
 def header(prepared: Prepared) -> str:
@@ -48,7 +56,23 @@ def header(prepared: Prepared) -> str:
     count = config.raas.replicas
     rows.append(("rollout", f"{count} RaaS, staleness at most {config.run.max_staleness}"))
     rows.append(("directory", str(prepared.directory)))
+    if pages := how_to_see(config, prepared.directory):
+        rows.append(("pages", pages))
     width = max(len(key) for key, _ in rows)
     lines += [f"  {key:<{width}}  {value}" for key, value in rows]
     lines += [f"  note: {note}" for note in prepared.notes]
     return "\n".join(lines) + "\n"
+
+
+def how_to_see(config: RunConfig, directory: Path) -> str:
+    """The command that opens the pages about a run in a browser; empty if it is not installed."""
+    distribution = index().commands.get("ui", "")
+    try:
+        metadata.distribution(distribution)
+    except (ValueError, metadata.PackageNotFoundError):
+        return ""
+    if "pages" in config.plugins.enable:
+        return f"astraflow ui --of {shlex.quote(str(directory))}"
+    root = directory.resolve().parent
+    default = root == (Path.cwd() / RUNS).resolve()
+    return "astraflow ui" if default else f"astraflow ui {shlex.quote(str(root))}"
