@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from astraflow_runtime.rollouts.building import line_of
@@ -20,7 +22,7 @@ from astraflow_runtime.rollouts.records import (
     UpdateRecord,
     raw,
 )
-from astraflow_runtime.rollouts.segments import FOLDER, SegmentWriter, encode
+from astraflow_runtime.rollouts.segments import FOLDER, Segment, SegmentWriter, encode
 
 PROMPT = 3
 WORDS = ("<pad>", "what", "is", "it", "four", "five", "six", "\n")
@@ -120,3 +122,39 @@ def _write(folder: Path, writer: str, records: list[Record]) -> None:
     for record in records:
         assert segments.append(line_of(record), encode(record))
     segments.close()
+
+
+def store_many(folder: Path, groups: int, length: int) -> None:
+    """So many groups of eight trajectories of ``length`` tokens in ``folder``. The tokens of four groups, compressed once, are
+    those of all, since to compress each would take a minute."""
+    hole = b'"trajectories":[]'
+    made = []
+    for number in range(4):
+        rewards = tuple(float(index < 2 * number) for index in range(8))
+        record = group(number, rewards, f"it is {number}", length - PROMPT, True)
+        begin, end = encode(msgspec.structs.replace(record, trajectories=[])).split(hole)
+        whole = encode(record)
+        member = gzip.compress(whole[len(begin) : len(whole) - len(end)], 1, mtime=0)
+        made.append((record, line_of(record), member))
+    segment = Segment("dataflow", 1)
+    (folder / FOLDER).mkdir()
+    offset = 0
+    with (
+        segment.data(folder / FOLDER).open("wb") as data,
+        segment.index(folder / FOLDER).open("wb") as index,
+    ):
+        for number in range(groups):
+            record, line, member = made[number % len(made)]
+            own = {
+                "number": number,
+                "group": f"train-{number}",
+                "time_s": 1.7e9 + number,
+                "prompt_id": f"p{number}",
+                "first_trajectory": 8 * number,
+            }
+            begin, end = encode(msgspec.structs.replace(record, trajectories=[], **own)).split(hole)
+            stored = gzip.compress(begin, 1, mtime=0) + member + gzip.compress(end, 1, mtime=0)
+            data.write(stored)
+            placed = msgspec.structs.replace(line, **own, offset=offset, size=len(stored))
+            index.write(msgspec.json.encode(placed) + b"\n")
+            offset += len(stored)

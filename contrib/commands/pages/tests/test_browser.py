@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Browser, Page, expect
 from served_runs import Pages, serving, step_line, write_run
-from stored_groups import store, tokenizer
+from stored_groups import store, store_many, tokenizer
 
 from astraflow_runtime.cli import main
 from astraflow_testing.runs import TABLE_RUN, User
@@ -392,6 +393,41 @@ def test_a_hundred_thousand_steps(browser: Browser, tmp_path: Path) -> None:
         page.get_by_role("button", name="show all steps").click()
         expect(page.get_by_text("drag over a chart")).to_be_visible()
         assert someone.complaints == []
+
+
+@pytest.mark.slow
+def test_ten_thousand_stored_rollouts_of_8k_tokens(browser: Browser, tmp_path: Path) -> None:
+    """Lists, filters by the index, and each token of one, within seconds on a machine that is busy."""
+    folder = write_run(tmp_path, "long", 3, model=tokenizer(tmp_path / "model"))
+    store_many(folder, 1250, 8192)
+    try:
+        with visiting(browser, tmp_path) as someone:
+            began = time.monotonic()
+            page = someone.go("/run/long/trajectories")
+            expect(page.get_by_text("2,000 newest of 10,000 that are stored")).to_be_visible()
+            listed = time.monotonic()
+            assert listed - began < 15 and page.locator(".roll-row").count() < 80
+            page.get_by_role("searchbox").fill("reward>0 sampled>=8000 group=train-9")
+            page.get_by_role("button", name="filter", exact=True).click()
+            expect(page.get_by_text("2 of 10,000 that are stored")).to_be_visible()
+            filtered = time.monotonic()
+            assert filtered - listed < 15
+            page.get_by_role("link", name="train-9 #0").click()
+            expect(page.locator(".token-text .t").nth(1999)).to_be_attached()
+            page.get_by_role("button", name="show more tokens").click()
+            expect(page.locator(".token-text .t").nth(8191)).to_be_attached()
+            assert time.monotonic() - filtered < 15
+            colour = page.get_by_label("colour by")
+            for look in ("version", "logprob"):
+                colour.select_option(look)
+                expect(page.locator(".token-text .t[class*=' ']").last).to_be_attached()
+            page.get_by_label("as a table").check()
+            expect(page.locator(".token-row").nth(1)).to_be_visible()
+            assert page.locator(".token-row").count() < 120
+            picture(page, "8k tokens")
+            assert someone.complaints == []
+    finally:
+        shutil.rmtree(folder)
 
 
 def test_an_expired_login_and_a_server_that_ended(browser: Browser, tmp_path: Path) -> None:
