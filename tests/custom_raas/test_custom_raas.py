@@ -76,7 +76,7 @@ def test_the_example_meets_every_demand(user: User, model: Path) -> None:
     port = free_port()
     command = [sys.executable, str(EXAMPLE), str(model), "--port", str(port)]
     outcomes = check(user, model, f"http://127.0.0.1:{port}", command, 0)
-    assert len(outcomes) == 18
+    assert len(outcomes) == 19
     assert {outcome["state"] for outcome in outcomes.values()} == {"passed"}
 
 
@@ -112,6 +112,8 @@ MISTAKES = {
     "Dropping": "It serves a new version without losing",
     "Boundless": "It fails a task whose prompt and max_tokens",
     "Impatient": "It pushes the same group again",
+    "Hoarding": "It discards weights that the journal has lost",
+    "Reckless": "It discards weights that the journal has lost",
     "Stubborn": "It leaves when a notice says stop",
     "Vanishing": "It asks for tasks only once it serves",
     "Deaf": "It always answers GET",

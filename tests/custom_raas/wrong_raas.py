@@ -131,6 +131,22 @@ class Boundless(example.Raas):
         return await super().play(msgspec.structs.replace(task, sampling=sampling))
 
 
+class Hoarding(example.Raas):
+    """Keeps weights that the run has lost."""
+
+    def hear(self, notices: messages.Notices) -> None:
+        super().hear(msgspec.structs.replace(notices, discard={}))
+
+
+class Reckless(example.Raas):
+    """Discards weights, and goes on with what it had begun with them."""
+
+    def hear(self, notices: messages.Notices) -> None:
+        if notices.discard and self.known:
+            self.known, self.engine.version = {}, -1
+        super().hear(msgspec.structs.replace(notices, discard={}, revoked=[]))
+
+
 class Stubborn(example.Raas):
     """Does not leave."""
 

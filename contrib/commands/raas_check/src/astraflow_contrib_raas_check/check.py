@@ -71,6 +71,7 @@ FIXES = {
     "outlives_the_trainer": "after a failed fetch keep serving, and retry",
     "registers_again": "after a 404 of lease or renew register again",
     "lets_go": "abort the tasks that the notices list as revoked; a 409 for a push is not an error",
+    "discards": "when a notice lists a policy in discard, abort all tasks, forget all versions of the policy, and load the next announced one, whatever its number",
     "keeps_pins": "do not load another version while a policy is pinned, or while a pinned task runs",
     "refuses_what_is_too_long": "compare prompt + max_tokens with the context before sampling; fail the task with fatal = true",
     "speaks_well": "compare the message with docs/processes.md; unknown fields are rejected",
@@ -105,15 +106,23 @@ async def _check(
         flow = ScriptedDataflow(asked.host, asked.port, asked.token)
         await flow.server.start()
         waiting(flow.server.url)
-        weights = await asyncio.to_thread(Weights, catalog, config, directory, asked.token)
+        trainers = [await asyncio.to_thread(Weights, catalog, config, directory, asked.token)]
 
         async def publish(version: int) -> Mapping[str, AnnouncementMessage]:
-            return await asyncio.to_thread(weights.publish, version)
+            return await asyncio.to_thread(trainers[-1].publish, version)
+
+        async def publish_anew(version: int) -> Mapping[str, AnnouncementMessage]:
+            made = await asyncio.to_thread(
+                Weights, catalog, config, directory / "anew", asked.token
+            )
+            trainers.append(made)
+            return await publish(version)
 
         prompts = _prompts(catalog, config, directory)
         policies = tuple(config.policies)
+        sampling = _sampling(config)
         script = Script(
-            flow, publish, policies, prompts, _sampling(config), GROUP_SIZE, asked.seconds
+            flow, publish, publish_anew, policies, prompts, sampling, GROUP_SIZE, asked.seconds
         )
         outcomes = _Outcomes(say)
         try:
@@ -123,7 +132,8 @@ async def _check(
                     told = "Its process ends once it has left"
                     await outcomes.of("ends", told, lambda: _ends(process))
         finally:
-            await asyncio.to_thread(weights.close)
+            for weights in trainers:
+                await asyncio.to_thread(weights.close)
             await flow.server.stop()
     return outcomes.all
 

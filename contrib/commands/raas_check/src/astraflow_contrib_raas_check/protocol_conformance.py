@@ -28,11 +28,13 @@ UNNAMED = 1
 
 @dataclass
 class Script:
-    """Demands on the RaaS that talks to ``flow``. ``publish`` makes a version; ``policies`` are the run's,
+    """Demands on the RaaS that talks to ``flow``. ``publish`` makes a version, and ``publish_anew`` does as a trainer that
+    was started again, so that the number may be below others; ``policies`` are the run's,
     ``prompts`` what it is asked; ``seconds`` is the longest that any step may take."""
 
     flow: ScriptedDataflow
     publish: Publish
+    publish_anew: Publish
     policies: tuple[str, ...]
     prompts: list[Prompt]
     sampling: SamplingMessage
@@ -307,6 +309,28 @@ class Script:
         return (
             "aborted" if task.id not in self.flow.late else "its push was refused, and it continued"
         )
+
+    async def discards(self) -> str:
+        """It discards weights that the journal has lost, and loads the announced version, a lower one."""
+        low, task = next(self._versions), self._task()
+        lost = await self._announce()
+        await self._serves(lost)
+        entries = await self.publish_anew(low)
+        self.flow.push_refused = True
+        try:
+            await self._leased(task)
+            await self.flow.lose(entries, lost)
+            await self._serves(low)
+            said = len(self.flow.renewals) + BEATS
+            await self._until(lambda: len(self.flow.renewals) >= said, "calls of renew")
+            if task.id in self.flow.renewals[-1].tasks:
+                raise RequirementFailed(f"still works on task {task.id}, begun with version {lost}")
+        finally:
+            self.flow.push_refused = False
+        again = self._task()
+        (group,) = await self._rolled_out(again)
+        self._check_group(again, group, {low})
+        return f"version {lost} for version {low}"
 
     async def keeps_pins(self) -> str:
         """It keeps a pinned version for an evaluation, and loads newer ones afterwards."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -34,7 +34,7 @@ class LeasedTask:
 
 class ScriptedDataflow:
     """Serves one RaaS. What a script sets: ``queue`` of tasks, :meth:`announce`, ``pins``, :meth:`revoke`,
-    ``stop``, :meth:`forget`, ``push_refused`` (503). What it sees: the lists of what was received, ``held``
+    ``stop``, :meth:`forget`, :meth:`lose`, ``push_refused`` (503). What it sees: the lists of what was received, ``held``
     tasks, what is ``served``, and ``malformed``: what could not be read, in words; ``bad_pushes``: why pushes were. ``gone``: how it ended, if it did."""
 
     def __init__(self, host: str, port: int, token: str) -> None:
@@ -58,6 +58,7 @@ class ScriptedDataflow:
         self.served: dict[str, int] = {}
         self._announced: dict[str, messages.AnnouncementMessage] = {}
         self._revoked: dict[str, messages.RevokedLease] = {}
+        self._lost: dict[str, int] = {}
         self._known = False
         self._outdated = 0
         self._changed = asyncio.Condition()
@@ -89,6 +90,14 @@ class ScriptedDataflow:
         self.held.clear()
         await self.note()
 
+    async def lose(self, entries: Mapping[str, messages.AnnouncementMessage], version: int) -> None:
+        """Go on from an older copy of the journal: ``version`` and all tasks were lost, ``entries`` are announced."""
+        self._lost = dict.fromkeys(entries, version)
+        self._announced = dict(entries)
+        for task in list(self.held):
+            await self.revoke(task)
+        await self.note()
+
     async def until(self, condition: Callable[[], bool], what: str, seconds: float) -> None:
         """Wait for ``condition``; :class:`DeadlineExceeded` after ``seconds``."""
         try:
@@ -109,16 +118,24 @@ class ScriptedDataflow:
 
     # -- the side of the RaaS --------------------------------------------------------------------
 
-    def _notices(self, seen: dict[str, int]) -> messages.Notices:
+    def _notices(
+        self, message: messages.LeaseTasks | messages.RenewLeases | None = None
+    ) -> messages.Notices:
+        """The reply to ``message``; ``None``: to a registration."""
+        serving = message.serving if message else {}
+        seen, digests = (message.seen, message.digests) if message else ({}, {})
+        known = {**serving, **seen}
+        lost = {p for p, v in self._lost.items() if v in (serving.get(p), known.get(p))}
         return messages.Notices(
             announcements=[
                 entry
-                for entry in self._announced.values()
-                if entry.version > seen.get(entry.policy, -1)
+                for policy, entry in self._announced.items()
+                if policy in lost or entry.version > seen.get(policy, -1)
             ],
             pins=dict(self.pins),
             revoked=list(self._revoked.values()),
             stop=self.stop,
+            discard={policy: digests.get(policy, "") for policy in lost},
         )
 
     def _check_known(self) -> None:
@@ -168,7 +185,7 @@ class ScriptedDataflow:
             messages.RaasRegistered(
                 run="check",
                 renew_s=RENEW_S,
-                notices=self._notices({}),
+                notices=self._notices(),
                 incarnation=len(self.registrations),
             )
         )
@@ -187,7 +204,7 @@ class ScriptedDataflow:
         await self.note()
 
         def due() -> bool:
-            notices = self._notices(message.seen)
+            notices = self._notices(message)
             return bool(
                 notices.announcements or notices.stop or not self._known or self._fitting(message)
             )
@@ -196,14 +213,14 @@ class ScriptedDataflow:
         try:
             await self.until(due, "nothing", wait_s)
         except DeadlineExceeded:
-            return reply(messages.TasksLeased(tasks=[], notices=self._notices(message.seen)))
+            return reply(messages.TasksLeased(tasks=[], notices=self._notices(message)))
         self._check_known()
         given = self._fitting(message)
         for task in given:
             self.queue.remove(task)
             self.held[task.id] = LeasedTask(task)
         await self.note()
-        return reply(messages.TasksLeased(tasks=given, notices=self._notices(message.seen)))
+        return reply(messages.TasksLeased(tasks=given, notices=self._notices(message)))
 
     def _fitting(self, message: messages.LeaseTasks) -> list[messages.Task]:
         free, given = message.free, []
@@ -227,7 +244,7 @@ class ScriptedDataflow:
             held.renewals += 1
             held.unnamed += name not in message.tasks
         await self.note()
-        return reply(messages.LeasesRenewed(notices=self._notices(message.seen)))
+        return reply(messages.LeasesRenewed(notices=self._notices(message)))
 
     async def _fail(self, request: Request) -> Response:
         message = await self._read(request, messages.FailTask)
