@@ -132,6 +132,12 @@ def test_faults_do_not_choose_what_is_trained(quick: Quick) -> None:
     assert fields["staleness_missing"] > 0 and -0.1 < fields["raas_length_expected"] < 0
 
 
+def test_a_restart_takes_time_in_proportion_to_the_run(quick: Quick) -> None:
+    fields = quick("restart")
+    assert fields["entries"] > 3 * fields["groups"] > 0
+    assert 0 < fields["growth"] < 3
+
+
 def test_second_leases_shorten_the_wait(quick: Quick) -> None:
     fields = quick("second_leases")
     assert fields["violations"] == 0

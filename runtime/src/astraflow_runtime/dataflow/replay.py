@@ -59,6 +59,8 @@ class JournalReplay:
         self._flow, self._state = flow, flow.state
         self._reader, self._set_time = reader, set_time
         self._count = 0
+        # Each access to a method that dispatches makes it anew, which took a twelfth of a restart.
+        self._apply_one: Callable[[Entry], None] = self._apply
 
     def run(self, entries: Iterable[tuple[float, Entry]], *listeners: JournalListener) -> int:
         """Apply all ``entries`` of the journal; ``listeners`` get each of them after it is applied.
@@ -75,7 +77,7 @@ class JournalReplay:
         self._set_time(at_s)
         self._count += 1
         try:
-            self._apply(entry)
+            self._apply_one(entry)
             self._state.advance_evaluations()
         except (AstraFlowError, AssertionError, LookupError) as error:
             raise RunFailed(

@@ -63,7 +63,10 @@ class TaskRecord:
 
     def lease_of(self, raas: str) -> Lease | None:
         """The lease by which ``raas`` works on it."""
-        return next((lease for lease in self.leases if lease.raas == raas), None)
+        for lease in (self.lease, self.second):
+            if lease is not None and lease.raas == raas:
+                return lease
+        return None
 
 
 def number_in(name: str) -> int:
