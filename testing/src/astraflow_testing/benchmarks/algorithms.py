@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
 
+from astraflow_core.errors import UserError
 from astraflow_core.types import Batch
 from astraflow_testing.benchmarks.pairs import Work
 from astraflow_testing.conformance._algorithms.loss_cases import Case, complete, inputs_of
@@ -16,8 +18,7 @@ ROWS, GROUP, PROMPT, SAMPLED = 64, 8, 16, 48
 
 def work(algorithm: Any) -> Work:
     """One unit is one batch, as one micro-batch of 4096 float32 tokens. Needs torch."""
-    import torch
-
+    torch = _torch()
     torch.set_num_threads(1)
     case = _case(algorithm)
 
@@ -31,6 +32,16 @@ def work(algorithm: Any) -> Work:
                 torch.autograd.backward(total)
 
     return each
+
+
+def _torch() -> Any:
+    """The framework in which losses are measured; the rest of the testing kit does without."""
+    try:
+        return importlib.import_module("torch")
+    except ImportError as error:
+        raise UserError(
+            f"losses are measured with torch, which cannot be imported: {error}; pip install torch"
+        ) from error
 
 
 def _case(algorithm: Any) -> Case:

@@ -20,6 +20,8 @@ OTHERS = {
     "workflow": "its time is that of its policies and tools: compare trajectories per second of two short runs",
 }
 """Kinds that have no benchmark here → which one they need."""
+_TESTING = "astraflow_testing"
+"""Not imported, as in a check."""
 _PLAYED = ("environment", "reward")
 _REFUSED = 2
 _MOST_LINES = 3
@@ -48,7 +50,7 @@ def measure(
     result.unlink(missing_ok=True)
     try:
         ended = run_module(
-            "astraflow_testing.benchmarks", [str(asked), str(result)], work, site, deadline_s
+            f"{_TESTING}.benchmarks", [str(asked), str(result)], work, site, deadline_s
         )
     except TookTooLong as error:
         return {"error": f"{error}; --deadline allows more"}
