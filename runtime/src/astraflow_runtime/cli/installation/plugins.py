@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from astraflow_runtime.cli.helping import teach
 from astraflow_runtime.cli.installation import why
+from astraflow_runtime.cli.installation.plugin_index import commands
 from astraflow_runtime.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
@@ -24,7 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.set_defaults(command=run)
     teach(parser, "write-a-plugin.md", "plugins", "plugins --schema trainer/torch")
-    why.add(parser.add_subparsers(title="commands", metavar=""))
+    parts = parser.add_subparsers(title="commands", metavar="")
+    why.add(parts)
+    commands.add(parts)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -62,9 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
     if several:
         print("\nprovided by several plugins")
         print_table(("COMPONENT", "QUALIFIED NAMES", "THE SHORT NAME MEANS"), several)
-    if commands := _commands(catalog):
+    if provided := _commands(catalog):
         print("\ncommands")
-        print_table(("COMMAND", "PLUGIN", "DISTRIBUTION", "SUMMARY"), commands)
+        print_table(("COMMAND", "PLUGIN", "DISTRIBUTION", "SUMMARY"), provided)
     hooked = [plugin for plugin in catalog.plugins if plugin.hooks]
     if hooked:
         print("\nlifecycle hooks")

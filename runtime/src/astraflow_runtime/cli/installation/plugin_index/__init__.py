@@ -1,0 +1,1 @@
+"""An index of plugins: made of published reports of ``astraflow plugin check``, and searched."""

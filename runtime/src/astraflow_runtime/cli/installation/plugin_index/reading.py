@@ -1,0 +1,73 @@
+"""Reads an index from a folder, a file or a URL."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+from http.client import HTTPException
+from pathlib import Path
+
+import msgspec
+
+from astraflow_core.errors import UserError
+from astraflow_runtime.cli.installation.plugin_index.entries import PluginIndex
+
+FILE = "index.json"
+LARGEST = 1 << 24
+DEADLINE_S = 15.0
+_CHUNK = 1 << 16
+
+
+def read_index(place: str, deadline_s: float = DEADLINE_S) -> PluginIndex:
+    """Raises :class:`UserError` if there is none, it is too large, or the server takes too long."""
+    if "://" in place:
+        content = _fetched(place, deadline_s)
+    else:
+        file = Path(place) / FILE if Path(place).is_dir() else Path(place)
+        try:
+            with file.open("rb") as opened:
+                content = opened.read(LARGEST + 1)
+        except OSError as error:
+            raise UserError(
+                f"--index {place}: {file}: {error.strerror}; `astraflow plugins index` makes one"
+            ) from error
+    if len(content) > LARGEST:
+        raise UserError(f"--index {place}: more than {LARGEST >> 20} MiB")
+    try:
+        return msgspec.json.decode(content, type=PluginIndex)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise UserError(f"--index {place}: it is no index of plugins: {error}") from error
+
+
+def _fetched(url: str, deadline_s: float) -> bytes:
+    """At most ``LARGEST`` bytes and one; HTTP only, also where it redirects."""
+    if not url.startswith(("http://", "https://")):
+        raise UserError(
+            f"--index {url}: expected a folder, or a URL that begins with http:// or https://"
+        )
+    address = url if url.endswith(".json") else f"{url.rstrip('/')}/{FILE}"
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(),
+        urllib.request.HTTPRedirectHandler(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        urllib.request.UnknownHandler(),
+    ):
+        opener.add_handler(handler)
+    until = time.monotonic() + deadline_s
+    parts: list[bytes] = []
+    try:
+        with opener.open(address, timeout=deadline_s) as reply:
+            while sum(map(len, parts)) <= LARGEST and (part := reply.read1(_CHUNK)):
+                parts.append(part)
+                if time.monotonic() > until:
+                    raise TimeoutError
+    except TimeoutError as error:
+        raise UserError(f"--index {url}: {address} took longer than {deadline_s:g} s") from error
+    except (urllib.error.URLError, HTTPException, OSError, ValueError) as error:
+        raise UserError(f"--index {url}: {address}: {error}") from error
+    return b"".join(parts)
