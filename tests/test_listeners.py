@@ -113,6 +113,7 @@ SERVED = {
     "contrib/commands/pages/src/astraflow_contrib_pages/serving.py": "logins, attacked by tests of its own",
     "contrib/commands/mcp/src/astraflow_contrib_mcp/serving.py": "a token of its own, attacked by tests of its own",
     "contrib/commands/raas_check/src/astraflow_contrib_raas_check/scripted.py": "the guard of a dataflow",
+    "contrib/commands/tinker/src/astraflow_contrib_tinker/serving.py": "a key of its own, attacked by tests of its own",
     "contrib/commands/replay_run/src/astraflow_contrib_replay_run/service.py": "the guard of a dataflow",
 }
 """Every file that has one of our two HTTP servers listen."""

@@ -1,0 +1,1 @@
+"""The command ``astraflow tinker``: a server that an unmodified Tinker client drives."""

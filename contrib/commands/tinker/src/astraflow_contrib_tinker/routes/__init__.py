@@ -1,0 +1,1 @@
+"""The endpoints of the server, as the client calls them."""

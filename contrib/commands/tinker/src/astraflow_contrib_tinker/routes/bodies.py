@@ -1,0 +1,44 @@
+"""Bodies of requests in JSON, and the replies to requests whose results are fetched later."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from astraflow_contrib_tinker.wire.datums import first_problem
+from astraflow_contrib_tinker.work.futures import Promise
+from astraflow_core.errors import Refused
+
+
+class Body(BaseModel):
+    """A body; fields that newer clients send beside these are left alone."""
+
+    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+
+
+B = TypeVar("B", bound=Body)
+
+
+def parsed(body: bytes, form: type[B]) -> B:
+    """The body; :class:`Refused` with 400 names its first problem."""
+    try:
+        return form.model_validate_json(body)
+    except ValidationError as error:
+        raise Refused(400, f"the body of the request: {first_problem(error)}") from error
+
+
+async def read(request: Request, form: type[B]) -> B:
+    """The body of a request."""
+    return parsed(await request.body(), form)
+
+
+def later(promise: Promise, **more: Any) -> dict[str, Any]:
+    """The reply to a request whose result is fetched later."""
+    return {"request_id": promise.id, **more}
+
+
+def as_texts(metadata: dict[str, Any] | None) -> dict[str, str]:
+    """Metadata of a client, whose values are texts when it asks for them."""
+    return {str(key): str(value) for key, value in (metadata or {}).items()}

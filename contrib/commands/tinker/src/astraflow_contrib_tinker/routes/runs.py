@@ -1,0 +1,117 @@
+"""Training runs and what was saved of them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+
+from astraflow_contrib_tinker.routes.bodies import Body, read
+from astraflow_contrib_tinker.service import Service
+from astraflow_contrib_tinker.work.store import Saved
+from astraflow_contrib_tinker.work.training import TrainedModel
+from astraflow_core.errors import Refused
+
+Limit = Annotated[int, Query(ge=1, le=1000)]
+Offset = Annotated[int, Query(ge=0)]
+
+
+class _WeightsInfo(Body):
+    tinker_path: str
+
+
+def run_routes(service: Service) -> APIRouter:
+    """Endpoints of training runs."""
+    routes = APIRouter()
+
+    def models() -> list[TrainedModel]:
+        found = [
+            model for session in service.sessions.values() for model in session.models.values()
+        ]
+        return sorted(found, key=lambda model: -model.last_request)
+
+    @routes.get("/training_runs")
+    async def runs(limit: Limit = 20, offset: Offset = 0) -> dict[str, Any]:
+        found = models()
+        return {
+            "training_runs": [_run(service, model) for model in found[offset : offset + limit]],
+            "cursor": {"offset": offset, "limit": limit, "total_count": len(found)},
+        }
+
+    @routes.get("/training_runs/{id}")
+    async def run(id: str) -> dict[str, Any]:
+        return _run(service, service.model(id))
+
+    @routes.get("/training_runs/{id}/checkpoints")
+    async def checkpoints(id: str) -> dict[str, Any]:
+        return {"checkpoints": [_checkpoint(saved) for saved in service.store.of_model(id)]}
+
+    @routes.get("/checkpoints")
+    async def all_checkpoints(limit: Limit = 100, offset: Offset = 0) -> dict[str, Any]:
+        found = [saved for model in models() for saved in service.store.of_model(model.id)]
+        return {
+            "checkpoints": [_checkpoint(saved) for saved in found[offset : offset + limit]],
+            "cursor": {"offset": offset, "limit": limit, "total_count": len(found)},
+        }
+
+    @routes.delete("/training_runs/{id}/checkpoints/{kind}/{name}")
+    async def delete(id: str, kind: str, name: str) -> dict[str, Any]:
+        match kind:
+            case "weights" | "sampler_weights":
+                service.store.remove(id, kind, name)
+            case _:
+                raise Refused(400, f"{kind[:40]!r}: expected weights or sampler_weights")
+        return {}
+
+    @routes.post("/weights_info")
+    async def weights_info(request: Request) -> dict[str, Any]:
+        path = (await read(request, _WeightsInfo)).tinker_path
+        saved, _ = service.store.find(
+            path, "sampler_weights" if "/sampler_weights/" in path else "weights"
+        )
+        told = {"base_model": saved.base_model, "is_lora": saved.lora_rank > 0}
+        if saved.lora_rank:
+            told |= {
+                "lora_rank": saved.lora_rank,
+                "train_unembed": False,
+                "train_mlp": True,
+                "train_attn": True,
+            }
+        return told
+
+    return routes
+
+
+def _run(service: Service, model: TrainedModel) -> dict[str, Any]:
+    saved = service.store.of_model(model.id)
+    newest = {kind: [s for s in saved if s.kind == kind] for kind in ("weights", "sampler_weights")}
+    return {
+        "training_run_id": model.id,
+        "base_model": model.base.name,
+        "model_owner": "local",
+        "is_lora": model.lora_rank > 0,
+        "lora_rank": model.lora_rank or None,
+        "last_request_time": _time(model.last_request),
+        "last_checkpoint": _last(newest["weights"]),
+        "last_sampler_checkpoint": _last(newest["sampler_weights"]),
+        "user_metadata": model.metadata,
+    }
+
+
+def _last(saved: list[Saved]) -> dict[str, Any] | None:
+    return _checkpoint(saved[-1]) if saved else None
+
+
+def _checkpoint(saved: Saved) -> dict[str, Any]:
+    return {
+        "checkpoint_id": f"{saved.kind}/{saved.name}",
+        "checkpoint_type": "training" if saved.kind == "weights" else "sampler",
+        "time": _time(saved.time),
+        "tinker_path": saved.path,
+        "size_bytes": saved.size,
+    }
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()

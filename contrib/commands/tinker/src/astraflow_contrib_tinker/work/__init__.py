@@ -1,0 +1,1 @@
+"""What the server does: gradients, steps, snapshots and samples, in the order of each model's requests."""

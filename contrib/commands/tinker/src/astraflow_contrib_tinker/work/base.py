@@ -1,0 +1,62 @@
+"""The model that is served, and what trains and samples it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from astraflow_core.catalog import Catalog
+from astraflow_core.component import Kind
+from astraflow_core.protocols.engine import Engine
+from astraflow_core.protocols.trainer import Trainer
+from astraflow_core.types import ComponentContext, RunInfo
+from astraflow_serving.model_folder import ModelConfig
+
+
+@dataclass(frozen=True)
+class BaseModel:
+    """``name`` is that for clients, ``folder`` a Hugging Face folder; ``trainer`` and ``engine`` are names and keys of
+    components. ``scratch`` is a folder that ends with the server."""
+
+    name: str
+    folder: Path
+    config: ModelConfig
+    catalog: Catalog
+    trainer: tuple[str, Mapping[str, Any]]
+    engine: tuple[str, Mapping[str, Any]]
+    scratch: Path
+    seed: int
+
+    def build_trainer(self, lora_rank: int, seed: int) -> Trainer:
+        """A trainer of this model, set up."""
+        use, keys = self.trainer
+        given = {**keys, "lora_rank": lora_rank} if "lora" in self.trainer_flags else dict(keys)
+        selected, config = self.catalog.validate_options(Kind.TRAINER, use, given, "trainer")
+        trainer: Trainer = selected.build(config, self.context("trainer", seed))
+        trainer.setup(self.folder, 1, frozenset())
+        return trainer
+
+    def build_engine(self) -> Engine:
+        """An engine, to be started."""
+        use, keys = self.engine
+        selected, config = self.catalog.validate_options(Kind.ENGINE, use, keys, "engine")
+        engine: Engine = selected.build(config, self.context("engine", self.seed))
+        return engine
+
+    def context(self, role: str, seed: int) -> ComponentContext:
+        """What components are told."""
+        run = RunInfo("tinker", self.seed, 1, 0, ("tinker",), self.scratch)
+        return ComponentContext(run, role, "tinker", seed, self.scratch / "state")
+
+    @property
+    def trainer_flags(self) -> frozenset[str]:
+        """Capabilities of the trainer."""
+        return self.catalog.flags(Kind.TRAINER, self.trainer[0])
+
+    def tokenizer(self) -> Tokenizer:
+        """That of the folder."""
+        return Tokenizer.from_file(str(self.folder / "tokenizer.json"))

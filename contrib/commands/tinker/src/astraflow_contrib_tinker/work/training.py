@@ -1,0 +1,116 @@
+"""One model that a client trains."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from astraflow_contrib_tinker.wire.datums import GradientRequest
+from astraflow_contrib_tinker.wire.results import GradientResult
+from astraflow_contrib_tinker.work.base import BaseModel
+from astraflow_contrib_tinker.work.futures import Promise
+from astraflow_contrib_tinker.work.losses import LOSSES, prepared
+from astraflow_contrib_tinker.work.ordering import Ordered
+from astraflow_contrib_tinker.work.rows import rows_of
+from astraflow_core.protocols.trainer import AccumulatesGradients, AdamWStep, Trainer
+
+T = TypeVar("T")
+
+
+class TrainingThread:
+    """One thread for all trainers: a step of one model after that of another, in the order in which they ask."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "tinker-training")
+
+    async def do(self, work: Callable[..., T], *given: Any) -> T:
+        """The result of ``work``."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *given)
+
+    def close(self) -> None:
+        """End when the work of now is done."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+
+@dataclass
+class TrainedModel:
+    """A model of a session. Its methods but :meth:`open` are called in the thread of :class:`TrainingThread`."""
+
+    id: str
+    session: str
+    base: BaseModel
+    lora_rank: int
+    seed: int
+    order: Ordered
+    metadata: dict[str, str] = field(default_factory=dict)
+    updates: int = 0
+    last_request: float = field(default_factory=time.time)
+    creation: Promise | None = None
+    _trainer: Trainer | None = None
+
+    def open(self) -> None:
+        """Load the base model, with fresh adapters if it has any."""
+        self._trainer = self.base.build_trainer(self.lora_rank, self.seed)
+
+    @property
+    def trainer(self) -> Trainer:
+        """The trainer; open."""
+        assert self._trainer is not None, "requests of a model come after it was created"
+        return self._trainer
+
+    @property
+    def _gradients(self) -> AccumulatesGradients:
+        return cast(AccumulatesGradients, self.trainer)
+
+    def gradient(self, request: GradientRequest) -> GradientResult:
+        """Add the gradient of a request to the one that is held, or look only."""
+        base = self.base
+        rows = rows_of(request.data, base.config.vocabulary, base.config.positions)
+        context = base.context("trainer", self.seed)
+        algorithm, batch = prepared(request, rows, base.catalog, context)
+        metrics = self._gradients.accumulate(batch, algorithm, self.updates, request.backward)
+        logprobs = cast(Any, self.trainer).step_logprobs()
+        told = {"loss:sum": metrics["loss"]}
+        if request.loss not in LOSSES:
+            told |= {
+                f"{name}:mean": value
+                for name, value in metrics.items()
+                if ":" not in name and np.isfinite(value)
+            }
+        return GradientResult(rows.back(logprobs), told)
+
+    def step(self, settings: AdamWStep) -> dict[str, object]:
+        """One optimizer step."""
+        metrics = self._gradients.apply(settings)
+        self.updates += 1
+        return {"type": "optim_step", "metrics": {k: float(v) for k, v in metrics.items()}}
+
+    def save_state(self, folder: Path) -> None:
+        """Weights and optimizer."""
+        self.trainer.save(folder)
+        finish = getattr(self.trainer, "finish_save", None)
+        if finish is not None:
+            finish(True)
+
+    def load_state(self, folder: Path, optimizer: bool) -> None:
+        """Go on from there; without ``optimizer`` it begins anew."""
+        self.trainer.load(folder)
+        if not optimizer:
+            self._gradients.restart()
+
+    def save_weights(self, folder: Path) -> None:
+        """A Hugging Face folder, adapters merged."""
+        self.trainer.save_model(folder)
+
+    def close(self) -> None:
+        """Free what the trainer has."""
+        trainer, self._trainer = self._trainer, None
+        if trainer is not None:
+            trainer.close()

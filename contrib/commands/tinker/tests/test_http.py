@@ -1,0 +1,154 @@
+"""Endpoints without a model being loaded: who may ask, and how mistakes are answered."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from fastapi.testclient import TestClient
+from tinker_cases import service
+
+from astraflow_contrib_tinker.routes.training import MOST_BODY_BYTES
+from astraflow_contrib_tinker.serving import API, tinker_app
+from astraflow_contrib_tinker.wire import protobuf
+
+KEY = "tml-secret"
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[TestClient]:
+    app = tinker_app(service(tmp_path), KEY)
+    with TestClient(app, base_url=f"http://127.0.0.1{API}/", headers={"X-API-Key": KEY}) as found:
+        yield found
+
+
+def post(client: TestClient, path: str, body: dict[str, Any] | bytes, **headers: str) -> Any:
+    content: dict[str, Any] = {"content": body} if isinstance(body, bytes) else {"json": body}
+    return client.post(path, headers=headers, **content)
+
+
+def session(client: TestClient) -> str:
+    return str(post(client, "create_session", {"tags": []}).json()["session_id"])
+
+
+def test_no_endpoint_answers_without_the_key(client: TestClient) -> None:
+    readme = Path(__file__).parent.parent / "README.md"
+    listed = [
+        (line.split()[1], path)
+        for line in readme.read_text(encoding="utf-8").splitlines()
+        for path in re.findall(r"`(/api/v1/[^`]*)`", line)
+    ]
+    assert len(listed) == 27
+    for key in ("", "tml-", KEY[:-1], KEY + "x", "Bearer " + KEY):
+        for method, path in listed if not key else [("GET", f"{API}/healthz")]:
+            url = f"http://127.0.0.1{path}"
+            found = client.request(method, url, headers={"X-API-Key": key})
+            assert found.status_code == 401 and found.json()["category"] == "user", (method, path)
+    for method, path in listed:
+        found = client.request(method, f"http://127.0.0.1{path}", content=b"")
+        unrouted = found.status_code in (404, 405) and "Not Found" in found.text
+        assert not unrouted and found.status_code != 405, (method, path, found.text)
+    assert client.get("healthz").json() == {"status": "ok"}
+
+
+UNKNOWN: dict[str, tuple[dict[str, Any], str]] = {
+    "optim_step": ({"adam_params": {}}, "there is no model"),
+    "save_weights": ({}, "there is no model"),
+    "save_weights_for_sampler": ({"path": "a"}, "there is no model"),
+    "get_info": ({}, "there is no model"),
+    "load_weights": ({"path": "tinker://a/weights/b", "optimizer": False}, "nothing was saved"),
+    "session_heartbeat": ({"session_id": "x"}, "there is no session 'x'"),
+    "create_model": (
+        {"session_id": "x", "model_seq_id": 0, "base_model": "test/tiny"},
+        "there is no session 'x'",
+    ),
+    "retrieve_future": ({"request_id": "other-1"}, "this server has made no request 'other-1'"),
+    "asample": (
+        {"sampling_session_id": "x:0", "prompt": {"chunks": []}, "sampling_params": {}},
+        "there is no sampling session 'x:0'",
+    ),
+}
+
+
+@pytest.mark.parametrize("path", UNKNOWN)
+def test_what_is_unknown_is_named(client: TestClient, path: str) -> None:
+    body, said = UNKNOWN[path]
+    found = post(client, path, {"model_id": "nobody:train:0", "seq_id": 1, **body})
+    assert found.status_code == 404 and said in found.json()["error"]
+    assert found.json()["category"] == "user"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"base_model": "other"}, "this server has 'test/tiny'"),
+        ({"optimizer_config": {"type": "dimuon"}}, "this server has adamw"),
+        ({"lora_config": {"rank": 4096}}, "lora_config.rank"),
+        ({"lora_config": {"rank": 4, "train_mlp": False}}, "lora_targets"),
+        ({"model_seq_id": "x"}, "model_seq_id"),
+    ],
+)
+def test_a_model_that_cannot_be_made(client: TestClient, change: dict[str, Any], said: str) -> None:
+    body = {"session_id": session(client), "model_seq_id": 0, "base_model": "test/tiny", **change}
+    found = post(client, "create_model", body)
+    assert found.status_code == 400 and said in found.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"temperature": -1}, "sampling_params.temperature"),
+        ({"max_tokens": 0}, "sampling_params.max_tokens"),
+        ({"seed": 1}, "seed: engines of this server have none"),
+        ({"stop": ["a"] * 17}, "at most 16"),
+        ({"stop": ""}, "none of them empty"),
+    ],
+)
+def test_sampling_that_is_not_possible(
+    client: TestClient, params: dict[str, Any], said: str
+) -> None:
+    made = {"session_id": session(client), "sampling_session_seq_id": 0, "base_model": "test/tiny"}
+    sampler = post(client, "create_sampling_session", made).json()["sampling_session_id"]
+    body = {
+        "sampling_session_id": sampler,
+        "prompt": {"chunks": [{"tokens": [1]}]},
+        "sampling_params": params,
+    }
+    found = post(client, "asample", body)
+    assert found.status_code == 400 and said in found.json()["error"]
+    body |= {"sampling_params": {}, "topk_prompt_logprobs": 3}
+    assert "topk_prompt_logprobs" in post(client, "asample", body).json()["error"]
+
+
+def test_bodies_are_bounded(client: TestClient) -> None:
+    bomb = zstandard.ZstdCompressor().compress(bytes(MOST_BODY_BYTES + 1))
+    found = post(client, "forward_backward", bomb, **{"content-encoding": "zstd"})
+    assert found.status_code == 413 and "decompressed" in found.json()["error"]
+    found = post(client, "forward_backward", bytes(MOST_BODY_BYTES + 1))
+    assert found.status_code == 413
+    assert post(client, "forward_backward", b"\xff" * 40).status_code == 400
+    assert post(client, "optim_step", b"{").status_code == 400
+    asked = protobuf.ForwardBackwardRequest(model_id="nobody:train:0", seq_id=1, loss_fn="ppo")
+    asked.data.add().model_input.add().encoded_text.tokens = b"\1\0\0\0"
+    assert post(client, "forward_backward", asked.SerializeToString()).status_code == 404
+
+
+def test_runs_and_sessions_are_listed(client: TestClient) -> None:
+    one = session(client)
+    assert client.get(f"sessions/{one}").json()["training_run_ids"] == []
+    assert client.get("training_runs").json()["cursor"]["total_count"] == 0
+    assert client.get("checkpoints").json()["checkpoints"] == []
+    assert client.get("training_runs?limit=0").status_code == 422
+    assert client.get("training_runs/nobody").status_code == 404
+    assert post(client, f"sessions/{one}/finish", {}).status_code == 200
+    assert client.get(f"sessions/{one}").status_code == 404
+    assert client.delete("training_runs/a/checkpoints/other/b").status_code == 400
+    assert client.delete("training_runs/a/checkpoints/weights/b").status_code == 404
+    info = post(client, "weights_info", {"tinker_path": "../../etc"})
+    assert (
+        info.status_code == 400 and "expected tinker://MODEL/weights/NAME" in info.json()["error"]
+    )
