@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -119,6 +119,7 @@ class Dataflow:
 
 class Versions:
     newest = -1
+    figures: ClassVar[dict[str, float]] = {}
 
     def publish(self, operations: Embedding, version: int, probed: Any) -> float:
         self.newest = version

@@ -62,6 +62,17 @@ def test_the_staleness_of_a_run_that_went_wild_fits_into_a_map(tmp_path: Path) -
     assert cells["counts"][-1] == [0, 2, 2, 2, 2, 2, 2, 2] and cells["counts"][10][0] == 2
 
 
+def test_deltas_belong_to_the_versions_of_their_steps(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "one", 0)
+    lines = [step_line(n, version=n // 2, metrics={"delta_bytes": 10.0 * n} if n % 2 == 0 else {}) for n in range(1, 9)]  # fmt: skip
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    columns = MetricColumns(folder)
+    columns.update()
+    names = ("delta_bytes", "delta_density")
+    assert columns.of_versions(names, 100) == {"solver": {n: {"delta_bytes": 20.0 * n} for n in range(1, 5)}}  # fmt: skip
+    assert columns.of_versions(names, 3) == {"solver": {n: {"delta_bytes": 20.0 * n} for n in (3, 4)}}  # fmt: skip
+
+
 def pushed(task: str, prompt: str, rewards: list[float], eval_set: str = "") -> Pushed:
     ones = np.array([0, 1, 1])
     sequence = Sequence("solver", ones.astype(np.int32), ones.astype(bool), -ones.astype(np.float32), ones.astype(np.int32) - 1)  # fmt: skip

@@ -16,7 +16,8 @@ from astraflow_core.types import (
 
 
 class Publisher(Protocol):
-    """The trainer's half. Publishing waits for the snapshot only, never for a receiver."""
+    """The trainer's half. Publishing waits for the snapshot only, never for a receiver. It may have an attribute
+    ``figures``, a mapping of names to numbers about the newest version, which become metrics of its step."""
 
     @property
     def endpoints(self) -> tuple[str, ...]:

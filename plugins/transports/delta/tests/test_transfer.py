@@ -51,6 +51,22 @@ def test_two_files_take_turns_and_only_the_delta_is_fetched(rig: Any, history: A
     assert inodes[2:] == [inodes[0], inodes[1], inodes[0], inodes[1]]
 
 
+def test_a_publisher_says_how_large_and_how_dense_the_delta_is(rig: Any, history: Any) -> None:
+    publisher = rig.publisher()
+    made, receiver = history(publisher), rig.receiver()
+    receiver.fetch(made.publish(), DEADLINE_S)
+    assert publisher.figures == {}
+    before = made.weights.copy()
+    source = receiver.fetch(made.publish(), DEADLINE_S)
+    changed = np.count_nonzero(made.weights != before)
+    assert 0 < changed < made.weights.size
+    assert publisher.figures["delta_density"] == pytest.approx(
+        changed / made.weights.size, rel=1e-3
+    )
+    # What is fetched beside the delta is the manifest and the list of deltas.
+    assert 0 <= source.bytes_received - publisher.figures["delta_bytes"] < 2000
+
+
 def test_a_version_that_is_here_already_moves_no_weights(rig: Any, history: Any) -> None:
     made, receiver = history(rig.publisher()), rig.receiver()
     told = made.publish()

@@ -43,6 +43,11 @@ class Versions:
         self._announced: dict[int, Announcement] = {}
         self.newest = -1
 
+    @property
+    def figures(self) -> dict[str, float]:
+        """What the transport measured of the newest version, such as the size of its delta."""
+        return dict(getattr(self._publisher, "figures", {}))
+
     def publish(self, trainer: Operations, version: int, probe: Probe | None = None) -> float:
         """Publish the trainer's weights as ``version`` and announce it, with a probe of them if there is one;
         returns the seconds it took."""

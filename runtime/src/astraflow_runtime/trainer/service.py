@@ -211,6 +211,7 @@ class TrainerService:
             metrics["checkpoint_s"] = self._saving.take_stall_s()
             if self._updates % self._table.publish_every == 0 or self._updates == self._run.steps:
                 metrics["publish_s"] = self._publish(self._versions.newest + 1, batch)
+                metrics |= self._versions.figures
         acknowledged = self._dataflow.acknowledge(batch.id, self._versions.newest, metrics)
         self._versions.retain(acknowledged.retain)
         self._hooks.step_ended(self._run, self._updates, metrics)

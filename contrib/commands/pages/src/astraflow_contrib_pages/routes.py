@@ -37,6 +37,7 @@ FIGURES = (
 MOST_COMPARED = 8
 _BUCKETS = 600
 _MOST_BUCKETS = 4000
+_DELTAS, _VERSIONS = ("delta_bytes", "delta_density"), 1000
 _COLUMNS, _MOST_COLUMNS = 100, 400
 _TYPES = {
     ".js": "text/javascript; charset=utf-8",
@@ -239,10 +240,12 @@ class PageRoutes:
         run = self._found(request)
         status = self._asked(request, run).status()
         serving = [
-            {"name": raas["name"], "state": raas["state"], "serving": raas["serving"]}
+            {key: raas[key] for key in ("name", "state", "serving", "metrics")}
             for raas in status.get("raas", [])
         ]
-        return {**self._journal(run).versions(), "serving": serving}
+        run.columns.look()
+        deltas = run.columns.of_versions(_DELTAS, _VERSIONS)
+        return {**self._journal(run).versions(), "serving": serving, "deltas": deltas}
 
     def _data(self, request: Request, session: BrowserSession) -> Any:
         run = self._found(request)

@@ -59,6 +59,12 @@ class HttpPublisher:
         self._mirrors = tuple(mirror.rstrip("/") for mirror in mirrors)
 
     @property
+    def figures(self) -> Mapping[str, float]:
+        """What the companion has to say about the newest version, in its attribute ``figures`` if it has one."""
+        found: Mapping[str, float] = getattr(self._companion, "figures", {})
+        return found
+
+    @property
     def endpoints(self) -> tuple[str, ...]:
         """Mirrors, such as a content delivery network or a bucket, and the address of this publisher."""
         return (*self._mirrors, self._endpoint)

@@ -23,7 +23,8 @@ class DeltaCompanion:
     """See :class:`astraflow_weights.publish.publisher.Companion`.
 
     The comparison runs where the snapshot is taken, on a block that is still in the cache; positions and
-    steps go to a thread that packs them meanwhile. Merged links are made after publishing.
+    steps go to a thread that packs them meanwhile. Merged links are made after publishing. ``figures``: bytes of the
+    newest delta, and the share of the elements that it changes; empty if there is none.
     """
 
     def __init__(self, codec: Codec, history: int) -> None:
@@ -36,11 +37,15 @@ class DeltaCompanion:
         self._widths: list[int] = []
         self._frames: dict[int, Future[bytes] | bytes] = {}
         self._pending = 0
+        self._changed = self._compared = 0
+        self.figures: dict[str, float] = {}
 
     def begin(self, previous: Snapshot | None) -> None:
         """Compare with ``previous`` from now on."""
         self._frames.clear()
         self._pending = 0
+        self._changed = self._compared = 0
+        self.figures = {}
         self._previous = previous
         if previous is not None and not self._widths:
             manifest = previous.manifest
@@ -55,6 +60,8 @@ class DeltaCompanion:
             changes = self._codec.diff(old, data, self._widths[index])
         assert changes.positions is not None
         count = len(changes.positions)
+        self._changed += count
+        self._compared += changes.elements
         if not count:
             return
         if may_be_raw(changes) or 2 * count > changes.elements:
@@ -86,6 +93,8 @@ class DeltaCompanion:
             b"",
         )
         data = pack_link(head, frames)
+        density = self._changed / max(self._compared, 1)
+        self.figures = {"delta_bytes": float(len(data)), "delta_density": density}
         log.info(
             "policy %r: %d bytes lead from version %d to %d, %.1f %% of the whole",
             head.policy, len(data), head.base, head.version, 100 * len(data) / max(head.size, 1),

@@ -143,6 +143,13 @@ class MetricColumns:
             found = self._now.arrays(set(names))
         return {policy: thinned(own, buckets, first, last) for policy, own in found.items()}
 
+    def of_versions(
+        self, names: Iterable[str], most: int
+    ) -> dict[str, dict[int, dict[str, float]]]:
+        """Policy → version → figures of the step that has published it, of the newest ``most`` steps."""
+        with self._lock:
+            return self._now.of_versions(names, most)
+
     def staleness(self, columns: int, first: float, last: float) -> dict[str, dict[str, Any]]:
         """Policy → how many rows of the steps ``first`` to ``last`` were how many versions old, in so many columns."""
         with self._lock:

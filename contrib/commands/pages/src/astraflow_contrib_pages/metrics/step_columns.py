@@ -225,6 +225,29 @@ class StepColumns:
             for policy, entry in self._policies.items()
         }
 
+    def of_versions(
+        self, names: Iterable[str], most: int
+    ) -> dict[str, dict[int, dict[str, float]]]:
+        """Policy → version → the figures of ``names`` of the step that has published it, of the newest ``most`` steps."""
+        found: dict[str, dict[int, dict[str, float]]] = {}
+        for policy, entry in self._policies.items():
+            if (version := entry.columns.get("version")) is None:
+                continue
+            steps, versions = version.arrays()
+            of_step = dict(
+                zip(steps[-most:].tolist(), versions[-most:].astype(int).tolist(), strict=True)
+            )
+            own = found.setdefault(policy, {})
+            for name in names:
+                if column := entry.columns.get(name):
+                    steps, values = column.arrays()
+                    for step, value in zip(
+                        steps[-most:].tolist(), values[-most:].tolist(), strict=True
+                    ):
+                        if step in of_step:
+                            own.setdefault(of_step[step], {})[name] = value
+        return found
+
     def staleness(self, columns: int, first: float, last: float) -> dict[str, dict[str, Any]]:
         """Policy → the map of :meth:`StalenessCounts.cells`, of those that have one."""
         maps = {

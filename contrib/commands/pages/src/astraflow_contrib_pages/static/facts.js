@@ -1,7 +1,8 @@
 // Weights, data, configuration and plugins of a run.
 import { html, useMemo, useState } from "./vendor/htm-preact.js";
+import { Chart } from "./chart.js";
 import { useAnswer, usePeriod } from "./api.js";
-import { bytes, number, seconds, shown } from "./format.js";
+import { bytes, number, percent, seconds, shown } from "./format.js";
 import { Difficulty } from "./rewards.js";
 import { Empty, Loading, Problem, Table } from "./parts.js";
 
@@ -13,14 +14,44 @@ function Answered({ path: asked, every = 0, children }) {
   return html`<${Problem} error=${error} />${children(value)}`;
 }
 
-export const Weights = ({ name }) => html`<h1>Weights</h1><${Answered} path=${path(name, "weights")} every=${5}>${(value) => {
+// Charts of the size of each version and of what leads to it, a line for each policy.
+function Sizes({ versions, deltaOf, theme }) {
+  const sorted = [...new Set(versions.map((row) => row.policy))].map((policy) => [policy, versions.filter((row) => row.policy === policy)]);
+  const lines = (label, of, colour, dash) => sorted.map(([policy, rows], index) => {
+    const points = rows.map((row) => [row.version, of(row)]).filter(([, y]) => typeof y === "number");
+    return { label: sorted.length > 1 ? `${policy}, ${label}` : label, colour: 2 * index + colour, dash, x: points.map(([x]) => x), y: points.map(([, y]) => y) };
+  });
+  const megabytes = (value) => (typeof value === "number" ? value / 1e6 : undefined);
+  return html`<div class="charts"><${Chart} title="Size by version" unit="MB" theme=${theme} zoom=${null} fine=${true} lines=${[...lines("whole", (row) => megabytes(row.bytes), 0), ...lines("delta", (row) => megabytes(deltaOf(row).delta_bytes), 1, true)]} />
+    <${Chart} title="Density of deltas" unit="share of the elements that change" theme=${theme} zoom=${null} fine=${true} lines=${lines("density", (row) => deltaOf(row).delta_density, 0)} /></div>`;
+}
+
+const newestOf = (versions) => Object.fromEntries(versions.map((row) => [row.policy, row.version]));
+
+function Servers({ serving, newest }) {
+  const rows = serving.filter((raas) => raas.state !== "left" && raas.state !== "gone").flatMap((raas) => Object.entries(raas.serving).map(([policy, version]) => ({ raas, policy, version })));
+  const figure = (row, name) => row.raas.metrics[`${row.policy}/${name}`];
+  return rows.length ? html`<h2>Who serves what</h2><${Table} label="who serves what" rows=${rows} rowKey=${(row) => `${row.raas.name}/${row.policy}`} columns=${[
+    ["RaaS", (row) => row.raas.name], ["state", (row) => row.raas.state], ["policy", (row) => row.policy], ["version", (row) => number(row.version), true],
+    ["behind", (row) => (row.policy in newest ? number(Math.max(0, newest[row.policy] - row.version)) : "–"), true], ["received", (row) => (figure(row, "bytes_received") === undefined ? "–" : bytes(figure(row, "bytes_received"))), true],
+    ["swaps", (row) => number(figure(row, "swaps")), true], ["failures", (row) => number(figure(row, "failures")), true]]} />` : null;
+}
+
+export const Weights = ({ name, theme }) => html`<h1>Weights</h1><${Answered} path=${path(name, "weights")} every=${5}>${(value) => {
   const newest = [...value.versions].reverse();
   const servers = (version) => value.serving.filter((raas) => raas.serving[version.policy] === version.version && raas.state === "alive").map((raas) => raas.name);
+  const deltaOf = (row) => value.deltas[row.policy]?.[row.version] ?? {};
+  const some = value.versions.some((row) => deltaOf(row).delta_bytes !== undefined);
   return html`${newest.length ? null : html`<${Empty}>No version was announced yet.<//>`}
+    ${some ? html`<${Sizes} versions=${value.versions} deltaOf=${deltaOf} theme=${theme} />` : null}
+    <${Servers} serving=${value.serving} newest=${newestOf(value.versions)} />
+    <h2>Versions</h2>
     ${newest.length < value.count ? html`<p class="quiet">the newest ${newest.length} of ${number(value.count)}</p>` : null}
     <${Table} label="versions" rows=${newest} rowKey=${(row) => `${row.policy}/${row.version}`} columns=${[
       ["policy", (row) => row.policy], ["version", (row) => number(row.version), true], ["announced after", (row) => seconds(row.at_s), true],
-      ["size", (row) => bytes(row.bytes), true], ["transport", (row) => row.transport],
+      ["size", (row) => bytes(row.bytes), true],
+      ...(some ? [["delta", (row) => (deltaOf(row).delta_bytes === undefined ? "–" : `${bytes(deltaOf(row).delta_bytes)}, ${percent(deltaOf(row).delta_bytes / row.bytes)}`), true], ["density", (row) => percent(deltaOf(row).delta_density), true]] : []),
+      ["transport", (row) => row.transport],
       ["served by", (row) => servers(row).join(", ") || "–"], ["digest", (row) => html`<code class="digest">${row.digest}</code>`]]} />`;
 }}<//>`;
 
