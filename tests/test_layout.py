@@ -68,6 +68,11 @@ DEFAULTS = {"local", "three_zones", "merged"}
 """Components that a configuration names by default, or that it has to know."""
 LONGEST_MODULE = 450
 MOST_MODULES = 15
+LONGEST_FUNCTION = 75
+"""Lines of its own, without those of functions within it."""
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+DECLARATIONS = {"add_arguments", "astraflow_algorithms", "_add_routes"}
+"""Functions that only list what there is: options, components, routes."""
 
 
 def none(wrong: list[str]) -> None:
@@ -260,6 +265,33 @@ def test_folders_of_tests_are_no_packages() -> None:
     """Two packages may both have tests/test_x.py, as long as neither folder is a package."""
     wrong = [f for f in tracked_files() if f.name == "__init__.py" and "tests" in f.parts]
     none([where(f) for f in wrong])
+
+
+def lines_of(function: ast.AST) -> int:
+    inner = [n for n in ast.walk(function) if isinstance(n, FUNCTIONS) and n is not function]
+    outermost = [
+        n for n in inner if not any(n in ast.walk(other) for other in inner if other is not n)
+    ]
+    return length(function) - sum(map(length, outermost))
+
+
+def length(node: ast.AST) -> int:
+    return int(node.end_lineno - node.lineno + 1)  # type: ignore[attr-defined]
+
+
+def test_functions_are_short() -> None:
+    wrong = []
+    for file in all_sources():
+        text = file.read_text(encoding="utf-8")
+        if text.count("\n") <= LONGEST_FUNCTION:
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if not isinstance(node, FUNCTIONS) or node.name in DECLARATIONS:
+                continue
+            if length(node) > LONGEST_FUNCTION and (lines := lines_of(node)) > LONGEST_FUNCTION:
+                place = f"{where(file)}:{node.lineno}"
+                wrong.append(f"{place}: {node.name} has {lines} lines; which step has a name?")
+    none(wrong)
 
 
 def test_modules_are_short() -> None:

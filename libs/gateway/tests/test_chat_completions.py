@@ -11,7 +11,6 @@ from chat_templates import TEMPLATES
 from gateway_agents import CALL, LLAMA, MISTRAL, QWEN, THINKING, TOOL, USER, Agent, agent_of, played
 
 from astraflow_core.errors import UserError
-from astraflow_gateway.episode import BUDGET_SPENT, Budget
 from astraflow_testing import scripted_policies
 from astraflow_testing.scripted_policies import FailedAnswer, ScriptedPolicies
 
@@ -175,39 +174,6 @@ def test_a_retry_is_answered_as_before_and_trained_once() -> None:
 
     episode = played(["one", "two", "three"], play)
     assert len(episode.sequences()) == 3 and episode.metrics()["agent_retries"] == 2
-
-
-def test_an_agent_without_end_is_answered_by_an_ordinary_message() -> None:
-    async def play(agent: Agent) -> None:
-        for _ in range(2):
-            await agent.chat(USER)
-        whole = await agent.chat(USER)
-        assert whole["choices"][0]["message"]["content"] == BUDGET_SPENT
-        assert whole["choices"][0]["finish_reason"] == "stop"
-
-    episode = played(lambda policy, text: "again", play, budget=Budget(2, 10_000))
-    assert sum(int(each.loss_mask.sum()) for each in episode.sequences()) == 2 * len("again") + 2
-    episode = played(lambda policy, text: "again", play, budget=Budget(100, 8))
-    assert sum(int(each.loss_mask.sum()) for each in episode.sequences()) == 8
-
-
-def test_requests_at_once_share_one_budget() -> None:
-    async def play(agent: Agent) -> None:
-        replies = await asyncio.gather(*(agent.chat(USER, nonce=n) for n in range(4)))
-        said = [reply["choices"][0]["message"]["content"] for reply in replies]
-        assert sorted(said) == sorted(["again", "ag", BUDGET_SPENT, BUDGET_SPENT])
-
-    episode = played(lambda policy, text: "again", play, budget=Budget(100, 8))
-    assert sum(len(call.result.tokens) for call in episode.graph.calls) == 8
-
-
-def test_a_request_that_fails_gives_its_part_of_the_budget_back() -> None:
-    async def play(agent: Agent) -> None:
-        await agent.post("/v1/chat/completions", {"model": "p", "messages": [USER]})
-        answered = await agent.chat(USER, nonce=1)
-        assert answered["choices"][0]["message"]["content"] == "word"
-
-    played([FailedAnswer("lost"), "word"], play, budget=Budget(100, 8))
 
 
 def test_the_sampling_is_that_of_the_run_unless_it_lets_agents_deviate() -> None:

@@ -86,30 +86,34 @@ def write_tiny_model(
         "use_sliding_window": False,
         "vocab_size": len(alphabet),
     }
-    generation = {
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_weights(folder / "model.safetensors", config, seed, dtype)
+    _write_json(folder / "config.json", config)
+    _write_json(folder / "generation_config.json", _generation(config))
+    _write_json(folder / "tokenizer.json", _tokenizer(alphabet, eos))
+    _write_json(folder / "tokenizer_config.json", _tokenizer_config(pad, eos, context))
+    return folder
+
+
+def _generation(config: dict[str, Any]) -> dict[str, Any]:
+    return {
         "do_sample": True,
         "eos_token_id": config["eos_token_id"],
         "pad_token_id": config["pad_token_id"],
         "temperature": 1.0,
     }
-    folder = Path(directory)
-    folder.mkdir(parents=True, exist_ok=True)
-    _write_weights(folder / "model.safetensors", config, seed, dtype)
-    _write_json(folder / "config.json", config)
-    _write_json(folder / "generation_config.json", generation)
-    _write_json(folder / "tokenizer.json", _tokenizer(alphabet, eos))
-    _write_json(
-        folder / "tokenizer_config.json",
-        {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "pad_token": pad,
-            "eos_token": eos,
-            "model_max_length": context,
-            "clean_up_tokenization_spaces": False,
-            "chat_template": CHAT_TEMPLATE,
-        },
-    )
-    return folder
+
+
+def _tokenizer_config(pad: str, eos: str, context: int) -> dict[str, Any]:
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "pad_token": pad,
+        "eos_token": eos,
+        "model_max_length": context,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": CHAT_TEMPLATE,
+    }
 
 
 def _check(

@@ -17,7 +17,7 @@ from astraflow_core.component import Kind
 from astraflow_core.config.load import component_context, run_info
 from astraflow_core.config.models import RunConfig
 from astraflow_core.errors import AstraFlowError, NoRoom
-from astraflow_core.protocols.launcher import Launcher, ProcessState, Role
+from astraflow_core.protocols.launcher import Launcher, ProcessSpec, ProcessState, Role
 from astraflow_runtime.launch.conclusion import KILLED, conclude
 from astraflow_runtime.launch.planning.header import header
 from astraflow_runtime.launch.planning.leftovers import clear_leftovers
@@ -146,25 +146,16 @@ def _execute(
     before = begin_again(prepared)
     context = component_context(config, directory, "launcher", "", "launcher", prepared.token)
     launcher: Launcher = prepared.catalog.build(Kind.LAUNCHER, config.launcher, context)
-    specs = [
-        replace(spec, environment={**spec.environment, **prepared.environment})
-        for spec in plan(config, directory, prepared.token, launcher.restarts)
-    ]
+    specs = _specs(prepared, launcher)
     if view is None:
         begin = header(prepared) + "".join(f"  note: {note}\n" for note in notes(config))
         view = make_view(config, live, stream, directory, begin)
     trackers = _trackers(prepared)
     if trackers is not None:
         view = TrackedView(view, trackers)
+    resuming = _resuming(config)
     supervisor = Supervisor(
-        config,
-        specs,
-        launcher,
-        directory,
-        prepared.token,
-        view,
-        interrupts,
-        resuming=_resuming(config),
+        config, specs, launcher, directory, prepared.token, view, interrupts, resuming=resuming
     )
     info = run_info(config, directory)
     error: AstraFlowError | None = None
@@ -199,9 +190,7 @@ def _execute(
             "state": _state(error, killed, supervisor.status.state),
             "exit_code": code,
             "error": None if error is None else str(error),
-            "wall_s": round(time.time() - clock.began, 3),
-            "cpu_s": round(clock.cpu_since_s(processes), 3),
-            "setup_s": _setup_s(clock, metrics),
+            **_times(clock, processes, metrics),
             **summarise(config, supervisor.status, metrics.steps, processes),
             "directory": str(directory),
         }
@@ -219,6 +208,25 @@ def _execute(
             if (directory / "summary.json").exists():
                 _leave_summary(directory, summary, stream)
     return EndedRun(directory, code, summary, metrics, error)
+
+
+def _specs(prepared: Prepared, launcher: Launcher) -> list[ProcessSpec]:
+    """The processes to start, each with what the run adds to its environment."""
+    planned = plan(prepared.config, prepared.directory, prepared.token, launcher.restarts)
+    return [
+        replace(spec, environment={**spec.environment, **prepared.environment}) for spec in planned
+    ]
+
+
+def _times(
+    clock: _Clock, processes: Sequence[ProcessState], metrics: MetricsFile
+) -> dict[str, Any]:
+    """What the run took: wall and CPU seconds, and those until its first step."""
+    return {
+        "wall_s": round(time.time() - clock.began, 3),
+        "cpu_s": round(clock.cpu_since_s(processes), 3),
+        "setup_s": _setup_s(clock, metrics),
+    }
 
 
 def _trackers(prepared: Prepared) -> Trackers | None:
