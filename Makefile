@@ -1,6 +1,6 @@
 PYTHON ?= python3
 
-.PHONY: run test fast explore check bench chaos gpu docs
+.PHONY: run test fast explore check bench chaos gpu docs downstream
 
 run:
 	@$(PYTHON) scripts/dev.py run $(ARGS)
@@ -28,3 +28,6 @@ gpu:
 
 docs:
 	@$(PYTHON) scripts/dev.py docs
+
+downstream:
+	@$(PYTHON) scripts/dev.py downstream $(ARGS)

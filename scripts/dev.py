@@ -274,6 +274,12 @@ def chaos(args: list[str]) -> int:
     return bench(["chaos", *args])
 
 
+def downstream(args: list[str]) -> int:
+    """Run the tests of plugins of others, those of downstream.toml, against this tree."""
+    setup("test")
+    return _call(str(ROOT / "scripts" / "downstream.py"), *args)
+
+
 def docs(args: list[str]) -> int:
     """Write the generated pages under docs/ again."""
     setup("test")
@@ -317,7 +323,7 @@ def main(argv: list[str]) -> int:
     """Parse the command line and carry it out; returns the exit code."""
     parser = argparse.ArgumentParser(prog="scripts/dev.py", description=__doc__.split("\n\n")[0])
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    every = (run, test, fast, explore, heavy, durations, check, bench, chaos, gpu, docs)
+    every = (run, test, fast, explore, heavy, durations, check, bench, chaos, gpu, docs, downstream)
     actions = {f.__name__: f for f in every}
     installing = commands.add_parser("setup", help="install only")
     installing.add_argument("profile", nargs="?", choices=("run", "test"), default="test")

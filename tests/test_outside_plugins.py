@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import dev
+import downstream
 import pytest
+from downstream import Downstream
 from wheels import build, clean_environment, execute
 
 from astraflow_testing.runs import TABLE_RUN
@@ -104,14 +105,5 @@ def test_they_are_listed_and_drive_a_run_in_a_clean_environment(
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
-def test_they_pass_their_own_tests(package: Path, wheels: dict[Path, Path], tmp_path: Path) -> None:
-    installed = tmp_path / "installed"
-    execute(
-        *(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"),
-        *("--disable-pip-version-check", "--target", str(installed), str(wheels[package])),
-    )
-    told = execute(
-        *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(package / "tests")),
-        PYTHONPATH=str(installed),
-    )
-    assert " passed" in told
+def test_they_pass_their_own_tests(package: Path, tmp_path: Path) -> None:
+    assert downstream.problems(Downstream(path=package), tmp_path, 300) == []
