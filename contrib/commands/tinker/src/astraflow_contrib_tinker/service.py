@@ -81,7 +81,7 @@ class Service:
         if found is None:
             raise Refused(
                 404,
-                f"there is no session {id[:80]!r}: it has ended, or the server was started anew",
+                f"there is no session {id[:80]!r}: it has ended, or the server has restarted",
             )
         found.seen = time.monotonic()
         return found

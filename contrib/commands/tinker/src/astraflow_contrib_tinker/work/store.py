@@ -15,8 +15,9 @@ from astraflow_wire.host.disk import replace_file
 
 Kind = Literal["weights", "sampler_weights"]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9:_-]{0,199}")
 _PATH = re.compile(
-    r"tinker://(?P<model>[A-Za-z0-9:._-]{1,200})/(?P<kind>weights|sampler_weights)/(?P<name>[^/]{1,100})"
+    r"tinker://(?P<model>[^/]{1,200})/(?P<kind>weights|sampler_weights)/(?P<name>[^/]{1,100})"
 )
 ABOUT = "about.json"
 
@@ -62,7 +63,7 @@ class Store:
                 400,
                 f"the name {name[:100]!r}: expected letters, digits, dots, dashes and underscores, at most 100",
             )
-        return self.directory / model_id.replace(":", ".") / kind / name
+        return self._of(model_id) / kind / name
 
     def begin(self, model_id: str, kind: Kind, name: str, overwrite: bool) -> Path:
         """An empty folder for it; :class:`Refused` with 400 if there is one already."""
@@ -96,11 +97,14 @@ class Store:
 
     def of_model(self, model_id: str) -> list[Saved]:
         """All that was saved of a model, the oldest first."""
-        found = (
-            Saved.read(folder)
-            for folder in self.directory.glob(f"{model_id.replace(':', '.')}/*/*")
-        )
+        found = (Saved.read(folder) for folder in self._of(model_id).glob("*/*"))
         return sorted((saved for saved in found if saved is not None), key=lambda s: s.time)
+
+    def _of(self, model_id: str) -> Path:
+        """The folder of a model, which no id leads out of."""
+        if not _MODEL.fullmatch(model_id):
+            raise Refused(400, f"{model_id[:120]!r} is no id of a model")
+        return self.directory / model_id.replace(":", ".")
 
     def remove(self, model_id: str, kind: Kind, name: str) -> None:
         """Delete it."""
