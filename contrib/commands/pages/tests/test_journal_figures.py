@@ -10,7 +10,7 @@ import pytest
 from served_runs import step_line, write_run
 from test_journal_index import a_run, write
 
-from astraflow_contrib_pages.journal.journal_figures import GroupRewards, HeldLeases, ServiceHours
+from astraflow_contrib_pages.journal.journal_figures import MeanRewards, HeldLeases, ServiceHours
 from astraflow_contrib_pages.journal.journal_views import JournalViews
 from astraflow_contrib_pages.metrics.metric_columns import MetricColumns
 from astraflow_contrib_pages.metrics.staleness_map import MOST_ROWS
@@ -87,7 +87,7 @@ def pushed(task: str, prompt: str, rewards: list[float], eval_set: str = "") -> 
 
 def test_mean_rewards_of_groups_are_counted_by_source() -> None:
     chance = np.random.default_rng(1)
-    figures, means = GroupRewards(["easy", "hard"]), {"easy": [], "hard": [], "": []}  # type: ignore[var-annotated]
+    figures, means = MeanRewards(["easy", "hard"]), {"easy": [], "hard": [], "": []}  # type: ignore[var-annotated]
     for number in range(700):
         source = ("easy", "hard", "")[number % 3]
         rewards = chance.integers(0, 2, 4).astype(float).tolist()
@@ -110,7 +110,7 @@ def test_mean_rewards_of_groups_are_counted_by_source() -> None:
 
 
 def test_rewards_outside_of_0_to_1_have_bars_of_their_own() -> None:
-    figures = GroupRewards()
+    figures = MeanRewards()
     figures.hear(0.0, pushed("train-1", "p", [-3.0, -3.0]))
     found = figures.histograms()["solver"]
     assert (found["edges"][0], found["edges"][-1]) == (-3.5, -2.5)

@@ -32,7 +32,7 @@ _MOST_GROUPS = 4 << 20
 """Of a policy and a source; groups after that count among the newest only."""
 
 
-class GroupRewards:
+class MeanRewards:
     """Listens for the mean reward of each group of training, by policy and prompt source. ``sources``: names with which the
     ids of prompts begin."""
 

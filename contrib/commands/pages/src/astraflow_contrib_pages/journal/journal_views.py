@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from astraflow_contrib_pages.journal.journal_figures import (
-    GroupRewards,
+    MeanRewards,
     HeldLeases,
     ServiceHours,
 )
@@ -128,7 +128,7 @@ class JournalViews:
 
     def _anew(self) -> None:
         self._versions, self._funnel = AnnouncedVersions(), DataFunnel()
-        self._rewards, self._hours = GroupRewards(self._sources), ServiceHours()
+        self._rewards, self._hours = MeanRewards(self._sources), ServiceHours()
         self._leases = HeldLeases()
 
     @contextmanager
