@@ -10,7 +10,7 @@ import pytest
 from served_runs import step_line, write_run
 from test_journal_index import a_run, write
 
-from astraflow_contrib_pages.journal.journal_figures import MeanRewards, HeldLeases, ServiceHours
+from astraflow_contrib_pages.journal.journal_figures import HeldLeases, MeanRewards, ServiceHours
 from astraflow_contrib_pages.journal.journal_views import JournalViews
 from astraflow_contrib_pages.metrics.metric_columns import MetricColumns
 from astraflow_contrib_pages.metrics.staleness_map import MOST_ROWS

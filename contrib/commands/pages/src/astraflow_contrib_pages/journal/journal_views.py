@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from astraflow_contrib_pages.journal.journal_figures import (
-    MeanRewards,
     HeldLeases,
+    MeanRewards,
     ServiceHours,
 )
 from astraflow_contrib_pages.journal.journal_index import JournalIndex, Key, row_key, task_key
