@@ -16,6 +16,7 @@ from astraflow_runtime.cli.run_directory import add_run, find_run, read_config
 if TYPE_CHECKING:
     from astraflow_runtime.dataflow.journal.entries import Entry
     from astraflow_runtime.dataflow.journal.lineage import (
+        Attempt,
         GroupLineage,
         Offered,
         PolicyOutcome,
@@ -169,17 +170,22 @@ def _offer(offer: Offered) -> Iterator[str]:
         yield f"{'':>12}shadow {doubt.shadow!r} would have refused: {doubt.reason}"
 
 
+def _attempt(attempt: Attempt) -> Iterator[tuple[float, str]]:
+    raas = f"{attempt.raas}, as the second," if attempt.second else attempt.raas
+    if attempt.until_s is None:
+        yield attempt.since_s, f"running on {raas.rstrip(',')}; no result yet"
+    elif attempt.ended == "pushed":
+        took = attempt.until_s - attempt.since_s
+        yield attempt.since_s, f"{raas} rolls it out, {took:.2f} s"
+    else:
+        yield attempt.since_s, f"{raas} has it"
+        yield attempt.until_s, f"ended without a result: {attempt.ended}"
+
+
 def _group(story: GroupLineage) -> Iterator[str]:
-    for attempt in story.attempts:
-        raas = f"{attempt.raas}, as the second," if attempt.second else attempt.raas
-        if attempt.until_s is None:
-            yield _line(attempt.since_s, f"running on {raas.rstrip(',')}; no result yet")
-        elif attempt.ended == "pushed":
-            took = attempt.until_s - attempt.since_s
-            yield _line(attempt.since_s, f"{raas} rolls it out, {took:.2f} s")
-        else:
-            yield _line(attempt.since_s, f"{raas} has it")
-            yield _line(attempt.until_s, f"ended without a result: {attempt.ended}")
+    events = [event for attempt in story.attempts for event in _attempt(attempt)]
+    for at_s, text in sorted(events, key=lambda event: event[0]):  # two may have had it at a time
+        yield _line(at_s, text)
     if story.pushed_s is not None:
         yield _line(story.pushed_s, _result(story))
     elif story.state != "leased":
