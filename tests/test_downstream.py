@@ -26,7 +26,7 @@ def test_the_plugins_of_this_repository_are_listed() -> None:
         ("", "lists no"),
         ("[[plugin]]\n", "plugin 1: expected path"),
         ('[[plugin]]\npath = "a"\nrequirement = "b"', "plugin 1: expected path"),
-        ('[[plugin]]\npath = "a"\n[[plugin]]\nrequirement = "--index-url x"', "plugin 2: "),
+        ('[[plugin]]\npath = "a"\n[[plugin]]\nrequirement = "no name"', "plugin 2: "),
         ("[[plugin", "list.toml: "),
     ],
 )
