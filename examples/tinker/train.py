@@ -14,6 +14,7 @@ import random
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tinker
@@ -124,7 +125,7 @@ def adam(step: int, steps: int) -> types.AdamParams:
     )
 
 
-def evaluate(training: tinker.TrainingClient, tokenizer: object, texts: Sequence[str]) -> float:
+def evaluate(training: tinker.TrainingClient, tokenizer: Any, texts: Sequence[str]) -> float:
     """Share of prompts that are answered right, greedily."""
     sampler = training.save_weights_and_get_sampling_client().result()
     params = types.SamplingParams(max_tokens=DIGITS + 1, temperature=0.0)
@@ -139,9 +140,8 @@ def evaluate(training: tinker.TrainingClient, tokenizer: object, texts: Sequence
     answers = [
         tokenizer.decode(f.result().sequences[0].tokens, skip_special_tokens=True) for f in futures
     ]
-    return sum(a == t.translate(COMPLEMENT) for a, t in zip(answers, texts, strict=True)) / len(
-        texts
-    )
+    right = [a == t.translate(COMPLEMENT) for a, t in zip(answers, texts, strict=True)]
+    return float(np.mean(right))
 
 
 def say(line: str) -> None:
