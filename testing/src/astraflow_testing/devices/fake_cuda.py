@@ -33,7 +33,7 @@ class FakeCuda:
 
     def __enter__(self) -> Self:
         noted = ("synchronize", "set_device", "empty_cache", "ipc_collect")
-        replaced: dict[str, Callable[..., Any]] = {name: self._noting(name) for name in noted}
+        replaced: dict[str, Any] = {name: self._noting(name) for name in noted}
         replaced |= {
             "is_available": lambda: self._devices > 0,
             "device_count": lambda: self._devices,
