@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi import APIRouter
-from served_runs import behind, write_run
+from served_runs import behind, serving, write_run
 
 from astraflow_contrib_pages import in_dataflow
+from astraflow_contrib_pages.runs_folder import RunFolder
 from astraflow_core.types import RunInfo
+from astraflow_runtime.audit_log import FILE
 from astraflow_runtime.cli import main
 from astraflow_wire.http.browser_sessions import LOGIN
 from astraflow_wire.http.server import create_app
@@ -47,7 +50,7 @@ def test_a_login_opens_the_pages_of_this_run_and_nothing_else(tmp_path: Path) ->
         path = pages.login_url("read").removeprefix(pages.origin)
         first = pages.ask(path, scope=None)
         assert first.status == 303 and pages.ask(path, scope=None).status == 401
-        ours = {"x_astraflow_action": "1", "origin": pages.origin}
+        ours: dict[str, Any] = {"x_astraflow_action": "1", "origin": pages.origin}
         stop = "/ui/api/runs/one/actions/stop"
         assert pages.ask(stop, "POST", b"{}", scope="read", **ours).status == 403
         assert pages.ask(stop, "POST", b"{}", scope="full", x_astraflow_action="1").status == 403
@@ -62,3 +65,17 @@ def test_a_link_needs_a_running_run(tmp_path: Path, capsys: pytest.CaptureFixtur
     folder = write_run(tmp_path, "one")
     assert main(["ui", "--of", str(folder)]) == 2
     assert "is not running" in capsys.readouterr().err
+
+
+def test_raas_are_added_only_where_a_launcher_starts_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_run(tmp_path, "one", state="crashed")
+    monkeypatch.setattr(RunFolder, "_serving", lambda self: True)
+    with serving(tmp_path) as pages:
+        assert pages.ask("/ui/api/runs/one/pool").json["launched"] is False
+        ours: dict[str, Any] = {"x_astraflow_action": "1", "content_type": "application/json"}
+        path = "/ui/api/runs/one/actions/add"
+        answer = pages.ask(path, "POST", b'{"count": "2"}', origin=pages.origin, **ours)
+    assert answer.status == 409 and "no launcher" in answer.json["error"]
+    assert not (folder / FILE).exists()

@@ -23,7 +23,7 @@ from served_runs import Pages, behind, serving, step_line, write_run
 from stored_groups import store, tokenizer
 
 from astraflow_contrib_pages.routes import static_files
-from astraflow_contrib_pages.runs_folder import RunFolder, RunsFolder
+from astraflow_contrib_pages.runs_folder import RunsFolder
 from astraflow_contrib_pages.serving import pages_app, pages_server
 from astraflow_core.errors import UserError
 from astraflow_runtime.audit_log import FILE
@@ -359,20 +359,6 @@ def test_actions_need_a_full_login_and_our_page(tmp_path: Path, serve: Serve) ->
     assert asked["who"] and asked["name"] and asked["by"] == "pages"
     (shown,) = pages.ask("/ui/api/runs/gone/pool").json["audit"]
     assert shown == {**asked, "outcome": failed["outcome"]}
-
-
-def test_raas_are_added_only_where_a_launcher_starts_them(
-    tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = write_run(tmp_path, "one", state="crashed")
-    monkeypatch.setattr(RunFolder, "_serving", lambda self: True)
-    pages = serve(tmp_path)
-    assert pages.ask("/ui/api/runs/one/pool").json["launched"] is False
-    answer = pages.ask(
-        "/ui/api/runs/one/actions/add", "POST", b'{"count": "2"}', origin=pages.origin, **OUR_ACTION
-    )
-    assert answer.status == 409 and "no launcher" in answer.json["error"]
-    assert not (folder / FILE).exists()
 
 
 def test_every_answer_is_kept_from_scripts_of_others(tmp_path: Path, serve: Serve) -> None:
