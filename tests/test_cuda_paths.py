@@ -17,7 +17,10 @@ LISTED = ROOT / "tests" / "cuda_paths.toml"
 SOURCES = ("core/src", "runtime/src", "libs/*/src", "plugins/*/*/src", "contrib/*/src", "contrib/*/*/src")  # fmt: skip
 ATTRIBUTES = frozenset({"cuda", "is_cuda", "cudart", "_share_cuda_", "_new_shared_cuda"})
 WORDS = frozenset({"cuda", "nccl"})
-STAND_INS = ("plugins/trainers/megatron/src/astraflow_plugin_megatron/cpu.py",)
+STAND_INS = (
+    "libs/torch_weights/src/astraflow_torch_weights/fake_cuda.py",
+    "plugins/trainers/megatron/src/astraflow_plugin_megatron/cpu.py",
+)
 """Modules that are themselves CUDA for a CPU."""
 GPU_MARK = "pytest.mark.gpu"
 

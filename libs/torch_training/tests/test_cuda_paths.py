@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from astraflow_testing.devices.fake_cuda import MEMORY_BYTES, FakeCuda
 from astraflow_torch_training.gradient import Tally
 from astraflow_torch_training.host_memory import Waiting
 from astraflow_torch_training.memory import peak_memory_gb
+from astraflow_torch_weights.fake_cuda import MEMORY_BYTES, FakeCuda
 
 GPU = torch.device("cuda", 0)
 

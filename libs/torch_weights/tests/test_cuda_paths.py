@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from astraflow_core.errors import WeightsError
 from astraflow_core.types import DeviceMemory, Rendezvous
-from astraflow_testing.devices.fake_cuda import FakeCuda
+from astraflow_torch_weights.fake_cuda import FakeCuda
 from astraflow_torch_weights.group import BroadcastGroup, GroupRendezvous, follow
 from astraflow_torch_weights.memory import export, mapped
 

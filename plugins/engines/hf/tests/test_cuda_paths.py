@@ -6,7 +6,7 @@ import pytest
 
 from astraflow_core.errors import UserError
 from astraflow_plugin_hf.batching import _device
-from astraflow_testing.devices.fake_cuda import FakeCuda
+from astraflow_torch_weights.fake_cuda import FakeCuda
 
 
 def test_the_device_is_a_gpu_where_there_is_one() -> None:

@@ -7,7 +7,7 @@ import torch
 
 from astraflow_core.errors import UserError
 from astraflow_plugin_sglang.sharing import gpu
-from astraflow_testing.devices.fake_cuda import FakeCuda
+from astraflow_torch_weights.fake_cuda import FakeCuda
 
 
 def test_tensors_are_shared_on_the_current_device() -> None:

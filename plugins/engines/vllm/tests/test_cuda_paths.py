@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from astraflow_plugin_vllm.workers import received  # noqa: E402
-from astraflow_testing.devices.fake_cuda import FakeCuda  # noqa: E402
+from astraflow_torch_weights.fake_cuda import FakeCuda  # noqa: E402
 
 GPU = torch.device("cuda", 0)
 LAYOUT = received.BufferLayout([("a", "U8", [4], 0, 4)], "")

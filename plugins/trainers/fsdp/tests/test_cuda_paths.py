@@ -15,7 +15,7 @@ from astraflow_plugin_fsdp.config import FsdpConfig
 from astraflow_plugin_fsdp.group import join
 from astraflow_plugin_fsdp.trainer import FsdpTrainer
 from astraflow_testing.conformance.subject import context
-from astraflow_testing.devices.fake_cuda import FakeCuda
+from astraflow_torch_weights.fake_cuda import FakeCuda
 
 GPU = torch.device("cuda", 0)
 

@@ -15,7 +15,7 @@ from megatron_cases import NO_CUDA, Course, as_of_two_replicas, write_model
 
 from astraflow_core.errors import NonFiniteLoss, RunFailed, UserError
 from astraflow_core.types import Loss, LossInputs
-from astraflow_testing.devices.fake_cuda import FakeCuda
+from astraflow_torch_weights.fake_cuda import FakeCuda
 
 pytestmark = [pytest.mark.backend, NO_CUDA]
 

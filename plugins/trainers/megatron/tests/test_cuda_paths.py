@@ -13,7 +13,7 @@ import torch.distributed as dist  # noqa: E402
 from astraflow_core.types import Ranks  # noqa: E402
 from astraflow_plugin_megatron.config import MegatronConfig  # noqa: E402
 from astraflow_plugin_megatron.ranks import Mesh  # noqa: E402
-from astraflow_testing.devices.fake_cuda import FakeCuda  # noqa: E402
+from astraflow_torch_weights.fake_cuda import FakeCuda  # noqa: E402
 
 pytestmark = pytest.mark.backend
 

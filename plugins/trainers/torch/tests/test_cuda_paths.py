@@ -11,7 +11,7 @@ import torch
 from astraflow_core.errors import UserError
 from astraflow_plugin_torch_trainer import checkpoint, trainer
 from astraflow_plugin_torch_trainer.trainer import TorchTrainer
-from astraflow_testing.devices.fake_cuda import FakeCuda
+from astraflow_torch_weights.fake_cuda import FakeCuda
 
 GPU = torch.device("cuda", 0)
 Build = Callable[..., TorchTrainer]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from astraflow_plugin_collective.round import backend_of, send
-from astraflow_testing.devices.fake_cuda import FakeCuda
+from astraflow_torch_weights.fake_cuda import FakeCuda
 
 
 def test_nccl_is_chosen_where_there_is_a_gpu() -> None:

@@ -10,7 +10,7 @@ import torch
 from astraflow_core.types import DeviceMemory
 from astraflow_plugin_cuda_ipc import gpu_buffer
 from astraflow_plugin_cuda_ipc.gpu_buffer import GpuBuffer
-from astraflow_testing.devices.fake_cuda import FakeCuda
+from astraflow_torch_weights.fake_cuda import FakeCuda
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""CUDA on a machine without it: tensors stay in host memory, and what is asked of the device is noted.
+"""For tests, CUDA on a machine without it: tensors stay in host memory, and what is asked of the device is noted.
 
 It shows that a branch for CUDA does what it is to do, in which order, on any machine. Whether a GPU agrees, only the tests marked
 ``gpu`` show.

@@ -1,1 +1,0 @@
-"""Stand-ins for devices that a machine does not have; they need torch."""
