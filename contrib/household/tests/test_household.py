@@ -209,5 +209,7 @@ def test_no_seed_mixes_the_splits() -> None:
     ],
 )
 def test_a_prompt_without_a_level_is_named(level: Any) -> None:
-    with pytest.raises(PromptError, match=r"prompt 'p' is not a task of the environment 'household'"):
+    with pytest.raises(
+        PromptError, match=r"prompt 'p' is not a task of the environment 'household'"
+    ):
         play(level, [])

@@ -176,5 +176,7 @@ def test_no_seed_mixes_the_splits() -> None:
     [None, {}, {**LEVEL, "kind": "fly"}, {**LEVEL, "kind": "coin"}, {**LEVEL, "start": "moon"}, {**LEVEL, "things": {}}],
 )  # fmt: skip
 def test_a_prompt_without_a_level_is_named(level: Any) -> None:
-    with pytest.raises(PromptError, match="prompt 'p' is not a level of the environment 'adventure'"):
+    with pytest.raises(
+        PromptError, match="prompt 'p' is not a level of the environment 'adventure'"
+    ):
         play(level, [])

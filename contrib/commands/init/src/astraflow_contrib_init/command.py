@@ -90,7 +90,9 @@ def _answers(arguments: argparse.Namespace) -> tuple[str, str, Path | None, int]
     recipe: str | None = arguments.recipe
     if recipe is None and not asking:
         names = ", ".join(choices.RECIPES)
-        raise UserError(f"--recipe is missing, and there is no terminal to ask on; give one of: {names}")
+        raise UserError(
+            f"--recipe is missing, and there is no terminal to ask on; give one of: {names}"
+        )
     try:
         if recipe is None:
             recipe = choices.ask_recipe(input)
