@@ -29,7 +29,7 @@ def test_commands_are_listed_in_groups(capsys: pytest.CaptureFixture[str]) -> No
     first = {
         path
         for path in COMMANDS
-        if path in ("raas add", "raas drain", "raas check", "token revoke")
+        if path in ("raas add", "raas drain", "raas check", "token revoke", "tinker serve")
     }
     first |= {path for path in COMMANDS if " " not in path}
     listed = [

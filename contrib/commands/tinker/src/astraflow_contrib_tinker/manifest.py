@@ -15,7 +15,7 @@ def astraflow_commands() -> list[Command]:
         Command(
             name="tinker serve",
             summary="serve a model to training scripts that are written for Tinker",
-            group="use models",
+            group="start a run",
             target="astraflow_contrib_tinker.command:add_arguments",
         )
     ]
