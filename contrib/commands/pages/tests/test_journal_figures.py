@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from served_runs import step_line, write_run
+from served_runs import serving, step_line, write_run
 from test_journal_index import a_run, write
 
 from astraflow_contrib_pages.journal.journal_figures import HeldLeases, MeanRewards, ServiceHours
@@ -145,6 +145,14 @@ def test_hours_of_services_are_those_between_coming_and_going() -> None:
     # r0 60-240, r1 120-400 (then the run is dead until it is resumed), r2 1060-1120; the trainer 0-400 and 1060-1120.
     assert found["RaaS"] == ([1, 2, 3], [120 + 60, 180 + 240, 180 + 280 + 60])
     assert found["trainers"] == ([1, 2, 3], [180, 360, 400 + 60])
+
+
+def test_without_a_journal_the_cost_is_not_known(tmp_path: Path) -> None:
+    write_run(tmp_path, "one", 3)
+    with serving(tmp_path) as pages:
+        answer = pages.ask("/ui/api/runs/one/cost")
+    assert answer.status == 200 and answer.json["hours"] == {}
+    assert "has no journal" in answer.json["said"]
 
 
 def test_leases_are_listed_with_their_age() -> None:

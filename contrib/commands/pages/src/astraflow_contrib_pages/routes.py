@@ -213,7 +213,11 @@ class PageRoutes:
 
     def _cost(self, request: Request, session: BrowserSession) -> Any:
         asked = _range(request, _BUCKETS, _MOST_BUCKETS)
-        return {"hours": self._journal(self._found(request)).hours(*asked)}
+        journal = self._journal(self._found(request))
+        try:
+            return {"hours": journal.hours(*asked), "said": ""}
+        except Refused as refused:  # no error of the page: the run of many a folder has no journal
+            return {"hours": {}, "said": str(refused)}
 
     def _status(self, request: Request, session: BrowserSession) -> Any:
         return self._asked(request, self._found(request)).status()

@@ -118,5 +118,6 @@ export function Beside({ path, bound, theme, zoom, onZoom, buckets, again }) {
     : html`<${Heat} title="Staleness of rows" cells=${null} bound=${bound} theme=${theme} />`}
       <${Chart} title="Cost" unit=${latest ? `hours of services so far, together ${number(latest)}` : "hours of services so far"} lines=${lines} theme=${theme} fine=${true} zoom=${zoom} onZoom=${onZoom} />
     </div>
+    ${cost.value?.said ? html`<p class="quiet">The cost is not known: ${cost.value.said}</p>` : null}
     ${cost.error ? html`<p class="quiet">The cost is not known: ${cost.error.message}</p>` : null}</div>`;
 }
