@@ -85,7 +85,13 @@ def has_cuda() -> bool:
 def called(ends: float, *arguments: str) -> bool:
     """Run this interpreter in the checkout; whether it ended in time. One that did not is interrupted, so that pytest says what it
     knows, and killed with its processes if that does not end it."""
-    process = subprocess.Popen([sys.executable, *arguments], cwd=ROOT, start_new_session=True)
+    # Where a shell runs this in the background, interrupts are ignored, and that would be inherited.
+    process = subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     try:
         process.wait(max(1.0, ends - time.monotonic()))
     except subprocess.TimeoutExpired:
