@@ -76,7 +76,7 @@ class JournalReader:
         return ((record.at_s, record.entry) for record in self.records())
 
     def tell(self, *listeners: JournalListener) -> int:
-        """:func:`dispatch` the whole journal."""
+        """:func:`tell` the whole journal."""
         return tell(self.entries(), *listeners)
 
     def body(self, place: BodyLocation) -> bytes:
