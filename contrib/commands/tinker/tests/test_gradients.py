@@ -16,13 +16,17 @@ from safetensors.torch import load_file
 from tinker_cases import VOCABULARY, base_model, data, in_loop, request, service
 from transformers import AutoModelForCausalLM
 
+from astraflow_contrib_tinker.recovery import recover
+from astraflow_contrib_tinker.routes.numbered import NumberedRequest, put_numbered
 from astraflow_contrib_tinker.service import Service
+from astraflow_contrib_tinker.wire import protobuf
 from astraflow_contrib_tinker.wire.datums import Array, Datum
 from astraflow_contrib_tinker.wire.results import GradientResult
+from astraflow_contrib_tinker.work.futures import FailedRequest
 from astraflow_contrib_tinker.work.rows import rows_of
 from astraflow_contrib_tinker.work.training import TrainedModel
 from astraflow_core.component import Kind
-from astraflow_core.errors import NonFiniteLoss, Refused
+from astraflow_core.errors import Refused
 from astraflow_core.protocols.trainer import AdamWStep
 
 pytestmark = pytest.mark.slow
@@ -196,9 +200,11 @@ def test_what_a_loss_lacks_is_named(tmp_path: Path) -> None:
     assert "unknown loss_fn 'nothing': known are cross_entropy" in refused("nothing")
     assert "clip_lwo" in refused("dr_grpo", clip_lwo=0.1)
     assert "opd needs reference" in refused("opd") and "reference_logprobs" in refused("opd")
-    with pytest.raises(NonFiniteLoss):
-        bad = {**given[0].inputs, "weights": np.full(len(given[0].tokens), np.nan, np.float32)}
-        model.gradient(request("cross_entropy", [replace(given[0], inputs=bad)]))
+    length = len(given[0].tokens)
+    for value, said in ((np.nan, r"data\[0\].weights has a value"), (3e38, "is dropped; send all")):
+        bad = {**given[0].inputs, "weights": np.full(length, value, np.float32)}
+        with pytest.raises(Refused, match=said):
+            model.gradient(request("cross_entropy", [replace(given[0], inputs=bad)]))
     with pytest.raises(ValueError, match="no gradient is held"):
         model.step(STEP)
     model.close()
@@ -238,5 +244,49 @@ def test_states_with_and_without_the_optimizer(tmp_path: Path) -> None:
         with pytest.raises(Refused, match="at most 100"):
             await found.save(model, "weights", "../one", False)
         await found.close()
+
+    in_loop(scenario())
+
+
+def test_a_server_that_starts_makes_the_steps_of_one_that_did_not_end(tmp_path: Path) -> None:
+    """A loss that is infinite has dropped the gradient that was held: it does so again."""
+
+    def body(model: TrainedModel, number: int, weight: float) -> bytes:
+        asked = protobuf.ForwardBackwardRequest(
+            model_id=model.id, seq_id=number, loss_fn="cross_entropy"
+        )
+        datum = asked.data.add()
+        datum.model_input.add().encoded_text.tokens = np.array([3, 4], "<i4").tobytes()
+        for name, given in (
+            ("target_tokens", np.array([4, 5], "<i8")),
+            ("weights", np.array([weight, 1], "<f4")),
+        ):
+            tensor = datum.loss_fn_inputs.add(key=name).value
+            tensor.dense, tensor.dtype = given.tobytes(), 1 + (given.dtype.kind == "i")
+        return bytes(asked.SerializeToString())
+
+    async def sent(found: Service, model: TrainedModel, number: int, weight: float) -> object:
+        asked = NumberedRequest("forward_backward", body(model, number, weight), json=False)
+        promise = await put_numbered(found, asked)
+        return (await found.promises.fetch(promise.id)).outcome
+
+    async def scenario() -> None:
+        first = service(tmp_path, keep_every=9)
+        model = first.create_model(first.begin({}), 0, 0, 3, {})
+        model.creation = first.opened(model, None, True, None)
+        outcomes = [await sent(first, model, n, w) for n, w in ((1, 5.0), (2, 3e38), (3, 0.5))]
+        assert isinstance(outcomes[1], FailedRequest) and isinstance(outcomes[2], GradientResult)
+        model.step(STEP)
+        second = service(tmp_path, keep_every=9)
+        assert recover(second) == [model.id]
+        again = second.model(model.id)
+        repeated = await sent(second, again, 3, 0.5)
+        assert isinstance(repeated, GradientResult)
+        np.testing.assert_array_equal(repeated.logprobs[0], outcomes[2].logprobs[0])
+        again.step(STEP)
+        expected, found = (weights(m, tmp_path / n) for m, n in ((model, "a"), (again, "b")))
+        assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
+        await first.close()
+        await second.close()
 
     in_loop(scenario())

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +15,26 @@ import zstandard
 from fastapi.testclient import TestClient
 from tinker_cases import service
 
+from astraflow_contrib_tinker.routes.bodies import MOST_METADATA
 from astraflow_contrib_tinker.routes.training import MOST_BODY_BYTES
+from astraflow_contrib_tinker.service import Service
 from astraflow_contrib_tinker.serving import API, tinker_app
 from astraflow_contrib_tinker.wire import protobuf
+from astraflow_contrib_tinker.work.store import Saved
 
 KEY = "tml-secret"
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[TestClient]:
-    app = tinker_app(service(tmp_path), KEY)
-    with TestClient(app, base_url=f"http://127.0.0.1{API}/", headers={"X-API-Key": KEY}) as found:
-        yield found
+def found(tmp_path: Path) -> Service:
+    return service(tmp_path)
+
+
+@pytest.fixture
+def client(found: Service) -> Iterator[TestClient]:
+    app = tinker_app(found, {KEY: ""})
+    with TestClient(app, base_url=f"http://127.0.0.1{API}/", headers={"X-API-Key": KEY}) as opened:
+        yield opened
 
 
 def post(client: TestClient, path: str, body: dict[str, Any] | bytes, **headers: str) -> Any:
@@ -42,9 +53,11 @@ def test_no_endpoint_answers_without_the_key(client: TestClient) -> None:
         for line in readme.read_text(encoding="utf-8").splitlines()
         for path in re.findall(r"`(/api/v1/[^`]*)`", line)
     ]
-    assert len(listed) == 27
+    assert len(listed) == 32
     for key in ("", "tml-", KEY[:-1], KEY + "x", "Bearer " + KEY):
         for method, path in listed if not key else [("GET", f"{API}/healthz")]:
+            if "/signed/" in path:
+                continue  # has no key but a signature
             url = f"http://127.0.0.1{path}"
             found = client.request(method, url, headers={"X-API-Key": key})
             assert found.status_code == 401 and found.json()["category"] == "user", (method, path)
@@ -55,12 +68,52 @@ def test_no_endpoint_answers_without_the_key(client: TestClient) -> None:
     assert client.get("healthz").json() == {"status": "ok"}
 
 
+def test_exported_files_are_fetched_by_their_links_alone(
+    client: TestClient, found: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = found.store.begin("a", "external_weights", "name", False)
+    (folder / "weights").write_bytes(b"content")
+    found.store.finish(folder, Saved("a", "external_weights", "name", "base", 0, 1, 2.0))
+    place = "training_runs/a/checkpoints/external_weights/name"
+    told = client.get(f"{place}/external_weights_urls").json()
+    link = told["urls"].pop("weights")
+    assert told["urls"] == {}  # not what the server notes there
+    until = datetime.fromisoformat(told["expires"]).timestamp()
+    assert 3500 < until - time.time() <= 3600
+
+    def fetched(link: str) -> tuple[int, bytes]:
+        found = client.get(link, headers={"X-API-Key": ""})
+        return found.status_code, found.content
+
+    assert fetched(link) == (200, b"content")
+    for wrong in (
+        link.replace("/weights?", "/about.json?"),
+        link.replace("/weights?", "/..%2Fname%2Fweights?"),
+        link.replace("/name/", "/other/"),
+        re.sub("until=[0-9]+", f"until={int(until) + 9999}", link),
+        link[:-1] + "é",
+        link.partition("?")[0] + "?until=1&signature=",
+    ):
+        assert fetched(wrong)[0] in (403, 404), wrong
+    with monkeypatch.context() as later:
+        later.setattr(time, "time", lambda: until + 1)
+        status, said = fetched(link)
+        assert status == 403 and b"no longer valid" in said
+    assert client.put(f"{place}/ttl", json={"ttl_seconds": 3599}).status_code == 400
+    assert client.put(f"{place}/ttl", json={"ttl_seconds": 3600}).status_code == 200
+    (listed,) = client.get("training_runs/a/checkpoints").json()["checkpoints"]
+    assert listed["checkpoint_type"] == "external" and listed["expires_at"]
+    assert client.delete(place).status_code == 200
+    assert fetched(link)[0] == client.get(f"{place}/external_weights_urls").status_code == 404
+
+
 UNKNOWN: dict[str, tuple[dict[str, Any], str]] = {
     "optim_step": ({"adam_params": {}}, "there is no model"),
     "save_weights": ({}, "there is no model"),
     "save_weights_for_sampler": ({"path": "a"}, "there is no model"),
+    "save_weights_external": ({"path": "a"}, "there is no model"),
     "get_info": ({}, "there is no model"),
-    "load_weights": ({"path": "tinker://a/weights/b", "optimizer": False}, "nothing was saved"),
+    "load_weights": ({"path": "tinker://a/weights/b", "optimizer": False}, "there is no model"),
     "session_heartbeat": ({"session_id": "x"}, "there is no session 'x'"),
     "create_model": (
         {"session_id": "x", "model_seq_id": 0, "base_model": "test/tiny"},
@@ -124,10 +177,54 @@ def test_sampling_that_is_not_possible(
     assert "topk_prompt_logprobs" in post(client, "asample", body).json()["error"]
 
 
+def gradient(model_id: str, seq_id: int, change: Callable[[Any], object]) -> bytes:
+    """A request for a sequence of one token; ``change`` is made to its first input."""
+    asked = protobuf.ForwardBackwardRequest(
+        model_id=model_id, seq_id=seq_id, loss_fn="cross_entropy"
+    )
+    datum = asked.data.add()
+    datum.model_input.add().encoded_text.tokens = b"\1\0\0\0"
+    tensor = datum.loss_fn_inputs.add(key="target_tokens").value
+    tensor.dense, tensor.dtype = bytes(8), protobuf.INT64
+    change(tensor)
+    return bytes(asked.SerializeToString())
+
+
+def test_a_mistake_fails_its_request_and_holds_up_no_other(
+    client: TestClient, found: Service
+) -> None:
+    """The client counts on when a request is refused: the next one must not wait for its number."""
+    model = found.create_model(found.sessions[session(client)], 0, 0, None, {})
+    model.order.start()
+
+    def of(**body: Any) -> bytes:
+        return json.dumps({"model_id": model.id, **body}).encode()
+
+    mistakes: list[tuple[str, bytes, str]] = [
+        ("optim_step", of(seq_id=1, adam_params={"learning_rate": -1}), "learning_rate"),
+        ("optim_step", of(seq_id=2, optimizer_params={"type": "dimuon"}), "steps of AdamW"),
+        ("load_weights", of(seq_id=3, path="tinker://a/weights/b", optimizer=False), "was saved"),
+        ("forward", gradient(model.id, 4, lambda t: setattr(t, "dtype", 9)), "the dtype 9"),
+        ("forward", gradient(model.id, 5, lambda t: t.shape.append(7)), "the shape [7]"),
+        ("save_weights", of(seq_id=6, path="../x"), "at most 100"),
+        ("save_weights_for_sampler", of(seq_id=7), "give path"),
+    ]
+    for path, body, said in mistakes:
+        sent = post(client, path, body)
+        assert sent.status_code == 200, sent.text
+        outcome = post(client, "retrieve_future", sent.json()).json()
+        assert said in outcome["error"] and outcome["category"] == "user"
+
+
 def test_bodies_are_bounded(client: TestClient) -> None:
     bomb = zstandard.ZstdCompressor().compress(bytes(MOST_BODY_BYTES + 1))
     found = post(client, "forward_backward", bomb, **{"content-encoding": "zstd"})
     assert found.status_code == 413 and "decompressed" in found.json()["error"]
+    cut = zstandard.ZstdCompressor().compress(bytes(1000))[:-3]
+    found = post(client, "forward_backward", cut, **{"content-encoding": "zstd"})
+    assert found.status_code == 400 and "of 1000 bytes" in found.json()["error"]
+    large = {"user_metadata": {"a": "b" * MOST_METADATA}}
+    assert "user_metadata has more" in post(client, "create_session", large).json()["error"]
     found = post(client, "forward_backward", bytes(MOST_BODY_BYTES + 1))
     assert found.status_code == 413
     assert post(client, "forward_backward", b"\xff" * 40).status_code == 400

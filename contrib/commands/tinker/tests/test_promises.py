@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from astraflow_contrib_tinker.wire.results import GradientResult, Result
-from astraflow_contrib_tinker.work.futures import FailedRequest, Promises, Work
+from astraflow_contrib_tinker.work.futures import MOST_PENDING_BYTES, FailedRequest, Promises, Work
 from astraflow_contrib_tinker.work.ordering import MOST_AHEAD, Ordered
 from astraflow_core.errors import Refused
 
@@ -35,6 +35,7 @@ def test_requests_are_worked_on_by_number_and_once() -> None:
     async def scenario() -> None:
         promises, done = Promises(), list[int]()
         order = Ordered(promises, "s")
+        order.start()
         made = {n: order.put(n, b"%d" % n, work(done, n)) for n in (3, 2)}
         assert (await promises.fetch(made[2].id, 0.01)).queue_state == "paused_capacity"
         assert order.put(3, b"3", work(done, 3)) is made[3]
@@ -63,6 +64,7 @@ def test_a_number_that_is_over_and_forgotten_is_stale(monkeypatch: pytest.Monkey
     async def scenario() -> None:
         promises, done = Promises(), list[int]()
         order = Ordered(promises, "s")
+        order.start()
         made = [order.put(n, b"", work(done, n)) for n in (1, 2, 3, 4)]
         await promises.fetch(made[-1].id, FETCH_S)
         with pytest.raises(
@@ -77,6 +79,7 @@ def test_requests_behind_one_that_never_comes_fail() -> None:
     async def scenario() -> None:
         promises, done = Promises(), list[int]()
         order = Ordered(promises, "s", gap_s=0.05)
+        order.start()
         late = order.put(2, b"", work(done, 2))
         (failure,) = await outcomes(promises, [late.id])
         assert (
@@ -99,6 +102,7 @@ def test_a_failure_says_whose_it_is_and_the_next_request_goes_on(
     async def scenario() -> None:
         promises, done = Promises(), list[int]()
         order = Ordered(promises, "s")
+        order.start()
         made = [order.put(1, b"", work(done, 1, error)), order.put(2, b"", work(done, 2))]
         failure, result = await outcomes(promises, [each.id for each in made])
         assert isinstance(failure, FailedRequest) and failure.category == category
@@ -113,7 +117,8 @@ def test_results_that_nobody_fetches_are_bounded() -> None:
 
     async def scenario() -> None:
         promises = Promises(most_pending=100, most_bytes=4 << 20)
-        ids = []
+        ids, first = [], promises.make("s")
+        promises.start(first, large)
         for _ in range(1000):
             promise = promises.make("s")
             promises.start(promise, large)
@@ -121,6 +126,7 @@ def test_results_that_nobody_fetches_are_bounded() -> None:
             await promises.fetch(promise.id, FETCH_S)
         assert promises.held_bytes <= 4 << 20
         assert (await promises.fetch(ids[-1], 0)).outcome is not None
+        assert first.outcome is None  # whoever knows the promise by a number holds no result
         with pytest.raises(Refused) as dropped:
             await promises.fetch(ids[0], 0)
         assert dropped.value.status == 410
@@ -130,6 +136,15 @@ def test_results_that_nobody_fetches_are_bounded() -> None:
             assert unknown.value.status == 404
 
     asyncio.run(scenario())
+
+
+def test_bytes_of_requests_that_wait_are_bounded() -> None:
+    promises = Promises()
+    first = promises.make("s", MOST_PENDING_BYTES)
+    with pytest.raises(Refused, match="1 requests of 512 MiB wait already"):
+        promises.make("s", 1)
+    promises.finish(first, FailedRequest("", "user"))
+    promises.make("s", MOST_PENDING_BYTES)
 
 
 def test_too_many_that_wait_are_told_to_slow_down() -> None:

@@ -30,7 +30,7 @@ def wish(stops: tuple[str, ...] = (), count: int = 3, **sampling: float) -> Samp
 
 
 async def sampled(found: Service, sampler: ClientSampler, asked: SampleWish) -> SampleResult:
-    promise, ids = found.sample(sampler, None, asked)
+    promise, ids = found.sample(sampler, None, b"", asked)
     assert len(ids) == asked.count
     assert all(each.startswith(f"v{sampler.snapshot.version}-") for each in ids)
     outcome = (await found.promises.fetch(promise.id, DEADLINE_S)).outcome
@@ -107,8 +107,10 @@ async def refuses(found: Service, sampler: ClientSampler) -> None:
         asked = SampleWish(np.array(prompt, np.int32), 1, Sampling(4), (), False)
         with pytest.raises(AssertionError, match=said):
             await sampled(found, sampler, asked)
-    promise, ids = found.sample(sampler, 7, wish())
-    assert found.sample(sampler, 7, wish()) == (promise, ids)
+    promise, ids = found.sample(sampler, 7, b"one", wish())
+    assert found.sample(sampler, 7, b"one", wish()) == (promise, ids)
+    with pytest.raises(Refused, match="another request of this sampler"):
+        found.sample(sampler, 7, b"other", wish())
     with pytest.raises(Refused, match="nothing was saved"):
         found.store.find("tinker://a/sampler_weights/b", "sampler_weights")
 
@@ -128,7 +130,7 @@ def test_unnamed_weights_are_bounded_and_end_with_their_session(
             found.create_model(session, 1, 0, 1, {})
         await found.computing.do(model.open)
         samplers = [await found.snapshot(model, number, follow=False) for number in range(4)]
-        assert len(list((found.base.scratch / "snapshots").iterdir())) == 2
+        assert len(list((found.base.scratch / "snapshots").glob("*/*"))) == 2
         with pytest.raises(AssertionError, match="have been removed"):
             await sampled(found, samplers[0], wish())
         assert len((await sampled(found, samplers[3], wish())).sequences) == 3

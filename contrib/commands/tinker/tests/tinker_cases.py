@@ -40,8 +40,11 @@ def base_model(folder: Path, **keys: Any) -> BaseModel:
     )
 
 
-def service(folder: Path, models: int = 4, engines: int = 1, **keys: Any) -> Service:
-    return Service(base_model(folder, **keys), Store(folder / "saved"), models, engines)
+def service(
+    folder: Path, models: int = 4, engines: int = 1, keep_every: int = 0, **keys: Any
+) -> Service:
+    store = Store(folder / "saved")
+    return Service(base_model(folder, **keys), store, models, engines, keep_every)
 
 
 def in_loop(work: Coroutine[Any, Any, T]) -> T:

@@ -8,9 +8,6 @@ from pathlib import Path
 from astraflow_core.errors import UserError
 from astraflow_runtime.cli.helping import teach
 
-TINY = "tiny:qwen3?hidden=128&layers=2&heads=4&kv_heads=2&head_dim=32&ffn=384&context=64"
-"""The model of the quickstart, random at the start."""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
@@ -48,6 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "default: a new key, which is printed",
     )
     where.add_argument(
+        "--keys",
+        metavar="FILE",
+        type=Path,
+        help="a TOML file for several users, instead of --token-file: a table for each, with key, and if wanted the limits "
+        "requests (under way), models and disk_gib; they do not see each other, and take turns",
+    )
+    where.add_argument(
         "--certificate", metavar="FILE", type=Path, help="TLS certificate with its chain (PEM)"
     )
     where.add_argument(
@@ -59,6 +63,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("tinker"),
         help="for what clients save by name; default: %(default)s",
+    )
+    where.add_argument(
+        "--keep-every",
+        metavar="STEPS",
+        type=_count,
+        default=0,
+        help="keep running models in --directory, a state after so many optimizer steps and the requests since: when the server "
+        "is started again, even if it was killed, its clients go on; needs --token-file or --keys; default: models end with the server",
     )
     limits = parser.add_argument_group("limits")
     limits.add_argument(

@@ -5,25 +5,26 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import hmac
+import hashlib
 import logging
-import os
 import signal
 import ssl
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
-from astraflow_contrib_tinker.command import TINY
+from astraflow_contrib_tinker.recovery import recover
 from astraflow_contrib_tinker.routes.runs import run_routes
 from astraflow_contrib_tinker.routes.sampling import sampling_routes
 from astraflow_contrib_tinker.routes.sessions import session_routes
 from astraflow_contrib_tinker.routes.training import MOST_BODY_BYTES, training_routes
 from astraflow_contrib_tinker.service import Service
+from astraflow_contrib_tinker.work.access import CURRENT, PREFIX, ClientKey, read_keys
 from astraflow_contrib_tinker.work.base import BaseModel
+from astraflow_contrib_tinker.work.links import SIGNED
 from astraflow_contrib_tinker.work.store import Store
 from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
@@ -31,19 +32,18 @@ from astraflow_core.config.environments import cache_folder
 from astraflow_core.errors import UserError
 from astraflow_core.suggestions import did_you_mean
 from astraflow_runtime.cli.output import print_line
-from astraflow_runtime.cli.running.secrets import read_token
+from astraflow_runtime.cli.running.listening import kept_token, listen_address, listen_tls
 from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.models.files import check_files
 from astraflow_runtime.models.resolver import ModelResolver
 from astraflow_serving.model_folder import ModelConfig
 from astraflow_wire.host.private_folder import PrivateFolder
 from astraflow_wire.http.auth import new_token
-from astraflow_wire.http.listening import tls_context
 from astraflow_wire.http.server import Receive, Scope, Send, Server, create_app
 
 API = "/api/v1"
-PREFIX = "tml-"
-"""Clients refuse a key that begins otherwise."""
+TINY = "tiny:qwen3?hidden=128&layers=2&heads=4&kv_heads=2&head_dim=32&ffn=384&context=64"
+"""The model of the quickstart, random at the start."""
 TINY_TRAINER = {"publish_dtype": "float32"}
 _IDLE_CHECK_S = 30.0
 
@@ -51,9 +51,19 @@ _IDLE_CHECK_S = 30.0
 def serve(arguments: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
     logging.basicConfig(level=logging.WARNING)
-    host, port = address(arguments.listen)
-    tls = _tls(host, arguments.certificate, arguments.private_key)
-    key = PREFIX + new_token() if arguments.token_file is None else key_of(arguments.token_file)
+    if arguments.keys is not None and arguments.token_file is not None:
+        raise UserError("--keys and --token-file: give one of them")
+    if arguments.keep_every and arguments.token_file is None and arguments.keys is None:
+        raise UserError(
+            "--keep-every needs --token-file or --keys: clients go on only with a server that has the same key"
+        )
+    host, port = listen_address(arguments.listen, "--listen", "127.0.0.1:8792")
+    tls = listen_tls(host, "--listen", "key", arguments.certificate, arguments.private_key)
+    keys = read_keys(arguments.keys) if arguments.keys is not None else {}
+    key = ""
+    if not keys:
+        file = arguments.token_file
+        key = PREFIX + new_token() if file is None else key_of(file)
     directory: Path = arguments.directory
     try:
         store = Store(directory)
@@ -68,6 +78,7 @@ def serve(arguments: argparse.Namespace) -> int:
                 store,
                 (arguments.models, arguments.engines),
                 (host, port),
+                keys,
                 key,
                 tls,
                 arguments,
@@ -80,21 +91,33 @@ async def _serve(
     store: Store,
     limits: tuple[int, int],
     place: tuple[str, int],
+    keys: dict[str, ClientKey],
     key: str,
     tls: ssl.SSLContext | None,
     arguments: argparse.Namespace,
 ) -> int:
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
-    service = Service(base, store, *limits)
-    async with Server(tinker_app(service, key), *place, own_keys=True, tls=tls) as server:
+    service = Service(base, store, *limits, arguments.keep_every, keys)
+    kept = recover(service) if arguments.keep_every else []
+    async with Server(
+        tinker_app(service, {each.key: name for name, each in keys.items()} or {key: ""}),
+        *place,
+        own_keys=True,
+        tls=tls,
+    ) as server:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stopped.set)
         print_line(
             f"{base.name} for Tinker clients: set these where a script runs; Ctrl-C ends the server"
         )
+        if kept:
+            print_line(f"goes on with {len(kept)} models: {', '.join(kept)}")
         print_line(f"export TINKER_BASE_URL={server.url}")
-        shown = key if arguments.token_file is None else f"$(cat {arguments.token_file})"
-        print_line(f"export TINKER_API_KEY={shown}")
+        if keys:
+            print_line(f"TINKER_API_KEY is for each user the key in {arguments.keys}")
+        else:
+            file = arguments.token_file
+            print_line(f"export TINKER_API_KEY={key if file is None else f'$(cat {file})'}")
         try:
             while not stopped.is_set():
                 try:
@@ -102,17 +125,18 @@ async def _serve(
                         await stopped.wait()
                 except TimeoutError:
                     service.end_idle()
+                    await asyncio.to_thread(store.remove_expired)
         finally:
             await service.close()
     return 0
 
 
-def tinker_app(service: Service, key: str) -> FastAPI:
-    """The endpoints below ``/api/v1``, for clients with ``key``."""
+def tinker_app(service: Service, keys: Mapping[str, str]) -> FastAPI:
+    """The endpoints below ``/api/v1``, for clients with one of ``keys``, key → its name."""
     app = create_app("tinker", "", MOST_BODY_BYTES, error_body)
     for routes in (session_routes, training_routes, sampling_routes, run_routes):
         app.include_router(routes(service), prefix=API)
-    app.add_middleware(KeyGuard, key=key)
+    app.add_middleware(KeyGuard, keys=keys)
     return app
 
 
@@ -122,21 +146,29 @@ def error_body(scope: Scope, status: int, reason: str) -> dict[str, Any]:
 
 
 class KeyGuard:
-    """ASGI middleware: answers 401 without the key in ``X-API-Key``."""
+    """ASGI middleware: answers 401 without a key in ``X-API-Key``, and says whose request it is. Links to exported files have a
+    signature instead, which their route checks."""
 
-    def __init__(self, app: Any, key: str) -> None:
-        self.app, self._key = app, key.encode()
+    def __init__(self, app: Any, keys: Mapping[str, str]) -> None:
+        self.app = app
+        self._names = {_digest(key.encode()): name for key, name in keys.items()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry point."""
-        given = dict(scope.get("headers", ())).get(b"x-api-key", b"")
-        if scope["type"] == "http" and not hmac.compare_digest(given, self._key):
-            reason = (
-                "the key in X-API-Key is not that of this server; set TINKER_API_KEY as it printed"
-            )
-            await JSONResponse(error_body(scope, 401, reason), 401)(scope, receive, send)
-            return
+        if scope["type"] == "http" and not scope["path"].startswith(f"{API}/{SIGNED}/"):
+            given = dict(scope.get("headers", ())).get(b"x-api-key", b"")
+            name = self._names.get(_digest(given))
+            if name is None:
+                reason = "the key in X-API-Key is not that of this server; set TINKER_API_KEY as it printed, or to yours"
+                await JSONResponse(error_body(scope, 401, reason), 401)(scope, receive, send)
+                return
+            CURRENT.set(name)
         await self.app(scope, receive, send)
+
+
+def _digest(key: bytes) -> bytes:
+    """Looked up instead of the key, so that no time tells how much of one was right."""
+    return hashlib.sha256(key).digest()
 
 
 def served_model(
@@ -198,42 +230,11 @@ def _chosen(policy: str | None, names: list[str], file: str) -> str:
     return policy
 
 
-def address(text: str) -> tuple[str, int]:
-    """``HOST:PORT``, an IPv6 address in brackets; :class:`UserError` if it is none."""
-    try:
-        parts = urlsplit(f"//{text}")
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        pass
-    else:
-        if host and port is not None and parts.netloc == text and parts.username is None:
-            return host, port
-    raise UserError(f"--listen {text!r}: expected HOST:PORT, such as 127.0.0.1:8792")
-
-
 def key_of(file: Path) -> str:
     """The key in the file, which is written first if there is none."""
-    try:
-        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        key = read_token(file)
-        if not key.startswith(PREFIX):
-            raise UserError(
-                f"the key in {file} does not begin with {PREFIX}, as clients expect; remove the file, and one is made"
-            ) from None
-        return key
-    except OSError as error:
+    key = kept_token(file, PREFIX)
+    if not key.startswith(PREFIX):
         raise UserError(
-            f"the token file {file} cannot be written: {error.strerror}; give another with --token-file"
-        ) from error
-    with os.fdopen(handle, "w", encoding="ascii") as opened:
-        opened.write(PREFIX + new_token() + "\n")
-    return read_token(file)
-
-
-def _tls(host: str, certificate: Path | None, private_key: Path | None) -> ssl.SSLContext | None:
-    exposed = (
-        f"--listen {host} is reached by other hosts, and the key would travel in clear text: give --certificate and "
-        "--private-key, or listen on 127.0.0.1 and forward the port (ssh -L)"
-    )
-    return tls_context(host, certificate, private_key, exposed=exposed)
+            f"the key in {file} does not begin with {PREFIX}, as clients expect; remove the file, and one is made"
+        )
+    return key

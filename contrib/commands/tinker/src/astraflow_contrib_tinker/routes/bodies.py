@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Request
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from astraflow_contrib_tinker.wire.datums import first_problem
 from astraflow_contrib_tinker.work.futures import Promise
 from astraflow_core.errors import Refused
+
+MOST_METADATA = 1 << 16
+TimeToLive = Annotated[int, Field(ge=3600, le=10 * 366 * 86400)] | None
+"""Seconds for which something is kept; ``None``: for ever."""
 
 
 class Body(BaseModel):
@@ -40,5 +44,8 @@ def later(promise: Promise, **more: Any) -> dict[str, Any]:
 
 
 def as_texts(metadata: dict[str, Any] | None) -> dict[str, str]:
-    """Metadata of a client, whose values are texts when it asks for them."""
-    return {str(key): str(value) for key, value in (metadata or {}).items()}
+    """Metadata of a client, whose values are texts when it asks for them; :class:`Refused` if it is too long to keep."""
+    texts = {str(key): str(value) for key, value in (metadata or {}).items()}
+    if sum(len(key) + len(value) for key, value in texts.items()) > MOST_METADATA:
+        raise Refused(400, f"user_metadata has more than {MOST_METADATA} characters")
+    return texts

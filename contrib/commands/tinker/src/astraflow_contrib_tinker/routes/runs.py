@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
+from fastapi.responses import FileResponse
 
-from astraflow_contrib_tinker.routes.bodies import Body, read
+from astraflow_contrib_tinker.routes.bodies import Body, TimeToLive, read
 from astraflow_contrib_tinker.service import Service
-from astraflow_contrib_tinker.work.store import Saved
+from astraflow_contrib_tinker.work.access import CURRENT, visible
+from astraflow_contrib_tinker.work.links import SIGNED
+from astraflow_contrib_tinker.work.store import KINDS, Kind, Saved
 from astraflow_contrib_tinker.work.training import TrainedModel
 from astraflow_core.errors import Refused
 
+_TYPES: dict[Kind, str] = {
+    "weights": "training",
+    "sampler_weights": "sampler",
+    "external_weights": "external",
+}
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Offset = Annotated[int, Query(ge=0)]
 
@@ -21,14 +31,17 @@ class _WeightsInfo(Body):
     tinker_path: str
 
 
+class _Expire(Body):
+    ttl_seconds: TimeToLive
+
+
 def run_routes(service: Service) -> APIRouter:
     """Endpoints of training runs."""
     routes = APIRouter()
 
     def models() -> list[TrainedModel]:
-        found = [
-            model for session in service.sessions.values() for model in session.models.values()
-        ]
+        sessions = [each for each in service.sessions.values() if visible(each.key)]
+        found = [model for session in sessions for model in session.models.values()]
         return sorted(found, key=lambda model: -model.last_request)
 
     @routes.get("/training_runs")
@@ -57,19 +70,44 @@ def run_routes(service: Service) -> APIRouter:
 
     @routes.delete("/training_runs/{id}/checkpoints/{kind}/{name}")
     async def delete(id: str, kind: str, name: str) -> dict[str, Any]:
-        match kind:
-            case "weights" | "sampler_weights":
-                service.store.remove(id, kind, name)
-            case _:
-                raise Refused(400, f"{kind[:40]!r}: expected weights or sampler_weights")
+        service.store.remove(id, _kind(kind), name)
         return {}
+
+    @routes.put("/training_runs/{id}/checkpoints/{kind}/{name}/ttl")
+    async def expire(id: str, kind: str, name: str, request: Request) -> dict[str, Any]:
+        seconds = (await read(request, _Expire)).ttl_seconds
+        service.store.expire(id, _kind(kind), name, seconds)
+        return {}
+
+    @routes.get("/training_runs/{id}/checkpoints/external_weights/{name}/external_weights_urls")
+    async def links(id: str, name: str, request: Request) -> dict[str, Any]:
+        base = (
+            f"{str(request.base_url).rstrip('/')}{request.url.path.partition('/training_runs/')[0]}"
+        )
+        urls, until = service.links.of(id, name, base)
+        return {"urls": urls, "expires": _time(until)}
+
+    @routes.get(f"/{SIGNED}/{{id}}/{{name}}/{{file}}")
+    async def exported(id: str, name: str, file: str, until: int, signature: str) -> FileResponse:
+        path = service.links.file(id, name, file, until, signature)
+        return FileResponse(path, media_type="application/octet-stream")
+
+    @routes.get("/usage")
+    async def usage() -> dict[str, Any]:
+        key = CURRENT.get()
+        return {
+            "key": key,
+            "requests": service.promises.waiting_of(key),
+            "models": len(service.models_of(key)),
+            "disk_bytes": await asyncio.to_thread(service.store.used_by, key),
+            **asdict(service.usage[key]),
+        }
 
     @routes.post("/weights_info")
     async def weights_info(request: Request) -> dict[str, Any]:
         path = (await read(request, _WeightsInfo)).tinker_path
-        saved, _ = service.store.find(
-            path, "sampler_weights" if "/sampler_weights/" in path else "weights"
-        )
+        kinds = [kind for kind in KINDS if f"/{kind}/" in path]
+        saved, _ = service.store.find(path, kinds[0] if kinds else "weights")
         told = {"base_model": saved.base_model, "is_lora": saved.lora_rank > 0}
         if saved.lora_rank:
             told |= {
@@ -81,6 +119,13 @@ def run_routes(service: Service) -> APIRouter:
         return told
 
     return routes
+
+
+def _kind(kind: str) -> Kind:
+    for known in KINDS:
+        if kind == known:
+            return known
+    raise Refused(400, f"{kind[:40]!r}: expected one of {', '.join(KINDS)}")
 
 
 def _run(service: Service, model: TrainedModel) -> dict[str, Any]:
@@ -106,8 +151,9 @@ def _last(saved: list[Saved]) -> dict[str, Any] | None:
 def _checkpoint(saved: Saved) -> dict[str, Any]:
     return {
         "checkpoint_id": f"{saved.kind}/{saved.name}",
-        "checkpoint_type": "training" if saved.kind == "weights" else "sampler",
+        "checkpoint_type": _TYPES[saved.kind],
         "time": _time(saved.time),
+        "expires_at": _time(saved.expires) if saved.expires else None,
         "tinker_path": saved.path,
         "size_bytes": saved.size,
     }

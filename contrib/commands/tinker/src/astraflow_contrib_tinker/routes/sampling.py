@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Request
 from pydantic import Field
 
-from astraflow_contrib_tinker.routes.bodies import Body, later, read
+from astraflow_contrib_tinker.routes.bodies import Body, later, parsed, read
 from astraflow_contrib_tinker.service import Service
 from astraflow_contrib_tinker.wire.datums import JsonModelInput, tokens_of
 from astraflow_contrib_tinker.work.sampling import SampleWish
@@ -20,11 +20,11 @@ _TOP_K = ("topk_prompt_logprobs", "topk_sample_logprobs", "prompt_alt_tokens_k")
 
 
 class _Params(Body):
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
     seed: int | None = None
     stop: str | list[str] | list[int] | None = None
-    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
-    top_k: Annotated[int, Field(ge=-1)] = -1
+    temperature: Annotated[float, Field(ge=0, le=1000)] = 1.0
+    top_k: Annotated[int, Field(ge=-1, lt=1 << 31)] = -1
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 
@@ -44,7 +44,7 @@ class _Sample(Body):
 
 class _CreateSampler(Body):
     session_id: str
-    sampling_session_seq_id: Annotated[int, Field(ge=0)]
+    sampling_session_seq_id: Annotated[int, Field(ge=0, lt=1 << 63)]
     base_model: str | None = None
     model_path: str | None = None
 
@@ -67,9 +67,10 @@ def sampling_routes(service: Service) -> APIRouter:
 
     @routes.post("/asample")
     async def asample(request: Request) -> dict[str, Any]:
-        asked = await read(request, _Sample)
+        body = await request.body()
+        asked = parsed(body, _Sample)
         sampler = service.sampler(asked.sampling_session_id)
-        promise, ids = service.sample(sampler, asked.seq_id, _wish(asked))
+        promise, ids = service.sample(sampler, asked.seq_id, body, _wish(asked))
         return later(promise, sample_sequence_ids=ids)
 
     return routes

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import zstandard
 from fastapi import APIRouter, Request
 from pydantic import Field
 
 from astraflow_contrib_tinker.routes.bodies import Body, as_texts, later, parsed, read
+from astraflow_contrib_tinker.routes.numbered import (
+    KINDS,
+    NumberedRequest,
+    RequestKind,
+    put_numbered,
+)
 from astraflow_contrib_tinker.service import ClientSession, Service
-from astraflow_contrib_tinker.wire.datums import GradientRequest, read_json, read_protobuf
-from astraflow_contrib_tinker.wire.results import Result
-from astraflow_contrib_tinker.work.training import TrainedModel
 from astraflow_core.errors import Refused
-from astraflow_core.protocols.trainer import AdamWStep
 
 MOST_BODY_BYTES = 32 << 20
 """Of a request, also when it is decompressed."""
 MOST_RANK = 1024
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class _Lora(Body):
@@ -36,7 +36,7 @@ class _Optimizer(Body):
 
 class _CreateModel(Body):
     session_id: str
-    model_seq_id: Annotated[int, Field(ge=0)]
+    model_seq_id: Annotated[int, Field(ge=0, lt=1 << 63)]
     base_model: str
     lora_config: _Lora | None = None
     optimizer_config: _Optimizer = _Optimizer()
@@ -47,41 +47,9 @@ class _OfModel(Body):
     model_id: str
 
 
-class _Adam(Body):
-    learning_rate: NotNegative = 1e-4
-    beta1: Beta = 0.9
-    beta2: Beta = 0.95
-    eps: Annotated[float, Field(gt=0)] = 1e-12
-    weight_decay: NotNegative = 0.0
-    grad_clip_norm: float = 0.0
-
-
-class _OptimStep(Body):
-    model_id: str
-    seq_id: int | None = None
-    adam_params: _Adam | None = None
-
-
-class _Save(Body):
-    model_id: str
-    seq_id: int | None = None
-    path: str | None = None
-    overwrite: bool = False
-
-
-class _SaveForSampler(Body):
-    model_id: str
-    seq_id: int | None = None
-    path: str | None = None
-    sampling_session_seq_id: int | None = None
-    kind: Literal["snapshot", "inflight"] = "snapshot"
-
-
-class _Load(Body):
-    model_id: str | None = None
-    seq_id: int | None = None
+class _LoadAnew(Body):
     session_id: str | None = None
-    model_seq_id: int | None = None
+    model_seq_id: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
     path: str
     optimizer: bool
     user_metadata: dict[str, Any] | None = None
@@ -113,86 +81,36 @@ def training_routes(service: Service) -> APIRouter:
             "model_data": {"model_name": base.name, "tokenizer_id": str(base.folder)},
         }
 
-    @routes.post("/forward_backward")
-    async def forward_backward(request: Request) -> dict[str, Any]:
-        return await _gradient(service, request, backward=True)
+    def numbered(kind: RequestKind) -> None:
+        @routes.post(f"/{kind}", name=kind)
+        async def post(request: Request) -> dict[str, Any]:
+            return later(await put_numbered(service, await _numbered(kind, request)))
 
-    @routes.post("/forward")
-    async def forward(request: Request) -> dict[str, Any]:
-        return await _gradient(service, request, backward=False)
-
-    @routes.post("/optim_step")
-    async def optim_step(request: Request) -> dict[str, Any]:
-        body = await request.body()
-        asked = parsed(body, _OptimStep)
-        model, given = service.model(asked.model_id), asked.adam_params
-        if given is None:
-            raise Refused(400, "adam_params are missing: this server makes steps of AdamW")
-        settings = AdamWStep(
-            given.learning_rate,
-            (given.beta1, given.beta2),
-            given.eps,
-            given.weight_decay,
-            max(given.grad_clip_norm, 0.0),
-        )
-        return later(
-            service.put(model, asked.seq_id, b"step" + body, lambda: service.step(model, settings))
-        )
-
-    @routes.post("/save_weights")
-    async def save_weights(request: Request) -> dict[str, Any]:
-        body = await request.body()
-        asked = parsed(body, _Save)
-        model = service.model(asked.model_id)
-
-        async def work() -> Result:
-            saved = await service.save(model, "weights", asked.path, asked.overwrite)
-            return {"type": "save_weights", "path": saved.path}
-
-        return later(service.put(model, asked.seq_id, b"save" + body, work))
-
-    @routes.post("/save_weights_for_sampler")
-    async def save_weights_for_sampler(request: Request) -> dict[str, Any]:
-        body = await request.body()
-        asked = parsed(body, _SaveForSampler)
-        model, number = service.model(asked.model_id), asked.sampling_session_seq_id
-        if asked.path is None and number is None:
-            raise Refused(400, "give path, or sampling_session_seq_id for weights without a name")
-
-        async def work() -> Result:
-            told: dict[str, object] = {"type": "save_weights_for_sampler"}
-            if number is None:
-                saved = await service.save(model, "sampler_weights", asked.path, False)
-                return {**told, "path": saved.path}
-            sampler = await service.snapshot(model, number, asked.kind == "inflight")
-            return {**told, "sampling_session_id": sampler.id}
-
-        return later(service.put(model, asked.seq_id, b"sampler" + body, work))
+    for kind in KINDS:
+        if kind != "load_weights":
+            numbered(kind)
 
     @routes.post("/load_weights")
     async def load_weights(request: Request) -> dict[str, Any]:
         body = await request.body()
-        asked = parsed(body, _Load)
-        saved, folder = service.store.find(asked.path, "weights")
-        if asked.session_id is not None and asked.model_seq_id is not None:
-            session = service.session(asked.session_id)
-            told = (session, asked.model_seq_id, saved.lora_rank, None, asked.user_metadata)
-            return _created(service, *told, load=(asked.path, asked.optimizer))
-        model = service.model(asked.model_id or "")
-        if saved.lora_rank != model.lora_rank:
-            raise Refused(
-                400,
-                f"{asked.path} has adapters of rank {saved.lora_rank}, the model of rank {model.lora_rank}; 0 stands for "
-                "all weights",
-            )
-
-        async def work() -> Result:
-            await service.computing.do(model.load_state, folder, asked.optimizer)
-            return {"type": "load_weights", "path": asked.path, "model_id": model.id}
-
-        return later(service.put(model, asked.seq_id, b"load" + body, work))
+        asked = parsed(body, _LoadAnew)
+        if asked.session_id is None or asked.model_seq_id is None:
+            return later(await put_numbered(service, NumberedRequest("load_weights", body)))
+        saved, _ = service.store.find(asked.path, "weights")
+        session = service.session(asked.session_id)
+        told = (session, asked.model_seq_id, saved.lora_rank, None, asked.user_metadata)
+        return _created(service, *told, load=(asked.path, asked.optimizer))
 
     return routes
+
+
+async def _numbered(kind: RequestKind, request: Request) -> NumberedRequest:
+    body = await request.body()
+    if request.headers.get("content-encoding", "") == "zstd":
+        body = decompressed(body)
+    gradient = kind in ("forward_backward", "forward")
+    json = not gradient or "json" in request.headers.get("content-type", "")
+    return NumberedRequest(kind, body, json)
 
 
 def _rank(service: Service, asked: _CreateModel) -> int:
@@ -227,43 +145,17 @@ def _created(
     load: tuple[str, bool] | None = None,
 ) -> dict[str, Any]:
     """The promise of an open model; a repeated call gives the one of the first."""
-    model = service.create_model(session, number, rank, seed, as_texts(metadata))
-
-    async def work() -> Result:
-        try:
-            await service.computing.do(model.open)
-            if load is not None:
-                _, folder = service.store.find(load[0], "weights")
-                await service.computing.do(model.load_state, folder, load[1])
-        except BaseException:
-            session.models.pop(model.id, None)
-            raise
-        if load is None:
-            return {"type": "create_model", "model_id": model.id}
-        return {"type": "load_weights", "path": load[0], "model_id": model.id}
-
+    model = service.create_model(session, number, rank, seed, as_texts(metadata), load)
     if model.creation is None:
-        model.creation = service.promised(session.id, work)
+        state = None if load is None else service.store.find(load[0], "weights")[1]
+        model.creation = service.opened(model, state, load is None or load[1], load)
     return later(model.creation)
-
-
-async def _gradient(service: Service, request: Request, backward: bool) -> dict[str, Any]:
-    body = await request.body()
-    if request.headers.get("content-encoding", "") == "zstd":
-        body = decompressed(body)
-    if "json" in request.headers.get("content-type", ""):
-        asked: GradientRequest = read_json(body, backward)
-    else:
-        asked = read_protobuf(body)
-    model: TrainedModel = service.model(asked.model_id)
-    return later(
-        service.put(model, asked.seq_id, b"gradient" + body, lambda: service.gradient(model, asked))
-    )
 
 
 def decompressed(body: bytes) -> bytes:
     """A body that was compressed with zstd; :class:`Refused` if it is none, or larger than the bound."""
     try:
+        said = zstandard.get_frame_parameters(body).content_size
         with zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(body) as reader:
             whole = reader.read(MOST_BODY_BYTES + 1)
     except zstandard.ZstdError as error:
@@ -272,4 +164,6 @@ def decompressed(body: bytes) -> bytes:
         raise Refused(
             413, f"the body has more than {MOST_BODY_BYTES} bytes when it is decompressed"
         )
+    if said not in (zstandard.CONTENTSIZE_UNKNOWN, len(whole)):
+        raise Refused(400, f"the body is cut off: it has {len(whole)} of {said} bytes")
     return whole

@@ -48,16 +48,26 @@ class GradientRequest:
     backward: bool
 
 
-def read_protobuf(body: bytes) -> GradientRequest:
-    """A ``ForwardBackwardRequest``; :class:`Refused` with 400 if it is none."""
-    asked = protobuf.ForwardBackwardRequest()
+def head_of_protobuf(body: bytes) -> tuple[str, int]:
+    """Model and number of a ``ForwardBackwardRequest``; :class:`Refused` with 400 if it is none."""
+    head = _message(protobuf.ForwardBackwardHead(), body)
+    return head.model_id, head.seq_id
+
+
+def _message(empty: Any, body: bytes) -> Any:
     try:
-        asked.ParseFromString(body)
+        empty.ParseFromString(body)
     except protobuf.DecodeError as error:
         raise _bad(
             "the body is no ForwardBackwardRequest of tinker_public.proto; JSON is sent with content-type "
             "application/json"
         ) from error
+    return empty
+
+
+def read_protobuf(body: bytes) -> GradientRequest:
+    """A ``ForwardBackwardRequest``; :class:`Refused` with 400 if it is none."""
+    asked = _message(protobuf.ForwardBackwardRequest(), body)
     config: dict[str, float | str] = {entry.key: entry.value for entry in asked.loss_fn_config}
     for entry in asked.loss_fn_config_v2:
         value = entry.value
@@ -86,7 +96,8 @@ def _tokens(datum: Any, where: str) -> npt.NDArray[np.int32]:
                 f"{where}.model_input has a chunk that is no text; this server trains on tokens"
             )
         parts.append(_from_bytes(chunk.encoded_text.tokens, np.dtype("<i4"), where))
-    return np.concatenate(parts).astype(np.int32) if parts else np.zeros(0, np.int32)
+    whole = np.concatenate(parts) if len(parts) > 1 else parts[0] if parts else np.zeros(0)
+    return whole.astype(np.int32, copy=False)
 
 
 def _tensor(name: str, sent: Any, where: str) -> Array:
@@ -107,7 +118,7 @@ def _tensor(name: str, sent: Any, where: str) -> Array:
 def _from_bytes(data: bytes, dtype: np.dtype[Any], where: str) -> npt.NDArray[Any]:
     if len(data) % dtype.itemsize:
         raise _bad(f"{where} has {len(data)} bytes, which are no whole {dtype.name} values")
-    return np.frombuffer(data, dtype).copy()
+    return np.frombuffer(data, dtype)
 
 
 def _shaped(values: npt.NDArray[Any], shape: tuple[int, ...], where: str) -> Array:

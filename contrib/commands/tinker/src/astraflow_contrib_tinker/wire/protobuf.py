@@ -41,6 +41,7 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "LossConfigValue": {"number": (1, "double?"), "text": (2, "string?")},
     "NamedNumber": {"key": (1, "string"), "value": (2, "double")},
     "NamedConfigValue": {"key": (1, "string"), "value": (2, "LossConfigValue")},
+    "ForwardBackwardHead": {"model_id": (1, "string"), "seq_id": (2, "int32")},
     "ForwardBackwardRequest": {
         "model_id": (1, "string"), "seq_id": (2, "int32"), "data": (3, "Datum*"), "loss_fn": (4, "string"),
         "loss_fn_config": (5, "NamedNumber*"), "forward_only": (6, "bool"), "loss_fn_config_v2": (7, "NamedConfigValue*"),
@@ -86,6 +87,8 @@ def _classes() -> dict[str, Any]:
 
 
 _CLASSES = _classes()
+ForwardBackwardHead: Any = _CLASSES["ForwardBackwardHead"]
+"""The first fields of a request; the others are skipped."""
 ForwardBackwardRequest: Any = _CLASSES["ForwardBackwardRequest"]
 ForwardBackwardOutput: Any = _CLASSES["ForwardBackwardOutput"]
 SampleResponse: Any = _CLASSES["SampleResponse"]

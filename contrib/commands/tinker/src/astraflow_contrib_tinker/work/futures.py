@@ -5,20 +5,30 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import re
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
 from astraflow_contrib_tinker.wire.results import Result, size_of
+from astraflow_contrib_tinker.work.access import CURRENT, visible
 from astraflow_core.errors import AstraFlowError, Refused
 
 log = logging.getLogger(__name__)
 Work = Callable[[], Coroutine[Any, Any, Result]]
 MOST_PENDING = 16_384
+MOST_PENDING_BYTES = 512 << 20
 MOST_BYTES = 256 << 20
 MOST_AGE_S = 1800.0
+_UNNUMBERED = re.compile(r"[0-9a-f]{12}-[0-9]{1,18}")
+_NUMBERED = re.compile(r"[0-9a-f]{16}:train:[0-9]{1,19}:[0-9]{1,19}")
+GONE = (
+    "the result is gone: it was dropped, or the server was started again. If the model is gone too (get_info() tells), go on "
+    "from its last save_state with create_training_client_from_state_with_optimizer; else its effect is in the model"
+)
 POLL_S = 20.0
 """How long a fetch waits for a result; clients give up after 45 s."""
 
@@ -33,10 +43,12 @@ class FailedRequest:
 
 @dataclass(slots=True)
 class Promise:
-    """A result to come. ``queue_state`` is what a client is told that asks before."""
+    """A result to come. ``queue_state`` is what a client is told that asks before; ``size`` is that of the request, and
+    then of the result."""
 
     id: str
     owner: str
+    key: str
     done: asyncio.Event = field(default_factory=asyncio.Event)
     outcome: Result | FailedRequest | None = None
     queue_state: str = "active"
@@ -57,20 +69,39 @@ class Promises:
     ) -> None:
         self._most_pending, self._most_bytes, self._age_s = most_pending, most_bytes, age_s
         self._prefix, self._numbers = secrets.token_hex(6), itertools.count()
+        self.keys: dict[str, str] = {}
+        """Owner → the name of its key."""
+        self.most_of: dict[str, int] = {}
+        """Name of a key → how many of its requests may wait."""
+        self._pending_of: Counter[str] = Counter()
         self._pending: dict[str, Promise] = {}
         self._finished: dict[str, Promise] = {}
-        self._bytes = 0
+        self._bytes = self._pending_bytes = 0
         self._next = 0
 
-    def make(self, owner: str) -> Promise:
-        """A promise to ``owner``, a session; 429 if too many wait to be kept, so that clients slow down."""
-        if len(self._pending) >= self._most_pending:
+    def make(self, owner: str, size: int = 0, id: str | None = None) -> Promise:
+        """A promise to ``owner``, a session, for a request of ``size`` bytes, with a new id if none is given; 429 if too
+        many wait to be kept, so that clients slow down."""
+        full = self._pending_bytes + size > MOST_PENDING_BYTES
+        if len(self._pending) >= self._most_pending or full:
             raise Refused(
-                429, f"{len(self._pending)} requests wait already; send more when some are done"
+                429,
+                f"{len(self._pending)} requests of {self._pending_bytes >> 20} MiB wait already; send more when some are "
+                "done",
             )
-        self._next = next(self._numbers)
-        promise = Promise(f"{self._prefix}-{self._next}", owner)
+        key = self.keys.get(owner, "")
+        if CURRENT.get() and self._pending_of[key] >= self.most_of.get(key, self._most_pending):
+            raise Refused(
+                429,
+                f"{self._pending_of[key]} requests of your key wait; send more when some are done",
+            )
+        if id is None:
+            self._next = next(self._numbers)
+            id = f"{self._prefix}-{self._next}"
+        promise = Promise(id, owner, key, size=size)
         self._pending[promise.id] = promise
+        self._pending_of[key] += 1
+        self._pending_bytes += size
         return promise
 
     def start(self, promise: Promise, work: Work) -> None:
@@ -99,6 +130,8 @@ class Promises:
         if self._pending.pop(promise.id, None) is None:
             return
         promise.outcome, promise.finished = outcome, time.monotonic()
+        self._pending_of[promise.key] -= 1
+        self._pending_bytes -= promise.size
         promise.size = 256 if isinstance(outcome, FailedRequest) else size_of(outcome)
         promise.task = None
         promise.done.set()
@@ -107,13 +140,18 @@ class Promises:
         self._tidy()
 
     async def fetch(self, id: str, wait_s: float = POLL_S) -> Promise:
-        """The promise, finished or not yet. :class:`Refused`: 410 for one that was dropped, 404 for one that this server
-        never made."""
+        """The promise, finished or not yet. :class:`Refused`: 410 for one that was dropped or was of a server before this
+        one, so that clients send the request again, 404 for one that they cannot send again or that was never made."""
         promise = self._pending.get(id) or self._finished.get(id)
+        if promise is not None and not visible(promise.key):
+            raise Refused(404, f"this server has made no request {id[:80]!r} for your key")
         if promise is None:
             prefix, _, number = id.partition("-")
-            if prefix == self._prefix and number.isdecimal() and int(number[:18]) <= self._next:
+            sample = _UNNUMBERED.fullmatch(id)
+            if sample and (prefix != self._prefix or int(number) <= self._next):
                 raise Refused(410, "the result was dropped; send the request again")
+            if _NUMBERED.fullmatch(id):
+                raise Refused(404, GONE)
             raise Refused(404, f"this server has made no request {id[:80]!r}")
         try:
             async with asyncio.timeout(wait_s):
@@ -132,6 +170,10 @@ class Promises:
             )
         for promise in [p for p in self._finished.values() if p.owner == owner]:
             self._drop(promise)
+
+    def waiting_of(self, key: str) -> int:
+        """Those of a key that are not kept yet."""
+        return self._pending_of[key]
 
     @property
     def waiting(self) -> int:
@@ -154,3 +196,4 @@ class Promises:
     def _drop(self, promise: Promise) -> None:
         if self._finished.pop(promise.id, None) is not None:
             self._bytes -= promise.size
+            promise.outcome = None  # others know the promise by the number of its request

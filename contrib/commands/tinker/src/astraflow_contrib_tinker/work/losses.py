@@ -157,18 +157,18 @@ def _of_plugin(
     algorithm: Algorithm = selected.build(config, context)
     for column in ("advantages", "logprobs"):
         _needs(name, column, data)
+    trained = rows.masked(_mask(rows, data))
     columns: dict[str, Floats] = {}
     for need in sorted(algorithm.needs - OWN_PASS):
         given = PER_TOKEN.get(need)
         if given is not None and all(given in datum.inputs for datum in data):
-            columns[need] = rows.column(data, given)
+            columns[need] = trained.column(data, given)
         elif need != "proximal":  # the trainer's own log-probs without gradient take their place
             raise Refused(
                 400,
                 f"{name} needs {need}, which the loss_fn_inputs do not give"
                 + (f": add {given}, float32, one for each token" if given else ""),
             )
-    trained = rows.masked(_mask(rows, data))
     if bool(trained.batch.loss_mask[rows.own].any()):
         raise Refused(
             400,
@@ -176,8 +176,8 @@ def _of_plugin(
         )
     batch = replace(
         trained.batch,
-        logprobs=rows.column(data, "logprobs"),
-        advantages=rows.column(data, "advantages"),
+        logprobs=trained.column(data, "logprobs"),
+        advantages=trained.column(data, "advantages"),
         reference=columns.get("reference"),
         proximal=columns.get("proximal"),
         values=columns.get("values"),

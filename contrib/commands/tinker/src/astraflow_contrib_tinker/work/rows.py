@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,18 +32,26 @@ class Rows:
     own: npt.NDArray[np.int64]
 
     def column(self, data: Sequence[Datum], name: str) -> Floats:
-        """What the data say of each target under ``name``, at its place: float32 ``[N]``, 0 elsewhere."""
-        found = np.zeros(len(self.batch.tokens), np.float32)
-        for datum, places in zip(data, self.places, strict=True):
-            there = places >= 0
-            found[places[there]] = datum.inputs[name][there]
+        """What the data say of each target under ``name``, at its place: float32 ``[N]``, 0 elsewhere. :class:`Refused` if
+        it is not a finite number where a target is trained."""
+        found, flat = np.zeros(len(self.batch.tokens), np.float32), _flat(self.places)
+        values = _flat([datum.inputs[name] for datum in data]).astype(np.float32)
+        asked = flat >= 0
+        finite, trained = np.isfinite(values), np.zeros(len(flat), np.bool_)
+        trained[asked] = self.batch.loss_mask[flat[asked]]
+        if (number := _holder(trained & ~finite, self.places)) is not None:
+            raise Refused(400, f"data[{number}].{name} has a value that is not a finite number")
+        found[flat[asked]] = np.where(finite, values, np.float32(0))[asked]
         return found
 
     def back(self, per_token: Floats) -> list[Floats]:
         """Values of the batch's tokens in the shapes of the targets, 0 where no target was asked for."""
+        flat = _flat(self.places)
+        values = np.where(flat >= 0, per_token[np.maximum(flat, 0)], np.float32(0))
+        starts = np.cumsum([0, *(places.size for places in self.places)]).tolist()
         return [
-            np.where(places >= 0, per_token[np.maximum(places, 0)], np.float32(0))
-            for places in self.places
+            values[start : start + places.size].reshape(places.shape)
+            for start, places in zip(starts, self.places, strict=False)
         ]
 
     def masked(self, mask: npt.NDArray[np.bool_]) -> Rows:
@@ -54,16 +63,14 @@ def rows_of(data: Sequence[Datum], vocabulary: int, positions: int) -> Rows:
     """The batch; :class:`Refused` if a datum's tensors do not fit each other, a token is none of the model, or a row is
     longer than ``positions``."""
     rows: list[npt.NDArray[np.int32]] = []
-    masks: list[npt.NDArray[np.bool_]] = []
     places: list[npt.NDArray[np.int64]] = []
     own: list[tuple[int, tuple[int, ...]]] = []
     start = total = 0
-    for number, datum in enumerate(data):
-        targets = _targets(datum, number, vocabulary, positions)
+    targets_of = [_targets(datum, number, positions) for number, datum in enumerate(data)]
+    _check_ids(data, targets_of, vocabulary)
+    for number, (datum, targets) in enumerate(zip(data, targets_of, strict=True)):
         row, found = _main_row(datum, targets, start)
         rows.append(row)
-        masks.append(np.zeros(len(row), np.bool_))
-        masks[-1][found[found >= 0] - start] = True
         places.append(found)
         start += len(row)
         cells = _missing(datum, targets, found)
@@ -79,16 +86,21 @@ def rows_of(data: Sequence[Datum], vocabulary: int, positions: int) -> Rows:
     for number, cell in own:
         target = np.int32(data[number].inputs["target_tokens"][cell])
         rows.append(np.append(data[number].tokens[: cell[0] + 1], target))
-        masks.append(np.zeros(len(rows[-1]), np.bool_))
-        masks[-1][-1] = True
         start += len(rows[-1])
         places[number][cell] = start - 1
         alone.append(start - 1)
-    batch = _batch(rows, np.concatenate(masks))
+    mask, asked = np.zeros(start, np.bool_), _flat(places)
+    mask[asked[asked >= 0]] = True
+    batch = _batch(rows, mask)
     return Rows(batch, places, np.array(alone, np.int64))
 
 
-def _targets(datum: Datum, number: int, vocabulary: int, positions: int) -> npt.NDArray[np.int64]:
+def _flat(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """All their values, one after the other: one operation on these costs as much as on one small array."""
+    return np.concatenate([array.reshape(-1) for array in arrays])
+
+
+def _targets(datum: Datum, number: int, positions: int) -> npt.NDArray[np.int64]:
     where = f"data[{number}]"
     targets = datum.inputs.get("target_tokens")
     if targets is None or targets.dtype != np.int64:
@@ -106,21 +118,38 @@ def _targets(datum: Datum, number: int, vocabulary: int, positions: int) -> npt.
                 f"{where}.{name} has the shape {list(value.shape)}; model_input has {length} tokens and target_tokens the "
                 f"shape {list(targets.shape)}: one entry for each token is expected",
             )
-    ids = np.append(targets.reshape(-1), datum.tokens)
-    if ids.min() < -1 or ids.max() >= vocabulary or datum.tokens.min() < 0:
-        raise Refused(400, f"{where} has a token outside the vocabulary of {vocabulary}")
-    return targets.astype(np.int64)
+    return targets.astype(np.int64, copy=False)
+
+
+def _holder(wrong: npt.NDArray[np.bool_], arrays: Sequence[npt.NDArray[Any]]) -> int | None:
+    """The number of the first of ``arrays`` that has a wrong value; ``wrong`` tells it of each of their values."""
+    found = np.flatnonzero(wrong)
+    ends = np.cumsum([array.size for array in arrays])
+    return int(np.searchsorted(ends, found[0], "right")) if len(found) else None
+
+
+def _check_ids(
+    data: Sequence[Datum], targets_of: Sequence[npt.NDArray[np.int64]], vocabulary: int
+) -> None:
+    for arrays, lowest in (([datum.tokens for datum in data], 0), (targets_of, -1)):
+        ids = _flat(arrays)
+        number = _holder((ids < lowest) | (ids >= vocabulary), arrays)
+        if number is not None:
+            raise Refused(400, f"data[{number}] has a token outside the vocabulary of {vocabulary}")
 
 
 def _main_row(
     datum: Datum, targets: npt.NDArray[np.int64], start: int
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
     """The input with its last target, and where in the batch it predicts targets."""
+    if targets.ndim == 1 and targets[-1] >= 0 and (datum.tokens[1:] == targets[:-1]).all():
+        row = np.concatenate((datum.tokens, targets[-1:].astype(np.int32)))
+        return row, np.arange(start + 1, start + len(row))
     found = np.full(targets.shape, -1, np.int64)
     if targets.ndim > 1:
         return datum.tokens, found
     last = targets[-1:] if targets[-1] >= 0 else targets[:0]
-    row = np.append(datum.tokens, last.astype(np.int32))
+    row = np.concatenate((datum.tokens, last.astype(np.int32)))
     predicted = row[1:]
     same = np.flatnonzero(predicted == targets[: len(predicted)])
     found[same] = start + same + 1
@@ -132,6 +161,8 @@ def _missing(
 ) -> list[tuple[int, ...]]:
     """Cells whose target needs a row of its own. Of several targets for a token, those without a weight need none."""
     wanted = (found < 0) & (targets >= 0)
+    if not wanted.any():
+        return []
     if targets.ndim > 1 and "weights" in datum.inputs:
         wanted &= datum.inputs["weights"] != 0
     return [tuple(int(part) for part in cell) for cell in np.argwhere(wanted)]

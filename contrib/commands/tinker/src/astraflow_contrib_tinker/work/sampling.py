@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,10 +16,18 @@ import numpy.typing as npt
 import xxhash
 
 from astraflow_contrib_tinker.wire.results import SampleResult
+from astraflow_contrib_tinker.work.access import FairTurns
 from astraflow_contrib_tinker.work.base import BaseModel
-from astraflow_core.errors import Refused
+from astraflow_core.errors import AstraFlowError, Refused
 from astraflow_core.protocols.engine import Engine
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling, WeightSource
+
+MOST_AT_ONCE = 256
+"""Requests that engines work on or that wait for one; others wait for their key's turn."""
+
+
+PATIENCE_S = 1.0
+"""How long requests for a version that an engine has go ahead of those for another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,41 +55,61 @@ class _Loaded:
     version: int
     users: int = 0
     used: int = 0
+    loading: bool = False
+
+
+@dataclass
+class _Coming:
+    """A version that no engine has yet, since when it is waited for, and by how many requests."""
+
+    since: float
+    wanted: int = 0
+    task: asyncio.Future[_Loaded] | None = None
 
 
 class EnginePool:
-    """At most ``size`` engines. A request waits for one that has its version, or that nobody uses: that one loads it. Requests
-    are served in the order in which they came, so that none waits for ever."""
+    """At most ``size`` engines. A request waits for one that has its version, or that nobody uses: that one loads it, for all
+    requests that wait for the same version. Versions are loaded in the order in which they were first asked for, and once one is
+    waited for longer than ``PATIENCE_S``, no request goes ahead of it, so that none waits for ever."""
 
     def __init__(self, base: BaseModel, size: int) -> None:
         self._base, self._size = base, size
         self._engines: list[_Loaded] = []
+        self._coming: dict[int, _Coming] = {}
         self._turn, self._changed = asyncio.Lock(), asyncio.Condition()
-        self._uses = itertools.count(1)
+        self._uses, self._turns = itertools.count(1), FairTurns(MOST_AT_ONCE)
         self._tokenizer = base.tokenizer()
 
     async def sample(self, snapshot: WeightsSnapshot, wish: SampleWish) -> SampleResult:
         """Sample from a version."""
-        async with self._engine(snapshot) as engine:
-            self._check(wish, engine)
-            async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(self._generate(engine, snapshot, wish))
-                    for _ in range(wish.count)
-                ]
-                scores = None
-                if wish.prompt_logprobs:
-                    scores = np.array(await engine.score(wish.prompt), np.float32)
-                    scores[0] = np.nan
+        async with self._turns.turn(), self._engine(snapshot) as engine:
+            sampling = self._sampling(wish, engine)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    tasks = [
+                        group.create_task(self._generate(engine, snapshot, wish, sampling))
+                        for _ in range(wish.count)
+                    ]
+                    scores = None
+                    if wish.prompt_logprobs:
+                        scores = np.array(await engine.score(wish.prompt), np.float32)
+                        scores[0] = np.nan
+            except* AstraFlowError as several:
+                raise several.exceptions[0] from None
         return SampleResult([task.result() for task in tasks], scores)
 
     async def close(self) -> None:
         """End all engines."""
+        tasks = [each.task for each in self._coming.values() if each.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         engines, self._engines = self._engines, []
         for loaded in engines:
             await loaded.engine.close()
 
-    def _check(self, wish: SampleWish, engine: Engine) -> None:
+    def _sampling(self, wish: SampleWish, engine: Engine) -> Sampling:
+        """What the engine is asked for; :class:`Refused` if it cannot be."""
         length, most = len(wish.prompt), engine.context_length
         if not length:
             raise Refused(400, "the prompt is empty")
@@ -94,16 +124,15 @@ class EnginePool:
                 f"a prompt of {length} tokens and max_tokens {wish.sampling.max_tokens} are more than the {most} tokens "
                 "of the context",
             )
+        return replace(
+            wish.sampling,
+            max_tokens=wish.sampling.max_tokens or most - length,
+            stop_sequences=tuple(filter(None, map(self._tokens_of, wish.stops))),
+        )
 
     async def _generate(
-        self, engine: Engine, snapshot: WeightsSnapshot, wish: SampleWish
+        self, engine: Engine, snapshot: WeightsSnapshot, wish: SampleWish, sampling: Sampling
     ) -> GenerateResult:
-        sampling = wish.sampling
-        if not sampling.max_tokens:
-            sampling = replace(sampling, max_tokens=engine.context_length - len(wish.prompt))
-        sampling = replace(
-            sampling, stop_sequences=tuple(filter(None, map(self._tokens_of, wish.stops)))
-        )
         request = GenerateRequest(f"{next(self._uses)}", wish.prompt, sampling)
         result = await engine.generate(request)
         if result.finish_reason == "abort":
@@ -114,7 +143,10 @@ class EnginePool:
 
     def _tokens_of(self, stop: str) -> tuple[int, ...]:
         """By which the engine ends most sequences early; :func:`cut_at` finds the others."""
-        ids = self._tokenizer.encode(stop, add_special_tokens=False).ids
+        try:
+            ids = self._tokenizer.encode(stop, add_special_tokens=False).ids
+        except Exception as error:  # the tokenizers package has no class of its own
+            raise Refused(400, f"stop {stop[:80]!r}: the tokenizer refuses it: {error}") from error
         return tuple(ids) if self._text(np.array(ids, np.int32)) == stop else ()
 
     def _text(self, tokens: npt.NDArray[np.int32]) -> str:
@@ -122,16 +154,56 @@ class EnginePool:
 
     @contextlib.asynccontextmanager
     async def _engine(self, snapshot: WeightsSnapshot) -> AsyncIterator[Engine]:
-        async with self._turn:
-            loaded = await self._with_version(snapshot)
-            loaded.users += 1
-            loaded.used = next(self._uses)
+        loaded = self._at_hand(snapshot) or await self._brought(snapshot)
         try:
             yield loaded.engine
         finally:
-            loaded.users -= 1
-            async with self._changed:
-                self._changed.notify_all()
+            await self._leave(loaded)
+
+    def _at_hand(self, snapshot: WeightsSnapshot) -> _Loaded | None:
+        """An engine that has the version, now used; ``None`` also if others have waited for one for too long."""
+        oldest = min((each.since for each in self._coming.values()), default=math.inf)
+        if time.monotonic() - oldest > PATIENCE_S:
+            return None
+        for loaded in self._engines:
+            if loaded.version == snapshot.version and not loaded.loading:
+                return self._use(loaded, 1)
+        return None
+
+    async def _brought(self, snapshot: WeightsSnapshot) -> _Loaded:
+        """An engine that will have the version, used: all that wait for it meanwhile get it at once."""
+        coming = self._coming.get(snapshot.version)
+        if coming is None:
+            coming = self._coming[snapshot.version] = _Coming(time.monotonic())
+            coming.task = asyncio.ensure_future(self._bring(snapshot, coming))
+        task = coming.task
+        assert task is not None
+        coming.wanted += 1
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            coming.wanted -= 1
+            if task.done() and not task.cancelled() and task.exception() is None:
+                await self._leave(task.result())  # it was counted among the users
+            raise
+
+    async def _bring(self, snapshot: WeightsSnapshot, coming: _Coming) -> _Loaded:
+        try:
+            async with self._turn:
+                loaded = await self._with_version(snapshot)
+                return self._use(loaded, coming.wanted)
+        finally:
+            del self._coming[snapshot.version]
+
+    async def _leave(self, loaded: _Loaded) -> None:
+        loaded.users -= 1
+        async with self._changed:
+            self._changed.notify_all()
+
+    def _use(self, loaded: _Loaded, users: int) -> _Loaded:
+        loaded.users += users
+        loaded.used = next(self._uses)
+        return loaded
 
     async def _with_version(self, snapshot: WeightsSnapshot) -> _Loaded:
         for loaded in self._engines:
@@ -147,7 +219,11 @@ class EnginePool:
                 await self._changed.wait_for(lambda: any(not e.users for e in self._engines))
             loaded = min((e for e in self._engines if not e.users), key=lambda e: e.used)
         if loaded.version != snapshot.version:
-            await self._load(loaded, snapshot)
+            loaded.loading = True
+            try:
+                await self._load(loaded, snapshot)
+            finally:
+                loaded.loading = False
         return loaded
 
     async def _load(self, loaded: _Loaded, snapshot: WeightsSnapshot) -> None:

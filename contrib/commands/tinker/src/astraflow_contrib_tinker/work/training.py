@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,25 +14,32 @@ import numpy as np
 
 from astraflow_contrib_tinker.wire.datums import GradientRequest
 from astraflow_contrib_tinker.wire.results import GradientResult
+from astraflow_contrib_tinker.work.access import FairTurns
 from astraflow_contrib_tinker.work.base import BaseModel
+from astraflow_contrib_tinker.work.exported import write_adapter
 from astraflow_contrib_tinker.work.futures import Promise
+from astraflow_contrib_tinker.work.kept import KeptModel, Outcome
 from astraflow_contrib_tinker.work.losses import LOSSES, prepared
 from astraflow_contrib_tinker.work.ordering import Ordered
 from astraflow_contrib_tinker.work.rows import rows_of
+from astraflow_contrib_tinker.work.store import Kind
+from astraflow_core.errors import NonFiniteLoss, Refused
 from astraflow_core.protocols.trainer import AccumulatesGradients, AdamWStep, Trainer
 
 T = TypeVar("T")
 
 
 class TrainingThread:
-    """One thread for all trainers: a step of one model after that of another, in the order in which they ask."""
+    """One thread for all trainers: a step of one model after that of another, in turns that are fair between keys."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "tinker-training")
+        self._turns = FairTurns(1)
 
     async def do(self, work: Callable[..., T], *given: Any) -> T:
         """The result of ``work``."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *given)
+        async with self._turns.turn():
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work, *given)
 
     def close(self) -> None:
         """End when the work of now is done."""
@@ -53,11 +60,19 @@ class TrainedModel:
     updates: int = 0
     last_request: float = field(default_factory=time.time)
     creation: Promise | None = None
+    kept: KeptModel | None = None
+    held: bool = False
+    """Whether it holds a gradient, which no state has."""
+    loaded: bool = False
+    """Whether it was given other weights since its last state."""
     _trainer: Trainer | None = None
 
-    def open(self) -> None:
-        """Load the base model, with fresh adapters if it has any."""
+    def open(self, state: Path | None = None, optimizer: bool = True) -> None:
+        """Load the base model, with fresh adapters if it has any, or a state."""
         self._trainer = self.base.build_trainer(self.lora_rank, self.seed)
+        if state is not None:
+            self.load_state(state, optimizer)
+            self.loaded = False
 
     @property
     def trainer(self) -> Trainer:
@@ -75,7 +90,14 @@ class TrainedModel:
         rows = rows_of(request.data, base.config.vocabulary, base.config.positions)
         context = base.context("trainer", self.seed)
         algorithm, batch = prepared(request, rows, base.catalog, context)
-        metrics = self._gradients.accumulate(batch, algorithm, self.updates, request.backward)
+        try:
+            metrics = self._gradients.accumulate(batch, algorithm, self.updates, request.backward)
+        except NonFiniteLoss as error:
+            self.held = False
+            raise Refused(
+                400, f"{error}. The gradient that was held is dropped; send all of it again"
+            ) from error
+        self.held = self.held or request.backward
         logprobs = cast(Any, self.trainer).step_logprobs()
         told = {"loss:sum": metrics["loss"]}
         if request.loss not in LOSSES:
@@ -88,8 +110,14 @@ class TrainedModel:
 
     def step(self, settings: AdamWStep) -> dict[str, object]:
         """One optimizer step."""
-        metrics = self._gradients.apply(settings)
-        self.updates += 1
+        try:
+            metrics = self._gradients.apply(settings)
+        except NonFiniteLoss as error:
+            self.held = False
+            raise Refused(
+                400, f"{error}. The gradient that was held is dropped; send all of it again"
+            ) from error
+        self.updates, self.held = self.updates + 1, False
         return {"type": "optim_step", "metrics": {k: float(v) for k, v in metrics.items()}}
 
     def save_state(self, folder: Path) -> None:
@@ -99,15 +127,42 @@ class TrainedModel:
         if finish is not None:
             finish(True)
 
+    def keep_state(
+        self, kept: KeptModel, next: int, results: Mapping[int, tuple[bytes, Outcome]]
+    ) -> None:
+        """Keep what requests before ``next`` have made, with their results."""
+        folder = kept.begin_state(next)
+        self.save_state(folder)
+        kept.finish_state(folder, self.updates, results)
+        self.loaded = False
+
     def load_state(self, folder: Path, optimizer: bool) -> None:
         """Go on from there; without ``optimizer`` it begins anew."""
         self.trainer.load(folder)
+        self.held, self.loaded = False, True
         if not optimizer:
             self._gradients.restart()
 
     def save_weights(self, folder: Path) -> None:
         """A Hugging Face folder, adapters merged."""
         self.trainer.save_model(folder)
+
+    def write(self, kind: Kind, folder: Path) -> None:
+        """What is saved under a name."""
+        match kind:
+            case "weights":
+                self.save_state(folder)
+            case "sampler_weights":
+                self.save_weights(folder)
+            case "external_weights":
+                self.export(folder)
+
+    def export(self, folder: Path) -> None:
+        """What other programs read: adapters as PEFT has them, all weights as a Hugging Face folder."""
+        if self.lora_rank:
+            write_adapter(self.trainer, self.base.name, folder)
+        else:
+            self.save_weights(folder)
 
     def close(self) -> None:
         """Free what the trainer has."""

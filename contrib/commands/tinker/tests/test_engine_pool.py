@@ -1,0 +1,113 @@
+"""Versions on few engines: each is loaded once for all that wait for it, and none waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from tinker_cases import in_loop
+
+from astraflow_contrib_tinker.work import sampling
+from astraflow_contrib_tinker.work.sampling import EnginePool, SampleWish, WeightsSnapshot
+from astraflow_core.types import GenerateRequest, GenerateResult, Sampling, WeightSource
+
+WISH = SampleWish(np.array([1], np.int32), 1, Sampling(1), (), False)
+
+
+class CountingEngine:
+    """Answers with the version that it has, after some turns of the loop."""
+
+    context_length = 8
+
+    def __init__(self) -> None:
+        self.version, self.at_once, self.most = 0, 0, 0
+        self.loads: list[int] = []
+
+    async def start(self, model: Path) -> None: ...
+    async def pause(self, mode: str) -> None: ...
+    async def resume(self) -> None: ...
+    async def close(self) -> None: ...
+
+    async def load_weights(self, source: WeightSource) -> None:
+        assert not self.at_once, "somebody samples"
+        await asyncio.sleep(0)
+        self.version = source.version
+        self.loads.append(source.version)
+
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        version = self.version
+        await asyncio.sleep(0.001)
+        assert version == self.version
+        self.at_once -= 1
+        one = np.array([version], np.int32)
+        return GenerateResult(request.id, one, -np.ones(1, np.float32), one, "length")
+
+
+@pytest.fixture
+def engines() -> list[CountingEngine]:
+    return []
+
+
+@pytest.fixture
+def pool(engines: list[CountingEngine]) -> EnginePool:
+    def build() -> CountingEngine:
+        engines.append(CountingEngine())
+        return engines[-1]
+
+    base: Any = SimpleNamespace(
+        build_engine=build, folder=Path(), tokenizer=lambda: None, config=SimpleNamespace(vocabulary=9)
+    )  # fmt: skip
+    return EnginePool(base, 2)
+
+
+@pytest.fixture
+def versions(tmp_path: Path) -> list[WeightsSnapshot]:
+    (tmp_path / "model.safetensors").touch()
+    return [WeightsSnapshot(number, tmp_path) for number in range(1, 9)]
+
+
+async def version_of(pool: EnginePool, snapshot: WeightsSnapshot) -> int:
+    return int((await pool.sample(snapshot, WISH)).sequences[0].tokens[0])
+
+
+def test_a_version_is_loaded_once_for_all_that_wait_for_it(
+    pool: EnginePool, engines: list[CountingEngine], versions: list[WeightsSnapshot]
+) -> None:
+    async def scenario() -> None:
+        asked = [each for _ in range(20) for each in versions]  # of eight clients at once
+        told = await asyncio.gather(*(version_of(pool, each) for each in asked))
+        assert told == [each.version for each in asked]
+        loads = [version for engine in engines for version in engine.loads]
+        assert sorted(loads) == [each.version for each in versions] and len(engines) == 2
+        assert max(engine.most for engine in engines) >= 20
+
+    in_loop(scenario())
+
+
+def test_no_version_waits_for_ever_behind_one_that_is_in_use(
+    pool: EnginePool, versions: list[WeightsSnapshot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "PATIENCE_S", 0.01)
+
+    async def scenario() -> None:
+        async def again_and_again(snapshot: WeightsSnapshot) -> None:
+            while True:
+                await version_of(pool, snapshot)
+
+        busy = [asyncio.create_task(again_and_again(each)) for each in versions[:2] * 8]
+        await asyncio.sleep(0.02)
+        assert await version_of(pool, versions[2]) == 3
+        for task in busy:
+            task.cancel()
+        await asyncio.gather(*busy, return_exceptions=True)
+        for each in versions:  # those that were cancelled use no engine
+            assert await version_of(pool, each) == each.version
+        await pool.close()
+
+    in_loop(scenario())
