@@ -82,7 +82,7 @@ class Made:
             check=False,
         )
         assert done.returncode == expected, done.stdout + done.stderr
-        return done.stdout + done.stderr
+        return done.stdout if "--json" in arguments else done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -133,10 +133,17 @@ def test_a_check_passes_and_why_shows_its_report(made: Made, tmp_path: Path) -> 
     """Of a copy: the report is written into the package."""
     copy = Made(tmp_path / "copy", tmp_path / "site", made.cache)
     shutil.copytree(made.folder / "reward", copy.folder)
+    project = copy.folder / "pyproject.toml"
+    urls = project.read_text().replace("# [project.urls]\n# ", "[project.urls]\n")
+    project.write_text(urls)
     report = json.loads(copy.run("-m", "astraflow_runtime", "plugin", "check", ".", "--json"))
     verdicts = {check["name"]: check["verdict"] for check in report["checks"]}
     assert set(verdicts.values()) == {"passed"}, report["checks"]
     assert report["verdict"] == "passed" and report["digest"] == digest_of(report)
+    assert report["distribution"]["summary"] == "AstraFlow reward my_reward"
+    assert report["distribution"]["links"] == [
+        {"label": "Homepage", "url": "https://example.org/my-reward"}
+    ]
     assert report["plugins"][0]["components"] == [
         {"kind": "reward", "name": "my_reward", "capabilities": []}
     ]

@@ -11,6 +11,7 @@ import pytest
 
 from astraflow_contrib_plugin.from_example import examples, files_of_example
 from astraflow_contrib_plugin.scaffolding import KINDS, PluginNames, camel, files_of
+from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
 from astraflow_runtime.cli import main
 
@@ -101,6 +102,28 @@ def test_nothing_of_the_name_of_an_example_is_left(kind: str) -> None:
     assert f"src/{MODULE}/component.py" not in files
     names = "ShortAnswer" if kind != "command" else "short-answer"
     assert any(names in text for name, text in files.items() if name.startswith(f"src/{MODULE}/"))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "command"])
+def test_the_extra_run_has_what_the_run_names(kind: str) -> None:
+    files = files_of(PluginNames(kind, "short_answer"))
+    project = tomllib.loads(files["pyproject.toml"])["project"]["optional-dependencies"]
+    assert any("torch" in each for each in project["test"]) == (kind == "algorithm")
+    extra = {re.split(r"[\[>]", each)[0] for each in project["run"]}
+    config = files["run.toml"] + files.get("base.toml", "")
+    named = set(re.findall(r'\buse = "([a-z_]+)"', config)) - {"short_answer"}
+    named |= {"three_zones"}  # the rule of [balance] where none is named
+    catalog = Catalog.discover()
+    found = [
+        (selected.component.name, selected.distribution)
+        for each in Kind
+        for selected in catalog.components(each)
+        if selected.component.name in named
+    ]
+    assert {name for name, _ in found} == named
+    assert {distribution for _, distribution in found} <= extra
+    assert ("astraflow-testing" in extra) == ("astraflow_testing" in config)
+    assert "astraflow-contrib-tiny-models" in extra and "tiny:" in config
 
 
 def test_the_examples_are_those_of_the_documents() -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
-import tempfile
 import tomllib
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from astraflow_contrib_plugin.arguments import add_common, examined
 from astraflow_core.errors import UserError
 from astraflow_runtime.cli.helping import teach
 from astraflow_runtime.cli.output import print_json, print_line
@@ -32,21 +31,28 @@ def add_bench(parser: argparse.ArgumentParser) -> None:
         "quartiles. It runs the plugin's code. Exit code 0: all were measured that have a benchmark; 1: one could not be; 2: "
         "there is nothing to measure."
     )
+    add_common(parser, _DEADLINE_S, "each component", "the figures")
     parser.add_argument(
-        "target",
-        metavar="PATH|DIST",
-        nargs="?",
-        default=".",
-        help="folder with a pyproject.toml, or an installed distribution or plugin; default: this folder",
-    )
-    parser.add_argument("--component", metavar="NAME", help="only the one of this name")
-    parser.add_argument(
-        "--keys", metavar="TABLE", default="", help="its keys, as in a config: '{ratio = 0.5}'"
+        "--component", metavar="NAME", help="measure only the component of this name"
     )
     parser.add_argument(
-        "--against", metavar="NAME", default="", help="another component than the shipped one"
+        "--keys",
+        metavar="TABLE",
+        default="",
+        help="keys of the component, as in a config: '{ratio = 0.5}'",
     )
-    parser.add_argument("--against-keys", metavar="TABLE", default="", help="the keys of that one")
+    parser.add_argument(
+        "--against",
+        metavar="NAME",
+        default="",
+        help="compare with this component instead of the shipped one",
+    )
+    parser.add_argument(
+        "--against-keys",
+        metavar="TABLE",
+        default="",
+        help="keys of the component given by --against",
+    )
     parser.add_argument(
         "--tasks",
         metavar="FILE|SOURCE",
@@ -61,14 +67,6 @@ def add_bench(parser: argparse.ArgumentParser) -> None:
         default=_PAIRS,
         help=f"pairs of samples; default: {_PAIRS}",
     )
-    parser.add_argument(
-        "--deadline",
-        metavar="SECONDS",
-        type=float,
-        default=_DEADLINE_S,
-        help=f"most seconds for each component; default: {_DEADLINE_S:g}",
-    )
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.set_defaults(command=run)
     teach(
         parser,
@@ -83,19 +81,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Print each component's figures as they are known."""
     from astraflow_contrib_plugin.benching.measured import OTHERS, lines_of, measure
     from astraflow_contrib_plugin.checking import packaging
-    from astraflow_contrib_plugin.checking.target import resolve
 
-    if not 0 < arguments.deadline < float("inf"):
-        raise UserError(f"--deadline {arguments.deadline:g}: expected seconds above 0")
     if not 3 <= arguments.pairs <= _MOST_PAIRS:
         raise UserError(f"--pairs {arguments.pairs}: expected 3 to {_MOST_PAIRS}")
     if find_spec("astraflow_testing") is None:
         raise UserError(
             "astraflow-testing is not installed, which has the benchmarks: pip install astraflow-testing"
         )
-    work = Path(tempfile.mkdtemp(prefix="astraflow-bench-")).resolve()
-    try:
-        target = resolve(arguments.target, work)
+    with examined(arguments) as (target, work):
         found, manifest = packaging.look_at(target, work)
         if manifest.verdict == "failed":
             raise UserError(f"{target.name}: {'; '.join(manifest.problems)}")
@@ -113,8 +106,6 @@ def run(arguments: argparse.Namespace) -> int:
                 print_line(f"{request.kind} {request.use}")
                 for line in lines:
                     print_line(f"  {line}")
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     if arguments.json:
         named = {"name": target.name, "version": target.version}
         print_json({"distribution": named, "components": entries})

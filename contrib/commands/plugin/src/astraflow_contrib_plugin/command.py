@@ -15,7 +15,7 @@ from astraflow_runtime.cli.output import print_line
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the parts."""
     parts = parser.add_subparsers(metavar="COMMAND", title="commands", required=True)
-    _add_new(parts.add_parser("new", help="write a package with a plugin that works"))
+    _add_new(parts.add_parser("new", help="write a package with a working plugin"))
     add_check(parts.add_parser("check", help="examine a plugin, and report what was found"))
     add_bench(parts.add_parser("bench", help="measure a plugin beside the shipped one of its kind"))
     teach(parser, "write-a-plugin.md", "plugin new reward brevity", "plugin check", "plugin bench")
@@ -25,7 +25,7 @@ def _add_new(parser: argparse.ArgumentParser) -> None:
     from astraflow_contrib_plugin.scaffolding import KINDS
 
     parser.description = (
-        "Writes a folder with a plugin that works: implementation, keys, tests on the conformance suite of its kind, "
+        "Writes a folder with a working plugin: implementation, keys, tests on the conformance suite of its kind, "
         "an example run, CI and licence. It overwrites nothing."
     )
     parser.add_argument("kind", metavar="KIND", help=f"one of: {', '.join(KINDS)}")
@@ -36,7 +36,7 @@ def _add_new(parser: argparse.ArgumentParser) -> None:
         "--directory",
         metavar="DIR",
         type=Path,
-        help="folder to make; default: astraflow_plugin_NAME",
+        help="folder to create; default: astraflow_plugin_NAME",
     )
     parser.add_argument(
         "--from-example",
@@ -73,5 +73,6 @@ def run(arguments: argparse.Namespace) -> int:
     if names.kind == "command":
         print_line(f"  astraflow {names.component} --help")
     else:
+        print_line("  pip install -e '.[run]'")
         print_line("  astraflow run run.toml")
     return 0

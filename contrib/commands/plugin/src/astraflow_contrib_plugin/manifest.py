@@ -14,7 +14,7 @@ def astraflow_commands() -> list[Command]:
     return [
         Command(
             name="plugin",
-            summary="write a plugin of your own, check and measure one",
+            summary="write, check and measure a plugin",
             group="start a run",
             target="astraflow_contrib_plugin.command:add_arguments",
         )

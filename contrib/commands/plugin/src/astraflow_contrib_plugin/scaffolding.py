@@ -41,6 +41,25 @@ _NEEDS = {
     "transport": ("astraflow-weights>=0.1,<0.2", "astraflow-wire>=0.1,<0.2"),
 }
 """What the template of a kind needs beside what all need."""
+_RUN = (
+    "astraflow-contrib-prompts",
+    "astraflow-contrib-rewards",
+    "astraflow-contrib-single-turn",
+    "astraflow-contrib-tiny-models",
+    "astraflow-plugin-http",
+    "astraflow-plugin-three-zones",
+)
+_RUN_OF = {
+    "algorithm": (
+        "astraflow-plugin-torch-engine[runtime]",
+        "astraflow-plugin-torch-trainer[runtime]",
+    ),
+    "engine": ("astraflow-testing",),
+    "trainer": ("astraflow-testing",),
+}
+_RUN_OF_OTHERS = (*_RUN_OF["algorithm"], "astraflow-plugin-losses[runtime]")
+_RUN_MORE = {"environment": ("astraflow-contrib-environment",)}
+"""The distributions of the plugins that ``run.toml`` and ``base.toml`` of a kind name."""
 _WITHOUT_BASE = ("command", "engine", "trainer")
 """Kinds whose template has no run, or one that does not extend ``base.toml``."""
 _TEMPLATES = Path(__file__).parent / "scaffold"
@@ -151,8 +170,24 @@ def files_of(names: PluginNames) -> dict[str, str]:
     files["README.md"] = files["README.md"].replace("<!-- usage -->\n", usage)
     needs = "".join(f', "{requirement}"' for requirement in _NEEDS.get(names.kind, ()))
     last = '"pydantic>=2"'
-    files["pyproject.toml"] = files["pyproject.toml"].replace(last, last + needs)
+    project = files["pyproject.toml"].replace(last, last + needs)
+    if names.kind == "algorithm":  # its suite calls the loss
+        project = project.replace('"ruff"]', '"ruff", "torch>=2.6"]')
+    files["pyproject.toml"] = project.replace("# run extra\n", _run_extra(names.kind))
+    if names.kind == "command":
+        files["README.md"] = re.sub(
+            r"\n`pip install -e '\.\[run\]'`.*?\n\n", "\n", files["README.md"], flags=re.S
+        )
     return files
+
+
+def _run_extra(kind: str) -> str:
+    """The extra with what the run of a kind needs, as lines of ``pyproject.toml``; a command has no run."""
+    if kind == "command":
+        return ""
+    needed = (*_RUN, *_RUN_OF.get(kind, _RUN_OF_OTHERS), *_RUN_MORE.get(kind, ()))
+    lines = "".join(f'    "{name}>=0.1,<0.2",\n' for name in sorted(needed))
+    return f"run = [\n{lines}]\n"
 
 
 def write(folder: Path, files: Mapping[str, str]) -> list[Path]:

@@ -15,9 +15,12 @@ from astraflow_contrib_plugin.checking.result import CheckResult, not_checked
 from astraflow_contrib_plugin.checking.suites import SuiteRuns, check_suites
 from astraflow_contrib_plugin.checking.target import CheckedTarget
 from astraflow_core.installed.requirements import all_requirements
-from astraflow_runtime.cli.installation.check_report import digest_of, digest_of_files
+from astraflow_runtime.cli.installation.check_report import digest_of, digest_of_files, verdict_of
+from astraflow_runtime.cli.installation.links import links_of
+from astraflow_runtime.telemetry.printable import printable
 
 FORMAT = 1
+_LONGEST_SUMMARY = 512
 _TOOLS = (
     "astraflow-core", "astraflow-runtime", "astraflow-testing", "hypothesis", "mypy", "numpy", "pydantic", "pytest",
 )  # fmt: skip
@@ -68,18 +71,15 @@ class PluginCheck:
 
     @property
     def verdict(self) -> str:
-        """``passed``, ``failed``, or ``incomplete`` if nothing failed and something was not checked."""
-        verdicts = {result.verdict for result in self._results}
-        if "failed" in verdicts:
-            return "failed"
-        return "incomplete" if "not checked" in verdicts else "passed"
+        """See :func:`astraflow_runtime.cli.installation.check_report.verdict_of`."""
+        return verdict_of([result.verdict for result in self._results])
 
     def report(self) -> dict[str, Any]:
         """The report, of plain JSON values and without times: checks of the same files with the same versions have the
         same digest."""
         report = {
             "format": FORMAT,
-            "distribution": {"name": self._target.name, "version": self._target.version},
+            "distribution": self._described(),
             "files": digest_of_files(self._packages),
             "plugins": [
                 {
@@ -109,6 +109,13 @@ class PluginCheck:
             "verdict": self.verdict,
         }
         return report | {"digest": digest_of(report)}
+
+    def _described(self) -> dict[str, Any]:
+        """What an index shows of the distribution, from its metadata."""
+        fields = self._target.metadata.metadata
+        summary = printable(" ".join((fields.get_all("Summary") or [""])[0].split()))
+        named = {"name": self._target.name, "version": self._target.version}
+        return {**named, "summary": summary[:_LONGEST_SUMMARY], "links": links_of(fields)}
 
     def _portable(self, line: str) -> str:
         """Without the folders of this machine."""

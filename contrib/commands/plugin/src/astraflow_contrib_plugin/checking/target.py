@@ -7,6 +7,7 @@ import json
 import tomllib
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -58,7 +59,7 @@ def _built(folder: Path, site: Path) -> CheckedTarget:
         ) from None
     except (OSError, ValueError) as error:
         raise UserError(f"{file} cannot be read: {error}") from error
-    if importlib.util.find_spec("pip") is None:
+    if PathFinder.find_spec("pip") is None:  # importlib.util's tells setuptools that pip runs here
         raise UserError(
             "this interpreter has no pip, which builds the plugin: python -m ensurepip; or install the plugin, and "
             "give the name of its distribution"

@@ -35,7 +35,7 @@ class SampleThing:
         self._left -= 1
         said = action.text.strip()
         if not (said.isascii() and said.isdigit() and len(said) <= 9):
-            return self._says("That is no number.")
+            return self._says("That is not a number.")
         if int(said) == self._secret:
             self._left = 0
             return self._says("Right.", reward=1.0)
