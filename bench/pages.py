@@ -7,7 +7,8 @@ drawn in the new range, measured in the page; `refined_p95_ms`: until the frame 
 other load on the machine changes less. `rollouts_s`: until the list of 10,000 stored rollouts is shown; `group_s`: one of
 them. `journal_first_s` and `journal_again_ms`: the server's answer about the weights of a journal of 100,000 entries, first and later.
 `read_steps_per_s`: how fast the server reads `metrics.jsonl`, beside `json_steps_per_s`, the standard library decoding the same lines.
-Medians, and the 95th percentile of all zooms. A quick run has 10,000 steps.
+Medians, and the 95th percentile of all zooms. `load`: how many processes wanted a core on average meanwhile; where that is more than
+there are cores, the seconds and milliseconds are those of a busy machine. A quick run has 10,000 steps.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
 import statistics
 import tempfile
 import threading
@@ -61,7 +63,11 @@ def measure(quick: bool) -> dict[str, float]:
         write_journal(run, steps)
         read, decoded = reading(run)
         browser = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
-        visits = [_visit(browser, run, zooms) for _ in range(2 if quick else 5)]
+        load = [os.getloadavg()[0]]
+        visits = []
+        for _ in range(2 if quick else 5):
+            visits.append(_visit(browser, run, zooms))
+            load.append(os.getloadavg()[0])
         browser.close()
     found = {name: statistics.median(visit[name] for visit in visits) for name in visits[0] if name != "zooms"}  # fmt: skip
     drawn, refined = (sorted(each[part] for visit in visits for each in visit["zooms"]) for part in (0, 1))  # fmt: skip
@@ -73,6 +79,7 @@ def measure(quick: bool) -> dict[str, float]:
         "refined_p95_ms": round(refined[int(0.95 * (len(refined) - 1))], 1),
         "read_steps_per_s": round(steps / read),
         "json_steps_per_s": round(steps / decoded),
+        "load": round(statistics.mean(load), 1),
     }
 
 

@@ -222,7 +222,7 @@ def test_tokens_of_a_trajectory_are_shown(visitor: Visitor) -> None:
     expect(page.locator(".token-row").nth(1)).to_be_visible()
     assert serious(page) == [] and visitor.complaints == []
     visitor.go("/run/failed/trajectories?filter=nonsense")
-    expect(page.get_by_role("alert")).to_contain_text("is no term")
+    expect(page.get_by_role("alert")).to_contain_text("is not a term")
 
 
 def test_the_dataflow_serves_the_pages_of_its_run(
@@ -309,9 +309,9 @@ def test_figures_of_a_real_run_agree_with_its_metrics(
     def asked(view: str) -> Any:
         return visitor.pages.ask(f"/ui/api/runs/{run.name}/{view}").json
 
-    (cells,) = asked("staleness?buckets=400")["policies"].values()
-    assert len(steps) <= 400 and (cells["first"], cells["last"]) == (1, len(steps))
-    for index, line in enumerate(steps):
+    (cells,) = asked("staleness?buckets=400&last=400")["policies"].values()
+    assert (cells["first"], cells["last"]) == (1, len(steps[:400]))  # a slow machine makes more
+    for index, line in enumerate(steps[:400]):
         shown = {str(age): row[index] for age, row in enumerate(cells["counts"]) if row[index]}
         assert shown == line["staleness"]
     hours = asked("cost?buckets=4000")["hours"]
@@ -407,6 +407,10 @@ def test_ten_thousand_stored_rollouts_of_8k_tokens(browser: Browser, tmp_path: P
             expect(page.get_by_text("2,000 newest of 10,000 that are stored")).to_be_visible()
             listed = time.monotonic()
             assert listed - began < 15 and page.locator(".roll-row").count() < 80
+            page.get_by_role("searchbox").fill('text~"IT IS 3 7" group~train-12')
+            page.get_by_role("button", name="filter", exact=True).click()
+            expect(page.get_by_text("14 of 10,000 that are stored")).to_be_visible()
+            listed = time.monotonic()
             page.get_by_role("searchbox").fill("reward>0 sampled>=8000 group=train-9")
             page.get_by_role("button", name="filter", exact=True).click()
             expect(page.get_by_text("2 of 10,000 that are stored")).to_be_visible()

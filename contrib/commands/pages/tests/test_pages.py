@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import datetime
 import http.client
-import ipaddress
 import json
 import os
 import ssl
 import time
 from collections.abc import Callable
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from threading import Timer
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from served_runs import Pages, behind, serving, step_line, write_run
 from stored_groups import store, tokenizer
 
+from astraflow_contrib_pages import trajectories
 from astraflow_contrib_pages.routes import static_files
 from astraflow_contrib_pages.runs_folder import RunsFolder
 from astraflow_contrib_pages.serving import pages_app, pages_server
 from astraflow_core.errors import UserError
+from astraflow_launching.certificates import self_signed
 from astraflow_runtime.audit_log import FILE
 from astraflow_runtime.file_lock import lock
+from astraflow_runtime.rollouts.segments import FOLDER
 from astraflow_wire.http.browser_sessions import LOGIN, BrowserSessions
 
 Serve = Callable[[Path], Pages]
@@ -183,6 +182,37 @@ def test_no_answer_has_a_secret_of_the_configuration(tmp_path: Path, serve: Serv
     }
     assert config["reward.url"] == "http://***@h/?api_key=***"
     assert config["reward.headers.x-team"] == "***" and config["prompts.use"] == "digits"
+
+
+def test_what_would_reorder_a_text_is_shown_as_its_number(tmp_path: Path, serve: Serve) -> None:
+    """Unicode Technical Report 36, 2.9: text may be shown otherwise than a reward or a program reads it."""
+    store(write_run(tmp_path, "one"), "\u202eDOOG\u202c \x1b[2K שלום")
+    pages = serve(tmp_path)
+    path = "/ui/api/runs/one/trajectories"
+    group = pages.ask(f"{path}/train-1").json
+    said = r"\u202eDOOG\u202c \u001b[2K שלום"
+    assert group["trajectories"][0]["turns_said"][1]["text"] == f"{said} 0"
+    assert group["prompt_data"]["text"] == said
+    assert pages.ask(path).json["entries"][0]["reason"].endswith(said)
+
+
+def test_a_search_for_text_answers_in_bounded_time_and_goes_on(
+    tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_run(tmp_path, "one")
+    store(folder)
+    (data,) = (folder / FOLDER).glob("dataflow-*.gz")
+    content = bytearray(data.read_bytes())
+    content[60] ^= 0xFF  # in the record of the first group, of four trajectories
+    data.write_bytes(content)
+    pages = serve(tmp_path)
+    monkeypatch.setattr(trajectories, "SEARCH_S", 0.0)
+    path = "/ui/api/runs/one/trajectories?filter=text~%22IT%20IS%22"
+    answers = [pages.ask(path).json for _ in range(4)]
+    assert [each["unread"] for each in answers] == [8, 6, 4, 0]
+    assert [len(each["entries"]) for each in answers] == [1, 3, 5, 5]
+    assert [each["damaged"] for each in answers] == [0, 0, 0, 4]
+    assert pages.ask(path).json == answers[-1]
 
 
 def test_what_was_rolled_out(tmp_path: Path, serve: Serve) -> None:
@@ -402,7 +432,10 @@ def test_beyond_loopback_needs_tls(tmp_path: Path) -> None:
 
 
 def test_with_a_certificate_everything_is_encrypted(tmp_path: Path) -> None:
-    certificate, key = certified(tmp_path)
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    made = self_signed(("127.0.0.1",), timedelta(days=1))
+    certificate.write_bytes(made.public)
+    key.write_bytes(made.key)
     sessions = BrowserSessions("a secret of this test")
     app = pages_app(RunsFolder(tmp_path), sessions, [])
     with behind(app, sessions, certificate, key) as pages:
@@ -414,24 +447,3 @@ def test_with_a_certificate_everything_is_encrypted(tmp_path: Path) -> None:
             connection.request("GET", pages.login_url().partition(str(pages.port))[2])
             answer = connection.getresponse()
         assert answer.status == 303 and "Secure" in str(answer.getheader("set-cookie"))
-
-
-def certified(folder: Path) -> tuple[Path, Path]:
-    """A certificate for this host that signs itself, and its key."""
-    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
-    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    now = datetime.datetime.now(datetime.UTC)
-    day = datetime.timedelta(days=1)
-    signed = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - day)
-        .not_valid_after(now + day)
-        .add_extension(address, critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    (folder / "c.pem").write_bytes(signed.public_bytes(pem))
-    (folder / "k.pem").write_bytes(
-        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return folder / "c.pem", folder / "k.pem"

@@ -53,7 +53,7 @@ def test_views_are_plain_data() -> None:
         ({"kind": "grid", "title": "t", "rows": [["a"] * 65]}, "65 columns"),
         ({"kind": "grid", "title": "t", "rows": [["a"]], "labels": ["1", "2"]}, "2 labels for 1 rows"),
         ({"kind": "grid", "title": "t", "rows": [["a"]], "colours": {"a": 8}}, "0 to 7"),
-        ({"kind": "image", "title": "t", "png": b"<svg/>", "alt": ""}, "no PNG"),
+        ({"kind": "image", "title": "t", "png": b"<svg/>", "alt": ""}, "not a PNG"),
         ({"kind": "image", "title": "t", "png": png() + bytes(1 << 20), "alt": ""}, "bytes of an image"),
         ({"kind": "image", "title": "t", "png": png(5000, 1), "alt": ""}, "pixels"),
         ({"kind": "facts", "title": "t", "facts": {}, "onclick": "x"}, "onclick"),

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.description = (
         "Serves pages about all runs in a folder, live or ended, on this host, and prints a link that logs a browser in. "
-        "Ctrl-C ends it; runs are not touched by that."
+        "Ctrl-C ends it and does not affect the runs."
     )
     parser.add_argument(
         "runs", metavar="RUNS_DIR", nargs="?", type=Path, default=Path(RUNS),
@@ -44,7 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--private-key", metavar="FILE", type=Path, help="its key (PEM), without a password"
     )
-    parser.add_argument("--read-only", action="store_true", help="links that may look, but not act")
+    parser.add_argument(
+        "--read-only", action="store_true", help="print links that allow looking, but no actions"
+    )
     parser.add_argument(
         "--of",
         metavar="RUN",

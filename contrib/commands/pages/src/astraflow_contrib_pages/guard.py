@@ -83,7 +83,7 @@ def own_origin(request: Request) -> None:
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
     own = f"{request.url.scheme}://{request.headers.get('host', '')}"
     if origin not in (None, own) or site not in (None, "same-origin", "none"):
-        raise Refused(403, "pages of another origin may not ask for this")
+        raise Refused(403, "requests from pages of another origin are refused")
 
 
 def logged_in(request: Request, sessions: BrowserSessions, token: str) -> BrowserSession:
@@ -103,7 +103,7 @@ def may_act(request: Request, session: BrowserSession) -> None:
     """``Refused`` (403) for an action that a page of ours did not ask for, or that the login does not include."""
     if session.scope != "full":
         raise Refused(
-            403, "this login may look only; open a link of `astraflow ui` without --read-only"
+            403, "this login may only look; open a link of `astraflow ui` without --read-only"
         )
     if request.headers.get(ACTION_HEADER) != "1":
         raise Refused(403, f"an action needs the header {ACTION_HEADER}: 1")

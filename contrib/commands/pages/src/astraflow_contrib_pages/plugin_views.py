@@ -11,7 +11,9 @@ import msgspec
 
 from astraflow_contrib_pages.views.process import ViewsFailed, ViewsProcess
 from astraflow_core.catalog import Catalog
-from astraflow_core.installed.provenance import read_plugins
+from astraflow_core.errors import UserError
+from astraflow_core.installed.provenance import FILE, read_plugins
+from astraflow_runtime.telemetry.printable import printable
 
 HOOK = "astraflow_views"
 MOST_VIEWS, MOST_ROWS, MOST_COLUMNS, MOST_TEXT = 20, 500, 64, 500
@@ -53,6 +55,13 @@ class ImageView(msgspec.Struct, tag="image", tag_field="kind", forbid_unknown_fi
     alt: str
 
 
+class _Provided(msgspec.Struct):
+    plugin: str = ""
+    distribution: str = ""
+    version: str = ""
+    components: dict[str, str] = {}
+
+
 View = FactsView | TableView | GridView | ImageView
 
 
@@ -88,11 +97,26 @@ class PluginViews:
     def _with_views(self) -> tuple[list[str], list[str]]:
         """The plugins of the run, and those of them with views that are installed here."""
         if self._names is None:
-            entries = read_plugins(self._directory)
-            names = sorted({str(entry.get("plugin", "")) for entry in entries} - {""})
+            try:
+                entries = plugins_of(self._directory)
+            except (
+                UserError
+            ):  # the page Plugins says so; the rest of a trajectory is there all the same
+                entries = []
+            names = sorted({entry["plugin"] for entry in entries} - {""})
             plugins = Catalog.discover(only=names).plugins if names else []
             self._names = names, [p.name for p in plugins if p.healthy and HOOK in p.hooks]
         return self._names
+
+
+def plugins_of(directory: Path) -> list[dict[str, Any]]:
+    """What ``plugins.json`` of a run has: entries with texts ``plugin``, ``distribution`` and ``version`` and a table
+    ``components``. :class:`UserError` if it is damaged."""
+    try:
+        found = msgspec.convert(read_plugins(directory), list[_Provided])
+    except msgspec.ValidationError as error:
+        raise UserError(f"{directory / FILE} is damaged: {error}") from error
+    return [msgspec.to_builtins(entry) for entry in found]
 
 
 def checked(given: Any) -> dict[str, Any]:
@@ -118,6 +142,7 @@ def checked(given: Any) -> dict[str, Any]:
                 raise ValueError(f"colours are numbers from 0 to {COLOURS - 1}")
             view.rows = [[_cut(cell) for cell in row] for row in rows]
             view.labels = [_cut(label) for label in labels]
+            view.colours = {_cut(text): colour for text, colour in colours.items()}
         case ImageView(png=png, alt=alt):
             return {
                 "kind": "image",
@@ -136,7 +161,7 @@ def _within(count: int, most: int, what: str) -> None:
 
 
 def _cut(value: Any) -> Any:
-    return value[:MOST_TEXT] if isinstance(value, str) else value
+    return printable(value[:MOST_TEXT]) if isinstance(value, str) else value
 
 
 def _source(png: bytes) -> str:
@@ -144,7 +169,7 @@ def _source(png: bytes) -> str:
     makes room for the pixels."""
     _within(len(png), MOST_PNG_BYTES, "bytes of an image")
     if not png.startswith(_PNG) or len(png) < 24:
-        raise ValueError("an image is no PNG")
+        raise ValueError("an image is not a PNG file")
     width, height = int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
     _within(max(width, height), MOST_PIXELS, "pixels of an image's side")
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"

@@ -18,12 +18,12 @@ from astraflow_contrib_pages import guard
 from astraflow_contrib_pages.configuration import described
 from astraflow_contrib_pages.events import changes
 from astraflow_contrib_pages.journal.journal_views import JournalViews
+from astraflow_contrib_pages.plugin_views import plugins_of
 from astraflow_contrib_pages.running_run import RunningRun
 from astraflow_contrib_pages.runs_folder import RunFolder, RunsFolder
 from astraflow_contrib_pages.trajectories import StoredRollouts
 from astraflow_contrib_pages.views.process import ViewsProcess
-from astraflow_core.errors import Refused
-from astraflow_core.installed.provenance import read_plugins
+from astraflow_core.errors import Refused, UserError
 from astraflow_runtime.launch.results.config_differences import differing, flatten
 from astraflow_wire.http.browser_sessions import LOGIN, PREFIX, BrowserSession, BrowserSessions
 from astraflow_wire.redaction import without_secrets
@@ -129,7 +129,7 @@ class PageRoutes:
         async def answer(request: Request) -> Response:
             session = self._check(request)
             async with turns or nullcontext():
-                found = await asyncio.to_thread(view, request, session)
+                found = await asyncio.to_thread(_seen, view, request, session)
             body = msgspec.json.encode(found, enc_hook=str)
             return Response(body, media_type="application/json", headers=guard.HEADERS)
 
@@ -257,7 +257,7 @@ class PageRoutes:
         return {**self._journal(run).funnel(), "status": status}
 
     def _plugins(self, request: Request, session: BrowserSession) -> Any:
-        return {"plugins": read_plugins(self._found(request).path)}
+        return {"plugins": plugins_of(self._found(request).path)}
 
     def _config(self, request: Request, session: BrowserSession) -> Any:
         return {"values": described(self._found(request))}
@@ -319,6 +319,18 @@ class PageRoutes:
         return Response(
             msgspec.json.encode(done), media_type="application/json", headers=guard.HEADERS
         )
+
+
+def _seen(
+    view: Callable[[Request, BrowserSession], Any], request: Request, session: BrowserSession
+) -> Any:
+    """What a view gives; ``Refused`` (409) if a file that the run has left cannot be read."""
+    try:
+        return view(request, session)
+    except UserError as error:
+        raise Refused(409, str(error)) from error
+    except OSError as error:
+        raise Refused(409, f"{error.filename} cannot be read: {error.strerror}") from error
 
 
 def _range(request: Request, buckets: int, most: int) -> tuple[int, float, float]:

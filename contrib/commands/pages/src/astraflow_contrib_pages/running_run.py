@@ -30,6 +30,7 @@ from astraflow_wire.messages import (
     SwapPolicy,
 )
 from astraflow_wire.redaction import without_secrets
+from astraflow_wire.status import read_status
 
 ASK_S = 3.0
 ACT_S = 30.0
@@ -69,9 +70,16 @@ class RunningRun:
             except Refused as error:
                 return {"live": False, "trouble": str(error)}
         left = self.run.read("status.json")
-        return (
-            {**without_secrets(left), "live": False} if isinstance(left, dict) else {"live": False}
-        )
+        if left is None:
+            return {"live": False}
+        try:
+            read_status(left)
+        except WireError as error:
+            return {
+                "live": False,
+                "trouble": f"{self.run.path / 'status.json'} is damaged: {error}",
+            }
+        return {**without_secrets(left), "live": False}
 
     def _client(self) -> SyncClient:
         place = self.run.read("dataflow.json")

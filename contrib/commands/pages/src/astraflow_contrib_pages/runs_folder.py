@@ -15,6 +15,7 @@ from typing import Any
 from astraflow_contrib_pages.metrics.metric_columns import MetricColumns
 from astraflow_core.errors import Refused
 from astraflow_runtime.launch.results.config_differences import differing, flatten
+from astraflow_runtime.telemetry.printable import printable
 from astraflow_wire.redaction import redacted, without_secrets
 
 _MARKS = ("config.toml", "dataflow.json", "summary.json")
@@ -139,7 +140,7 @@ class RunFolder:
             "tokens": summary.get("tokens_generated", _first(newest, "tokens_generated")),
             "wall_s": summary.get("wall_s"),
             "policies": list(_table(self.config.get("policies"))),
-            "error": redacted(str(error).splitlines()[0]) if error else "",
+            "error": printable(redacted(str(error).splitlines()[0])) if error else "",
         }  # fmt: skip
 
 

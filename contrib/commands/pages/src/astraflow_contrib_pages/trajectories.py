@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,11 @@ from astraflow_runtime.rollouts.reader import (
     TrainedSequence,
 )
 from astraflow_runtime.rollouts.records import StoredSequence
+from astraflow_runtime.telemetry.printable import all_printable, printable
 
 MOST_LISTED = 2000
+SEARCH_S = 1.0
+"""Longest that texts are read for one answer."""
 MOST_TOKENS = 50_000
 """Of one sequence; a page with more is of no use."""
 _MOST_TEXT = 20_000
@@ -51,20 +53,23 @@ class StoredRollouts:
         return self._reader
 
     def listed(self, where: str) -> dict[str, Any]:
-        """The newest that fit a filter; ``Refused`` (400) if that is wrong. ``said``: why there are no rollouts."""
+        """The newest that fit a filter; ``Refused`` (400) if that is wrong. ``said``: why there are no rollouts. ``unread``:
+        how many have texts that the time for an answer did not suffice to read; to ask again reads on."""
         with self._lock:
             try:
                 reader = self._opened()
             except AstraFlowError as error:
-                return {"stored": 0, "dropped": 0, "more": False, "entries": [], "said": str(error)}
+                return {"stored": 0, "dropped": 0, "entries": [], "said": str(error)}
             found = self._read_by(
-                400, lambda: list(islice(reader.entries(where, newest_first=True), MOST_LISTED + 1))
+                400, lambda: reader.search(where, most=MOST_LISTED, for_s=SEARCH_S)
             )
             return {
                 "stored": len(reader),
                 "dropped": reader.dropped,
-                "more": len(found) > MOST_LISTED,
-                "entries": [_entry(each) for each in found[:MOST_LISTED]],
+                "more": found.more,
+                "unread": found.unread,
+                "damaged": found.damaged,
+                "entries": [_entry(each) for each in found.entries],
             }
 
     def group(self, name: str, index: int) -> dict[str, Any]:
@@ -76,8 +81,8 @@ class StoredRollouts:
             return {
                 "group": record.group,
                 "number": record.number,
-                "prompt_id": record.prompt_id,
-                "prompt_data": record.prompt_data,
+                "prompt_id": printable(record.prompt_id),
+                "prompt_data": all_printable(record.prompt_data),
                 "raas": record.raas,
                 "time_s": record.time_s,
                 "accepted": record.accepted,
@@ -134,7 +139,8 @@ class StoredRollouts:
         if tokenizer is None:
             return None
         ids = sequence.tokens[:MOST_TOKENS].tolist()
-        return tokenizer.decode_batch([[each] for each in ids], skip_special_tokens=False)
+        texts = tokenizer.decode_batch([[each] for each in ids], skip_special_tokens=False)
+        return [printable(text) for text in texts]
 
     def _tokenizer(self, policy: str) -> tokenizers.Tokenizer | None:
         if policy not in self._tokenizers:
@@ -151,10 +157,10 @@ class StoredRollouts:
 
 def _entry(entry: RolloutEntry) -> dict[str, Any]:
     return {
-        "group": entry.group, "index": entry.index, "prompt": entry.prompt_id, "raas": entry.raas, "time_s": entry.time_s,
+        "group": entry.group, "index": entry.index, "prompt": printable(entry.prompt_id), "raas": entry.raas, "time_s": entry.time_s,
         "outcome": entry.outcome, "reward": entry.reward, "tokens": entry.tokens, "sampled": entry.sampled,
         "turns": entry.turns, "truncated": entry.truncated, "versions": entry.versions, "tools": entry.tools,
-        "step": entry.step, "policies": list(entry.rewards), "reason": entry.reason[:500],
+        "step": entry.step, "policies": list(entry.rewards), "reason": printable(entry.reason[:500]),
     }  # fmt: skip
 
 
@@ -168,7 +174,7 @@ def _trajectory(loaded: LoadedTrajectory) -> dict[str, Any]:
         if turns is None
         else [
             {
-                "role": turn.role, "policy": turn.policy, "text": turn.text[:_MOST_TEXT],
+                "role": turn.role, "policy": turn.policy, "text": printable(turn.text[:_MOST_TEXT]),
                 "cut": len(turn.text) > _MOST_TEXT, "sequence": turn.sequence, "start": turn.start, "end": turn.end,
             }
             for turn in turns

@@ -1,5 +1,5 @@
 // A chart of curves: uPlot, with our colours and a table of the newest values for those who do not see it.
-import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/htm-preact.js";
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
 import uPlot from "./vendor/uPlot.js";
 import { number } from "./format.js";
 
@@ -22,12 +22,14 @@ function roomy(_, low, high) {
   return low >= 0 ? [-room, 2 * low || 1] : [2 * low, room];
 }
 
+const FORMATS = Array.from({ length: 7 }, (_, digits) => new Intl.NumberFormat("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
+
 // With the digits that the distance of neighbours has.
 function tick(value, step) {
   let digits = 0;
   while (digits < 7 && Math.abs(step * 10 ** digits - Math.round(step * 10 ** digits)) > 1e-6) digits += 1;
   if (Math.abs(value) >= 1e6 || digits > 6) return number(value);
-  return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  return FORMATS[digits].format(value);
 }
 
 function options(lines, width, onZoom) {
@@ -104,14 +106,16 @@ export function Chart({ title, unit, lines, theme, zoom, fine, onZoom }) {
   // In the same frame as what was clicked.
   useLayoutEffect(draw, [lines, range, fine, shape, theme, width > 0, near]);
 
-  const newest = drawn.map((line) => `${line.label} ${number(line.y[line.y.length - 1])} at ${number(line.x[line.x.length - 1])}`);
+  // What a zoom does not change is not made again for it.
+  const newest = useMemo(() => drawn.map((line) => `${line.label} ${number(line.y[line.y.length - 1])} at ${number(line.x[line.x.length - 1])}`).join("; "), [lines]);
+  const legend = useMemo(() => html`<ul class="legend">${drawn.map((line) => html`<li key=${line.label}>
+      <span class=${`swatch s${(line.colour % COLOURS.length) + 1}${line.dash ? " dashed" : ""}`}></span>${line.label}
+      <span class="value">${number(line.y[line.y.length - 1])}</span></li>`)}</ul>`, [lines]);
   return html`<figure class="chart">
     <figcaption><b>${title}</b> <span class="quiet">${unit}</span></figcaption>
-    <div class="plot" role="img" aria-label=${`${title}: ${newest.join("; ") || "no value yet"}`} ref=${place} onDblClick=${() => zoomed.current?.(null)}>
+    <div class="plot" role="img" aria-label=${`${title}: ${newest || "no value yet"}`} ref=${place} onDblClick=${() => zoomed.current?.(null)}>
       ${drawn.length ? null : html`<p class="nothing">no value yet</p>`}
     </div>
-    <ul class="legend">${drawn.map((line) => html`<li key=${line.label}>
-      <span class=${`swatch s${(line.colour % COLOURS.length) + 1}${line.dash ? " dashed" : ""}`}></span>${line.label}
-      <span class="value">${number(line.y[line.y.length - 1])}</span></li>`)}</ul>
+    ${legend}
   </figure>`;
 }

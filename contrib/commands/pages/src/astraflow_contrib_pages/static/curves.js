@@ -56,12 +56,13 @@ export function Curves({ runs, theme, zoom, fine = true, onZoom, others = [] }) 
   // The same as before as long as the answer is: charts draw anew only what has changed.
   const drawn = useMemo(() => [...PANELS, ...others.map((name) => [name, "", [[name, ""]]])]
     .map(([title, unit, what]) => ({ title, unit, what, lines: runs.flatMap((run, index) => linesOf(what, run, several, index)) })), [others.join("|"), ...runs]);
-  const some = drawn.filter((panel) => all || panel.lines.some((line) => line.x.length));
+  const some = useMemo(() => drawn.filter((panel) => all || panel.lines.some((line) => line.x.length)), [drawn, all]);
+  const charts = useMemo(() => some.map((panel) => html`<${Chart} key=${panel.title} title=${panel.title} unit=${panel.unit} lines=${panel.lines} theme=${theme}
+      fine=${fine} zoom=${panel.what === "accuracy" ? null : zoom} onZoom=${panel.what === "accuracy" ? null : onZoom} />`), [some, theme, fine, zoom, onZoom]);
   return html`<div class="curves-head">
       ${zoom ? html`<button type="button" onClick=${() => onZoom(null)}>show all steps</button>` : html`<span class="quiet">drag over a chart to zoom in; double-click shows all</span>`}
       <label><input type="checkbox" checked=${all} onChange=${(event) => setAll(event.target.checked)} /> empty charts too</label>
     </div>
-    <div class="charts">${some.map((panel) => html`<${Chart} key=${panel.title} title=${panel.title} unit=${panel.unit} lines=${panel.lines} theme=${theme}
-      fine=${fine} zoom=${panel.what === "accuracy" ? null : zoom} onZoom=${panel.what === "accuracy" ? null : onZoom} />`)}</div>
+    <div class="charts">${charts}</div>
     ${some.length ? null : html`<p class="empty">No step was made yet.</p>`}`;
 }

@@ -1,5 +1,6 @@
 // Numbers and times as people read them.
 const NONE = "–";
+const whole = new Intl.NumberFormat("en"); // to make one takes longer than to use it a hundred times
 
 export function number(value, digits = 4) {
   if (value === null || value === undefined || Number.isNaN(value)) return NONE;
@@ -7,7 +8,7 @@ export function number(value, digits = 4) {
   if (value === 0) return "0";
   const size = Math.abs(value);
   if (size >= 1e6 || size < 1e-4) return value.toExponential(2);
-  return Number.isInteger(value) ? value.toLocaleString("en") : String(Number(value.toPrecision(digits)));
+  return Number.isInteger(value) ? whole.format(value) : String(Number(value.toPrecision(digits)));
 }
 
 export const count = (value) => {

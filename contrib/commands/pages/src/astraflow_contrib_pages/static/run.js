@@ -89,16 +89,17 @@ export function Run({ name, theme }) {
   useEffect(() => setDrawnFrom(drawn?.read), [drawn]);
   const curves = useMemo(() => drawn && { name, ...drawn, policies: merged(drawn.policies, more?.policies) }, [drawn, more]);
   const share = change?.share ?? drawn?.share ?? 1;
-  if (!run.value) return run.error ? html`<${Problem} error=${run.error} />` : html`<${Loading} />`;
   const status = change?.status;
-  const now = state ?? run.value.state;
+  const now = state ?? run.value?.state;
+  const tiles = useMemo(() => run.value && html`<${Now} run=${run.value} status=${status} state=${now} />`, [run.value, status, now]);
+  if (!run.value) return run.error ? html`<${Problem} error=${run.error} />` : html`<${Loading} />`;
   return html`<div class="title"><h1>${name}</h1><${State} state=${now} />
       ${now === "running" ? html`<span class="live" role="status">${trouble ? "interrupted" : "live"}</span>` : null}</div>
     <${Problem} error=${trouble || run.error || error} />
     ${now === "crashed" ? html`<${Problem} error=${"Its processes are gone and it left no summary. astraflow run --resume continues it from its last checkpoint."} />` : null}
     <${Problem} error=${status?.trouble || run.value.error} />
     <${Problem} error=${run.value.damaged ? `${run.value.damaged} lines of metrics.jsonl are damaged and left out.` : ""} />
-    <${Now} run=${run.value} status=${status} state=${now} />
+    ${tiles}
     <h2>Curves</h2>
     ${share < 1 ? html`<p class="quiet" role="status">A sample of the steps; ${percent(share)} of them are read so far.</p>` : null}
     ${curves ? html`<${Curves} runs=${[curves]} theme=${theme} zoom=${zoom} fine=${fine} onZoom=${setZoom} others=${others} />` : html`<${Loading} />`}

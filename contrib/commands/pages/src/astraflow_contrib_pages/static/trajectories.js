@@ -29,11 +29,23 @@ function Row({ run, entry }) {
   </div>`;
 }
 
+function counted({ entries, more, stored, unread, dropped, damaged }) {
+  const parts = [`${number(entries.length)}${more ? " newest" : ""} of ${number(stored)} that are stored`];
+  if (unread) parts.push(`reading the texts of ${number(unread)} more…`);
+  if (dropped) parts.push(`${number(dropped)} records were dropped`);
+  if (damaged) parts.push(`${number(damaged)} cannot be searched: their records are damaged`);
+  return parts.join("; ");
+}
+
 function List({ name, asked }) {
   const given = asked.get("filter") ?? "";
   const [text, setText] = useState(given);
   useEffect(() => setText(given), [given]);
-  const { value, error } = useAnswer(`runs/${encodeURIComponent(name)}/trajectories?${query({ filter: given })}`, usePeriod(5));
+  const path = `runs/${encodeURIComponent(name)}/trajectories?${query({ filter: given })}`;
+  const [answers, setAnswers] = useState(0);
+  const { value, error, of } = useAnswer(path, usePeriod(5) + answers);
+  // A server reads texts for a second, then answers what it has found so far.
+  useEffect(() => { if (value?.unread && of === path) setAnswers((n) => n + 1); }, [value]);
   const go = (filter) => { location.hash = `#/run/${encodeURIComponent(name)}/trajectories?${query({ filter })}`; };
   const titles = [["trajectory"], ["outcome"], ["reward", "right"], ["step", "right"], ["sampled", "right c-narrow"], ["turns", "right c-narrow"], ["versions", "right c-narrow"], ["policy", "c-narrow"], ["prompt, tools or reason", "c-wide"]];
   const header = html`<div class="roll-row head" role="row">${titles.map(([title, kind]) => html`<span role="columnheader" class=${kind ?? ""}>${title}</span>`)}</div>`;
@@ -44,9 +56,10 @@ function List({ name, asked }) {
     <p class="names" aria-label="examples of filters">${EXAMPLES.map((one) => html`<button type="button" class="chip" onClick=${() => go([given, one].filter(Boolean).join(" "))}>${one}</button>`)}
       ${given ? html`<button type="button" class="chip" onClick=${() => go("")}>clear</button>` : null}</p>
     <${Problem} error=${error} />
-    ${value ? html`<p class="quiet" role="status">${number(value.entries.length)}${value.more ? " newest" : ""} of ${number(value.stored)} that are stored${value.dropped ? `; ${value.dropped} records were dropped` : ""}</p>
+    ${value ? html`<p class="quiet" role="status">${counted(value)}</p>
+      ${value.unread ? html`<progress aria-label="texts that were read" value=${value.stored - value.unread} max=${value.stored}></progress>` : null}
       ${value.entries.length ? html`<${VirtualList} label="trajectories" length=${value.entries.length} height=${ROW} header=${header} row=${(index) => html`<${Row} key=${index} run=${name} entry=${value.entries[index]} />`} />`
-      : html`<${Empty}>${value.said ?? "No stored trajectory fits."}<//>`}` : error ? null : html`<${Loading} />`}`;
+      : value.unread ? null : html`<${Empty}>${value.said ?? "No stored trajectory fits."}<//>`}` : error ? null : html`<${Loading} />`}`;
 }
 
 const Turn = ({ turn }) => html`<li class=${`turn turn-${turn.role}`}><span class="role">${turn.role}${turn.role === "assistant" ? html` <span class="quiet">${turn.policy}</span>` : null}</span>
