@@ -66,13 +66,13 @@ def run(arguments: argparse.Namespace) -> int:
     file = Path(arguments.file)
     if file.suffix != ".toml":
         raise UserError(f"{file}: expected a name that ends in .toml")
-    _refuse_existing([file])
+    refuse_existing([file])
     recipe, model, data, gpus = _answers(arguments)
     choices = Choices(recipe, arguments.name or file.stem, model, data, gpus, arguments.steps)
     files = configuration(choices, file)
-    _refuse_existing(list(files))
+    refuse_existing(list(files))
     for path, text in files.items():
-        _write(path, text)
+        write(path, text)
         print_line(f"wrote {path}")
     print_line("next:")
     if gpus:
@@ -110,12 +110,14 @@ def _answers(arguments: argparse.Namespace) -> tuple[str, str, Path | None, int]
     return recipe, model, data, gpus
 
 
-def _refuse_existing(paths: list[Path]) -> None:
+def refuse_existing(paths: list[Path]) -> None:
+    """:class:`UserError` if there is a file already."""
     if existing := [str(path) for path in paths if path.exists()]:
         raise UserError(f"{', '.join(existing)} exists; remove it, or give another FILE or folder")
 
 
-def _write(path: Path, text: str) -> None:
+def write(path: Path, text: str) -> None:
+    """Write a file that is not there yet; :class:`UserError` if it cannot be."""
     try:
         with path.open("x", encoding="utf-8") as stream:
             stream.write(text)

@@ -10,10 +10,18 @@ import tomli_w
 def value(content: Any) -> str:
     """A string, number, boolean, list or table as TOML writes it in one line."""
     if isinstance(content, dict):
-        return "{ " + ", ".join(f"{key} = {value(entry)}" for key, entry in content.items()) + " }"
+        return (
+            "{ "
+            + ", ".join(f"{_key(name)} = {value(entry)}" for name, entry in content.items())
+            + " }"
+        )
     if isinstance(content, list):
         return "[" + ", ".join(value(entry) for entry in content) + "]"
     return tomli_w.dumps({"x": content}).removeprefix("x = ").rstrip("\n")
+
+
+def _key(name: str) -> str:
+    return tomli_w.dumps({name: 0}).removesuffix(" = 0\n")
 
 
 def comment(text: str) -> str:
@@ -22,8 +30,8 @@ def comment(text: str) -> str:
 
 
 def table(name: str, note: str, entries: dict[str, Any]) -> str:
-    """A table with a comment above it. An entry ``(value, remark)`` has a remark at the end of its line."""
-    lines = [comment(note).rstrip("\n"), f"[{name}]"]
+    """A table with a comment above it, if ``note`` is not empty. An entry ``(value, remark)`` has a remark at the end of its line."""
+    lines = [*comment(note).splitlines(), f"[{name}]"]
     for key, content in entries.items():
         remark = ""
         if isinstance(content, tuple):
