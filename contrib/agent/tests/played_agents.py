@@ -15,6 +15,10 @@ from typing import Any
 
 
 def ask(task: Any, *said: str, **more: Any) -> str:
+    return str(asked(task, *said, **more)["choices"][0]["message"]["content"])
+
+
+def asked(task: Any, *said: str, **more: Any) -> Any:
     messages = [
         {"role": "user" if at % 2 == 0 else "assistant", "content": text}
         for at, text in enumerate(said)
@@ -26,14 +30,25 @@ def ask(task: Any, *said: str, **more: Any) -> str:
         {"authorization": f"Bearer {task.api_key}", "content-type": "application/json"},
     )
     with urllib.request.urlopen(request, timeout=30) as response:
-        content = json.load(response)["choices"][0]["message"]["content"]
-    return str(content)
+        return json.load(response)
 
 
 def two_turns(task: Any) -> float:
     first = ask(task, task.data["prompt"])
     ask(task, task.data["prompt"], first, "sure?")
     return float(len(first))
+
+
+def credits_turns(task: Any) -> dict[str, Any]:
+    """The second of two replies to one prompt, and a turn that continues it."""
+    first = asked(task, task.data["prompt"], n=2)
+    said = first["choices"][1]["message"]["content"]
+    second = asked(task, task.data["prompt"], said, "sure?")
+    turns = [
+        {"id": first["id"], "choice": 1, "reward": 0.25, "state": "door"},
+        {"id": second["id"], "reward": 0.75},
+    ]
+    return {"reward": 1.0, "turns": turns, **task.data.get("also", {})}
 
 
 async def in_a_loop(task: Any) -> dict[str, float]:

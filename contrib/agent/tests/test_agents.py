@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp.web
+import numpy as np
 import pytest
 
 from astraflow_contrib_agent.agents import CommandAgent
@@ -73,6 +74,37 @@ def test_a_function_plays_and_rewards(tmp_path: Path) -> None:
         assert [each.text for each in trajectory.completions] == ["a key", "yes"]
         assert trajectory.metrics["agent_calls"] == 2
         assert sum(int(each.loss_mask.sum()) for each in trajectory.sequences) == 10
+
+
+def test_an_agent_credits_its_turns(tmp_path: Path) -> None:
+    said = iter(["no", "a key", "yes"])
+    trajectory = one(tmp_path, lambda *_: next(said), target="played_agents:credits_turns")
+    assert trajectory.rewards == {"p": 1.0}
+    found = {}
+    for sequence, completion in zip(trajectory.sequences, trajectory.completions, strict=True):
+        last = len(sequence.tokens) - 1
+        assert np.flatnonzero(sequence.loss_mask)[-1] == last
+        rewards, states = sequence.turn_rewards or {}, sequence.turn_states or {}
+        assert set(rewards) | set(states) <= {last}
+        found[completion.text] = rewards.get(last), states.get(last)
+    assert found == {"no": (None, None), "a key": (0.25, "door"), "yes": (0.75, None)}
+
+
+@pytest.mark.parametrize(
+    ("also", "says"),
+    [
+        ({"turns": [{"id": "chatcmpl-1"}]}, "names turn 'chatcmpl-1', choice 0, which this episode does not have"),
+        ({"turns": [{"reward": 1}]}, "missing required field `id`"),
+        ({"turns": [{"id": "a", "points": 1}]}, "unknown field `points`"),
+        ({"rewards": {"p": 1}}, "both reward and rewards"),
+        ({"score": 1}, "unknown fields score"),
+    ],
+)  # fmt: skip
+def test_a_bad_report_of_turns_says_what_is_expected(
+    tmp_path: Path, also: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(WorkflowError, match=f"agent played_agents:credits_turns .*{says}"):
+        one(tmp_path, answer, {"also": also}, target="played_agents:credits_turns")
 
 
 @pytest.mark.parametrize(("name", "rewards"), [("in_a_loop", {"p": 0.5}), ("without_reward", {})])
@@ -328,8 +360,20 @@ def test_an_interpreter_is_looked_up_in_the_folder_of_the_agent(tmp_path: Path) 
         ({"target": "a"}, "expected 'module:function'"),
         ({"command": []}, "command is empty"),
         ({"url": "x"}, "expected http"),
+        ({"target": "a:b", "deadline_s": 5, "grace_s": 5}, "grace_s is 5; expected less than"),
     ],
 )
 def test_a_bad_config_says_what_is_expected(keys: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         AgentConfig(**keys)
+
+
+@pytest.mark.parametrize(
+    ("keys", "answering_s"),
+    [({}, 570.0), ({"deadline_s": 20}, 18.0), ({"deadline_s": 20, "grace_s": 0}, 20.0)],
+)
+def test_the_last_seconds_are_for_an_agent_to_end(
+    keys: dict[str, Any], answering_s: float, tmp_path: Path
+) -> None:
+    config = AgentConfig(target="player:silent", **keys)
+    assert AgentWorkflow(config, context(tmp_path))._rules.budget.seconds == answering_s

@@ -19,6 +19,7 @@ from astraflow_core.errors import WorkflowError
         (b'so\n{"reward": 0.5}\n\n', 0.5),
         (b'{"reward": null}', None),
         (b'{"rewards": {"p": 2}}', {"p": 2}),
+        (b'{"turns": []}', {"turns": []}),
     ],
 )
 def test_results_are_read_without_a_word(

@@ -15,14 +15,17 @@ from stand_in_cluster import StandInCluster
 
 from astraflow_core.errors import PreflightError
 from astraflow_core.protocols.launcher import ProcessSpec
+from astraflow_testing.conformance._launchers.agents import (
+    SILENCE_S,
+    AgentLauncherConformance,
+    host_of,
+)
 from astraflow_testing.conformance._launchers.host_tests import Trouble
 from astraflow_testing.conformance._launchers.puppets import Puppets, Start, end_of, until
-from astraflow_testing.conformance.launcher import LauncherConformance
 from astraflow_testing.conformance.subject import Subject, context, installed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-SILENCE_S = 4.0
 KEYS: dict[str, Any] = {
     "image": "astraflow:test",
     "silence_s": SILENCE_S,
@@ -31,10 +34,6 @@ KEYS: dict[str, Any] = {
     "processes": {"raas-9": {"memory_gb": 9}, "raas-8": {"labels": ["slow"]}},
     "queue_s": 2.0,
 }
-
-
-def host_of(name: str, directory: Path) -> str:
-    return str(json.loads((directory / "placement.json").read_text())[name]["host"])
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +48,7 @@ def a_launcher(tmp_path: Path, **keys: Any) -> Any:
     return factory(context("launcher", tmp_path))
 
 
-class TestOnKubernetes(LauncherConformance):
+class TestOnKubernetes(AgentLauncherConformance):
     own_tests = {"cluster": "test_processes_are_spread_over_pods"}  # noqa: RUF012
 
     @pytest.fixture
@@ -61,23 +60,11 @@ class TestOnKubernetes(LauncherConformance):
         return [[puppets.spec("raas-9")], [puppets.spec("raas-8")]]
 
     @pytest.fixture
-    def silence_s(self) -> float:
-        return SILENCE_S + 10
-
-    @pytest.fixture
     def lose_host(self, cluster: StandInCluster, tmp_path: Path) -> Trouble:
         def lose(launcher: Any, name: str) -> None:
             os.killpg(cluster.pid_of(host_of(name, tmp_path)), signal.SIGKILL)
 
         return lose
-
-    @pytest.fixture
-    def break_connection(self, tmp_path: Path) -> Trouble:
-        def cut(launcher: Any, name: str) -> None:
-            stream = launcher._links[host_of(name, tmp_path)]._stream
-            launcher._loop.call(stream.close(), "the connection", "its end", 5)
-
-        return cut
 
     def test_processes_are_spread_over_pods(
         self, cluster: StandInCluster, component: Subject, start: Start, tmp_path: Path

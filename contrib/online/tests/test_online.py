@@ -61,7 +61,9 @@ def test_an_episode_is_opened_played_and_rewarded(tmp_path: Path) -> None:
         for said in (["a door"], ["a door", "a key", "sure?"]):
             status, told = await service.ask(episode, "p", *said)
             assert status == 200 and told["choices"][0]["message"]["content"] == "a key"
-        assert await service.reward(episode, reward=0.25, done=False) == (
+        turns = [{"id": told["id"], "reward": 0.5, "state": "sure"}]
+        early = await service.reward(episode, reward=0.25, done=False, turns=turns)
+        assert early == (
             200,
             {"id": episode["id"], "trained": True, "rewards": {"p": 0.25}, "done": False},
         )
@@ -78,6 +80,9 @@ def test_an_episode_is_opened_played_and_rewarded(tmp_path: Path) -> None:
 
     (trajectory,) = played(tmp_path, play)
     assert isinstance(trajectory, Trajectory), trajectory
+    sequence = trajectory.sequences[-1]
+    last = len(sequence.tokens) - 1
+    assert (sequence.turn_rewards, sequence.turn_states) == ({last: 0.5}, {last: "sure"})
     assert trajectory.rewards == {"p": 0.75}
     masks = [each.loss_mask for each in trajectory.sequences]
     # Two answers of five bytes and an end; the version rises within each, as the engine says.
@@ -210,6 +215,11 @@ def test_what_the_run_takes_back_says_so(tmp_path: Path) -> None:
         ({"rewards": {"p": 1}}, 400, "rewards has none for v"),
         ({"rewards": {}}, 400, "expected a finite number"),
         ({"points": 1}, 400, "points"),
+        (
+            {"rewards": {"p": 1, "v": 0}, "turns": [{"id": "x"}]},
+            400,
+            "turn 'x', choice 0, which this episode does not",
+        ),
     ],
 )
 def test_a_bad_reward_says_what_is_expected(

@@ -132,7 +132,7 @@ def test_each_failure_of_a_server_has_its_kind_and_name(url: str) -> None:
     expected = {
         "nan": ("malformed", "that is not a JSON object"), "no json": ("malformed", "that is not a JSON object"),
         "a list": ("malformed", "that is not a JSON object"), "no data": ("malformed", "which has no data"),
-        "huge": ("malformed", "more than 16777216 bytes"), "observation": ("malformed", "which is no object"),
+        "huge": ("malformed", "more than 16777216 bytes"), "observation": ("malformed", "which is not an object"),
         "reward": ("malformed", "the reward 'much'"), "done": ("malformed", "that it is over: None"),
         "fields": ("malformed", "an observation without 'text'"), "bytes": ("malformed", "sent bytes"),
         "closes": ("lost", f"server {url} closed the connection"), "hangs": ("timeout", "within 0.3 s"),

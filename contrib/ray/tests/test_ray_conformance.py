@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,21 +9,19 @@ from typing import Any
 import pytest
 
 from astraflow_core.protocols.launcher import Launcher, ProcessSpec
+from astraflow_testing.conformance._launchers.agents import (
+    SILENCE_S,
+    AgentLauncherConformance,
+    host_of,
+)
 from astraflow_testing.conformance._launchers.host_tests import Trouble
 from astraflow_testing.conformance._launchers.puppets import Puppets, Start
-from astraflow_testing.conformance.launcher import LauncherConformance
 from astraflow_testing.conformance.subject import Subject, context, installed
 
 pytestmark = pytest.mark.backend
 
-SILENCE_S = 4.0
 
-
-def host_of(name: str, directory: Path) -> str:
-    return str(json.loads((directory / "placement.json").read_text())[name]["host"])
-
-
-class TestRay(LauncherConformance):
+class TestRay(AgentLauncherConformance):
     own_tests = {"cluster": "test_processes_are_spread_over_the_nodes"}  # noqa: RUF012
 
     expected_failures = {  # noqa: RUF012
@@ -63,10 +60,6 @@ class TestRay(LauncherConformance):
         return [[puppets.spec("raas-9")], [puppets.spec(f"raas-{index}") for index in range(5)]]
 
     @pytest.fixture
-    def silence_s(self) -> float:
-        return SILENCE_S + 10
-
-    @pytest.fixture
     def lose_host(self, cluster: Any, tmp_path: Path) -> Trouble:
         def lose(launcher: Launcher, name: str) -> None:
             import ray
@@ -74,14 +67,6 @@ class TestRay(LauncherConformance):
             ray.kill(launcher._actors[host_of(name, tmp_path)])  # type: ignore[attr-defined]
 
         return lose
-
-    @pytest.fixture
-    def break_connection(self, tmp_path: Path) -> Trouble:
-        def cut(launcher: Any, name: str) -> None:
-            stream = launcher._links[host_of(name, tmp_path)]._stream
-            launcher._loop.call(stream.close(), "the connection", "its end", 5)
-
-        return cut
 
     def test_processes_are_spread_over_the_nodes(
         self, component: Subject, start: Start, tmp_path: Path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -15,15 +14,18 @@ import pytest
 from local_slurm import LocalSlurm
 
 from astraflow_core.protocols.launcher import ProcessSpec
+from astraflow_testing.conformance._launchers.agents import (
+    SILENCE_S,
+    AgentLauncherConformance,
+    host_of,
+)
 from astraflow_testing.conformance._launchers.host_tests import Trouble
 from astraflow_testing.conformance._launchers.puppets import Puppets, Start, end_of, until
-from astraflow_testing.conformance.launcher import LauncherConformance
 from astraflow_testing.conformance.subject import Subject, context, installed
 from astraflow_testing.runs import live_processes
 
 pytestmark = [pytest.mark.backend, pytest.mark.timeout(300)]
 
-SILENCE_S = 4.0
 KEYS: dict[str, Any] = {
     "silence_s": SILENCE_S,
     "agent_python": sys.executable,
@@ -32,20 +34,12 @@ KEYS: dict[str, Any] = {
 }
 
 
-def host_of(name: str, directory: Path) -> str:
-    return str(json.loads((directory / "placement.json").read_text())[name]["host"])
-
-
 def _queue() -> str:
     command = ["squeue", "--noheader", "--format=%i %T"]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
 
 
-class OnSlurm(LauncherConformance):
-    @pytest.fixture
-    def silence_s(self) -> float:
-        return SILENCE_S + 10
-
+class OnSlurm(AgentLauncherConformance):
     @pytest.fixture
     def lose_host(self, tmp_path: Path) -> Trouble:
         def lose(launcher: Any, name: str) -> None:
@@ -55,14 +49,6 @@ class OnSlurm(LauncherConformance):
                     os.kill(pid, signal.SIGKILL)
 
         return lose
-
-    @pytest.fixture
-    def break_connection(self, tmp_path: Path) -> Trouble:
-        def cut(launcher: Any, name: str) -> None:
-            stream = launcher._links[host_of(name, tmp_path)]._stream
-            launcher._loop.call(stream.close(), "the connection", "its end", 5)
-
-        return cut
 
     def test_processes_are_spread_over_the_nodes(
         self, component: Subject, start: Start, tmp_path: Path

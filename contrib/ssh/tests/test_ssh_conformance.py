@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -13,13 +12,15 @@ import pytest
 from local_sshd import LocalSshd
 
 from astraflow_core.protocols.launcher import Launcher, ProcessSpec
-from astraflow_testing.conformance.launcher import LauncherConformance
+from astraflow_testing.conformance._launchers.agents import (
+    SILENCE_S,
+    AgentLauncherConformance,
+    host_of,
+)
 from astraflow_testing.conformance.subject import Subject, context, installed
 from astraflow_testing.runs import live_processes
 
 pytestmark = pytest.mark.backend
-
-SILENCE_S = 4.0
 
 
 def agents(launcher: Launcher, host: str) -> list[int]:
@@ -37,11 +38,7 @@ def _command(pid: int) -> list[bytes]:
     return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
 
 
-def host_of(launcher: Launcher, name: str, directory: Path) -> str:
-    return str(json.loads((directory / "placement.json").read_text())[name]["host"])
-
-
-class TestSsh(LauncherConformance):
+class TestSsh(AgentLauncherConformance):
     own_tests = {"cluster": "test_processes_are_spread_over_the_hosts"}  # noqa: RUF012
 
     @pytest.fixture
@@ -60,13 +57,9 @@ class TestSsh(LauncherConformance):
         return [[puppets.spec("raas-9")]]
 
     @pytest.fixture
-    def silence_s(self) -> float:
-        return SILENCE_S + 10
-
-    @pytest.fixture
     def lose_host(self, tmp_path: Path):  # type: ignore[no-untyped-def]
         def lose(launcher: Launcher, name: str) -> None:
-            for pid in agents(launcher, host_of(launcher, name, tmp_path)):
+            for pid in agents(launcher, host_of(name, tmp_path)):
                 os.kill(pid, signal.SIGKILL)
 
         return lose
@@ -74,7 +67,7 @@ class TestSsh(LauncherConformance):
     @pytest.fixture
     def break_connection(self, tmp_path: Path):  # type: ignore[no-untyped-def]
         def cut(launcher: Launcher, name: str) -> None:
-            (client,) = clients(launcher, host_of(launcher, name, tmp_path))
+            (client,) = clients(launcher, host_of(name, tmp_path))
             os.kill(client, signal.SIGKILL)
 
         return cut

@@ -43,13 +43,18 @@ class AgentConfig(GatewayKeys):
     )
     max_calls: PositiveInt = Field(
         200,
-        description="Maximum requests of an episode; further ones receive an error that the budget is spent.",
+        description="Maximum requests of an episode; further ones are answered that the budget is spent.",
     )
     max_tokens: PositiveInt = Field(
-        100_000, description="Sampled tokens of an episode, after which the budget is spent."
+        100_000, description="Maximum sampled tokens per episode, after which the budget is spent."
     )
     deadline_s: Annotated[float, Field(gt=0)] = Field(
         600.0, description="Seconds after which the agent is terminated and its episode fails."
+    )
+    grace_s: OrNone[Annotated[float, Field(ge=0)]] = Field(
+        None,
+        description="Last seconds of deadline_s, in which requests are answered that the budget is spent, so that the "
+        "agent can end by itself; 'none': a tenth of deadline_s, at most 30.",
     )
     deviations: list[Deviation] = Field(
         [], description="Settings of sampling that agents may choose; the others are the run's."
@@ -58,6 +63,12 @@ class AgentConfig(GatewayKeys):
         False,
         description="Also train requests without tools of an agent that has some, such as titles.",
     )
+
+    @property
+    def answering_s(self) -> float:
+        """Seconds in which requests are answered by the model."""
+        grace_s = min(self.deadline_s / 10, 30.0) if self.grace_s is None else self.grace_s
+        return self.deadline_s - grace_s
 
     @field_validator("target")
     @classmethod
@@ -73,6 +84,10 @@ class AgentConfig(GatewayKeys):
             found = " and ".join(given) or "none"
             raise ValueError(
                 f"give one of target, command and url, and 'none' for the others; found {found}"
+            )
+        if self.answering_s <= 0:
+            raise ValueError(
+                f"grace_s is {self.grace_s:g}; expected less than deadline_s, which is {self.deadline_s:g}"
             )
         if self.command == []:
             raise ValueError("command is empty: give a program and its arguments")

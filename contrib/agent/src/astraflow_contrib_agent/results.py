@@ -52,6 +52,8 @@ class ResultReader:
     def _reward(self, found: dict[str, Any], place: str) -> Any:
         if not found:
             return None
+        if "turns" in found:
+            return found
         given = [name for name in ("reward", "rewards") if name in found]
         if len(given) != 1:
             what = "both reward and rewards" if given else "neither reward nor rewards"

@@ -17,7 +17,7 @@ from astraflow_core.types import ComponentContext, Prompt, Trajectory
 from astraflow_gateway.chat.format import ChatFormat
 from astraflow_gateway.episode import Budget, Episode, Rules
 from astraflow_gateway.listening import Listening
-from astraflow_gateway.rewards import rewards_of
+from astraflow_gateway.rewards import report_of, rewards_of
 from astraflow_gateway.server import Gateway
 
 
@@ -33,7 +33,7 @@ class AgentWorkflow:
             )
         self._default = config.policy or known[0]
         self._rules = Rules(
-            Budget(config.max_calls, config.max_tokens),
+            Budget(config.max_calls, config.max_tokens, config.answering_s),
             frozenset(config.deviations),
             config.train_auxiliary,
             frozenset(self._trained),
@@ -103,6 +103,9 @@ class AgentWorkflow:
                 playing.exception()  # retrieved, because an engine failure takes precedence
 
     def _trajectory(self, episode: Episode, returned: Any) -> Trajectory:
+        who = f"agent {self._name}"
+        report = report_of(returned, who)
+        episode.credit(report.turns, who)
         sequences = episode.sequences()
         if not sequences:
             raise WorkflowError(
@@ -113,7 +116,7 @@ class AgentWorkflow:
         return Trajectory(
             tuple(sequences),
             tuple(episode.completions),
-            rewards_of(returned, sampled, f"agent {self._name}"),
+            rewards_of(report.reward, sampled, who),
             episode.metrics(),
         )
 

@@ -32,14 +32,16 @@ class CodeTasksConfig(ConfigModel):
         "function", description="A function of a list, or a program that reads and writes."
     )
     steps: Annotated[int, Field(ge=1, le=4)] = Field(
-        2, description="Operations that a task combines."
+        2, description="Number of operations combined in a task."
     )
     split: Literal["train", "held_out"] = Field(
         "train", description="Nine tenths of all tasks, or the other tenth."
     )
     size: OrNone[PositiveInt] = Field(None, description="Prompts; 'none': the whole split.")
     tests: Annotated[int, Field(ge=1, le=50)] = Field(6, description="Hidden tests of each task.")
-    seed: Annotated[int, Field(ge=0)] = Field(0, description="Which tasks, and in which order.")
+    seed: Annotated[int, Field(ge=0)] = Field(
+        0, description="Seed that selects the tasks and their order."
+    )
 
 
 class HumanEvalConfig(ConfigModel):

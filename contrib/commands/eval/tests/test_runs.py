@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,17 +50,18 @@ class EndedRun:
         return dict(json.loads(ended.out))
 
 
-def run_of(folder: Path, config: str, *overrides: str) -> EndedRun:
-    user = User(folder)
+def run_of(user: User, config: str, *overrides: str) -> EndedRun:
     ended = user.run_table(*overrides, config=config, deadline_s=300)
     assert ended.exit_code == 0, ended.text
     return EndedRun(user, ended.run_directory)
 
 
 @pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EndedRun]:
+def table(
+    tmp_path_factory: pytest.TempPathFactory, someone: Callable[[Path], User]
+) -> Iterator[EndedRun]:
     """A run of the table model that has learned something."""
-    run = run_of(tmp_path_factory.mktemp("table"), TABLE_RUN + SETS, "run.steps=6")
+    run = run_of(someone(tmp_path_factory.mktemp("table")), TABLE_RUN + SETS, "run.steps=6")
     yield run
     run.user.close()
 
@@ -71,10 +72,13 @@ def assert_alike(found: dict[str, Any], own: dict[str, Any]) -> None:
         assert {key: there[key] for key in figures} == figures
 
 
-def test_the_quickstart_is_measured_as_it_measured_itself(tmp_path: Path) -> None:
+def test_the_quickstart_is_measured_as_it_measured_itself(
+    tmp_path: Path, someone_with_imports: Callable[[Path], User]
+) -> None:
     quickstart = (ROOT / "examples" / "quickstart.toml").read_text()
     smaller = ("run.steps=12", "eval.every=6", "policies.solver.batch_sequences=256")
-    run = run_of(tmp_path, quickstart, *smaller, "raas.replicas=1", "eval.sets.held_out.size=64")
+    smaller += ("raas.replicas=1", "eval.sets.held_out.size=64")
+    run = run_of(someone_with_imports(tmp_path), quickstart, *smaller)
     try:
         newest = max(run.evaluations)
         assert_alike(run.evaluated(), run.evaluations[newest])

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import httpx2
 import pytest
@@ -76,20 +75,20 @@ def test_http_needs_the_token_and_no_page_of_a_browser(
     assert ended.exit_code == 0 and "Traceback" not in ended.err, ended.err
 
 
-def test_ctrl_c_ends_a_server_that_waits_for_input(user: User, tmp_path: Path) -> None:
-    with subprocess.Popen(
-        ["sleep", "60"], stdout=subprocess.PIPE, start_new_session=True
-    ) as input_:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "astraflow_runtime", "mcp"],
-            cwd=user.directory, stdin=input_.stdout, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-        try:
-            with pytest.raises(subprocess.TimeoutExpired):
-                process.wait(4)
-            process.send_signal(signal.SIGINT)
-            assert process.wait(10) == 130
-        finally:
-            process.kill()
-            process.communicate()
-            input_.kill()
+def test_ctrl_c_ends_a_server_that_waits_for_input(user: User) -> None:
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}  # fmt: skip
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "astraflow_runtime", "mcp"],
+        cwd=user.directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(json.dumps(asked).encode() + b"\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["id"] == 1
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+    finally:
+        process.kill()
+        process.communicate()

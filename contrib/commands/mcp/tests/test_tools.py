@@ -174,7 +174,7 @@ def test_few_requested_raas_may_be_missing() -> None:
     pool = {"size": 2, "added": 10, "drained": 1}
     config = {"raas": {"replicas": 3}}
     check_missing({"pool": pool}, config, 6)
-    with pytest.raises(UserError, match="10 RaaS that were requested are not there yet"):
+    with pytest.raises(UserError, match="10 RaaS that were requested have not registered yet"):
         check_missing({"pool": pool}, config, 7)
     check_missing({"pool": {**pool, "size": 12}}, config, 16)
     check_missing({"pool": {"size": 0, "added": 0, "drained": 0}}, {"raas": {"replicas": 50}}, 16)

@@ -167,6 +167,18 @@ def damage(run: Path, writer: str) -> None:
     file.write_bytes(content)
 
 
+def test_a_damaged_record_ends_no_search(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = told(capsys, "rollouts", run, "--filter", "text~HELLO")
+    assert code == 0 and "2 rollouts of 3" in out and "are damaged" not in out
+    damage(run, "dataflow")
+    code, out = told(capsys, "rollouts", run, "--filter", "text~boom")
+    assert code == 0 and "1 rollouts of 3" in out
+    assert "; 2 could not be searched: their records are damaged" in out
+    assert main(["rollouts", str(run), "--filter", "text~boom", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["group"] == "train-4" and "are damaged" in shown.err
+
+
 def test_a_damaged_record_ends_no_recomputing(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,10 +15,10 @@ class PlayKeys(EnvironmentKeys):
     """What both workflows have."""
 
     max_turns: PositiveInt = Field(
-        100, description="Replies of an episode; one that needs more is cut off there."
+        100, description="Maximum replies per episode; a longer one is cut off."
     )
     max_tokens: PositiveInt = Field(
-        100_000, description="Sampled tokens of an episode; one that needs more is cut off there."
+        100_000, description="Maximum sampled tokens per episode; a longer one is cut off."
     )
     discount: Annotated[float, Field(gt=0, le=1)] = Field(
         1.0,
@@ -35,8 +35,8 @@ class EnvironmentConfig(PlayKeys):
     )
     rewarded_by: Literal["environment", "run"] = Field(
         "environment",
-        description="Whose reward an episode has: the sum of what the environment gave, or that of the run's [reward] "
-        "component; per-turn rewards are kept.",
+        description="Source of an episode's reward: the sum of the environment's rewards, or the run's "
+        "[reward] component; per-turn rewards are kept.",
     )
 
 

@@ -27,14 +27,14 @@ class GymnasiumConfig(ConfigModel):
         description="The environment: an id such as 'Blackjack-v1', 'module:id', which imports the module first, or "
         "'module:Class'."
     )
-    arguments: dict[str, Any] = Field({}, description="What it is made with.")
+    arguments: dict[str, Any] = Field({}, description="Arguments of gymnasium.make.")
     options: dict[str, Any] = Field(
         {}, description="Options of each reset; those of a prompt are added, data['options']."
     )
     observations: Literal["space", "render"] = Field(
         "space",
-        description="What is shown: the observation, in text by its space, or what the environment renders as text "
-        "(render_mode 'ansi').",
+        description="Text shown to the model: the observation, written out by its space, or what the "
+        "environment renders (render_mode 'ansi').",
     )
     fields: tuple[str, ...] = Field(
         (), description="Keys of a Dict observation that are shown; none: all of them."
@@ -51,15 +51,16 @@ class GymnasiumConfig(ConfigModel):
         "are not made.",
     )
     instructions: OrNone[str] = Field(
-        None, description="How the first message begins; 'none': how to act, by the action space."
+        None,
+        description="Beginning of the first message; 'none': instructions made from the action space.",
     )
     turns: PositiveInt = Field(
         50,
-        description="Replies of an episode, also those that are no action; it is truncated then.",
+        description="Maximum replies per episode, those without an action included, after which it is truncated.",
     )
     illegal_reward: float = Field(0.0, description="Reward for a reply that is not a legal action.")
     illegal_message: OrNone[str] = Field(
-        None, description="What such a reply is answered; 'none': what is wrong with it."
+        None, description="Answer to such a reply; 'none': a description of the mistake."
     )
     metrics: tuple[str, ...] = Field(
         (), description="Keys of info with numbers that are metrics of the episode."

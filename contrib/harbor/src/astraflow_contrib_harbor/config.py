@@ -28,7 +28,7 @@ class ShellLimits(ConfigModel):
     )
     output_kb: PositiveInt = Field(
         default=256,
-        description="What a command may write to its output, after which it is stopped.",
+        description="Maximum output of a command; one that writes more is stopped.",
     )
     packages: list[str] = Field(
         default=[],
@@ -40,7 +40,7 @@ class HarborConfig(ConfigModel):
     """``use = "harbor"``"""
 
     turns: PositiveInt = Field(
-        default=16, description="Replies of an episode; the tests run after the last."
+        default=16, description="Maximum replies per episode; the tests run after the last."
     )
     actions: Literal["tools", "text"] = Field(
         default="tools", description="Commands are arguments of a tool, or tagged in the reply."
@@ -51,12 +51,12 @@ class HarborConfig(ConfigModel):
     )
     completes: OrNone[str] = Field(
         default=None,
-        description="The command that the reply of an episode of one turn completes, such as 'echo {} > answer.txt'; "
-        "'none': replies are commands.",
+        description="Command that the reply completes in an episode of one turn, such as 'echo {} > "
+        "answer.txt'; 'none': replies are commands.",
     )
     max_output: PositiveInt = Field(
         default=5000,
-        description="Characters of a command's output that the model is shown: its beginning and its end.",
+        description="Maximum characters of a command's output that the model is shown: its beginning and its end.",
     )
     sandbox: ShellLimits = Field(
         default=ShellLimits(), description="What a command may use; a table of its own."
@@ -90,11 +90,11 @@ class HarborTasksConfig(ConfigModel):
     )
     run_lines: Literal["refuse", "skip"] = Field(
         default="refuse",
-        description="What becomes of a task whose Dockerfile has RUN: it is refused, or the line is skipped, where this host has "
-        "what it would install.",
+        description="Treatment of a task whose Dockerfile has RUN: refuse it, or skip the line, for a host "
+        "that already has what it would install.",
     )
     unplayable: Literal["refuse", "skip"] = Field(
         default="refuse",
-        description="What becomes of tasks that cannot be played without a container: the run does not begin, or they are "
-        "left out and counted in the log.",
+        description="Treatment of tasks that cannot be played without a container: refuse the run, or leave "
+        "them out and log how many.",
     )

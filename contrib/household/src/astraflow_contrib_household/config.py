@@ -15,7 +15,7 @@ TaskKind = Literal["put", "clean", "heat", "cool", "puttwo"]
 class HouseholdConfig(ConfigModel):
     """``use = "household"``"""
 
-    turns: PositiveInt = Field(50, description="Actions of an episode.")
+    turns: PositiveInt = Field(50, description="Maximum actions per episode.")
     actions: Literal["text", "tools"] = Field(
         "text", description="An action after 'ACTION:' in the reply, or a call of the tool act."
     )

@@ -39,7 +39,7 @@ class KubernetesConfig(RemoteKeys):
         default=None,
         description="Another source of that volume, as a pod has it, such as { nfs = { server = 'nas', path = '/runs' } }.",
     )
-    mount: Path = Field(default="/runs", description="Where pods mount claim or volume.")
+    mount: Path = Field(default="/runs", description="Path at which pods mount claim or volume.")
     agent_python: Word = Field(
         default="python3",
         description="Interpreter of the image that starts processes.",
@@ -80,7 +80,7 @@ class KubernetesConfig(RemoteKeys):
         description="Address of this host that pods reach; default: the one from which it reaches the API server.",
     )
     queue_s: Seconds = Field(
-        default=3600.0, description="Longest time to wait until the first pods run."
+        default=3600.0, description="Maximum time to wait until the first pods run."
     )
 
     @model_validator(mode="after")

@@ -24,7 +24,7 @@ class MathVerifyConfig(ConfigModel):
     )
     deadline_s: Seconds = Field(
         10.0,
-        description="Longest wait for a verdict once a worker is free; the episode fails after it.",
+        description="Maximum time for a verdict once a worker is free, after which the episode fails.",
     )
     memory_mb: PositiveInt = Field(
         512, description="Address space that an answer may take, in MiB."

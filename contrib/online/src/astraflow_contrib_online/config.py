@@ -34,10 +34,10 @@ class OnlineConfig(GatewayKeys):
     )
     max_calls: PositiveInt = Field(
         200,
-        description="Requests of an episode; each further one is rejected because the budget is spent.",
+        description="Maximum requests per episode; further ones are rejected because the budget is spent.",
     )
     max_tokens: PositiveInt = Field(
-        100_000, description="Sampled tokens of an episode, after which the budget is spent."
+        100_000, description="Maximum sampled tokens per episode, after which the budget is spent."
     )
     max_untrained: Annotated[int, Field(ge=0)] = Field(
         0,

@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 from astraflow_contrib_online.slots import Slot, Slots
 from astraflow_gateway.dialects.bodies import parsed
 from astraflow_gateway.requests import BadRequest
+from astraflow_gateway.rewards import AgentReport, TurnCredit
 from astraflow_wire.http.auth import authorized
 
 RETRY_AFTER_S = 1
@@ -22,10 +23,12 @@ OpenUntrained = Callable[[], Slot | None]
 
 
 class RewardBody(msgspec.Struct, forbid_unknown_fields=True):
-    """``reward`` for all policies that were sampled, or ``rewards`` for each; with ``done`` the episode is over."""
+    """``reward`` for all policies that were sampled, or ``rewards`` for each, and what ``turns`` earned; with ``done`` the
+    episode is over."""
 
     reward: float | None = None
     rewards: dict[str, float] | None = None
+    turns: tuple[TurnCredit, ...] = ()
     done: bool = True
 
 
@@ -74,7 +77,8 @@ def add_routes(app: FastAPI, slots: Slots, token: str, open_untrained: OpenUntra
         if (given.reward is None) == (given.rewards is None):
             raise BadRequest("give one of reward and rewards", param="reward")
         value: Any = given.reward if given.rewards is None else given.rewards
-        return JSONResponse(slots.reward(request.path_params["id"], value, given.done))
+        report = AgentReport(value, given.turns)
+        return JSONResponse(slots.reward(request.path_params["id"], report, given.done))
 
     async def abandon(request: Request) -> Response:
         check(request)

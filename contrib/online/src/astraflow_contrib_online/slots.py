@@ -11,7 +11,7 @@ from typing import Any, Literal
 from astraflow_core.errors import WorkflowError
 from astraflow_gateway.episode import Episode
 from astraflow_gateway.requests import BadRequest
-from astraflow_gateway.rewards import rewards_of
+from astraflow_gateway.rewards import AgentReport, rewards_of
 from astraflow_gateway.server import Gateway
 
 Outcome = Literal["rewarded", "abandoned", "idle", "late", "failed", "ended"]
@@ -36,7 +36,7 @@ class Slot:
     trained: bool = True
     id: str = ""
     key: str = ""
-    reward: Any = None
+    report: AgentReport | None = None
     signs: int = 0
     """Rewards that came so far."""
     opened: asyncio.Event = field(default_factory=asyncio.Event)
@@ -54,7 +54,7 @@ class Slot:
 @dataclass(frozen=True, slots=True)
 class _Past:
     outcome: Outcome
-    reward: Any
+    report: AgentReport | None
     reply: dict[str, Any]
 
 
@@ -94,11 +94,11 @@ class Slots:
         self._open[slot.id] = slot
         slot.opened.set()
 
-    def reward(self, id: str, value: Any, done: bool) -> dict[str, Any]:
+    def reward(self, id: str, report: AgentReport, done: bool) -> dict[str, Any]:
         """Reward an episode; the newest value counts, and with ``done`` the episode is over. The same last reward again
         gets the same reply."""
         past = self._past.get(id)
-        if past is not None and past.outcome == "rewarded" and done and past.reward == value:
+        if past is not None and past.outcome == "rewarded" and done and past.report == report:
             return past.reply
         slot = self._found(id)
         policies = slot.policies
@@ -109,12 +109,16 @@ class Slots:
                 "nothing_sampled",
             )
         try:
-            rewards = rewards_of(value, policies, "the reward")
+            rewards = rewards_of(report.reward, policies, "the reward")
         except WorkflowError as error:
             raise BadRequest(str(error), param="reward") from error
         if missing := [policy for policy in policies if policy not in rewards]:
             raise BadRequest(f"rewards has none for {', '.join(missing)}", param="rewards")
-        slot.reward, slot.signs = value, slot.signs + 1
+        try:
+            slot.episode.credit(report.turns, "the request")
+        except WorkflowError as error:
+            raise BadRequest(str(error), param="turns") from error
+        slot.report, slot.signs = report, slot.signs + 1
         told = {"id": id, "trained": slot.trained, "rewards": rewards, "done": done}
         if done:
             self.finish(slot, "rewarded", told)
@@ -131,7 +135,7 @@ class Slots:
         slot.outcome = outcome
         self.counts[outcome] += 1
         del self._open[slot.id]
-        self._past[slot.id] = _Past(outcome, slot.reward, reply or {})
+        self._past[slot.id] = _Past(outcome, slot.report, reply or {})
         if len(self._past) > KEPT_PAST:
             self._past.popitem(last=False)
         slot.over.set()

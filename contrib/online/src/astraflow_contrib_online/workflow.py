@@ -64,7 +64,7 @@ class OnlineWorkflow:
     def _trajectory(self, slot: Slot, prompt: Prompt) -> Trajectory:
         episode = slot.episode
         try:
-            rewards = rewards_of(slot.reward, slot.policies, "the reward")
+            rewards = rewards_of(slot.report and slot.report.reward, slot.policies, "the reward")
         except WorkflowError as error:
             raise WorkflowError(f"prompt {prompt.id!r}, {slot.id}: {error}") from error
         return Trajectory(
@@ -89,7 +89,7 @@ class OnlineWorkflow:
         ended: Outcome = "late" if idle.cancelled() else "idle"
         if not failed.cancelled():
             ended = "failed"
-        elif slot.reward is not None:  # one that came without `done` stands
+        elif slot.report is not None:  # one that came without `done` stands
             ended = "rewarded"
         slots.finish(slot, ended)
 

@@ -41,9 +41,9 @@ class OpenEnvConfig(ConfigModel):
         description="Concurrent episodes per started server; another one is started for more.",
     )
     start_deadline_s: Seconds = Field(
-        120.0, description="Longest that a server may take to answer at /health."
+        120.0, description="Maximum time for a server to answer at /health."
     )
-    connect_deadline_s: Seconds = Field(10.0, description="Longest that connecting may take.")
+    connect_deadline_s: Seconds = Field(10.0, description="Maximum time to connect.")
     token_variable: OrNone[str] = Field(
         None, description="Variable of the environment that has the bearer token for url."
     )
@@ -66,18 +66,20 @@ class OpenEnvConfig(ConfigModel):
         "message", description="Field of the action that the reply is put into."
     )
     action_type: Literal["text", "integer"] = Field(
-        "text", description="What that field is; of an integer the last one in the reply counts."
+        "text", description="Type of that field; for an integer, the last one in the reply counts."
     )
     action: dict[str, Any] = Field({}, description="Other fields of each action.")
     errors: Literal["fail", "tell"] = Field(
         "fail",
-        description="What an error is that the environment raises in a step: a failure, or an observation for the model, where "
-        "environments answer illegal moves so.",
+        description="Treatment of an error that the environment raises in a step: a failure, or an "
+        "observation for the model, for environments that reject illegal moves that way.",
     )
     instructions: OrNone[str] = Field(
-        None, description="How the first message begins; 'none': with the observation."
+        None, description="Beginning of the first message; 'none': the observation."
     )
-    turns: PositiveInt = Field(50, description="Replies of an episode; it is truncated then.")
+    turns: PositiveInt = Field(
+        50, description="Maximum replies per episode, after which it is truncated."
+    )
 
     @model_validator(mode="after")
     def _one_server(self) -> OpenEnvConfig:
@@ -119,7 +121,7 @@ class OpenEnvTasksConfig(ConfigModel):
 
     url: str = Field(description="A server that runs, such as 'http://127.0.0.1:8000'.")
     task_split: Annotated[str, Field(min_length=1)] = Field(
-        "train", description="Which of the server's splits."
+        "train", description="Split, of those that the server has."
     )
     skip: Annotated[int, Field(ge=0)] = Field(0, description="Tasks that are left out first.")
     size: OrNone[PositiveInt] = Field(
@@ -129,7 +131,7 @@ class OpenEnvTasksConfig(ConfigModel):
     token_variable: OrNone[str] = Field(
         None, description="Variable of the environment that has the bearer token for url."
     )
-    deadline_s: Seconds = Field(60.0, description="Longest that the server may take to list them.")
+    deadline_s: Seconds = Field(60.0, description="Maximum time for the server to list them.")
 
     @model_validator(mode="after")
     def _over_http(self) -> OpenEnvTasksConfig:

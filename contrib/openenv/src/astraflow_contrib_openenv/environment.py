@@ -150,7 +150,7 @@ class OpenEnvEnvironment:
         observed, reward, done = told.get("observation"), told.get("reward"), told.get("done")
         if not isinstance(observed, dict):
             raise EnvironmentFailed(
-                MALFORMED, f"gave the observation {observed!r:.80}, which is no object"
+                MALFORMED, f"gave the observation {observed!r:.80}, which is not an object"
             )
         if reward is not None and not isinstance(reward, Real):
             raise EnvironmentFailed(

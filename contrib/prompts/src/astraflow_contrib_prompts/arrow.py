@@ -48,7 +48,7 @@ class DatasetFolder(FileOfRows):
             )
         if parts is None and config.part:
             raise PromptError(
-                f"{folder} has no parts, or is no dataset; leave out part = {config.part!r}"
+                f"{folder} has no parts, or is not a dataset; leave out part = {config.part!r}"
             )
         folder = folder / config.part
         entries = _json(folder / "state.json").get("_data_files")
@@ -123,7 +123,7 @@ def _columns(file: Path, schema: Any, config: RowsConfig) -> list[str]:
     for name in chosen:
         if strange := _strange(schema.field(name).type):
             raise PromptError(
-                f"{file}: column {name!r} has values of type {strange}, which are no text, number, list or object"
+                f"{file}: column {name!r} has values of type {strange}, which are not text, numbers, lists or objects"
                 f"{' (an image?)' if 'binary' in strange else ''}; name the columns that prompts need: keep = […]"
             )
     return chosen

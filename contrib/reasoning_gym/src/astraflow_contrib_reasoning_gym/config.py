@@ -27,8 +27,9 @@ class RewardConfig(ConfigModel):
     """``[reward] use = "reasoning_gym"``"""
 
     extract: Literal["text", "last_number"] = Field(
-        "text", description="What is scored: the whole text, or its last number."
+        "text", description="Scored part of the completion: the whole text, or its last number."
     )
     binary: bool = Field(
-        True, description="1 from a score of 0.99, else 0; else the score with its partial credit."
+        True,
+        description="Reward 1 from a score of 0.99 on, else 0; false: the score, with its partial credit.",
     )

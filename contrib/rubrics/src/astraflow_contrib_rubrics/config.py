@@ -33,7 +33,7 @@ class JudgeConfig(ConfigModel):
     """``[reward] use = "judge"``"""
 
     rubric: Annotated[str, Field(min_length=1)] = Field(
-        description="What a good answer is, in words; the judge reads this."
+        description="Description of a good answer, for the judge."
     )
     engine: OrNone[Name] = Field(
         None, description="The frozen engine that judges, of `[engines.NAME]`."
@@ -47,19 +47,20 @@ class JudgeConfig(ConfigModel):
         "", description="Environment variable of the RaaS that holds the server's key; '': none."
     )
     highest: PositiveInt = Field(
-        10, description="The best verdict; 0 is the worst. The reward is the share of it."
+        10,
+        description="The best verdict; 0 is the worst. The reward is the verdict divided by this.",
     )
     show_answer: bool = Field(
         True, description="Show the judge `answer` of the prompt's data, where there is one."
     )
     max_tokens: PositiveInt = Field(512, description="Tokens of a verdict with its reasons.")
     most_characters: PositiveInt = Field(
-        16_000, description="Characters of a completion; what is longer is cut in its middle."
+        16_000, description="Maximum characters of a completion; a longer one is cut in the middle."
     )
-    most_requests: PositiveInt = Field(8, description="Requests to the judge at once, in one RaaS.")
-    deadline_s: Seconds = Field(
-        60.0, description="Longest that a verdict may take, attempts included."
+    most_requests: PositiveInt = Field(
+        8, description="Maximum concurrent requests to the judge per RaaS."
     )
+    deadline_s: Seconds = Field(60.0, description="Maximum time for a verdict, attempts included.")
     attempts: PositiveInt = Field(
         2,
         description="Requests for a verdict before the episode fails, where one fails or cannot be read.",

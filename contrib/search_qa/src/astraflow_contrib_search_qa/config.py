@@ -15,17 +15,20 @@ from astraflow_environments.tasks import DrawnTaskKeys
 class SearchQaConfig(ConfigModel):
     """``use = "search_qa"``"""
 
-    turns: PositiveInt = Field(4, description="Turns of an episode: searches, and the answer.")
+    turns: PositiveInt = Field(
+        4, description="Maximum turns per episode: searches, and the answer."
+    )
     actions: Literal["text", "tools"] = Field(
         "text", description="Searches and answers are tagged in the reply, or calls of tools."
     )
     wording: Literal["plain", "terse"] = Field(
         "plain", description="Instructions and question; or the question alone."
     )
-    top: PositiveInt = Field(3, description="Passages that a search shows.")
+    top: PositiveInt = Field(3, description="Number of passages shown per search.")
     passage_chars: PositiveInt = Field(600, description="Characters of a passage that are shown.")
     reward: Literal["exact", "f1"] = Field(
-        "exact", description="Of the answer: 1 if it is one of the right ones, or its F1 with them."
+        "exact",
+        description="Reward of the answer: 1 if it is one of the right ones, or its F1 with them.",
     )
 
 
@@ -38,7 +41,7 @@ class InventedConfig(DrawnTaskKeys):
     people: Annotated[int, Field(ge=5, le=100_000)] = Field(
         500, description="People of the invented world; it has a quarter as many firms and towns."
     )
-    world: Annotated[int, Field(ge=0)] = Field(0, description="Which world.")
+    world: Annotated[int, Field(ge=0)] = Field(0, description="Number of the world.")
 
 
 class FolderConfig(ConfigModel):

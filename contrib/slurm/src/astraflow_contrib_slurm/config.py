@@ -40,5 +40,5 @@ class SlurmConfig(RemoteKeys):
         description="Python 3.8 or newer of each node, for the program that starts processes there.",
     )
     queue_s: Seconds = Field(
-        default=3600.0, description="Longest time to wait in the queue for the first start."
+        default=3600.0, description="Maximum time to wait in the queue for the first start."
     )

@@ -12,7 +12,10 @@ class WorkflowConfig(ConfigModel):
 
     solver: str = Field("solver", description="Policy that answers.")
     verifier: str = Field("verifier", description="Policy that checks the answer.")
-    template: str = Field("{prompt}{answer}?", description="What the verifier reads.")
+    template: str = Field(
+        "{prompt}{answer}?",
+        description="Text that the verifier reads, with the prompt and the answer.",
+    )
 
     @field_validator("template")
     @classmethod

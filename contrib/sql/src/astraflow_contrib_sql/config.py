@@ -25,7 +25,7 @@ class SqlConfig(ConfigModel):
 
     turns: PositiveInt = Field(
         1,
-        description="Turns of an episode; with more than 1, queries can be tried before one is the answer.",
+        description="Maximum turns per episode; with more than 1, queries can be tried before one is the answer.",
     )
     actions: Literal["text", "tools"] = Field(
         "text", description="Queries are tagged in the reply, or arguments of tools."
@@ -35,7 +35,7 @@ class SqlConfig(ConfigModel):
     )
     completes: Annotated[str, AfterValidator(_with_a_place)] = Field(
         "{}",
-        description="The query that a reply of an episode of one turn completes, such as 'SELECT {} FROM t'.",
+        description="Query that the reply completes in an episode of one turn, such as 'SELECT {} FROM t'.",
     )
     databases: PositiveInt = Field(
         3,
@@ -52,9 +52,9 @@ class SqlConfig(ConfigModel):
         description="Reward of an answer that gives something else, times the share of its columns that are right.",
     )
     most_steps: PositiveInt = Field(
-        1_000_000, description="Instructions of SQLite's machine that a query may take."
+        1_000_000, description="Maximum instructions of SQLite's virtual machine per query."
     )
-    most_rows: PositiveInt = Field(1000, description="Rows that a query may give.")
+    most_rows: PositiveInt = Field(1000, description="Maximum rows of a query's result.")
     shown_rows: PositiveInt = Field(10, description="Rows of a result that are shown.")
 
     @model_validator(mode="after")

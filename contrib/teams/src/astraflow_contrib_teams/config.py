@@ -48,7 +48,7 @@ class TeamConfig(ConfigModel):
 class VerifiedSolverConfig(TeamConfig):
     """``[workflow] use = "verified_solver"``"""
 
-    attempts: PositiveInt = Field(2, description="Solutions of an episode at most.")
+    attempts: PositiveInt = Field(2, description="Maximum solutions per episode.")
     solver: RoleTable = Field(RoleTable(), description="Who solves.")
     verifier: RoleTable = Field(RoleTable(), description="Who accepts or rejects.")
 
@@ -68,8 +68,10 @@ class TestedCodeConfig(TeamConfig):
 
     __test__ = False
 
-    attempts: PositiveInt = Field(2, description="Programs of an episode at most.")
-    most_tests: PositiveInt = Field(5, description="Tests of the tester that are run.")
+    attempts: PositiveInt = Field(2, description="Maximum programs per episode.")
+    most_tests: PositiveInt = Field(
+        5, description="Maximum number of the tester's tests that are run."
+    )
     solver: RoleTable = Field(RoleTable(), description="Who writes the program.")
     tester: RoleTable = Field(RoleTable(), description="Who writes tests.")
     sandbox: SandboxTable = Field(SandboxTable(), description="Where programs are run.")
@@ -85,8 +87,8 @@ class PlanAndSolveConfig(TeamConfig):
 class RecursiveConfig(TeamConfig):
     """``[workflow] use = "recursive"``"""
 
-    depth: PositiveInt = Field(1, description="How often a task may be divided in turn.")
-    width: PositiveInt = Field(3, description="Parts of a task at most; further ones are left out.")
+    depth: PositiveInt = Field(1, description="Maximum depth to which a task is divided.")
+    width: PositiveInt = Field(3, description="Maximum parts of a task; further ones are left out.")
     agent: RoleTable = Field(RoleTable(), description="Who divides a task, or answers it.")
     solver: RoleTable = Field(RoleTable(), description="Who answers a part that is not divided.")
     merger: RoleTable = Field(

@@ -44,19 +44,21 @@ class LevelsConfig(ConfigModel):
     )
     turns: OrNone[PositiveInt] = Field(
         None,
-        description="Turns of an episode; 'none': 6 in key_door, as many as halving needs in binary_search.",
+        description="Maximum turns per episode; 'none': 6 in key_door, as many as halving needs in binary_search.",
     )
     split: Literal["train", "held_out"] = Field(
         "train", description="By the level alone: about four fifths of all levels, or the others."
     )
     size: OrNone[PositiveInt] = Field(None, description="Levels; 'none': the whole split.")
-    seed: Annotated[int, Field(ge=0)] = Field(0, description="Which levels, and in which order.")
+    seed: Annotated[int, Field(ge=0)] = Field(
+        0, description="Seed that selects the levels and their order."
+    )
 
 
 class AdventureConfig(ConfigModel):
     """``use = "adventure"``"""
 
-    turns: PositiveInt = Field(50, description="Commands of an episode.")
+    turns: PositiveInt = Field(50, description="Maximum commands per episode.")
     actions: Literal["text", "tools"] = Field(
         "text", description="A command is the last line of the reply, or a call of the tool act."
     )

@@ -22,10 +22,10 @@ class TextArenaConfig(ConfigModel):
         description="The game as TextArena names it, such as 'Mastermind-v0'; 'module:game' imports the module first."
     )
     arguments: dict[str, Any] = Field(
-        {}, description="What the game is made with, in the place of what its name stands for."
+        {}, description="Arguments of the game, in place of those that its name stands for."
     )
     instructions: OrNone[str] = Field(
-        None, description="How the first message of a player begins; 'none': with the rules alone."
+        None, description="Beginning of a player's first message; 'none': the rules alone."
     )
     shown: tuple[MessageKind, ...] = Field(
         (), description="Kinds of messages that players see; none: all of them."
@@ -34,7 +34,7 @@ class TextArenaConfig(ConfigModel):
         True, description="Put a reply without brackets into brackets, in which games expect moves."
     )
     turns: PositiveInt = Field(
-        100, description="Replies of an episode, of all players; it is truncated then."
+        100, description="Maximum replies per episode, of all players, after which it is truncated."
     )
 
 

@@ -16,7 +16,9 @@ from astraflow_environments.tasks import DrawnTaskKeys
 class TextWorldConfig(ConfigModel):
     """``use = "textworld"``"""
 
-    turns: PositiveInt = Field(50, description="Commands of an episode; it is truncated then.")
+    turns: PositiveInt = Field(
+        50, description="Maximum commands per episode, after which it is truncated."
+    )
     actions: Literal["text", "tools"] = Field(
         "text", description="A command is the last line of the reply, or a call of the tool act."
     )
@@ -25,7 +27,7 @@ class TextWorldConfig(ConfigModel):
     )
     rewards: Literal["share", "points"] = Field(
         "share",
-        description="What a point of the game earns: its share of 1, or 1.",
+        description="Reward of a point of the game: its share of 1, or 1.",
     )
 
 

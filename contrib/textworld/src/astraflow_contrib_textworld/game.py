@@ -87,7 +87,7 @@ class PlayedGame:
         verb = commands[0].partition(" ")[0]
         if verb not in _OF_ALL and verb not in self._state.verbs:
             raise ValueError(
-                f"{verb!r} is no verb of this game: {', '.join(sorted(self._state.verbs))}."
+                f"{verb!r} is not a verb of this game: {', '.join(sorted(self._state.verbs))}."
             )
         return commands[0]
 

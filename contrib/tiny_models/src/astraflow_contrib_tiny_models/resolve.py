@@ -18,7 +18,9 @@ from astraflow_tiny_model.folder import write_tiny_model
 _FORMAT = 1
 """Counts changes of what :func:`write_tiny_model` writes for the same arguments."""
 _WORDS = ("alphabet", "pad", "eos", "dtype")
-_NUMBERS = ("hidden", "layers", "heads", "kv_heads", "head_dim", "ffn", "context", "seed")
+_NUMBERS = (
+    "hidden", "layers", "heads", "kv_heads", "head_dim", "ffn", "context", "seed", "experts", "top_k",
+)  # fmt: skip
 _SYNTAX = "expected tiny:qwen3?hidden=128&layers=2&…"
 
 

@@ -35,7 +35,7 @@ class McpConnectionKeys(ConfigModel):
         None, description="Tools of the server that are offered; 'none': all of them."
     )
     start_deadline_s: Seconds = Field(
-        30.0, description="Longest that the server may take to list its tools."
+        30.0, description="Maximum time for the server to list its tools."
     )
 
     @model_validator(mode="after")
@@ -62,7 +62,8 @@ class PythonTool(SandboxTable):
 
     state: Literal["call", "episode"] = Field(
         "call",
-        description="What a call finds: nothing, or what the calls of its episode before it have left.",
+        description="Lifetime of the interpreter's state: one call, or the episode, so that a call finds "
+        "what earlier ones left.",
     )
 
 
@@ -78,7 +79,7 @@ class ToolsConfig(ConfigModel):
         "description are those of the function.",
     )
     folder: OrNone[Path] = Field(
-        None, description="Where the modules of functions lie; 'none': where Python looks."
+        None, description="Folder of the modules of functions; 'none': Python's search path."
     )
     workers: PositiveInt = Field(
         2, description="Processes of a RaaS that run functions, each one call at a time."
@@ -100,27 +101,28 @@ class ToolsConfig(ConfigModel):
         "small models without tool calls.",
     )
     max_turns: PositiveInt = Field(
-        8, description="Replies of an episode; tools that the last one calls are not run."
+        8, description="Maximum replies per episode; tools that the last one calls are not run."
     )
     max_tokens: PositiveInt = Field(
-        100_000, description="Sampled tokens of an episode, after which it ends."
+        100_000, description="Maximum sampled tokens per episode, after which it ends."
     )
     max_calls_of_turn: PositiveInt = Field(
         8, description="Calls of a reply that are run; the others are answered by an error."
     )
     tool_deadline_s: Seconds = Field(
         30.0,
-        description="Longest that a call of a tool may take; the model gets an error if it is late.",
+        description="Maximum duration of a tool call; after that the model gets an error.",
     )
     max_result: PositiveInt = Field(
         10_000,
-        description="Characters of a result that the model is shown; of a longer one its beginning and its end.",
+        description="Maximum characters of a result that the model is shown; of a longer one its beginning "
+        "and its end.",
     )
     call_reward: Annotated[float, Field(allow_inf_nan=False)] = Field(
-        0.0, description="What a turn earns for each call that gave a result."
+        0.0, description="Reward of a turn for each call that returned a result."
     )
     error_reward: Annotated[float, Field(allow_inf_nan=False)] = Field(
-        0.0, description="What a turn earns for each call that gave an error."
+        0.0, description="Reward of a turn for each call that returned an error."
     )
 
     @field_validator("functions")
@@ -157,7 +159,7 @@ class McpEnvironmentConfig(ConfigModel):
         description="The server, a table of its own: [workflow.environment.server]."
     )
     folder: OrNone[Path] = Field(
-        None, description="Where the server is started; 'none': where the RaaS was."
+        None, description="Working folder of the server; 'none': that of the RaaS."
     )
     reset: OrNone[str] = Field(
         None,
@@ -169,37 +171,40 @@ class McpEnvironmentConfig(ConfigModel):
     )
     scored: Literal["episode", "turn"] = Field(
         "episode",
-        description="When the score is asked for: at the end, or after each turn, which earns by how much it rose.",
+        description="When the score is asked for: at the end, or after each turn, whose reward is the increase.",
     )
     keeps: bool = Field(
         False,
-        description="One connection for the episodes that follow each other, which `reset` separates, not a new one for each.",
+        description="Keep one connection for successive episodes, separated by `reset`, instead of a new one "
+        "for each.",
     )
     end_tools: list[str] = Field(
         [], description="Tools that end the episode when they have given a result."
     )
     final_message: Literal["ends", "asks"] = Field(
         "ends",
-        description="What a reply without a call does: it ends the episode, or is answered by the request to call a tool.",
+        description="Effect of a reply without a call: it ends the episode, or is answered by a request to "
+        "call a tool.",
     )
     text_tool: OrNone[str] = Field(
         None,
         description="Tool with one argument, which is called with the text of each reply, for models without tool calls; "
         "'none': the tools are offered, and called.",
     )
-    turns: PositiveInt = Field(16, description="Replies of an episode.")
+    turns: PositiveInt = Field(16, description="Maximum replies per episode.")
     calls_of_turn: PositiveInt = Field(
         8,
         description="Calls of a reply that are run, one after the other; the others are answered by an error.",
     )
     tool_deadline_s: Seconds = Field(
         10.0,
-        description="Longest that a call of a tool may take. A turn takes at most twice as long, and the score once more, all "
-        "of which step_deadline_s has to allow.",
+        description="Maximum duration of a tool call. A turn takes at most twice as long, and the score once "
+        "more, all of which step_deadline_s has to allow.",
     )
     max_result: PositiveInt = Field(
         10_000,
-        description="Characters of a result that the model is shown; of a longer one its beginning and its end.",
+        description="Maximum characters of a result that the model is shown; of a longer one its beginning "
+        "and its end.",
     )
 
     @model_validator(mode="after")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,9 @@ PARENTS = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(150)
-def test_a_prompt_is_one_tree_across_services(tmp_path: Path, collector: Any) -> None:
+def test_a_prompt_is_one_tree_across_services(
+    tmp_path: Path, collector: Any, someone: Callable[[Path], User]
+) -> None:
     table = f"""
 [trackers.traces]
 use = "opentelemetry"
@@ -37,7 +40,7 @@ endpoint = "{collector.url}"
 spans = 1.0
 """
     began = time.time()
-    with closing(User(tmp_path)) as user:
+    with closing(someone(tmp_path)) as user:
         ended = user.run_table("run.steps=4", config=TABLE_RUN + table, deadline_s=120)
     assert ended.exit_code == 0, ended.text
     report = ended.summary["trackers"]["traces"]

@@ -21,7 +21,7 @@ class WorkerKeys(ConfigModel):
     )
     folder: OrNone[Path] = Field(
         None,
-        description="The folder of an environment's module that is not installed; 'none': it is.",
+        description="Folder of the environment's module; 'none': it is installed.",
     )
 
 
@@ -43,7 +43,7 @@ class VerifiersPromptsConfig(WorkerKeys):
     skip: Annotated[int, Field(ge=0)] = Field(0, description="Tasks left out at the beginning.")
     size: OrNone[PositiveInt] = Field(None, description="Tasks taken; 'none': all of them.")
     load_deadline_s: Seconds = Field(
-        300.0, description="Longest that the environment may take to list its tasks."
+        300.0, description="Maximum time for the environment to list its tasks."
     )
 
 
@@ -69,20 +69,20 @@ class VerifiersWorkflowConfig(GatewayKeys, WorkerKeys):
     )
     check_tokens: bool = Field(
         False,
-        description="Fail an episode of which verifiers has recorded other tokens or log-probs than are trained; v1 records those of "
-        "policies in tokenizers.",
+        description="Fail an episode if verifiers recorded other tokens or log-probs than those that are "
+        "trained; v1 records those of policies in tokenizers.",
     )
     workers: PositiveInt = Field(
         1, description="Processes of a RaaS that play, each with many episodes at once."
     )
     max_calls: PositiveInt = Field(
         200,
-        description="Requests of a role in an episode; each further one is rejected because the budget is spent.",
+        description="Maximum requests of a role per episode; further ones are rejected because the budget is spent.",
     )
     max_tokens: PositiveInt = Field(
         100_000,
-        description="Sampled tokens of a role in an episode, after which requests are rejected in the same way.",
+        description="Maximum sampled tokens of a role per episode; further requests are rejected in the same way.",
     )
     deadline_s: Seconds = Field(
-        600.0, description="Seconds after which an episode is ended, and has failed."
+        600.0, description="Seconds after which an episode is ended and fails."
     )

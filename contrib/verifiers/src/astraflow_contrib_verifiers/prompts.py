@@ -99,7 +99,7 @@ class VerifiersPrompts:
             body = msgspec.json.encode(asked)
         except TypeError as error:
             raise PromptError(
-                f"{_WHO}: arguments hold what JSON has no word for: {error}"
+                f"{_WHO}: arguments contain a value that JSON cannot represent: {error}"
             ) from error
         process = subprocess.Popen(
             command(config, _WHO, "tasks"),

@@ -193,7 +193,7 @@ def _plugins_of(python: str) -> list[dict[str, Any]]:
         raise UserError(f"{python} cannot be run: {error}") from error
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise UserError(f"{python} has no astraflow-core that works: {last}")
+        raise UserError(f"{python} has no working astraflow-core: {last}")
     plugins: list[dict[str, Any]] = json.loads(done.stdout)
     return plugins
 

@@ -27,9 +27,9 @@ from astraflow_core.protocols.prompt_source import PromptSource
 from astraflow_core.protocols.transport import Receiver
 from astraflow_runtime.models.folders import resolve_models
 from astraflow_runtime.models.resolver import ModelResolver
+from astraflow_runtime.raas.episodes.dry_notes import NOT_CALLED
 from astraflow_runtime.raas.episodes.dry_process import (
     BLOCKS,
-    NOT_CALLED,
     VARIABLE,
     check_evaluated,
     dry_call,

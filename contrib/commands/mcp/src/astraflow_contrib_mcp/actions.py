@@ -194,7 +194,7 @@ def check_missing(status: Mapping[str, Any], config: Mapping[str, Any], count: i
     missing = max(0, min(pool["added"], wanted - pool["size"]))
     if missing + count > MOST_ADDED:
         raise UserError(
-            f"{missing} RaaS that were requested are not there yet; with {count} more there would be over {MOST_ADDED}: wait "
+            f"{missing} RaaS that were requested have not registered yet; with {count} more there would be over {MOST_ADDED}: wait "
             "until status shows them"
         )
 

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-actions",
         action="store_true",
-        help="also offer the tools that change a running run; they use its token",
+        help="also offer tools that change a running run, with its token",
     )
     http = parser.add_argument_group("over HTTP")
     http.add_argument(

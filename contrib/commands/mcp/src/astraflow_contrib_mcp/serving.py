@@ -6,20 +6,16 @@ import asyncio
 import os
 import signal
 import socket
-import ssl
 import sys
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
 
 from astraflow_core.errors import UserError
 from astraflow_runtime.cli.output import print_line
-from astraflow_runtime.cli.running.secrets import read_token
-from astraflow_wire.http.auth import new_token
-from astraflow_wire.http.listening import tls_context
+from astraflow_runtime.cli.running.listening import kept_token, listen_address, listen_tls
 from astraflow_wire.http.server import Server, create_app
 
 PATH = "/mcp"
@@ -52,13 +48,13 @@ def serve_http(
     private_key: Path | None,
 ) -> int:
     """Serve streamable HTTP until Ctrl-C, for clients that send the token in the file."""
-    host, port = address(place)
+    host, port = listen_address(place, "--http", "127.0.0.1:8791")
     if token_file is None:
         raise UserError(
             "--http needs --token-file FILE, the bearer token that clients send; a file that does not exist is written"
         )
-    tls = _tls(host, certificate, private_key)
-    token = _token(token_file)
+    tls = listen_tls(host, "--http", "token", certificate, private_key)
+    token = kept_token(token_file)
     names = {host, "127.0.0.1", "localhost", "::1", socket.gethostname(), socket.getfqdn()}
     shown = sorted(f"[{name}]" if ":" in name else name for name in names)
     app = create_app("mcp", token, MOST_BODY_BYTES)
@@ -87,39 +83,3 @@ def serve_http(
 
     asyncio.run(serve())
     return 0
-
-
-def address(text: str) -> tuple[str, int]:
-    """``HOST:PORT``, an IPv6 address in brackets; :class:`UserError` if it is none."""
-    try:
-        parts = urlsplit(f"//{text}")
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        pass
-    else:
-        if host and port is not None and parts.netloc == text and parts.username is None:
-            return host, port
-    raise UserError(f"--http {text!r}: expected HOST:PORT, such as 127.0.0.1:8791")
-
-
-def _token(file: Path) -> str:
-    """The token in the file, which is written first if there is none."""
-    try:
-        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return read_token(file)
-    except OSError as error:
-        raise UserError(
-            f"the token file {file} cannot be written: {error.strerror}; give another with --token-file"
-        ) from error
-    with os.fdopen(handle, "w", encoding="ascii") as opened:
-        opened.write(new_token() + "\n")
-    return read_token(file)
-
-
-def _tls(host: str, certificate: Path | None, private_key: Path | None) -> ssl.SSLContext | None:
-    exposed = (
-        f"--http {host} is reached by other hosts, and the token would travel in clear text: give --certificate and "
-        "--private-key, or listen on 127.0.0.1 and forward the port (ssh -L)"
-    )
-    return tls_context(host, certificate, private_key, exposed=exposed)

@@ -67,11 +67,12 @@ def run(arguments: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from astraflow_contrib_raas_check.check import CheckOptions, check_raas
+    from astraflow_runtime.cli.running.listening import listen_address
     from astraflow_runtime.config.loading import load_config
     from astraflow_wire.http.auth import new_token
 
     start = shlex.split(arguments.start)
-    host, port = _address(arguments.listen)
+    host, port = listen_address(arguments.listen, "--listen", "127.0.0.1:19180")
     given = arguments.token_file is not None or bool(os.environ.get(TOKEN))
     asked = CheckOptions(
         load_config(arguments.file, arguments.overrides, workflow_given=True),
@@ -100,12 +101,3 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print_line(f"{len(outcomes) - len(missed)} of {len(outcomes)} requirements are met")
     return 1 if missed else 0
-
-
-def _address(listen: str) -> tuple[str, int]:
-    from astraflow_core.errors import UserError
-
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdigit():
-        raise UserError(f"--listen {listen!r}: expected HOST:PORT, such as 127.0.0.1:19180")
-    return host.strip("[]"), int(port)

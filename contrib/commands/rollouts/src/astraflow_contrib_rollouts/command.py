@@ -11,13 +11,17 @@ from astraflow_core.errors import UserError
 from astraflow_runtime.cli.helping import teach
 from astraflow_runtime.cli.output import print_json, print_line
 from astraflow_runtime.cli.run_directory import find_run
+from astraflow_runtime.telemetry.progress import progress
 
 if TYPE_CHECKING:
     from astraflow_runtime.rollouts.filters import Filter
-    from astraflow_runtime.rollouts.reader import LoadedGroup, RolloutEntry, RolloutReader
+    from astraflow_runtime.rollouts.reader import LoadedGroup, RolloutReader
+    from astraflow_runtime.rollouts.texts import RolloutSearch
 
 SHOWN = 30
 """Rollouts in a list, the newest ones."""
+_LOOK_S = 0.5
+"""Seconds for which texts are read until the progress is shown again."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -136,23 +140,37 @@ def _check(arguments: argparse.Namespace) -> None:
 def _list(reader: RolloutReader, where: Filter, arguments: argparse.Namespace) -> int:
     from astraflow_contrib_rollouts import viewing
 
-    found: list[RolloutEntry] = []
-    more = 0
-    for entry in reader.entries(where, newest_first=True):
-        if len(found) < arguments.limit:
-            found.append(entry)
-        else:
-            more += 1
+    search = _searched(reader, where)
+    found = search.entries[: arguments.limit]
+    more = len(search.entries) - len(found)
     found.sort(key=lambda entry: (entry.time_s, entry.number, entry.index))
     if arguments.json:
         for entry in found:
             viewing.print_json_line(entry)
+        if search.damaged:
+            print_line(f"{len(found)} rollouts{_damaged(search)}", sys.stderr)
         return 0 if found else 1
     if found:
         viewing.print_entries(found)
     shown = f"{len(found)} of {len(found) + more} rollouts" if more else f"{len(found)} rollouts"
-    print_line(f"{shown} of {len(reader)} in {reader.directory}{_lost(reader)}")
+    print_line(f"{shown} of {len(reader)} in {reader.directory}{_damaged(search)}{_lost(reader)}")
     return 0 if found else 1
+
+
+def _searched(reader: RolloutReader, where: Filter) -> RolloutSearch:
+    """All that fit, the newest first; it says how far it is where texts must be read for that."""
+    total = unread = len(reader)
+    with progress("search", lambda: f"{total - unread} of {total} rollouts"):
+        while True:
+            found = reader.search(where, most=total, for_s=_LOOK_S)
+            unread = found.unread
+            if not unread:
+                return found
+
+
+def _damaged(search: RolloutSearch) -> str:
+    count = search.damaged
+    return f"; {count} could not be searched: their records are damaged" if count else ""
 
 
 def _lost(reader: RolloutReader) -> str:

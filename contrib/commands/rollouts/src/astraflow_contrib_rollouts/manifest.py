@@ -20,7 +20,7 @@ def astraflow_commands() -> list[Command]:
         ),
         Command(
             name="rewards",
-            summary="score the stored rollouts of a run anew",
+            summary="score the stored rollouts of a run again",
             group="inspect a run",
             target="astraflow_contrib_rollouts.recompute:add_arguments",
         ),

@@ -35,20 +35,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--replicas",
         metavar="N",
         default="",
-        help="RaaS, as 4, 1,2,8 or 1..16; default: as recorded",
+        help="numbers of RaaS, such as 4, 1,2,8 or 1..16; default: as recorded",
     )
     setting.add_argument(
         "--max-staleness",
         metavar="N",
         default="",
-        help="bounds, written alike; default: as recorded",
+        help="staleness bounds, written the same way; default: as recorded",
     )
     setting.add_argument(
         "--bandwidth",
         metavar="RATE",
         action="append",
         default=[],
-        help="at which each RaaS fetches a version: 200MB/s, 10Gbit; may be repeated; default: as recorded",
+        help="rate at which each RaaS fetches a version: 200MB/s, 10Gbit; may be repeated; default: as recorded",
     )
     setting.add_argument(
         "--gpus-per-raas", metavar="N", type=float, default=1.0, help="GPUs of one RaaS; default 1"

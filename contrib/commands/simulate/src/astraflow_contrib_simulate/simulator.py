@@ -46,7 +46,7 @@ class _Tasks:
     in_flight: dict[str, float]
     running: int = 0
 
-    def first(self) -> None:
+    def first(self, raas: str = "") -> None:
         return None
 
     def count(self, tasks: int, expected: Mapping[str, float]) -> None:

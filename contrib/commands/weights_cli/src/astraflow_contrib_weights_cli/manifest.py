@@ -14,7 +14,7 @@ def astraflow_commands() -> list[Command]:
     return [
         Command(
             name="weights",
-            summary="versions of the weights of a run",
+            summary="list, verify, compare and fetch the versions of a run's weights",
             group="inspect a run",
             target="astraflow_contrib_weights_cli.command:add_arguments",
         )

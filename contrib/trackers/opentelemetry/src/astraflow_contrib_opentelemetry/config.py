@@ -18,4 +18,4 @@ class OpenTelemetryTrackerConfig(ConfigModel):
         "OTEL_* variables say.",
     )
     namespace: str = Field(default="astraflow", description="service.namespace of all services.")
-    timeout_s: float = Field(default=10.0, gt=0, description="Longest that an export may take.")
+    timeout_s: float = Field(default=10.0, gt=0, description="Maximum time for an export.")

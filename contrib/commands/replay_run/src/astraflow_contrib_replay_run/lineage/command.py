@@ -26,13 +26,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "plugins made it; of a row, a group and a prompt, which updates and versions they went into."
     )
     parser.add_argument("run", metavar="RUN", help="path of a run directory, or its name in runs/")
-    parser.add_argument("subject", choices=SUBJECTS, help="what it is about")
+    parser.add_argument("subject", choices=SUBJECTS, help="kind of the ID")
     parser.add_argument(
         "id",
         metavar="ID",
         help="number of the update (from 1) or of the version; POLICY:NUMBER of a row; name of a group or a prompt",
     )
-    parser.add_argument("--policy", metavar="NAME", help="whose; needed if the run has several")
+    parser.add_argument(
+        "--policy", metavar="NAME", help="its policy; needed if the run has several"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(command=run)
     teach(

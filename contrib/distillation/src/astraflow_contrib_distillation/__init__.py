@@ -1,0 +1,1 @@
+"""A workflow in which a teacher reads what the policy samples."""
