@@ -17,7 +17,7 @@ CAPABILITIES: dict[str, dict[str, str]] = {
         "sleep": "releases its memory and can be woken",
         "lora": "loads adapters as separate weights",
         "frozen": "never changes its weights (judge, teacher, opponent)",
-        "router_replay": "returns the router's choices per token",
+        "router_replay": "returns the experts chosen for each token of a model that has some",
     },
     "trainer": {
         "entropy": "gives the token entropy of the current policy to the loss",
@@ -25,6 +25,7 @@ CAPABILITIES: dict[str, dict[str, str]] = {
         "proximal": "computes log-probs at the start of the update",
         "values": "trains and evaluates a value model",
         "checkpoint": "saves and loads its whole state",
+        "adopt": "continues with weights that are given to it",
         "async_save": "continues while a checkpoint is written",
         "reshard": "restores a checkpoint saved with another number of ranks",
         "multi_rank": "runs on several ranks",
@@ -32,6 +33,7 @@ CAPABILITIES: dict[str, dict[str, str]] = {
         "sharded_export": "each rank exports the tensor rows that it holds",
         "lora": "trains adapters",
         "gradients": "adds up gradients of batches and makes optimizer steps when it is told",
+        "router_replay": "imposes the experts recorded while sampling on the model that it trains",
     },
     "algorithm": {
         "entropy": "may need the token entropy",
@@ -54,7 +56,7 @@ CAPABILITIES: dict[str, dict[str, str]] = {
     },
     "transport": {
         "full": "sends whole versions",
-        "delta": "sends the changes against a named base",
+        "incremental": "sends what changed since an earlier version",
         "adapter": "sends adapters",
         "same_host": "needs publisher and receiver on one host",
         "cross_host": "works between hosts",
@@ -107,7 +109,7 @@ PAIRINGS: tuple[Pairing, ...] = (
     Pairing("transport", "collective", "engine", ("weights.collective",)),
     Pairing("transport", "ipc", "engine", ("weights.ipc",)),
     Pairing("transport", "full", "engine", ("weights.path", "weights.collective", "weights.ipc")),
-    Pairing("transport", "delta", "engine", ("weights.path",)),
+    Pairing("transport", "incremental", "engine", ("weights.path",)),
 )
 """Checked for every policy of a run. What an algorithm needs of its trainer is checked on the
 configured instance (its ``needs``), since most needs depend on its keys."""

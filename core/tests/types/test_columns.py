@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from types import GenericAlias
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,21 @@ def test_names_and_dtypes_are_those_of_the_fields() -> None:
     )
     blank = zeros((heights, flags), rows=2, tokens=5)
     assert blank["heights"].tolist() == [0, 0] and blank["flags"].tolist() == [False] * 5
+
+
+def test_arrays_may_be_written_as_any_numpy_writes_them() -> None:
+    since_2_5 = GenericAlias(list, (np.int16,))
+    before = np.ndarray[Any, np.dtype[np.uint8]]
+
+    class AliasArrays:
+        """Fields as NumPy 2.5 writes ``NDArray[np.int16]``, an alias with one parameter, and as it wrote them before."""
+
+    AliasArrays.__annotations__ = {
+        "alias": Annotated[since_2_5, Column("row", "of each")],
+        "optional": Annotated[since_2_5 | None, Column("row", "of each")],
+        "class": Annotated[before, Column("row", "of each")],
+    }
+    assert [column.dtype for column in columns_of(AliasArrays)] == [np.int16, np.int16, np.uint8]
 
 
 def test_every_array_of_a_batch_is_taken_by_row_or_by_token() -> None:

@@ -8,23 +8,19 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from astraflow_core.config.environments import interpreter
+from astraflow_core.config.kept import CheckpointTable as CheckpointTable
+from astraflow_core.config.kept import JournalTable as JournalTable
 from astraflow_core.config.or_none import OrNone
+from astraflow_core.config.strict import ConfigModel as ConfigModel
+from astraflow_core.config.strict import PositiveInt as PositiveInt
 from astraflow_core.config.strict import StrictNumbers
 
-PositiveInt = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 GIVE_UP_FACTOR = 5
 """``deadline_s`` after which nobody waits any longer for a service that is silent."""
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 Interpreter = Annotated[str, AfterValidator(interpreter)]
-
-
-class ConfigModel(StrictNumbers):
-    """Base of every config model, of the core and of components: frozen, unknown keys are errors, and so are a boolean
-    or a text for a number and a number for a boolean."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class ComponentTable(StrictNumbers):
@@ -178,7 +174,7 @@ class RunTable(ConfigModel):
         default=30.0, description="Duration of a task lease; renewed while its RaaS is alive."
     )
     second_leases: int = Field(
-        default=4, ge=0, description="Most last tasks of a batch that a faster RaaS gets as well."
+        default=4, ge=0, description="Maximum last tasks of a batch that a faster RaaS gets too."
     )
     task_attempts: PositiveInt = Field(
         default=3, description="Attempts of a task before its prompt is set aside."
@@ -192,6 +188,11 @@ class RunTable(ConfigModel):
         default=0.3,
         description="Share of episodes failed by environments, over the last 50 attempts, above which the run "
         "ends.",
+    )
+    max_fruitless_groups: OrNone[PositiveInt] = Field(
+        default=1000,
+        description="Consecutive groups without a row to train on, for any policy, after which the run stops; 'none': "
+        "it continues.",
     )
     deadline_s: Seconds = Field(
         default=120.0,
@@ -297,6 +298,10 @@ class PolicyTable(ConfigModel):
     batch_sequences: PositiveInt = Field(description="Sequences per batch.")
     mini_batches: PositiveInt = Field(default=1, description="Optimizer steps per batch.")
     publish_every: PositiveInt = Field(default=1, description="Updates per published version.")
+    router_replay: bool = Field(
+        default=False,
+        description="Record the experts chosen while sampling and impose them in training.",
+    )
 
 
 class RaasTable(ConfigModel):
@@ -347,29 +352,11 @@ class EvalTable(ConfigModel):
     pass_threshold: float = Field(default=1.0, description="Minimum reward of a correct sample.")
 
 
-class CheckpointTable(ConfigModel):
-    """``[checkpoint]``"""
-
-    every: Annotated[int, Field(ge=0)] = Field(
-        default=0,
-        description="Updates between checkpoints; 0: only at the end. With a value above 0, a killed trainer continues "
-        "from the last checkpoint.",
-    )
-    keep: PositiveInt = Field(default=2, description="Number of newest checkpoints to keep.")
-
-
-class JournalTable(ConfigModel):
-    """``[journal]``"""
-
-    enabled: bool = Field(default=True, description="Keep a log of groups, batches and versions.")
-    record_mb: Annotated[int, Field(ge=0, description="Megabytes of trained groups kept.")] = 0
-
-
 class RolloutsTable(ConfigModel):
     """``[rollouts]``"""
 
     groups_per_step: Annotated[int, Field(ge=0, description="Groups stored per step; 0: none.")] = 1
-    max_mb: Annotated[int, Field(ge=1, description="Most megabytes that they take.")] = 256
+    max_mb: Annotated[int, Field(ge=1, description="Maximum size in megabytes.")] = 256
     redact: Annotated[str, Field(description="'module:function' that edits a record.")] = ""
 
 

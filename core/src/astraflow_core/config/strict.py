@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
-from pydantic import BaseModel, GetCoreSchemaHandler
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
+
+PositiveInt = Annotated[int, Field(ge=1)]
 
 _VALUES = ("default", "metadata", "serialization", "expected")
 """Keys of a schema that hold no schema of what is validated."""
@@ -35,9 +37,19 @@ class StrictNumbers(BaseModel):
     """Base of a config model whose integer, float and boolean keys, also inside lists and tables, take no other type.
     An integer is a float too, and a float without fraction, such as ``1e6``, an integer."""
 
+    # A process validates few of the models that it imports: each is built when it is used.
+    model_config = ConfigDict(defer_build=True)
+
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
         schema = handler(source)
         own = cast("dict[str, Any]", handler.resolve_ref_schema(schema))
         own.update(_strict(own))
         return schema
+
+
+class ConfigModel(StrictNumbers):
+    """Base of every config model, of the core and of components: frozen, unknown keys are errors, and so are a boolean
+    or a text for a number and a number for a boolean."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")

@@ -20,6 +20,10 @@ class Algorithm(Protocol):
     reward counts only beside those of other sequences, or trajectories, of its group, and ``""`` if a group of one
     teaches as well. A run with ``group_size = 1`` in which every advantage would be 0 is then refused before it
     starts. Without it nothing is checked.
+
+    It may also have ``named_rewards``, a tuple of names: the trainer then asks for these, and :class:`Batch` has them.
+    An episode without one of them is refused. And ``episode_columns``, names of sparse columns of a batch that each
+    sequence must have, such as ``teacher_logprobs``: a dry call without one is refused.
     """
 
     @property

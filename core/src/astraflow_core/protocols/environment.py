@@ -12,7 +12,7 @@ class Environment(Protocol):
     built as episodes run at once, and they share nothing that an action changes.
 
     Whatever :meth:`reset` and :meth:`step` raise has made the episode *fail*: it earned nothing, not even 0, its task is
-    tried again by the RaaS that asks next, and the failure is counted by its kind
+    tried again, by another RaaS if one asks soon, and the failure is counted by its kind
     (:class:`astraflow_core.errors.EnvironmentFailed` names one). What a model does wrong is no failure: a call of a tool
     that is not there, or text that means nothing, is answered by an observation that says so.
     """

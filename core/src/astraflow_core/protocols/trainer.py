@@ -99,6 +99,16 @@ class SavesLater(Protocol):
         only then. Raises what went wrong. Training steps may come between."""
 
 
+class AdoptsWeights(Protocol):
+    """What a :class:`Trainer` with capability ``adopt`` offers beside, on one rank and with ``weights_kind`` "full"."""
+
+    def adopt(self, model: Path, steps: int) -> None:
+        """Replace the weights by those of a Hugging Face folder of the same model, which an earlier process of this
+        trainer has exported; the next export is then the same to the bit. ``steps``: how many optimizer steps count as
+        made, for the schedule. Called after :meth:`Trainer.setup`, and :meth:`Trainer.load` if there is a checkpoint;
+        the optimizer's state, the reference model and what is never exported stay as they are."""
+
+
 @dataclass(frozen=True, slots=True)
 class AdamWStep:
     """The settings of one step of AdamW (Loshchilov & Hutter 2019). ``max_grad_norm`` 0: the gradient is not clipped."""

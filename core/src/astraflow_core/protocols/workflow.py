@@ -27,6 +27,10 @@ class Tokenizer(Protocol):
     def special_texts(self) -> tuple[str, ...]:
         """Texts that :meth:`encode` makes one token of, which only a template may write, such as the end of a message."""
 
+    @property
+    def fingerprint(self) -> str:
+        """Equal for tokenizers whose token ids mean the same, so that one model can read the tokens of another."""
+
     def encode(self, text: str) -> npt.NDArray[np.int32]:
         """Token ids ``[T]``, no special tokens added."""
 
@@ -72,6 +76,10 @@ class PolicyEngine(Protocol):
         self, prompt: npt.NDArray[np.int32], sampling: Sampling | None = None
     ) -> GenerateResult:
         """Sample a continuation. An aborted one (engine paused with ``abort``) is continued by itself."""
+
+    async def score(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+        """The log-prob of each token given those before it, at temperature 1, by the weights served now: float32 ``[T]``,
+        the first is 0. For engines with the capability ``score``."""
 
     def sequence(
         self, prompt: npt.NDArray[np.int32], result: GenerateResult, reward: float | None = None

@@ -23,6 +23,7 @@ from astraflow_core.types.generation import LogprobSemantics as LogprobSemantics
 from astraflow_core.types.generation import Sampling as Sampling
 from astraflow_core.types.loss import Loss as Loss
 from astraflow_core.types.loss import LossInputs as LossInputs
+from astraflow_core.types.named_rewards import NamedRewards as NamedRewards
 from astraflow_core.types.policy_data import Branch as Branch
 from astraflow_core.types.policy_data import BufferedRow as BufferedRow
 from astraflow_core.types.policy_data import GroupSummary as GroupSummary
@@ -30,7 +31,6 @@ from astraflow_core.types.policy_data import PoolTarget as PoolTarget
 from astraflow_core.types.policy_data import PoolWindow as PoolWindow
 from astraflow_core.types.policy_data import Verdict as Verdict
 from astraflow_core.types.prompt import Prompt as Prompt
-from astraflow_core.types.resolved_model import ResolvedModel as ResolvedModel
 from astraflow_core.types.trajectory import Completion as Completion
 from astraflow_core.types.trajectory import Group as Group
 from astraflow_core.types.trajectory import RewardReport as RewardReport
@@ -45,6 +45,7 @@ from astraflow_core.types.weights import Announcement as Announcement
 from astraflow_core.types.weights import ExportedTensor as ExportedTensor
 from astraflow_core.types.weights import Link as Link
 from astraflow_core.types.weights import Manifest as Manifest
+from astraflow_core.types.weights import ResolvedModel as ResolvedModel
 from astraflow_core.types.weights import Source as Source
 from astraflow_core.types.weights import TensorSlice as TensorSlice
 from astraflow_core.types.weights import TensorSpec as TensorSpec

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow_core.types.columns import Column, columns_of
+from astraflow_core.types.generation import RoutedExperts
+from astraflow_core.types.named_rewards import NamedRewards
 from astraflow_core.types.trajectory import NOT_SAMPLED
 from astraflow_core.types.turns import GroupTurns
 from astraflow_core.types.units import Units
@@ -30,8 +32,11 @@ class Batch:
     *that policy's*, so a ratio against ``logprobs`` corrects for its sampling, and ``counted_from`` is the version
     from which the age of each row counts (:attr:`ages`). Without a ``source`` that is ``version``.
 
-    ``turn_rewards`` and ``turn_states``, if a row of the batch has such. ``turns``, if the batch comes from a dataflow:
-    those of the whole groups.
+    ``turn_rewards``, ``turn_states`` and ``teacher_logprobs``, if a row of the batch has such. ``turns``, if the batch comes from a dataflow:
+    those of the whole groups. ``named_rewards``, if the trainer asked for any.
+
+    ``routed_experts`` ``[N, layers, top_k]``, if a row has such: see :data:`~astraflow_core.types.generation.RoutedExperts`. A trainer with
+    capability ``router_replay`` imposes them on the policy that it trains, not on a reference model.
 
     ``version`` is the version that the batch will update: a row's staleness is ``version`` minus the
     smallest version of its trained tokens. ``temperature`` is the sampling temperature that the behaviour
@@ -103,6 +108,7 @@ class Batch:
     temperature: float = 1.0
     units: Units | None = None
     turns: GroupTurns | None = None
+    named_rewards: NamedRewards | None = None
     source: str = ""
     counted_from: Annotated[
         npt.NDArray[np.int32] | None,
@@ -131,6 +137,16 @@ class Batch:
             keys=True,
         ),
     ] = None
+    teacher_logprobs: Annotated[
+        npt.NDArray[np.float32] | None,
+        Column(
+            "token",
+            "log-prob that a teacher gives the token, in nats; 0 where it was not sampled",
+            finite=True,
+            sparse=True,
+        ),
+    ] = None
+    routed_experts: RoutedExperts | None = None
     reference: FilledIn = None
     proximal: FilledIn = None
     current: FilledIn = None
@@ -183,8 +199,12 @@ class Batch:
             value = getattr(self, column.name)
             if value is not None:
                 changed[column.name] = value[rows if column.per == "row" else tokens]
+        if self.routed_experts is not None:
+            changed["routed_experts"] = self.routed_experts[tokens]
         if self.units is not None:
             changed["units"] = self.units.take(rows)
+        if self.named_rewards is not None:
+            changed["named_rewards"] = self.named_rewards.take(rows)
         return replace(self, **changed)  # type: ignore[arg-type]
 
 

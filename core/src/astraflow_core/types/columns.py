@@ -57,7 +57,10 @@ def _dtype(array: Any) -> np.dtype[Any]:
     """Of ``NDArray[np.int32]`` or ``NDArray[np.int32] | None``."""
     if get_origin(array) in (Union, UnionType):
         array = get_args(array)[0]
-    dtype: np.dtype[Any] = np.dtype(get_args(get_args(array)[1])[0])
+    # NDArray is a class with parameters before NumPy 2.5 and an alias since: the scalar is the innermost last argument of both.
+    while arguments := get_args(array):
+        array = arguments[-1]
+    dtype: np.dtype[Any] = np.dtype(array)
     return dtype
 
 

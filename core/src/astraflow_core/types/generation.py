@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 FinishReason = Literal["stop", "length", "abort"]
+RoutedExperts = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
+"""The experts that a model chose: ``[tokens, layers, top_k]`` ids, for each token that the model read, and so for the hidden
+state from which the token after it was sampled. ``layers`` are those with experts, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,8 @@ class GenerateRequest:
 
     ``prompt``: int32 ``[P]``, P ≥ 1. ``session`` routes related requests to the same cache, lower
     ``priority`` is served first. With ``pinned_version`` every token must come from that version: an
-    engine that serves another one raises :class:`astraflow_core.errors.WrongVersion`.
+    engine that serves another one raises :class:`astraflow_core.errors.WrongVersion`. With ``routing`` the result has
+    the ``routed_experts``; only an engine with capability ``router_replay`` is asked for them.
     """
 
     id: str
@@ -58,16 +62,29 @@ class GenerateRequest:
     session: str = ""
     priority: int = 0
     pinned_version: int | None = None
+    routing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateResult:
     """What was sampled: ``tokens`` int32 ``[T]``, ``logprobs`` float32 ``[T]`` under the engine's declared
     semantics, ``versions`` int32 ``[T]`` of the weights that sampled each token. The stop token, if one
-    ended the sequence, is the last token."""
+    ended the sequence, is the last token. ``routed_experts``, if the request asked for ``routing`` and T > 0: ``[P + T - 1,
+    layers, top_k]`` of the prompt and the tokens, without the last, which the model did not read."""
 
     id: str
     tokens: npt.NDArray[np.int32]
     logprobs: npt.NDArray[np.float32]
     versions: npt.NDArray[np.int32]
     finish_reason: FinishReason
+    routed_experts: RoutedExperts | None = None
+
+
+def routing_dtype(experts: int) -> np.dtype[Any]:
+    """Of the ids of so many experts: uint8 if they leave room for :func:`not_recorded`."""
+    return np.dtype(np.uint8 if experts < 256 else np.uint16)
+
+
+def not_recorded(dtype: npt.DTypeLike) -> int:
+    """What stands for each expert of a token whose choices nobody recorded: all bits set."""
+    return int(np.iinfo(dtype).max)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from astraflow_core.types.generation import RoutedExperts
 from astraflow_core.types.prompt import Prompt
 
 NOT_SAMPLED = -1
@@ -27,6 +28,11 @@ class Sequence:
     Both of turns: index of the last token of a turn, which the policy sampled → ``turn_rewards``: what that turn
     earned; it changes no ``reward``, and the algorithm is told whether that includes it. ``turn_states``: a name or
     number of the state in which the turn was taken, the same whenever that state is met in the group.
+
+    ``teacher_logprobs`` float32 ``[T]``: what a teacher gives the tokens that the policy sampled, 0 elsewhere.
+
+    ``routed_experts`` ``[T, layers, top_k]``, see :data:`~astraflow_core.types.generation.RoutedExperts`; the RaaS adds it if the policy has
+    ``router_replay``.
     """
 
     policy: str
@@ -37,6 +43,8 @@ class Sequence:
     reward: float | None = None
     turn_rewards: Mapping[int, float] | None = None
     turn_states: Mapping[int, int | str] | None = None
+    teacher_logprobs: npt.NDArray[np.float32] | None = None
+    routed_experts: RoutedExperts | None = None
 
     @property
     def min_version(self) -> int:

@@ -1,4 +1,4 @@
-"""Versions of the weights: tensors on their way out, manifests, announcements, local sources."""
+"""Models and versions of their weights: what became of a reference, tensors on their way out, manifests, announcements, local sources."""
 
 from __future__ import annotations
 
@@ -18,6 +18,15 @@ DTYPE_BYTES: dict[str, int] = {
     "F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I16": 2,
     "I8": 1, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1,
 }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedModel:
+    """The local Hugging Face ``folder`` of a reference, and ``pinned``: a reference that gives the same files whenever it is
+    resolved, such as one with a commit."""
+
+    folder: Path
+    pinned: str
 
 
 @dataclass(frozen=True, slots=True)
