@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from gateway_agents import USER, Agent, played
 
 from astraflow_gateway.episode import BUDGET_SPENT, Budget
@@ -22,6 +23,22 @@ def test_an_agent_without_end_is_answered_by_an_ordinary_message() -> None:
     assert sum(int(each.loss_mask.sum()) for each in episode.sequences()) == 2 * len("again") + 2
     episode = played(lambda policy, text: "again", play, budget=Budget(100, 8))
     assert sum(int(each.loss_mask.sum()) for each in episode.sequences()) == 8
+
+
+def test_an_agent_that_takes_too_long_is_told_so_and_keeps_what_it_sampled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("astraflow_gateway.episode.monotonic", lambda: now[0])
+
+    async def play(agent: Agent) -> None:
+        for passed_s, said in ((59.9, "again"), (0.1, BUDGET_SPENT)):
+            now[0] += passed_s
+            reply = await agent.chat(USER, nonce=passed_s)
+            assert reply["choices"][0]["message"]["content"] == said
+
+    episode = played(lambda policy, text: "again", play, budget=Budget(100, 10_000, 60.0))
+    assert len(episode.sequences()) == 1 and episode.metrics()["agent_over_budget"] == 1
 
 
 def test_requests_at_once_share_one_budget() -> None:

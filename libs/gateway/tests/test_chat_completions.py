@@ -209,6 +209,16 @@ def test_tokens_in_and_tokens_out() -> None:
     assert sequence.tokens.tolist() == [*b"hihell!you", 256]
 
 
+def test_tokens_in_and_several_replies_out() -> None:
+    async def play(agent: Agent) -> None:
+        body = {"token_ids": [104, 105], "sampling_params": {"n": 2}}
+        whole = (await agent.post("/inference/v1/generate", body)).json()
+        assert [each["index"] for each in whole["choices"]] == [0, 1]
+        assert {bytes(each["token_ids"][:3]) for each in whole["choices"]} == {b"one", b"two"}
+
+    assert len(played(["one", "two"], play).sequences()) == 2
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [
@@ -216,7 +226,8 @@ def test_tokens_in_and_tokens_out() -> None:
         ({"token_ids": [-1]}, "token_ids"),
         ({"token_ids": [1], "stream": True}, "stream"),
         ({"token_ids": [1], "sampling_params": {"max_tokens": 0}}, "max_tokens"),
-        ({"token_ids": [1], "sampling_params": {"n": 2}}, "sampling_params.n"),
+        ({"token_ids": [1], "sampling_params": {"n": 0}}, "sampling_params.n"),
+        ({"token_ids": [1], "sampling_params": {"n": 65}}, "sampling_params.n"),
         ({"token_ids": "x"}, "token_ids"),
     ],
 )

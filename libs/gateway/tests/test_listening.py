@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
-import ipaddress
 import ssl
+from datetime import timedelta
 from pathlib import Path
 
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from gateway_agents import AMPLE, QWEN, USER
 
 from astraflow_core.errors import UserError
@@ -20,31 +16,18 @@ from astraflow_gateway.chat.format import ChatFormat
 from astraflow_gateway.episode import Episode, Rules
 from astraflow_gateway.listening import Listening
 from astraflow_gateway.server import Gateway
+from astraflow_launching.certificates import self_signed
 from astraflow_testing.scripted_policies import ScriptedPolicies
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate of 127.0.0.1 that it signed itself, and its key."""
+    """A certificate of 127.0.0.1 that signs itself, and its key."""
     folder = tmp_path_factory.mktemp("pair")
-    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
-    now = datetime.datetime.now(datetime.UTC)
-    address = x509.SubjectAlternativeName(
-        [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
-    )
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(address, critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
     files = folder / "certificate.pem", folder / "key.pem"
-    files[0].write_bytes(certificate.public_bytes(pem))
-    files[1].write_bytes(
-        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
+    made = self_signed(("127.0.0.1", "localhost"), timedelta(days=1))
+    files[0].write_bytes(made.public)
+    files[1].write_bytes(made.key)
     return files
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 
+from astraflow_torch_training import model
+from astraflow_torch_training.config import TrainingConfig
 from astraflow_torch_training.gradient import Tally
 from astraflow_torch_training.host_memory import Waiting
 from astraflow_torch_training.memory import peak_memory_gb
@@ -35,3 +40,22 @@ def test_the_peak_is_that_of_the_device() -> None:
     with FakeCuda():
         assert peak_memory_gb(GPU) == MEMORY_BYTES / 1e9
         assert peak_memory_gb(torch.device("cpu")) != MEMORY_BYTES / 1e9
+
+
+@pytest.mark.parametrize(
+    ("keys", "device", "expected"),
+    [
+        ({"compute_dtype": "bfloat16"}, GPU, "flash_attention_2"),
+        ({"compute_dtype": "bfloat16"}, torch.device("cpu"), "sdpa"),
+        ({"compute_dtype": "float32"}, GPU, "sdpa"),
+        ({"compute_dtype": "bfloat16", "layout": "tree"}, GPU, "sdpa"),
+        ({"compute_dtype": "bfloat16", "attention": "eager"}, GPU, "eager"),
+    ],
+)
+def test_flash_attention_is_taken_where_it_is_installed(
+    monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any], device: torch.device, expected: str
+) -> None:
+    monkeypatch.setattr(model, "is_flash_attn_2_available", lambda: True)
+    assert model.attention_of(TrainingConfig(**keys), device) == expected
+    monkeypatch.setattr(model, "is_flash_attn_2_available", lambda: False)
+    assert model.attention_of(TrainingConfig(**keys), device) in ("sdpa", "eager")

@@ -12,8 +12,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from astraflow_core.errors import WeightsError
+from astraflow_core.errors import UserError, WeightsError
 from astraflow_core.types import DeviceMemory, Rendezvous
+from astraflow_torch_weights.device import engine_device
 from astraflow_torch_weights.fake_cuda import FakeCuda
 from astraflow_torch_weights.group import BroadcastGroup, GroupRendezvous, follow
 from astraflow_torch_weights.memory import export, mapped
@@ -111,3 +112,13 @@ def test_handles_of_a_buffer_are_those_of_its_storage() -> None:
     storage = SimpleNamespace(_share_cuda_=lambda: (0, *HANDLES))
     buffer: Any = SimpleNamespace(untyped_storage=lambda: storage)
     assert export(buffer) == DeviceMemory(*HANDLES)
+
+
+def test_an_engine_runs_on_a_gpu_where_there_is_one() -> None:
+    with FakeCuda():
+        found = [str(engine_device("torch", name)) for name in ("auto", "cuda:1", "cpu")]
+        assert found == ["cuda", "cuda:1", "cpu"]
+    with FakeCuda(devices=0):
+        assert engine_device("torch", "auto").type == "cpu"
+        with pytest.raises(UserError, match="engine 'hf': device 'cuda' is not present; use 'cpu'"):
+            engine_device("hf", "cuda")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from astraflow_wire.batches import decode_batch, encode_batch
 from astraflow_wire.column_table import batch_columns
 from astraflow_wire.frames import Frame, encode_frame
 from astraflow_wire.groups import ReceivedGroup, encode_group
+from astraflow_wire.sparse import problems
 
 
 def pushed(*turn_rewards: Mapping[int, float] | None) -> bytes:
@@ -102,3 +104,27 @@ def test_a_batch_has_an_element_for_each_token_again(given: list[float] | None) 
     assert received.turn_rewards is not None and received.turn_rewards.dtype == np.float32
     assert received.turn_rewards.tolist() == given
     assert len(encode_batch(received)) < len(encode_batch(batch)) + 8 * 5
+
+
+def taught(given: Any) -> Sequence:
+    sampled = np.arange(4) > 0
+    logprobs, versions = np.where(sampled, -0.5, 0), np.where(sampled, 0, -1)
+    tokens = np.arange(4, dtype=np.int32)
+    return Sequence("solver", tokens, sampled, logprobs, versions, 1.0, teacher_logprobs=given)
+
+
+def test_what_a_teacher_gives_each_token_travels_as_an_array() -> None:
+    given = np.array([0, -0.5, 0, -2], np.float32)
+    trajectories = tuple(Trajectory((taught(each),)) for each in (None, given))
+    group = ReceivedGroup(encode_group(Group("t", "p", trajectories), "raas-3"))
+    found = group.sparse["teacher_logprobs"]
+    assert found.positions.tolist() == [5, 7] and found.values.dtype == np.float32
+    np.testing.assert_array_equal(found.between(4, 8).dense(4), given)
+    for wrong, said in (
+        (np.zeros(3, np.float32), r"shape \(3,\); expected one number for each of the 4 tokens"),
+        (np.array([0, 0, np.nan, 0]), "not finite"),
+        (np.array([-1.0, 0, 0, 0]), "names token 0, which no policy sampled"),
+    ):
+        (problem,) = problems(taught(wrong))
+        assert re.search(f"whose teacher_logprobs .*{said}", problem), problem
+    assert not list(problems(taught(given)))

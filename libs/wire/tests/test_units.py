@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from astraflow_core.errors import WireError
-from astraflow_core.types import Batch, Units
+from astraflow_core.types import Batch, NamedRewards, Units
 from astraflow_core.types.columns import zeros
+from astraflow_core.types.named_rewards import NAMED_REWARD_COLUMNS
 from astraflow_core.types.units import UNIT_COLUMNS
 from astraflow_wire.batches import decode_batch, encode_batch, encode_no_batch
 from astraflow_wire.frames import Frame, encode_frame
@@ -28,12 +29,18 @@ def test_units_arrive_with_their_batch_and_follow_its_rows() -> None:
             **zeros(UNIT_COLUMNS, 3, 0), "turn": np.array([0, 1, 0], np.int32), "turns": np.array([2, 2, 1], np.int32),
             "trajectory_reward": np.array([1, 1, 4], np.float32),
         }),
+        named_rewards=NamedRewards(("correct", "form"), *np.arange(18, dtype=np.float32).reshape(3, 2, 3)),
     )  # fmt: skip
     received = decode_batch(encode_batch(batch))
     assert isinstance(received, Batch) and received.units is not None
     assert received.units.turn.tolist() == [0, 1, 0]
     assert received.units.trajectory_reward.tolist() == [1, 1, 4]
     assert received.units.token_mean.dtype == np.float32
+    assert received.named_rewards is not None and batch.named_rewards is not None
+    assert received.named_rewards.names == ("correct", "form")
+    for column in NAMED_REWARD_COLUMNS:
+        sent = getattr(batch.named_rewards, column.name)
+        np.testing.assert_array_equal(getattr(received.named_rewards, column.name), sent)
     part = received.take(np.array([2, 1]))
     assert part.units is not None and part.units.turns.tolist() == [1, 2]
 

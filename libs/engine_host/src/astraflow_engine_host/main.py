@@ -84,7 +84,7 @@ class EngineHost:
 
     def _dispatch(self, message: protocol.ToHost, buffers: list[bytes]) -> None:
         match message:
-            case protocol.Generate():
+            case protocol.Generate() | protocol.RoutedGenerate():
                 for request in protocol.decode_requests(message, buffers):
                     self._spawn(self._generate(request))
             case protocol.Abort():

@@ -6,9 +6,10 @@ concatenated, so a message costs the same number of frames whether it carries on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -24,6 +25,7 @@ from astraflow_core.types import (
     Sampling,
     WeightSource,
 )
+from astraflow_core.types.generation import RoutedExperts
 from astraflow_core.types.weights import Kind
 from astraflow_wire.decoding import from_msgpack
 
@@ -61,6 +63,12 @@ class Generate(_Message, frozen=True, tag="generate"):
     sessions: list[str]
     priorities: list[int]
     pinned: list[int | None]
+
+
+class RoutedGenerate(Generate, frozen=True, tag="routed_generate"):
+    """The same; the requests ``routed``, by their index, ask for the routed experts."""
+
+    routed: list[_Count]
 
 
 class Abort(_Message, frozen=True, tag="abort"):
@@ -191,6 +199,15 @@ class Results(_Message, frozen=True, tag="results"):
     failures: list[Failure]
 
 
+class RoutedResults(Results, frozen=True, tag="routed_results"):
+    """The same of an engine that was asked for routed experts: more buffers, one for each of the results ``routed``, by
+    their index, with the ``shapes`` of their arrays and the bytes ``sizes`` of an id."""
+
+    routed: list[_Count]
+    shapes: list[tuple[_Count, _Count, _Count]]
+    sizes: list[Annotated[int, msgspec.Meta(ge=1, le=2)]]
+
+
 class Reply(_Message, frozen=True, tag="reply"):
     """The answer to a call."""
 
@@ -207,6 +224,7 @@ class Failed(_Message, frozen=True, tag="failed"):
 
 ToHost = (
     Generate
+    | RoutedGenerate
     | Abort
     | Score
     | Pause
@@ -220,7 +238,7 @@ ToHost = (
     | Ping
     | Close
 )
-FromHost = Ready | StartFailed | Results | Reply | Failed
+FromHost = Ready | StartFailed | Results | RoutedResults | Reply | Failed
 
 _encode = msgspec.msgpack.Encoder().encode
 Frames = list[Any]
@@ -277,7 +295,7 @@ def encode_requests(requests: Sequence[GenerateRequest]) -> Frames:
         if position == len(samplings):
             samplings.append(request.sampling)
         which.append(position)
-    header = Generate(
+    columns = (
         [request.id for request in requests],
         [len(request.prompt) for request in requests],
         samplings,
@@ -286,6 +304,8 @@ def encode_requests(requests: Sequence[GenerateRequest]) -> Frames:
         [request.priority for request in requests],
         [request.pinned_version for request in requests],
     )
+    routed = [index for index, request in enumerate(requests) if request.routing]
+    header = RoutedGenerate(*columns, routed) if routed else Generate(*columns)
     return frames(header, _joined([request.prompt for request in requests], np.int32))
 
 
@@ -302,6 +322,7 @@ def decode_requests(header: Generate, buffers: Sequence[bytes]) -> list[Generate
     )
     if max(header.which, default=-1) >= len(header.samplings):
         raise WireError(f"a message of {len(header.samplings)} samplings, which names others")
+    routed = set(header.routed) if isinstance(header, RoutedGenerate) else set()
     prompts = array(buffers, 0, np.int32, sum(header.lengths))
     requests = []
     start = 0
@@ -314,6 +335,7 @@ def decode_requests(header: Generate, buffers: Sequence[bytes]) -> list[Generate
                 header.sessions[index],
                 header.priorities[index],
                 header.pinned[index],
+                index in routed,
             )
         )
         start += length
@@ -322,18 +344,25 @@ def decode_requests(header: Generate, buffers: Sequence[bytes]) -> list[Generate
 
 def encode_results(results: Sequence[GenerateResult], failed: dict[str, Failure]) -> Frames:
     """Everything that finished at once as one message."""
-    header = Results(
+    columns = (
         [result.id for result in results],
         [len(result.tokens) for result in results],
-        [result.finish_reason for result in results],
+        [str(result.finish_reason) for result in results],
         list(failed),
         list(failed.values()),
     )
+    routed = {i: r.routed_experts for i, r in enumerate(results) if r.routed_experts is not None}
+    header = Results(*columns)
+    if routed:
+        shapes = [cast(tuple[int, int, int], each.shape) for each in routed.values()]
+        sizes = [each.dtype.itemsize for each in routed.values()]
+        header = RoutedResults(*columns, list(routed), shapes, sizes)
     return frames(
         header,
         _joined([result.tokens for result in results], np.int32),
         _joined([result.logprobs for result in results], np.float32),
         _joined([result.versions for result in results], np.int32),
+        *routed.values(),
     )
 
 
@@ -345,9 +374,12 @@ def decode_results(header: Results, buffers: Sequence[bytes]) -> list[GenerateRe
     tokens = array(buffers, 0, np.int32, total)
     logprobs = array(buffers, 1, np.float32, total)
     versions = array(buffers, 2, np.int32, total)
+    routed = _routed(header, buffers) if isinstance(header, RoutedResults) else {}
     results = []
     start = 0
-    for identifier, length, reason in zip(header.ids, header.lengths, header.reasons, strict=True):
+    for index, (identifier, length, reason) in enumerate(
+        zip(header.ids, header.lengths, header.reasons, strict=True)
+    ):
         end = start + length
         results.append(
             GenerateResult(
@@ -356,10 +388,24 @@ def decode_results(header: Results, buffers: Sequence[bytes]) -> list[GenerateRe
                 logprobs[start:end],
                 versions[start:end],
                 reason,  # type: ignore[arg-type]
+                routed.get(index),
             )
         )
         start = end
     return results
+
+
+def _routed(header: RoutedResults, buffers: Sequence[bytes]) -> dict[int, RoutedExperts]:
+    _alike("routed results", header.routed, header.shapes, header.sizes)
+    found: dict[int, RoutedExperts] = {}
+    columns = zip(header.routed, header.shapes, header.sizes, strict=True)
+    for place, (index, shape, size) in enumerate(columns, 3):
+        count = math.prod(shape)
+        if size == 1:
+            found[index] = array(buffers, place, np.uint8, count).reshape(shape)
+        else:
+            found[index] = array(buffers, place, np.uint16, count).reshape(shape)
+    return found
 
 
 KNOWN: dict[str, type[Exception]] = {

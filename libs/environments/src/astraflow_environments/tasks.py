@@ -33,7 +33,9 @@ class DrawnTaskKeys(ConfigModel):
         "train", description="Split of the tasks: about four fifths of all tasks, or the rest."
     )
     size: PositiveInt = Field(1000, description="Tasks.")
-    seed: Annotated[int, Field(ge=0)] = Field(0, description="Which tasks, and in which order.")
+    seed: Annotated[int, Field(ge=0)] = Field(
+        0, description="Seed that selects the tasks and their order."
+    )
 
 
 class PromptList:

@@ -6,20 +6,22 @@ import asyncio
 import contextlib
 import contextvars
 import itertools
+import math
 import secrets
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import Any
 
 import numpy as np
 
-from astraflow_core.errors import UserError
+from astraflow_core.errors import UserError, WorkflowError
 from astraflow_core.protocols.workflow import PolicyEngine
 from astraflow_core.types import Completion, GenerateResult, Sampling
 from astraflow_core.types import Sequence as TokenSequence
-from astraflow_gateway.capture.graph import CaptureGraph
+from astraflow_gateway.capture.graph import Call, CaptureGraph
 from astraflow_gateway.chat.format import ChatFormat
 from astraflow_gateway.chat.history import History, PromptPlan
 from astraflow_gateway.chat.messages import ModelReply
@@ -33,18 +35,22 @@ from astraflow_gateway.requests import (
     ModelRequest,
     NotEncodable,
 )
+from astraflow_gateway.rewards import TurnCredit
 
 BUDGET_SPENT = "The budget of this episode is spent: no further requests are answered. Finish now with what you have."
 
 NO_TOKENS = np.zeros(0, np.int32)
+_DIGITS = 6
+"""Of the number of a request, at the end of its id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What the agent of an episode may use: ``calls`` requests, ``tokens`` sampled."""
+    """What the agent of an episode may use: ``calls`` requests, ``tokens`` sampled, ``seconds`` in which requests begin."""
 
     calls: int
     tokens: int
+    seconds: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +92,14 @@ class Episode:
         }
         self._ids = (f"call{number:05d}" for number in itertools.count())
         self._name = secrets.token_hex(8)
+        self._ends = monotonic() + self.rules.budget.seconds
         self._calls = self._tokens = self._under_way = 0
         self._one_ended = asyncio.Event()
         self._context = contextvars.copy_context()
         self._has_tools = False
         self._answers: dict[str, asyncio.Task[ModelAnswer]] = {}
         self._tasks: set[asyncio.Task[ModelAnswer]] = set()
+        self._made: dict[str, tuple[Choice, ...]] = {}
 
     def policy_of(self, model: str) -> str:
         """The policy that ``model`` names; any name will do if there is one policy only."""
@@ -156,6 +164,30 @@ class Episode:
         """What is trained."""
         return [sequence for _, sequence in self.graph.sequences()]
 
+    def credit(self, turns: Sequence[TurnCredit], who: str) -> None:
+        """Give turns the rewards and states that ``who`` says; those of a turn that is not trained have no effect. The last
+        one counts. :class:`WorkflowError` for a turn that is not of this episode and a reward that is not finite."""
+        for turn, call in [(turn, self._call_of(turn, who)) for turn in turns]:
+            if call is None:  # it came when the budget was spent
+                continue
+            if turn.reward is not None:
+                self.graph.turn_rewards[call] = turn.reward
+            if turn.state is not None:
+                self.graph.turn_states[call] = turn.state
+
+    def _call_of(self, turn: TurnCredit, who: str) -> Call | None:
+        choices = self._made.get(turn.id[-len(self._name) - _DIGITS :], ())
+        if turn.choice >= len(choices):
+            raise WorkflowError(
+                f"{who} names turn {turn.id!r:.80}, choice {turn.choice}, which this episode does not have; expected the "
+                f"id of one of its {self._calls} replies"
+            )
+        if turn.reward is not None and not math.isfinite(turn.reward):
+            raise WorkflowError(
+                f"{who} gave turn {turn.id!r:.80} the reward {turn.reward}; expected a finite number"
+            )
+        return choices[turn.choice].call
+
     def metrics(self) -> dict[str, float]:
         """``agent_calls`` and ``agent_tokens`` (sampled); and where there are some, ``agent_retries``, requests
         ``agent_over_budget``, and ``prompts_`` by their outcome (:class:`~astraflow_gateway.chat.history.PromptPlan`)."""
@@ -185,12 +217,13 @@ class Episode:
         history = history or self.histories[policy]
         engine = self.engines[policy]
         number, self._calls = self._calls, self._calls + 1
-        id, created = f"{self._name}{number:06}", int(time.time())
-        left = await self._tokens_left(request.n) if number < self.rules.budget.calls else 0
+        id, created = f"{self._name}{number:0{_DIGITS}}", int(time.time())
+        allowed = number < self.rules.budget.calls and monotonic() < self._ends
+        left = await self._tokens_left(request.n) if allowed else 0
         if not left:
             self.counts["over_budget"] += 1
-            spent = Choice(ModelReply(BUDGET_SPENT), "stop")
-            return ModelAnswer(id, created, policy, engine.version, NO_TOKENS, (spent,))
+            self._made[id] = (Choice(ModelReply(BUDGET_SPENT), "stop"),)
+            return ModelAnswer(id, created, policy, engine.version, NO_TOKENS, self._made[id])
         start = self._start(request, policy)
         plan = self._prompt(request, history, start)
         prompt = plan.tokens
@@ -210,7 +243,8 @@ class Episode:
                 self._choice(request, policy, plan, each, start, trained, history, alone)
                 for each in results
             ]
-        return ModelAnswer(id, created, policy, engine.version, prompt, tuple(choices))
+        self._made[id] = tuple(choices)
+        return ModelAnswer(id, created, policy, engine.version, prompt, self._made[id])
 
     async def _tokens_left(self, replies: int) -> int:
         """Tokens of the budget that each of so many replies may have. Where requests under way may use up the rest, this waits for

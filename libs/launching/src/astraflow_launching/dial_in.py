@@ -10,8 +10,6 @@ import os
 import secrets
 import shutil
 import socket
-import ssl
-import tempfile
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from astraflow_core.errors import PreflightError
 from astraflow_launching import agent
+from astraflow_launching.certificates import self_signed
 
 if TYPE_CHECKING:
     from astraflow_launching.link import Stream
@@ -54,7 +53,8 @@ class DialIn:
         self._silence_s = silence_s
         self._folder = directory / _FOLDER
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        self._certificate, self._tls = _certificate()
+        certificate = self_signed((NAME,), VALID)
+        self._certificate, self._tls = certificate.public.decode(), certificate.server_context()
         self._secrets: dict[str, str] = {}
         self._arrived: dict[str, asyncio.Queue[DialStream]] = {}
         self._server: asyncio.Server | None = None
@@ -140,45 +140,3 @@ def own_address(towards: str) -> str:
     ) as probe:
         probe.connect((towards, 9))  # sends nothing
         return str(probe.getsockname()[0])
-
-
-def _certificate() -> tuple[str, ssl.SSLContext]:
-    """A certificate that signs itself, and a context that serves with it; the key is on no disk afterwards."""
-    try:
-        from cryptography import x509
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-    except ImportError as error:
-        raise PreflightError(
-            "agents connect to this launcher over TLS, which needs the package cryptography: "
-            "pip install 'astraflow-launching[dial_in]'"
-        ) from error
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, NAME)])
-    now = datetime.datetime.now(datetime.UTC)
-    built = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + VALID)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(NAME)]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem = built.public_bytes(serialization.Encoding.PEM)
-    private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    with tempfile.NamedTemporaryFile(
-        prefix="astraflow-"
-    ) as file:  # mode 0600; ssl reads files only
-        file.write(private + pem)
-        file.flush()
-        context.load_cert_chain(file.name)
-    return pem.decode(), context

@@ -48,8 +48,8 @@ class ResourceKeys(ConfigModel):
     )
     restarts: Annotated[int, Field(ge=0)] = Field(
         default=3,
-        description="How often a process that was killed is restarted: a RaaS, a trainer that has checkpoints, "
-        "a dataflow that keeps a journal.",
+        description="How often a killed process is restarted: a RaaS, a trainer with checkpoints, a dataflow "
+        "with a journal.",
     )
 
     def needs(self, name: str, role: Role) -> ProcessKeys:
@@ -98,10 +98,10 @@ class RemoteKeys(ResourceKeys):
 
     silence_s: Seconds = Field(
         default=30.0,
-        description="A host that receives nothing from the launcher for so long ends its processes; one that the "
-        "launcher receives nothing from counts as lost soon after.",
+        description="A host that hears nothing from the launcher for this long ends its processes; one that "
+        "the launcher hears nothing from counts as lost shortly after.",
     )
-    connect_s: Seconds = Field(default=60.0, description="Longest time to reach a host.")
+    connect_s: Seconds = Field(default=60.0, description="Maximum time to reach a host.")
 
 
 class HostsKeys(RemoteKeys):

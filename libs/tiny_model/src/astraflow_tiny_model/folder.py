@@ -42,6 +42,8 @@ def write_tiny_model(
     dtype: str = "F32",
     init_std: float = 0.02,
     tie: bool = True,
+    experts: int = 0,
+    top_k: int = 2,
 ) -> Path:
     """Write a Qwen3-architecture model into ``directory`` (created if absent) and return its path.
 
@@ -50,7 +52,8 @@ def write_tiny_model(
     ``pad`` that the model sampled, so that a reward sees it.
     Matrices are normal with ``init_std``, norms one, the row of ``pad`` zero, as transformers initialises
     Qwen3; the same arguments give the same bytes. ``head_dim`` defaults to ``hidden / heads``, ``ffn`` to
-    ``3 × hidden``; ``tie`` shares the embedding with the output. ``dtype`` is ``"F32"`` or ``"BF16"``.
+    ``3 × hidden``; ``tie`` shares the embedding with the output. ``dtype`` is ``"F32"`` or ``"BF16"``. With ``experts``
+    it is a Qwen3-MoE model: each layer has so many of size ``ffn``, of which a token goes through ``top_k``.
     Raises :class:`ValueError` for sizes or characters that do not fit.
     """
     if head_dim is None:
@@ -58,7 +61,7 @@ def write_tiny_model(
             raise ValueError(f"hidden={hidden} is not a multiple of heads={heads}: give head_dim")
         head_dim = hidden // heads
     _check(alphabet, pad, eos, heads, kv_heads, head_dim, dtype)
-    config = {
+    config: dict[str, Any] = {
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
         "attention_bias": False,
@@ -86,6 +89,8 @@ def write_tiny_model(
         "use_sliding_window": False,
         "vocab_size": len(alphabet),
     }
+    if experts:
+        config |= _of_experts(experts, top_k, config["intermediate_size"])
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     _write_weights(folder / "model.safetensors", config, seed, dtype)
@@ -94,6 +99,22 @@ def write_tiny_model(
     _write_json(folder / "tokenizer.json", _tokenizer(alphabet, eos))
     _write_json(folder / "tokenizer_config.json", _tokenizer_config(pad, eos, context))
     return folder
+
+
+def _of_experts(experts: int, top_k: int, size: int) -> dict[str, Any]:
+    if not 0 < top_k <= experts:
+        raise ValueError(f"top_k={top_k} of experts={experts}: expected 1 to {experts}")
+    return {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "moe_intermediate_size": size,
+        "norm_topk_prob": True,
+        "num_experts": experts,
+        "num_experts_per_tok": top_k,
+        "output_router_logits": False,
+    }
 
 
 def _generation(config: dict[str, Any]) -> dict[str, Any]:
@@ -159,9 +180,14 @@ def _tensors(config: dict[str, Any], seed: int) -> Iterator[tuple[str, npt.NDArr
         yield f"{layer}.self_attn.q_norm.weight", ones(head)
         yield f"{layer}.self_attn.k_norm.weight", ones(head)
         yield f"{layer}.post_attention_layernorm.weight", ones(hidden)
-        yield f"{layer}.mlp.gate_proj.weight", normal(ffn, hidden)
-        yield f"{layer}.mlp.up_proj.weight", normal(ffn, hidden)
-        yield f"{layer}.mlp.down_proj.weight", normal(hidden, ffn)
+        experts = config.get("num_experts", 0)
+        if experts:
+            yield f"{layer}.mlp.gate.weight", normal(experts, hidden)
+        blocks = [f"{layer}.mlp.experts.{number}" for number in range(experts)]
+        for block in blocks or [f"{layer}.mlp"]:
+            yield f"{block}.gate_proj.weight", normal(ffn, hidden)
+            yield f"{block}.up_proj.weight", normal(ffn, hidden)
+            yield f"{block}.down_proj.weight", normal(hidden, ffn)
     yield "model.norm.weight", ones(hidden)
     if not config["tie_word_embeddings"]:
         yield "lm_head.weight", normal(config["vocab_size"], hidden)

@@ -28,7 +28,8 @@ class OptimizerKeys(ConfigModel):
         1.0, description="Maximum gradient norm; 0 disables clipping."
     )
     schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant", description="Of the learning rate, after the warm-up and to the end of the run."
+        "constant",
+        description="Schedule of the learning rate from the end of the warm-up to the end of the run.",
     )
     warmup_steps: Annotated[int, Field(ge=0)] = Field(
         0, description="Optimizer steps of linear warm-up."
@@ -64,10 +65,11 @@ class TrainingConfig(AdapterKeys):
     )
     threads: PositiveInt = Field(1, description="Number of torch threads on CPU.")
     compute_dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="Of matrix products (autocast); weights and optimizer stay float32."
+        "float32",
+        description="Data type of matrix products (autocast); weights and optimizer stay float32.",
     )
     publish_dtype: Literal["float32", "bfloat16"] = Field(
-        "bfloat16", description="Of published versions and of the model left at the end."
+        "bfloat16", description="Data type of published versions and of the final model."
     )
     reference_model: Path | None = Field(
         None,

@@ -29,7 +29,7 @@ def with_critic(model: CausalLM, loaded: CausalLM) -> CausalLM:
         {"backbone": loaded.backbone, VALUE_HEAD: _head(size, model.device)}
     )
     model.whole.add_module(CRITIC, parts)
-    return replace(model, critic=replace(loaded, whole=parts, head=None))
+    return replace(model, critic=replace(loaded, whole=parts, head=None, replay=None))
 
 
 def _head(size: int, device: torch.device) -> torch.nn.Linear:

@@ -68,6 +68,12 @@ class Tally:
         value = value.detach().float()
         self.sums[name] = self.sums[name] + value if name in self.sums else value
 
+    def totals(self) -> dict[str, float]:
+        """The sums as numbers, in one transfer from the device."""
+        if not self.sums:
+            return {}
+        return dict(zip(self.sums, torch.stack(list(self.sums.values())).tolist(), strict=True))
+
     @contextlib.contextmanager
     def clock(self, name: str) -> Iterator[None]:
         """Add the wall seconds of the block to ``name``."""

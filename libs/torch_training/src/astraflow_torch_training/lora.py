@@ -23,9 +23,13 @@ class LoraLinear(torch.nn.Linear):
         super().__init__(base.in_features, base.out_features, bias=False, device="meta")
         self.weight, self.bias = base.weight, base.bias
         device = base.weight.device
-        self.lora_A = torch.nn.Parameter(torch.empty(rank, base.in_features, device=device))
+        # Drawn on the CPU, so that a seed gives the same adapter on every device.
+        start = torch.empty(
+            rank, base.in_features, device="meta" if device.type == "meta" else "cpu"
+        )
+        torch.nn.init.kaiming_uniform_(start, a=math.sqrt(5))
+        self.lora_A = torch.nn.Parameter(start.to(device))
         self.lora_B = torch.nn.Parameter(torch.zeros(base.out_features, rank, device=device))
-        torch.nn.init.kaiming_uniform_(self.lora_A, a=math.sqrt(5))
         self.scale, self.enabled = scale, True
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:

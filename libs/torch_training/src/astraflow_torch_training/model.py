@@ -10,12 +10,15 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import is_flash_attn_2_available
 from transformers.utils import logging as transformers_logging
 
 from astraflow_core.errors import UserError
+from astraflow_torch_training.config import TrainingConfig
 from astraflow_torch_training.logprobs import token_logprobs
 from astraflow_torch_training.memory import enough_memory_for_state
 from astraflow_torch_training.trees import tree_mask
+from astraflow_torch_weights.routers import RouterReplay
 from astraflow_training.micro_batches import MicroBatch
 
 VALUE_HEAD = "value_head"
@@ -37,7 +40,8 @@ class CausalLM:
     """``backbone`` gives hidden states, ``head`` turns them into logits over ``vocabulary`` tokens;
     ``whole`` is the transformers model that both belong to. Its weights are float32; with ``autocast`` the
     matrix products run in that dtype. ``critic`` has a backbone of its own; without one the value head is on
-    this backbone."""
+    this backbone. ``replay`` imposes the recorded experts of a micro-batch; a model without it, such as a frozen copy,
+    chooses its own."""
 
     whole: Any
     backbone: Any
@@ -46,6 +50,7 @@ class CausalLM:
     device: torch.device
     autocast: torch.dtype | None
     critic: CausalLM | None = None
+    replay: RouterReplay | None = None
 
     def precision(self) -> torch.autocast:
         """The context in which backbone and head are called."""
@@ -95,6 +100,9 @@ class CausalLM:
             arguments["position_ids"] = torch.from_numpy(micro.position_ids).to(self.device)
         if micro.ends is not None:
             arguments["attention_mask"] = tree_mask(torch.from_numpy(micro.ends).to(self.device))
+        if self.replay is not None:
+            # It stays until the next pass: checkpointed activations are computed again in the backward pass.
+            self.replay.impose(micro.routed, self.device)
         states: torch.Tensor = self.backbone(**arguments).last_hidden_state.flatten(0, 1)
         return states.index_select(0, torch.from_numpy(micro.states).to(self.device))
 
@@ -102,8 +110,21 @@ class CausalLM:
         """The same model as it is now, never to be trained."""
         whole = copy.deepcopy(self.whole).requires_grad_(False).eval()
         return replace(
-            self, whole=whole, backbone=whole.base_model, head=whole.get_output_embeddings()
+            self,
+            whole=whole,
+            backbone=whole.base_model,
+            head=whole.get_output_embeddings(),
+            replay=None,
         )
+
+
+def attention_of(config: TrainingConfig, device: torch.device) -> str:
+    """The implementation of attention, by the name that transformers gives it: the key ``attention``, where
+    ``'auto'`` is flash attention if the device, the dtype, the layout and the installed packages allow it."""
+    if config.attention != "auto":
+        return config.attention
+    flash = device.type == "cuda" and config.compute_dtype == "bfloat16" and config.layout != "tree"
+    return "flash_attention_2" if flash and is_flash_attn_2_available() else "sdpa"
 
 
 def load_model(
@@ -164,7 +185,15 @@ def _prepared(
     if gradient_checkpointing:
         whole.activation_checkpointing_enable({"use_reentrant": False})
     head = whole.get_output_embeddings()
-    return CausalLM(whole, whole.base_model, head, head.weight.shape[0], device, autocast)
+    return CausalLM(
+        whole,
+        whole.base_model,
+        head,
+        head.weight.shape[0],
+        device,
+        autocast,
+        replay=RouterReplay(whole),
+    )
 
 
 def _config(folder: Path) -> Any:

@@ -31,7 +31,9 @@ def cut(
     batch: Batch, wanted: npt.NDArray[np.bool_], budget: int, layout: Layout
 ) -> Iterator[MicroBatch]:
     """Micro-batches of at most ``budget`` inputs that together predict every ``wanted`` token (bool ``[N]``) but the
-    first of a row; a longer row goes alone."""
-    if layout == "tree":
+    first of a row; a longer row goes alone.
+
+    Rows with recorded experts are not laid out as trees: two rows that begin alike may have gone through others."""
+    if layout == "tree" and batch.routed_experts is None:
         return tree_micro_batches(batch, wanted, budget)
     return micro_batches(batch, wanted, budget, layout == "packed")

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow_core.types import Batch
+from astraflow_core.types.generation import RoutedExperts, not_recorded
 
 Indices = npt.NDArray[np.int64]
 
@@ -22,7 +23,8 @@ class MicroBatch:
     order, int64 ``[n]``: ``positions`` its index among the batch's tokens, ``states`` the index of the hidden
     state that predicts it among the ``B · T``, ``row`` its row within the micro-batch. ``tokens`` counts the
     inputs without padding. ``ends`` int64 ``[B, T]`` in trees, else ``None``: input ``i`` sees ``j`` of its own
-    tree if ``j ≤ i < ends[j]``.
+    tree if ``j ≤ i < ends[j]``. ``routed`` ``[B · T, layers, top_k]``: the recorded experts of the inputs, if the batch has
+    such; padding has none.
     """
 
     input_ids: Indices
@@ -33,6 +35,7 @@ class MicroBatch:
     rows: int
     tokens: int
     ends: Indices | None = None
+    routed: RoutedExperts | None = None
 
     @property
     def computed(self) -> int:
@@ -90,23 +93,37 @@ def micro_batches(
         if packed:
             starts = np.cumsum(widths) - widths
             place = np.arange(int(widths.sum())) - np.repeat(starts, widths)
-            ids = batch.tokens[np.repeat(batch.offsets[rows], widths) + place][None, :]
+            read = (np.repeat(batch.offsets[rows], widths) + place)[None, :]
+            padding = None
         else:
             columns = np.arange(int(widths.max()))
             starts = np.arange(len(rows)) * len(columns)
             # Past its end a row repeats its first token: any valid id will do there.
-            place = np.where(columns < widths[:, None], columns, 0)
-            ids = batch.tokens[batch.offsets[rows][:, None] + place]
+            padding = columns >= widths[:, None]
+            place = np.where(padding, 0, columns)
+            read = batch.offsets[rows][:, None] + place
         positions, row = predicted.of_rows(rows)
         yield MicroBatch(
-            input_ids=ids.astype(np.int64),
+            input_ids=batch.tokens[read].astype(np.int64),
             position_ids=place[None, :] if packed else None,
             positions=positions,
             states=(starts - batch.offsets[rows] - 1)[row] + positions,
             row=row,
             rows=len(rows),
             tokens=int(widths.sum()),
+            routed=_routed(batch, read, padding),
         )
+
+
+def _routed(
+    batch: Batch, read: Indices, padding: npt.NDArray[np.bool_] | None
+) -> RoutedExperts | None:
+    if batch.routed_experts is None:
+        return None
+    routed = batch.routed_experts[read.ravel()]
+    if padding is not None:
+        routed[padding.ravel()] = not_recorded(routed.dtype)
+    return routed
 
 
 def buckets(rows: Indices, inputs: Indices, budget: int) -> Iterator[Indices]:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from astraflow_core.errors import WireError
-from astraflow_core.types import Batch, GroupTurns, Units
+from astraflow_core.types import Batch, GroupTurns, NamedRewards, Units
+from astraflow_core.types.named_rewards import NAMED_REWARD_COLUMNS
 from astraflow_core.types.turns import TURN_COLUMNS
 from astraflow_core.types.units import UNIT_COLUMNS
 from astraflow_wire import sparse
 from astraflow_wire.column_table import SPARSE_COLUMNS, batch_columns
+from astraflow_wire.experts.routing import Piece, RoutingShape
 from astraflow_wire.frames import Buffer, Frame, decode_header, encode_frame, frame_parts
-from astraflow_wire.limits import MAX_SPARSE, Count, Name, Number, Version
+from astraflow_wire.limits import MAX_SPARSE, Count, Name, Number, RewardNames, Version
 
 
 class BatchHeader(
@@ -26,7 +28,10 @@ class BatchHeader(
     """Header of a batch of ``rows`` sequences with ``tokens`` tokens in all, sampled at ``temperature``, whose columns
     are the buffers; with ``units`` those of units too, and one more if rows of the policy ``source`` are among them.
     ``turns``: elements in each column of turns, which follow; null: there are none of these columns.
-    ``sparse``: names of the sparse columns that follow, in the order of their table.
+    ``named_rewards``: the names of rewards whose columns follow, none of them if there are no names.
+    ``sparse``: names of the sparse columns that follow, in the order of their table. ``routing``, if the experts of tokens
+    were recorded: layers with experts, experts of a token in each, and bytes of an id; the ids of all tokens are the last
+    buffer, all bits set where nobody recorded them.
     """
 
     id: Name
@@ -38,7 +43,9 @@ class BatchHeader(
     units: bool = False
     source: str = ""
     turns: Count | None = None
+    named_rewards: RewardNames = []
     sparse: Annotated[list[Name], Meta(max_length=MAX_SPARSE)] = []
+    routing: RoutingShape | UnsetType = UNSET
 
 
 class NoBatch(
@@ -68,11 +75,17 @@ def encode_batch(batch: Batch) -> bytes:
         units=batch.units is not None,
         source=batch.source,
         turns=None if batch.turns is None else len(batch.turns.last),
+        named_rewards=[] if batch.named_rewards is None else list(batch.named_rewards.names),
         sparse=list(given_sparse),
+        routing=UNSET if batch.routed_experts is None else RoutingShape.of(batch.routed_experts),
     )
+    routed = [] if batch.routed_experts is None else [[batch.routed_experts]]
     columns = batch_columns(False, bool(batch.source))
     given = {column.name: getattr(batch, column.name) for column in columns}
-    return b"".join(batch_parts(header, given, batch.units, batch.turns, given_sparse))
+    named = batch.named_rewards
+    return b"".join(
+        batch_parts(header, given, batch.units, batch.turns, given_sparse, named, routed)
+    )
 
 
 def batch_parts(
@@ -81,10 +94,14 @@ def batch_parts(
     units: Units | None = None,
     turns: GroupTurns | None = None,
     given_sparse: sparse.Sparse = sparse.NONE,
+    named: NamedRewards | None = None,
+    routed: Sequence[Sequence[Piece]] = (),
 ) -> list[bytes | memoryview]:
     """The parts of the frame of a batch, from its columns: an array of each or, of those of its tokens, its bytes in
     pieces; no token is copied. The loss mask may be uint8. ``header.units`` says whether there are ``units``,
-    ``header.turns`` how many ``turns``, ``header.sparse`` names the columns of ``given_sparse``."""
+    ``header.turns`` how many ``turns``, ``header.sparse`` names the columns of ``given_sparse`` and
+    ``header.named_rewards`` those of ``named``. ``routed``: the pieces of the last buffer, if ``header.routing`` says its
+    shape."""
     if units is not None:
         given = {**given, **{column.name: getattr(units, column.name) for column in UNIT_COLUMNS}}
     buffers: list[Buffer] = []
@@ -95,7 +112,9 @@ def batch_parts(
         buffers.append(values)
     if turns is not None:
         buffers += [getattr(turns, column.name) for column in TURN_COLUMNS]
-    return frame_parts(header, [*buffers, *sparse.buffers(given_sparse)])
+    if named is not None and named.names:
+        buffers += [getattr(named, column.name).ravel() for column in NAMED_REWARD_COLUMNS]
+    return frame_parts(header, [*buffers, *sparse.buffers(given_sparse), *routed])
 
 
 def encode_no_batch(ended: bool, reason: str, best_version: int = -1) -> bytes:
@@ -126,22 +145,37 @@ def decode_batch(body: bytes) -> Batch | NoBatch:
     expected = batch_columns(header.units, bool(header.source))
     turns = None
     first = len(expected)
+    of_turns = 0 if header.turns is None else len(TURN_COLUMNS)
+    of_names = len(NAMED_REWARD_COLUMNS) if header.named_rewards else 0
+    routed = 0 if header.routing is UNSET else 1
+    frame.check_count(first + of_turns + of_names + 2 * len(header.sparse) + routed)
     if header.turns is not None:
-        frame.check_count(first + len(TURN_COLUMNS) + 2 * len(header.sparse))
         turns = GroupTurns(
             **{
                 column.name: frame.array(index, column.dtype, header.turns)
                 for index, column in enumerate(TURN_COLUMNS, first)
             }
         )
-        first += len(TURN_COLUMNS)
-    given = sparse.read(frame, first, header.sparse, header.tokens)
+        first += of_turns
+    named = None
+    if header.named_rewards:
+        shape = (len(header.named_rewards), header.rows)
+        arrays = (
+            frame.array(index, column.dtype, shape[0] * shape[1]).reshape(shape)
+            for index, column in enumerate(NAMED_REWARD_COLUMNS, first)
+        )
+        named = NamedRewards(tuple(header.named_rewards), *arrays)
+        first += of_names
+    given = sparse.read(frame, first, header.sparse, header.tokens, routed)
     sizes = {"row": header.rows, "token": header.tokens}
     columns: dict[str, Any] = {
         column.name: frame.array(index, column.dtype, sizes[column.per])
         for index, column in enumerate(expected)
     }
     _check(columns, header.tokens)
+    if header.routing is not UNSET:
+        last, size = len(frame.buffers) - 1, header.tokens * header.routing.bytes_per_token
+        columns["routed_experts"] = header.routing.array(frame.array(last, np.uint8, size))
     columns |= {name: values.dense(header.tokens) for name, values in given.items()}
     units = {c.name: columns.pop(c.name) for c in UNIT_COLUMNS} if header.units else None
     return Batch(
@@ -152,5 +186,6 @@ def decode_batch(body: bytes) -> Batch | NoBatch:
         source=header.source,
         units=None if units is None else Units(**units),
         turns=turns,
+        named_rewards=named,
         **columns,
     )

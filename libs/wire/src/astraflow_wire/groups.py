@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from astraflow_core.types import Group, Sequence, Trajectory
 from astraflow_core.types.columns import Column
@@ -16,6 +16,8 @@ from astraflow_wire import sparse
 from astraflow_wire.column_table import TOKEN_COLUMNS
 from astraflow_wire.columns import check_columns
 from astraflow_wire.episode_metrics import columns as metric_columns
+from astraflow_wire.experts import routing
+from astraflow_wire.experts.routing import PolicyRoutings
 from astraflow_wire.frames import Frame, decode_header, encode_frame
 from astraflow_wire.limits import (
     MAX_SEQUENCES,
@@ -110,7 +112,9 @@ class GroupHeader(
     deadline. ``metrics``: name → value for each trajectory, null where it has none of that name; they are averaged
     over the episodes of a batch. ``turns``: one episode of the group, for display. ``sparse``: names of the sparse
     columns that the group has, in the order of their table. ``episodes``: the text of each trajectory if the rollout
-    store keeps the group; else none. ``spans``: those of a prompt that a tracker traces.
+    store keeps the group; else none. ``spans``: those of a prompt that a tracker traces. ``routing``, if the experts of
+    tokens were recorded: policy → layers with experts, experts of a token in each, and bytes of an id. The last buffer
+    has the ids of each token of each sequence of these policies, all bits set where nobody recorded them.
 
     400: the columns contradict the header: their number and sizes, another ``min_version``; or a metric has another
     number of values than there are trajectories.
@@ -118,7 +122,7 @@ class GroupHeader(
     policy, a trained token or the first of a sequence with or without a version as it must not be, a log-prob that is
     not from -44 to 0 (0.001 above is rounding) or, where the version is -1, not 0, a reward beyond ±1e14, a value of
     a sparse column beyond it or of a token that no policy sampled, a sequence longer than the model's context, a
-    negative count.
+    negative count, experts that the model of the policy has not or that the run does not record.
     400: the group does not fit its task: another prompt or evaluation set, more trajectories, rejected and late ones
     together than asked for.
     400: a version that was never announced or, in evaluation, not the pinned one.
@@ -143,16 +147,19 @@ class GroupHeader(
     sparse: Annotated[list[Name], Meta(max_length=MAX_SPARSE)] = []
     episodes: Annotated[list[EpisodeText], Meta(max_length=MAX_SEQUENCES)] = []
     spans: Annotated[list[EpisodeSpan], Meta(max_length=MAX_SPANS)] = []
+    routing: PolicyRoutings | UnsetType = UNSET
 
 
 class ReceivedGroup:
     """A group as it lies in the received bytes: header, a read-only view over all tokens of each of
-    :data:`TOKEN_COLUMNS` by its name, the bytes of these ``columns`` in their order, and its ``sparse`` ones."""
+    :data:`TOKEN_COLUMNS` by its name, the bytes of these ``columns`` in their order, its ``sparse`` ones, and the
+    ``routing`` of its tokens, if it was recorded."""
 
     __slots__ = (
-        "body", "columns", "header", "offsets", "sparse", *(column.name for column in TOKEN_COLUMNS),
+        "body", "columns", "header", "offsets", "routing", "sparse", *(column.name for column in TOKEN_COLUMNS),
     )  # fmt: skip
     sparse: sparse.Sparse
+    routing: routing.GroupRouting | None
     tokens: npt.NDArray[np.int32]
     loss_mask: npt.NDArray[np.uint8]
     logprobs: npt.NDArray[np.float32]
@@ -167,7 +174,11 @@ class ReceivedGroup:
             [[0], np.cumsum(lengths, dtype=np.int64)]
         )
         total = int(self.offsets[-1])
-        self.sparse = sparse.read(frame, len(_RAW), self.header.sparse, total)
+        after = len(_RAW) + 2 * len(self.header.sparse)
+        self.routing = routing.read_group(frame, after, self.header.routing, self)
+        self.sparse = sparse.read(
+            frame, len(_RAW), self.header.sparse, total, int(self.routing is not None)
+        )
         for index, (name, dtype) in enumerate(_RAW.items()):
             setattr(self, name, frame.array(index, dtype, total))
         self.columns = frame.buffers[: len(_RAW)]
@@ -213,6 +224,7 @@ def encode_group(
             headers.append(_as_header(sequence, trajectory, index, cut))
             sequences.append(sequence)
     given = sparse.joined((sparse.of_sequence(s), len(s.tokens)) for s in sequences)
+    shapes, routed = routing.of_sequences(sequences)
     header = GroupHeader(
         raas=raas,
         task=group.task,
@@ -228,6 +240,7 @@ def encode_group(
         sparse=list(given),
         episodes=list(episodes),
         spans=list(spans),
+        routing=shapes,
     )
 
     def values(column: Column) -> npt.NDArray[np.generic]:
@@ -237,4 +250,4 @@ def encode_group(
         return np.concatenate(parts).astype(column.raw, copy=False)
 
     columns = [values(column) for column in TOKEN_COLUMNS]
-    return encode_frame(header, [*columns, *sparse.buffers(given)])
+    return encode_frame(header, [*columns, *sparse.buffers(given), *routed])

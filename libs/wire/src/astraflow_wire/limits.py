@@ -127,6 +127,7 @@ Added = Annotated[int, Meta(ge=0, le=MAX_ADDED)]
 Figures = Annotated[list[Number | None], Meta(max_length=MAX_SEQUENCES)]
 """A metric of each trajectory of a group; ``None`` for one that has none of the name."""
 EpisodeMetrics = Annotated[dict[Label, Figures], Meta(max_length=MAX_EPISODE_METRICS)]
+RewardNames = Annotated[list[Label], Meta(max_length=MAX_EPISODE_METRICS)]
 ProbeLengths = Annotated[list[Count], Meta(max_length=MAX_PROBE_ROWS)]
 ProbeColumn = Annotated[bytes, Meta(max_length=MAX_PROBE_BYTES)]
 

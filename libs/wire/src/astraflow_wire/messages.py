@@ -30,6 +30,7 @@ from astraflow_wire.limits import (
     ProbeColumn,
     ProbeLengths,
     PromptId,
+    RewardNames,
     Seconds,
     TaskNames,
     Updates,
@@ -108,13 +109,15 @@ class Notices(Message, frozen=True):
     """Notices for a RaaS. ``announcements``: the newest version of each policy that is newer than what the RaaS
     reports as seen. ``pins``: policy → version that this RaaS must serve until the pin is gone (evaluation).
     ``discard``: policy → digest that the RaaS reported, of weights that this run does not have. If it serves these, it
-    must forget all versions of the policy and load the next that is announced, whatever its number. ``stop``: leave."""
+    must forget all versions of the policy and load the next that is announced, whatever its number. ``offer``: policies
+    whose trainer has lost its state, see :class:`astraflow_wire.http.recovery.OfferVersion`. ``stop``: leave."""
 
     announcements: list[AnnouncementMessage] = []
     pins: Versions = {}
     revoked: list[RevokedLease] = []
     stop: bool = False
     discard: Digests = {}
+    offer: Policies = []
 
 
 class Task(Message, frozen=True):
@@ -265,7 +268,6 @@ class LeaveRaas(TextMessage, frozen=True):
 class AddRaas(Message, frozen=True):
     """``POST /v1/raas/add``: the launcher of the run is to start ``count`` more RaaS. ``author``: who requests it. A
     message with the same ``id`` is carried out once.
-
     400: the count is below one.
     409: the run ends.
     409: more RaaS than may be requested in all (1024) beyond those of the config."""
@@ -297,7 +299,6 @@ class DrainRaas(Message, frozen=True):
 class RevokeToken(Message, frozen=True):
     """``POST /v1/access/revoke``: the tokens of a process or a person that are valid now are so no longer. ``role`` and
     ``name``: as the token was made for. ``author``: who asks.
-
     400: no role is called that, or no token can be made for the name."""
 
     role: Name
@@ -313,8 +314,8 @@ class TokenRevoked(Message, frozen=True):
 
 class RegisterTrainer(Message, frozen=True):
     """``POST /v1/trainers/register``: the trainer of a policy registers, perhaps after a restart. ``updates``: the
-    updates after which it has a state to resume from: its checkpoints, or 0, the start.
-
+    updates after which it has a state to resume from: its checkpoints, or 0, the start. ``recovered``: it has the
+    weights of this version from elsewhere (:class:`astraflow_wire.http.recovery.RecoverVersion`); -1: it has not.
     400: the run has no such policy; the reason lists those that it has.
     409: none of ``updates`` is possible: they are more than were made, or later batches are no longer kept."""
 
@@ -322,6 +323,7 @@ class RegisterTrainer(Message, frozen=True):
     pid: Count
     host: Name
     updates: Updates = (0,)
+    recovered: Version = -1
 
 
 class TrainerRegistered(Message, frozen=True):
@@ -343,23 +345,23 @@ class VersionAnnounced(Message, frozen=True):
 
 class NextBatch(Message, frozen=True):
     """``POST /v1/batches/next``: the batch that updates ``version``. Waits up to ``wait_s``; the reply is a frame
-    (``wire.batches``).
-
+    (``wire.batches``). ``named_rewards``: metrics that it has columns of.
     400: the run has no such policy; the reason lists those that it has.
     409: the trainer is not registered, or another process has registered for its policy since.
     409: ``version`` is not the newest announced.
-    409: the previous batch, for another version, is not acknowledged."""
+    409: the previous batch, for another version, is not acknowledged.
+    422: an episode of the batch lacks one of the ``named_rewards``."""
 
     policy: Name
     version: Version
     wait_s: Seconds
     incarnation: Count = 0
+    named_rewards: RewardNames = []
 
 
 class AcknowledgeBatch(Message, frozen=True):
     """``POST /v1/batches/ack``: the update made from ``batch`` is done, and published as ``version`` if that differs
     from the version updated. ``metrics`` of the step are logged and shown.
-
     400: the run has no such policy; the reason lists those that it has.
     409: the trainer is not registered, or another process has registered for its policy since.
     409: the version is not announced.
@@ -382,7 +384,6 @@ class BatchAcknowledged(Message, frozen=True):
 class ReleaseBatches(Message, frozen=True):
     """``POST /v1/batches/release``: a checkpoint covers all updates up to ``updates``. ``last``: the trainer ends,
     and all its files are on disk; the dataflow no longer waits for it.
-
     400: the run has no such policy; the reason lists those that it has.
     409: the trainer is not registered, or another process has registered for its policy since.
     409: more updates are released than were acknowledged."""
@@ -396,7 +397,6 @@ class ReleaseBatches(Message, frozen=True):
 class TrainerFailed(TextMessage, frozen=True):
     """``POST /v1/trainers/failed``: the trainer ends because of ``error`` (``batch`` if one is the cause; ``user`` if
     it is the user's). ``incarnation`` may be 0 as long as no trainer of this policy has registered.
-
     400: the run has no such policy; the reason lists those that it has.
     409: the trainer is not registered, or another process has registered for its policy since."""
 

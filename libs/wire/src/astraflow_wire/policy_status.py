@@ -56,6 +56,43 @@ class EpisodeMean(msgspec.Struct, frozen=True, kw_only=True):
     """over how many episodes"""
 
 
+def _updates(count: int) -> str:
+    return "1 later update is" if count == 1 else f"{count} later updates are"
+
+
+class RecoveryStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A trainer that had lost its state and continued with the weights of a published version."""
+
+    version: int
+    """the version"""
+    of_update: int
+    """updates that its weights have"""
+    again: int
+    """later updates that are repeated, from the same batches"""
+    lost: int
+    """later updates that were made and are in no weights"""
+    optimizer: int
+    """updates of the checkpoint that the state of the optimizer is from; 0: it began anew"""
+
+    @property
+    def text(self) -> str:
+        """The recovery and its gap in words."""
+        later = []
+        if self.again:
+            later.append(f"{_updates(self.again)} repeated from the same batches")
+        if self.lost:
+            later.append(f"{_updates(self.lost)} lost")
+        optimizer = (
+            f"the optimizer has the state after update {self.optimizer}"
+            if self.optimizer
+            else "the optimizer began anew"
+        )
+        return (
+            f"it continues with the weights of version {self.version}, after update {self.of_update}; "
+            f"{' and '.join(later) or 'no update is lost'}; {optimizer}"
+        )
+
+
 class PolicyStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One policy: its trainer, buffer and groups."""
 
@@ -68,6 +105,8 @@ class PolicyStatus(msgspec.Struct, frozen=True, kw_only=True):
     """updates acknowledged"""
     released: int = 0
     """updates that a checkpoint of the trainer holds"""
+    recoveries: list[RecoveryStatus] = []
+    """when its trainer had lost its state: the newest 16"""
     batch_sequences: int = 0
     """rows of a batch"""
     buffered: int = 0

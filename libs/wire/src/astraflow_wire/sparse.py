@@ -65,9 +65,12 @@ def joined(pieces: Iterable[tuple[Sparse, int]]) -> Sparse:
 
 def of_sequence(sequence: Sequence) -> Sparse:
     """What a sequence of a workflow has."""
-    found = {}
+    found: dict[str, SparseValues] = {}
     for column in SPARSE_COLUMNS:
-        if given := getattr(sequence, column.name):
+        given = getattr(sequence, column.name)
+        if isinstance(given, np.ndarray):
+            found |= of_columns({column.name: given.astype(column.dtype, copy=False)})
+        elif given:
             positions, values = zip(*sorted(given.items()), strict=True)
             if column.keys:
                 values = tuple(map(key_of, values))
@@ -98,10 +101,10 @@ def buffers(sparse: Sparse) -> list[Buffer]:
     return [array for given in sparse.values() for array in (given.positions, given.values)]
 
 
-def read(frame: Frame, first: int, names: list[str], tokens: int) -> Sparse:
-    """The columns ``names`` of a frame, from buffer ``first`` on; :class:`WireError` if there are none of the name or
-    a position is none of the ``tokens`` or not beyond the one before it."""
-    frame.check_count(first + 2 * len(names))
+def read(frame: Frame, first: int, names: list[str], tokens: int, after: int = 0) -> Sparse:
+    """The columns ``names`` of a frame, from buffer ``first`` on, with ``after`` others behind them; :class:`WireError` if
+    there are none of the name or a position is none of the ``tokens`` or not beyond the one before it."""
+    frame.check_count(first + 2 * len(names) + after)
     if not names:
         return NONE
     columns = [column for column in SPARSE_COLUMNS if column.name in names]
@@ -131,6 +134,10 @@ def problems(sequence: Sequence) -> Iterator[str]:
         given = getattr(sequence, column.name)
         if given is None:
             continue
+        if isinstance(given, np.ndarray):
+            if problem := _problem_of_array(sequence, given):
+                yield f"whose {column.name} {problem}"
+            continue
         if not isinstance(given, Mapping):
             yield (
                 f"whose {column.name} is a {type(given).__name__}; expected a mapping of positions of tokens to numbers"
@@ -139,6 +146,19 @@ def problems(sequence: Sequence) -> Iterator[str]:
         for position, value in given.items():
             if problem := _problem(sequence, column, position, value):
                 yield f"whose {column.name} {problem}"
+
+
+def _problem_of_array(sequence: Sequence, given: npt.NDArray[Any]) -> str:
+    """What is wrong with a column that has an element for each token."""
+    if given.shape != sequence.tokens.shape or given.dtype.kind != "f":
+        return (
+            f"is an array of {given.dtype} of shape {given.shape}; expected one number for each of the "
+            f"{len(sequence.tokens)} tokens"
+        )
+    if not (np.abs(given) <= LARGEST_REWARD).all():
+        return f"has a number that is not finite; expected numbers within ±{LARGEST_REWARD:g}"
+    beside = np.flatnonzero((given != 0) & (sequence.versions == NOT_SAMPLED))
+    return f"names token {beside[0]}, which no policy sampled" if beside.size else ""
 
 
 def _problem(sequence: Sequence, column: Column, position: Any, value: Any) -> str:

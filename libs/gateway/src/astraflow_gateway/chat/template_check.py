@@ -185,6 +185,11 @@ class _Bytes:
         self._ends = dict(enumerate(ends, self._FIRST))
         self.eos_token_ids = tuple(self._ends)
 
+    @property
+    def fingerprint(self) -> str:
+        """Ids mean the same where the same texts end a reply."""
+        return repr(("bytes", *self._ends.values()))
+
     def encode(self, text: str) -> Tokens:
         """Only the end of ``text`` may be the token that ends a reply."""
         for token, end in self._ends.items():

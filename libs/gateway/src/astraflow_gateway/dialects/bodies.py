@@ -21,6 +21,7 @@ _SETTINGS = {
 }
 """Least and largest value of each setting of sampling."""
 MOST_STOPS = 16
+MOST_CHOICES = 64
 _SURROGATES = re.compile(
     rb"\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(?P<lone>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
@@ -187,3 +188,12 @@ def most_tokens(max_tokens: int | None, field: str = "max_tokens") -> int | None
     if max_tokens is not None and max_tokens < 1:
         raise BadRequest(f"{field} is {max_tokens}; expected at least 1", param=field)
     return max_tokens
+
+
+def choices_of(n: int | None, field: str = "n") -> int:
+    """How many replies the agent wants."""
+    if n is None:
+        return 1
+    if not 1 <= n <= MOST_CHOICES:
+        raise BadRequest(f"{field} is {n}; expected 1 to {MOST_CHOICES}", param=field)
+    return n

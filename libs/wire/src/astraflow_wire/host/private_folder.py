@@ -96,7 +96,7 @@ def _open_own(path: Path) -> int:
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if os.fstat(folder).st_uid != os.geteuid():
-            raise PermissionError(f"{path} is another user's")
+            raise PermissionError(f"{path} belongs to another user")
         return os.open(_LOCK, os.O_RDWR | os.O_NONBLOCK, dir_fd=folder)
     finally:
         os.close(folder)

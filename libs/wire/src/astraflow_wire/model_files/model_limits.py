@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from astraflow_wire.experts.layers import ExpertLayers
+
 log = logging.getLogger(__name__)
 
 MOST = 2**31
@@ -16,10 +18,12 @@ MOST = 2**31
 
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
-    """Token ids are below ``vocabulary``; a sequence has at most ``positions`` tokens."""
+    """Token ids are below ``vocabulary``; a sequence has at most ``positions`` tokens. ``experts``: whose choices are
+    recorded; ``None``: none are."""
 
     vocabulary: int = MOST
     positions: int = MOST
+    experts: ExpertLayers | None = None
 
     @classmethod
     def of(cls, folder: Path) -> ModelLimits:

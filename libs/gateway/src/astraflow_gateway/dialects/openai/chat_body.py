@@ -10,6 +10,7 @@ import msgspec
 from astraflow_gateway.chat.messages import Message, tool_call
 from astraflow_gateway.dialects.bodies import (
     Names,
+    choices_of,
     chosen_tool,
     most_tokens,
     parsed,
@@ -22,7 +23,6 @@ from astraflow_gateway.dialects.bodies import (
 )
 from astraflow_gateway.requests import BadRequest, ModelRequest
 
-MOST_CHOICES = 64
 _UNAVAILABLE = (
     "response_format", "functions", "logit_bias", "best_of", "guided_json", "guided_regex", "guided_choice",
     "guided_grammar", "structured_outputs",
@@ -95,9 +95,6 @@ def read(body: bytes) -> tuple[ChatBody, ModelRequest]:
         raise BadRequest("messages is empty; at least one is needed", param="messages")
     refuse_top_logprobs(asked.top_logprobs)
     refuse_unavailable(asked, _UNAVAILABLE)
-    n = 1 if asked.n is None else asked.n
-    if not 1 <= n <= MOST_CHOICES:
-        raise BadRequest(f"n is {n}; expected 1 to {MOST_CHOICES}", param="n")
     tools = tools_of(asked.tools or [])
     most = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
     request = ModelRequest(
@@ -107,7 +104,7 @@ def read(body: bytes) -> tuple[ChatBody, ModelRequest]:
         tool_choice=chosen_tool(asked.tool_choice, {each["function"]["name"] for each in tools}),
         max_tokens=most_tokens(most),
         stop=stops_of(asked.stop),
-        n=n,
+        n=choices_of(asked.n),
         sampling=sampling_of(asked),
     )
     return asked, request

@@ -5,7 +5,13 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from astraflow_gateway.dialects.bodies import most_tokens, parsed, sampling_of, stops_of
+from astraflow_gateway.dialects.bodies import (
+    choices_of,
+    most_tokens,
+    parsed,
+    sampling_of,
+    stops_of,
+)
 from astraflow_gateway.dialects.dialect import Dialect, Exchange, Json
 from astraflow_gateway.dialects.openai.provider import OpenAi, usage
 from astraflow_gateway.episode import Episode
@@ -16,7 +22,7 @@ MOST_ID = 2**31 - 1
 
 class _Sampling(msgspec.Struct):
     max_tokens: int | None = None
-    n: int = 1
+    n: int | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     temperature: float | None = None
@@ -59,8 +65,6 @@ def _request(body: bytes) -> ModelRequest:
     if not all(0 <= token <= MOST_ID for token in asked.token_ids):
         raise BadRequest("token_ids contains a number that is not a token id", param="token_ids")
     wanted = asked.sampling_params
-    if wanted.n != 1:
-        raise BadRequest(f"n is {wanted.n}; expected 1", param="sampling_params.n")
     # The sampled token alone has a log-prob: 1 asks for no more than that.
     if wanted.logprobs is not None and wanted.logprobs > 1:
         raise BadRequest(
@@ -78,6 +82,7 @@ def _request(body: bytes) -> ModelRequest:
         max_tokens=most_tokens(wanted.max_tokens),
         stop=stops_of(wanted.stop),
         stop_token_ids=tuple(wanted.stop_token_ids or ()),
+        n=choices_of(wanted.n, "sampling_params.n"),
         sampling=sampling_of(wanted),
     )
 

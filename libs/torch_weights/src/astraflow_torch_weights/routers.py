@@ -1,0 +1,145 @@
+"""The routers of a transformers model with experts: what they chose, and how another's choices are imposed on them.
+
+That is router replay (R3, "Stabilizing MoE Reinforcement Learning by Aligning Training and Inference Routers", Ma et al.
+2025, arXiv 2510.11370; the mode ``R3`` of verl): the experts are the recorded ones, their weights come from the logits of
+the model at hand, so that the router is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+from astraflow_core.errors import UserError
+from astraflow_core.types.generation import RoutedExperts, not_recorded, routing_dtype
+
+_T = TypeVar("_T")
+ROUTERS = frozenset({"OlmoeTopKRouter", "Qwen2MoeTopKRouter", "Qwen3MoeTopKRouter"})
+"""Classes that give (logits, weights, chosen experts) of each token, and choose by one ``torch.topk`` over all experts."""
+
+
+def routers_of(model: Any) -> list[Any]:
+    """The routers of the layers of a model, in their order; none if it has no experts, or others than :data:`ROUTERS`."""
+    return [module for module in model.modules() if type(module).__name__ in ROUTERS]
+
+
+class RouterRecorder:
+    """Records what the routers of a model choose in single calls; the model costs what it did before the first one."""
+
+    def __init__(self, model: Any) -> None:
+        self._routers = routers_of(model)
+        self._chosen: list[torch.Tensor] | None = None
+        self._hooked = False
+
+    def check(self) -> None:
+        """:class:`UserError` if there is nothing to record."""
+        if not self._routers:
+            raise UserError(
+                "the model has no experts, or its routers are not known, so their choices cannot be recorded; known are: "
+                f"{', '.join(sorted(ROUTERS))}"
+            )
+
+    def during(self, run: Callable[[], _T]) -> tuple[_T, RoutedExperts]:
+        """What ``run`` returns, which makes one forward pass, and the experts of all inputs, padding included:
+        ``[inputs, layers, top_k]``."""
+        if not self._hooked:
+            self._hooked = True
+            for router in self._routers:
+                router.register_forward_hook(self._keep)
+        chosen: list[torch.Tensor] = []
+        self._chosen = chosen
+        try:
+            value = run()
+        finally:
+            self._chosen = None
+        ids = torch.stack(chosen, 1)
+        return value, ids.cpu().numpy().astype(routing_dtype(self._routers[0].num_experts))
+
+    def _keep(self, router: Any, inputs: Any, outputs: Any) -> None:
+        if self._chosen is not None:
+            self._chosen.append(outputs[2])
+
+
+class RouterReplay:
+    """Imposes recorded choices on the routers of a model. A copy of the model has its own, which imposes nothing."""
+
+    def __init__(self, model: Any) -> None:
+        self._imposed: list[_Imposed] = []
+        for router in routers_of(model):
+            self._imposed.append(_Imposed())
+            router.register_forward_hook(self._imposed[-1])
+        self._experts = 0 if not self._imposed else int(routers_of(model)[0].num_experts)
+        self._top_k = 0 if not self._imposed else int(routers_of(model)[0].top_k)
+
+    def impose(self, routed: RoutedExperts | None, device: torch.device) -> None:
+        """From the next forward pass on, and when its activations are computed again: on input ``i`` of all inputs
+        the experts ``routed[i]`` ``[layers, top_k]``; ``None``, or a token that nobody recorded: the router's own.
+
+        :class:`UserError` if they are not of this model."""
+        if routed is None:
+            for each in self._imposed:
+                each.clear()
+            return
+        recorded = (routed != not_recorded(routed.dtype)).all((1, 2))
+        largest = int(routed[recorded].max(initial=0))
+        if routed.shape[1:] != (len(self._imposed), self._top_k) or largest >= max(
+            1, self._experts
+        ):
+            raise UserError(
+                f"recorded experts of {routed.shape[1]} layers, {routed.shape[2]} of each and up to number {largest}, do not "
+                f"fit the model, which has {len(self._imposed)} layers with {self._experts} experts and chooses "
+                f"{self._top_k}"
+            )
+        ids = torch.from_numpy(routed.astype(np.int64)).to(device)
+        which = None if recorded.all() else torch.from_numpy(recorded).to(device)[:, None]
+        for layer, each in enumerate(self._imposed):
+            each.set(ids[:, layer], which)
+
+
+class _Imposed:
+    """A forward hook of a router: gives its output anew with the experts that are set, if any are."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self._ids: torch.Tensor | None = None
+        self._recorded: torch.Tensor | None = None
+
+    def set(self, ids: torch.Tensor, recorded: torch.Tensor | None) -> None:
+        self._ids, self._recorded = ids, recorded
+
+    def __call__(self, router: Any, inputs: Any, outputs: Any) -> Any:
+        if self._ids is None:
+            return None
+        with _Chosen(self._ids, self._recorded):
+            return type(router).forward(router, *inputs)
+
+    def __deepcopy__(self, memo: Any) -> _Imposed:
+        return _Imposed()
+
+
+class _Chosen(TorchFunctionMode):
+    """In its context ``torch.topk`` gives the values of given indices: the model's own code makes weights of them."""
+
+    def __init__(self, ids: torch.Tensor, recorded: torch.Tensor | None) -> None:
+        super().__init__()
+        self._ids, self._recorded = ids, recorded
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func is not torch.topk:
+            return func(*args, **(kwargs or {}))
+        ids = self._ids
+        if self._recorded is not None:
+            ids = torch.where(self._recorded, ids, func(*args, **(kwargs or {}))[1])
+        return args[0].gather(-1, ids), ids

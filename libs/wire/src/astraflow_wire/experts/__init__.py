@@ -1,0 +1,1 @@
+"""The experts of a model, and which of them tokens went through."""
