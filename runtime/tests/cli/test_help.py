@@ -29,7 +29,8 @@ def test_commands_are_listed_in_groups(capsys: pytest.CaptureFixture[str]) -> No
     first = {
         path
         for path in COMMANDS
-        if path in ("raas add", "raas drain", "raas check", "token revoke", "tinker serve")
+        if path
+        in ("raas add", "raas drain", "raas check", "token revoke", "tinker serve", "config import")
     }
     first |= {path for path in COMMANDS if " " not in path}
     listed = [

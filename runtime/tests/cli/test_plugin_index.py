@@ -15,8 +15,14 @@ import pytest
 
 from astraflow_core.errors import UserError
 from astraflow_runtime.cli import main
-from astraflow_runtime.cli.installation.check_report import FILE, LARGEST, digest_of
+from astraflow_runtime.cli.installation.check_report import (
+    FILE,
+    LARGEST,
+    digest_of,
+    digest_of_files,
+)
 from astraflow_runtime.cli.installation.plugin_index import reading
+from astraflow_runtime.cli.installation.plugin_index.collected import PublishedReport, collect
 from astraflow_runtime.cli.installation.plugin_index.entries import NoReport, entry_of
 from astraflow_runtime.cli.installation.plugin_index.page import as_page, standing
 
@@ -57,6 +63,23 @@ def with_plugin(**changes: Any) -> list[dict[str, Any]]:
     return [report()["plugins"][0] | changes]
 
 
+def wheel_of(file: Path, metadata: str, code: str = "", **changes: Any) -> None:
+    """A wheel whose report is of a package with an empty module; ``code`` is what the module has."""
+    (package := file.parent / "made" / "later").mkdir(parents=True, exist_ok=True)
+    (package / "__init__.py").touch()
+    (package / "__pycache__").mkdir(exist_ok=True)
+    files = {"files": digest_of_files([package])} | changes
+    with zipfile.ZipFile(file, "w") as wheel:
+        wheel.writestr(f"later/{FILE}", content(**files))
+        wheel.writestr("later/__init__.py", code)
+        wheel.writestr("later-1.0.dist-info/METADATA", f"Metadata-Version: 2.4\n{metadata}")
+
+
+def linked(url: str, label: str = "Homepage") -> dict[str, Any]:
+    named = {"name": "linked", "version": "1.0", "summary": "A <b>bold</b> claim"}
+    return {"distribution": named | {"links": [{"label": label, "url": url}]}}
+
+
 @pytest.fixture
 def reports(tmp_path: Path) -> Path:
     folder = tmp_path / "reports"
@@ -64,8 +87,9 @@ def reports(tmp_path: Path) -> Path:
     (folder / "a.json").write_bytes(content())
     (folder / "sub" / "older.json").write_bytes(content(**named("astraflow-plugin-brevity", "1.9")))
     later = with_plugin(name="later", api=[1, 1], commands=[])
-    with zipfile.ZipFile(folder / "later-2.0-py3-none-any.whl", "w") as wheel:
-        wheel.writestr(f"later/{FILE}", content(plugins=later, core_api=[1, 1], **named("later")))
+    told = "Name: later\nVersion: 1.0\nProject-URL: Code, https://example.org/later\n\n# Later\n"
+    file = folder / "later-1.0-py3-none-any.whl"
+    wheel_of(file, told, plugins=later, core_api=[1, 1], **named("later"))
     return folder
 
 
@@ -73,11 +97,11 @@ def test_an_index_is_made_and_searched(
     reports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (reports / "other.json").write_text("{}")
-    (reports / "notes.txt").write_text("no report")
+    (reports / "notes.txt").write_text("not a report")
     out = tmp_path / "made" / "index"
     assert main(["plugins", "index", str(reports), "--out", str(out)]) == 0
     said = capsys.readouterr().out
-    assert "left out: other.json: it is no report" in said and "3 reports" in said
+    assert "left out: other.json: it is not a report" in said and "3 reports" in said
     entries = json.loads((out / "index.json").read_text())["distributions"]
     assert [(e["name"], e["version"]) for e in entries] == [
         ("astraflow-plugin-brevity", "1.10.0"),
@@ -85,9 +109,14 @@ def test_an_index_is_made_and_searched(
         ("later", "1.0"),
     ]
     assert (entries[0]["passed"], entries[0]["checks"]) == (1, 2)
-    before = (out / "index.json").read_bytes(), (out / "index.html").read_bytes()
+    before = {file: file.read_bytes() for file in out.rglob("*.*")}
     assert main(["plugins", "index", str(reports), "--out", str(out)]) == 0
-    assert ((out / "index.json").read_bytes(), (out / "index.html").read_bytes()) == before
+    assert {file: file.read_bytes() for file in out.rglob("*.*")} == before
+    assert (out / "reports" / "astraflow-plugin-brevity-1.9.json").read_bytes() == (
+        reports / "sub" / "older.json"
+    ).read_bytes()
+    assert [file.name for file in (out / "readmes").iterdir()] == ["later-1.0.txt"]
+    assert (out / "readmes" / "later-1.0.txt").read_text() == "# Later\n"
 
     def found(*words: str) -> tuple[int, str]:
         code = main(["plugins", "search", *words, "--index", str(out)])
@@ -98,7 +127,7 @@ def test_an_index_is_made_and_searched(
     assert code == 0 and said.count("brevity 1.") == 0 and said.count("reward brevity") == 2
     assert "incomplete" in said and "later" not in said
     code, said = found("later")
-    assert "does not load" in said
+    assert "does not load" in said and said.rstrip().endswith("https://example.org/later")
     assert found("reward", "nothing") == (1, f"nothing in {out} has reward and nothing\n")
     assert main(["plugins", "search", "--json", "--index", str(out / "index.json")]) == 0
     assert json.loads(capsys.readouterr().out) == entries
@@ -110,19 +139,91 @@ def test_the_matrix_says_with_which_core_a_plugin_goes(reports: Path) -> None:
         "incomplete", "loads", "does not load",
     ]  # fmt: skip
     assert [standing(new, core) for core in ((0, 9), (1, 1))] == ["does not load", "loads"]
-    page = as_page([old, new])
+    page = as_page([PublishedReport(old, b""), PublishedReport(new, b"")])
     assert '<th scope="col">API 1.0</th><th scope="col">API 1.1</th>' in page
     assert "<script" not in page and "default-src 'none'" in page
+
+
+def test_a_page_links_to_the_pages_of_the_authors(reports: Path) -> None:
+    url = "https://example.org/a?b=1&c=%22"
+    (reports / "linked.json").write_bytes(content(**linked(url)))
+    found, problems = collect(reports)
+    assert problems == []
+    page = as_page(found)
+    assert (
+        'href="https://example.org/a?b=1&amp;c=%22" rel="nofollow noopener noreferrer">Homepage<'
+        in page
+    )
+    assert "A &lt;b&gt;bold&lt;/b&gt; claim" in page
+    assert '<a href="readmes/later-1.0.txt">README</a>' in page
+    assert '<a href="https://example.org/later"' in page
+    assert page.count('href="reports/') == 4 and page.count("README") == 1
+
+
+def test_a_wheel_is_indexed_by_its_own_metadata(reports: Path) -> None:
+    told = "Name: later\nVersion: 2.0\nProject-URL: Run, javascript:alert(1)\nHome-page: https://x.org\n"
+    wheel_of(reports / "later-2.0-py3-none-any.whl", told, **named("later", "2.0"))
+    wheel_of(reports / "other-1.0-py3-none-any.whl", told, **named("other"))
+    wheel_of(
+        reports / "late.whl", "Name: later\nVersion: 3.0\n", "x = 1\n", **named("later", "3.0")
+    )
+    with zipfile.ZipFile(reports / "later-2.0-py3-none-any.whl") as wheel:
+        (reports / "copy.json").write_bytes(wheel.read(f"later/{FILE}"))
+    found, problems = collect(reports)
+    assert problems[0].startswith("late.whl: its report is of other files: they were changed after")
+    assert problems[1:] == [
+        "other-1.0-py3-none-any.whl: its report is of other 1.0, not of later 2.0"
+    ]
+    (entry,) = (each.entry for each in found if each.stem == "later-2.0")
+    assert [(link.label, link.url) for link in entry.links] == [("Homepage", "https://x.org")]
+
+
+def test_an_index_in_the_folder_of_reports_is_not_read_again(
+    reports: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        assert main(["plugins", "index", str(reports), "--out", str(reports / "index")]) == 0
+        assert "left out" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
+        (linked("javascript:alert(1)"), "matching regex"),
+        (linked("java\nscript:alert(1)"), "matching regex"),
+        (linked("data:text/html,x"), "matching regex"),
+        (linked("//example.org"), "matching regex"),
+        (linked("HTTPS://example.org"), "matching regex"),
+        (linked('https://example.org/"onclick=x'), "matching regex"),
+        (linked("https://example.org/<b>"), "matching regex"),
+        (linked("https://example.org/\n"), "matching regex"),
+        (linked("https://trusted.example@evil.example"), "no address of http or https"),
+        (linked("https://"), "matching regex"),
+        (linked("https:///etc/passwd"), "no address of http or https"),
+        (linked("https://[::1"), "no address of http or https"),
+        (linked("https://example.org", "<b>"), "matching regex"),
+        (linked("https://example.org") | {"plugins": []}, "length >= 1"),
+        (
+            {"distribution": linked("")["distribution"] | {"links": [{}] * 21}},
+            "missing required|<= 20",
+        ),
+        (
+            {"distribution": linked("")["distribution"] | {"summary": "\u202egnp", "links": []}},
+            "regex",
+        ),
         (named("<script>alert(1)</script>"), "matching regex"),
         (named("brevity\n"), "matching regex"),
         (named("brevity", "1.0<b>"), "matching regex"),
         (named("brevity", "one"), "Invalid version"),
-        ({"verdict": "passed<img>"}, "Invalid enum"),
+        ({"verdict": "passed<img>"}, "'passed<img>' is not what its checks say: 'incomplete'"),
+        ({"verdict": "passed"}, "'passed' is not what its checks say: 'incomplete'"),
+        ({"verdict": "passed", "checks": []}, "no list of checks"),
+        ({"verdict": "passed", "checks": "all"}, "no list of checks"),
+        ({"verdict": "passed", "checks": [{}]}, "no list of checks"),
+        (
+            {"verdict": "passed", "checks": [{"verdict": "failed"}, {"verdict": "passed"}]},
+            "'passed' is not what its checks say: 'failed'",
+        ),
         ({"plugins": with_plugin(name="\x1b[2J")}, "matching regex"),
         ({"plugins": with_plugin(api=[1, -1])}, ">= 0"),
         ({"plugins": with_plugin(components=[{"kind": "reward", "name": "../x\x00"}])}, "regex"),
@@ -130,7 +231,7 @@ def test_the_matrix_says_with_which_core_a_plugin_goes(reports: Path) -> None:
         ({"plugins": "all"}, "Expected `array`"),
         ({"files": "sha256:javascript:"}, "matching regex"),
         ({"distribution": None}, "Expected `str`"),
-        ({"format": 2}, "no report"),
+        ({"format": 2}, "not a report"),
     ],
 )
 def test_what_a_stranger_writes_is_refused(changes: dict[str, Any], says: str) -> None:
@@ -150,12 +251,17 @@ def test_a_changed_or_damaged_report_is_left_out(
     (reports / "none.whl").write_bytes(b"PK")
     with zipfile.ZipFile(reports / "bomb.whl", "w", zipfile.ZIP_DEFLATED) as wheel:
         wheel.writestr(f"bomb/{FILE}", b" " * (64 * LARGEST))
+    wheel_of(reports / "locked.whl", "Name: later\n")
+    locked = bytearray((reports / "locked.whl").read_bytes())
+    locked[locked.index(b"PK\x01\x02") + 8] |= 1  # the bit of an encrypted member
+    (reports / "locked.whl").write_bytes(locked)
     assert main(["plugins", "index", str(reports), "--out", str(tmp_path / "out")]) == 2
     told = capsys.readouterr()
+    assert "locked.whl: " in told.out and "encrypted" in told.out
     for part in ("changed.json: it was changed", "cut.json: ", "deep.json: ", "none.whl: "):
         assert part in told.out
     assert told.out.count("more than 1 MiB") == 2
-    assert "has no report; `astraflow plugin check --json" in told.err
+    assert "has no report that can be used; `astraflow plugin check --json" in told.err
     assert main(["plugins", "index", "nowhere", "--out", "x"]) == 2
     assert "there is no folder nowhere" in capsys.readouterr().err
 
@@ -219,7 +325,7 @@ def test_servers_are_bounded(server: str, monkeypatch: pytest.MonkeyPatch) -> No
         (f"{server}/endless", "more than 1 MiB"),
         (f"{server}/moved", "file:///etc/passwd|redirect"),
         (f"{server}/none.json", "404"),
-        (f"{server}/other", "no index of plugins"),
+        (f"{server}/other", "not an index of plugins"),
         ("ftp://127.0.0.1/x", "begins with http"),
         ("file:///etc/passwd", "begins with http"),
         ("nowhere", "`astraflow plugins index` makes one"),

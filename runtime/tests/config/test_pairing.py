@@ -65,6 +65,16 @@ def test_components_that_do_not_fit(
     assert caught.value.problems == [expected]
 
 
+def test_router_replay_needs_an_engine_and_a_trainer_that_can(site: Any, run_file: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(run_file, ["policies.solver.router_replay=true"], site.catalog())
+    assert caught.value.problems == [
+        f"policies.solver.router_replay: needs {kind} capability router_replay; 'toy_{kind}' lacks it: leave the key out, or "
+        f"name {article} {kind} that has it (`astraflow plugins`)"
+        for article, kind in (("an", "engine"), ("a", "trainer"))
+    ]
+
+
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [

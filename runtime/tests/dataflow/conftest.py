@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,16 +21,18 @@ from astraflow_core.errors import PluginError
 from astraflow_core.protocols.data_policy import Scale
 from astraflow_core.types import Batch, Group, Prompt, Trajectory
 from astraflow_core.types import Sequence as TokenSequence
+from astraflow_core.types.generation import RoutedExperts
 from astraflow_runtime.dataflow.flow import Dataflow
+from astraflow_runtime.dataflow.image.file import IMAGE
+from astraflow_runtime.dataflow.image.keeper import ImageKeeper
+from astraflow_runtime.dataflow.image.restart import continued
+from astraflow_runtime.dataflow.image.whole import save_state
 from astraflow_runtime.dataflow.journal.journal import Journal
 from astraflow_runtime.dataflow.policies.pipeline import NamedPolicy, PolicyPipeline
 from astraflow_runtime.dataflow.policies.swapping import PolicyBuilder
 from astraflow_runtime.dataflow.replay import JournalReplay
-from astraflow_runtime.dataflow.rows.stream import PolicyStream, ServedBatch
 from astraflow_runtime.dataflow.state import FlowState
 from astraflow_runtime.dataflow.tasks.cursor import PromptCursor
-from astraflow_runtime.dataflow.tasks.evaluation import Evaluation
-from astraflow_runtime.dataflow.tasks.queue import TaskTable
 from astraflow_wire.batches import NoBatch, decode_batch
 from astraflow_wire.groups import encode_group
 from astraflow_wire.messages import (
@@ -53,6 +55,8 @@ from astraflow_wire.messages import (
 )
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+from picture import picture
 
 
 class Prompts:
@@ -118,8 +122,9 @@ def group_body(
     metrics: Sequence[Mapping[str, float]] = (),
     turn_rewards: Mapping[int, float] | None = None,
     turn_states: Mapping[int, int | str] | None = None,
+    routed: Sequence[RoutedExperts | None] = (),
 ) -> bytes:
-    """A push with one trajectory for each reward; the last three tokens of a sequence are trained, the
+    """A push with one trajectory for each reward, and each of ``routed``; the last three tokens of a sequence are trained, the
     token ids tell trajectory and position."""
     versions = [version] * len(rewards) if isinstance(version, int) else list(version)
     trajectories = []
@@ -134,6 +139,7 @@ def group_body(
                 np.where(mask, sampled, -1).astype(np.int32),
                 turn_rewards=turn_rewards,
                 turn_states=turn_states,
+                routed_experts=routed[number] if routed else None,
             )
             for policy in policies
         )
@@ -170,10 +176,31 @@ class Bench:
         JournalReplay(self.flow, journal.reader, partial(self.time.__setitem__, 0)).run(
             journal.entries()
         )
-        self.time[0] = now
         assert picture(self.flow) == before
+        if (self.journal / IMAGE).exists():
+            self._continue_from_image(journal, before)
+        self.time[0] = now
         self.state.restore(journal, resumed=resumed)
         return self
+
+    def write_image(self) -> Path:
+        """Write an image of the present state."""
+        journal = self.state.records._journal
+        assert journal is not None
+        keeper = ImageKeeper(self.flow, journal, "test", 0)
+        assert keeper.write_now()
+        return journal.path / IMAGE
+
+    def _continue_from_image(self, journal: Journal, before: dict[str, Any]) -> None:
+        """Go on with the dataflow that an image and the entries after it give: nothing tells it from that of the whole
+        journal."""
+        whole = save_state(self.flow)()
+        found = continued(self.build, journal, partial(self.time.__setitem__, 0), "test")
+        assert found.covered and found.covered + found.read == journal.count
+        self.flow, restored = found.flow, save_state(found.flow)()
+        for name in whole.__struct_fields__:
+            assert getattr(restored, name) == getattr(whole, name), name
+        assert picture(found.flow) == before
 
     def stamped(self, message: Any) -> Any:
         """The message as the process sends it that registered last, unless it says who it is from."""
@@ -288,96 +315,6 @@ class Bench:
     def check(self) -> None:
         """Both invariants hold."""
         assert self.flow.balance()["imbalances"] == []
-
-
-def picture(flow: Dataflow) -> dict[str, Any]:
-    """All of the state that must outlive the process."""
-    state = flow.state
-
-    def batch(stream: PolicyStream, served: ServedBatch | None) -> Any:
-        return served and (
-            served.asked,
-            served.first_served,
-            served.again,
-            b"".join(stream.encode(served)),
-        )
-
-    def stream(stream: PolicyStream) -> dict[str, Any]:
-        held = [stream.outstanding, *stream._unreleased, *stream._to_repeat]
-        return {
-            "counts": asdict(stream.rows),
-            "reasons": dict(stream.reasons),
-            "watch": vars(stream.watch),
-            "updates": (stream.updates, stream.released, stream.last_acknowledged),
-            "fresh": [row.item for row in stream.buffer.fresh],
-            "kept": [row.item for row in stream.buffer.kept],
-            "source": (
-                [row.item for row in stream.row_source.waiting],
-                asdict(stream.row_source.counts),
-                stream.row_source.underfilled,
-            ),
-            "batches": [batch(stream, served) for served in held],
-            "repeats": len(stream._to_repeat),
-            "seen": dict(stream.staleness.seen),
-            "expected": (stream.per_trajectory, stream._arrivals, stream.groups_accepted),
-            "rewards": (
-                stream.statistics.recent_reward,
-                stream.statistics.reward,
-                stream.trained_reward,
-            ),
-            "figures": (asdict(stream.statistics.last), stream.statistics._means),
-            "episodes": (stream.episode_means.episodes, stream.episode_means.last),
-            "tokens": stream.tokens_trained,
-            "policies": stream.chain.state_dict(),
-        }
-
-    def table(table: TaskTable) -> dict[str, Any]:
-        return {
-            "queue": [(task.id, task.attempts, task.last_error) for task in table._queue],
-            "parts": [(part.group.header, part.group.tokens.tolist()) for part in table.parts],
-            "leased": sorted(
-                (task.id, [lease.raas for lease in task.leases], task.attempts)
-                for task in table.leased()
-            ),
-            "again": (sorted(table.twice), table.leased_again, table.second_won),
-            "ended": dict(table._ended),
-            "admitted": table.admitted,
-            "in_flight": {p: round(v, 6) for p, v in table.in_flight.items() if round(v, 6)},
-            "set_aside": table.set_aside,
-        }
-
-    def evaluation(evaluation: Evaluation) -> Any:
-        return evaluation.versions, {k: asdict(v) for k, v in evaluation.scores.items()}
-
-    evaluations = state.evaluations
-    return {
-        # That a stopping run has stopped follows from who has heard from it, which is asked again.
-        "state": state.progress.state.replace("stopped", "stopping"),
-        "cursor": state.admission.cursor.position,
-        "admission": (state.admission.forced, dict(state.admission.chain.refused)),
-        "admission_policies": state.admission.chain.state_dict(),
-        "decisions": {place: dict(c.decisions) for place, c in state.chains_by_place().items()},
-        "swaps": state.swaps,
-        "rejected": dict(state.rejected),
-        "failures": sorted((r.name, r.failures, r.set_aside) for r in state.fleet.present()),
-        "train": table(state.train),
-        "eval": table(state.eval),
-        "streams": {policy: stream(it) for policy, it in state.streams.items()},
-        "versions": (dict(state.versions.newest), dict(state.versions._withdrawn)),
-        "evaluations": [evaluation(it) for it in evaluations.all_waiting],
-        "history": evaluations.history,
-        "best": evaluations.best,
-        "trainers": {
-            policy: (trainer.registered, trainer.steps_done, trainer.metrics)
-            for policy, trainer in state.trainers.items()
-        },
-        "raas": sorted((r.name, r.health in ("alive", "suspect")) for r in state.fleet.all()),
-        "tokens": state.fleet.tokens_generated,
-        "balance": state.balance.snapshot(),
-        "pool": (flow.pool.added, flow.pool.drained),
-        "overlap": state.overlap.counts(),
-        "draining": sorted(r.name for r in state.fleet.present() if r.draining),
-    }
 
 
 def no_policies(place: str, table: DataPolicyTable, number: int) -> Any:

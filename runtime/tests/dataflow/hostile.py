@@ -24,6 +24,7 @@ from astraflow_runtime.dataflow.replay import JournalReplay
 from astraflow_wire import messages
 from astraflow_wire.frames import Frame, encode_frame
 from astraflow_wire.groups import GroupHeader
+from astraflow_wire.http import recovery
 
 TOKEN = "of-this-run"
 VIEWS = ("/v1/status", "/v1/waits", "/v1/balance", "/v1/health")
@@ -259,6 +260,11 @@ class Attacked:
             "/v1/versions": lambda: messages.AnnouncementMessage(
                 policy="solver", version=min(newest + 1, 2**31 - 1), transport="x",
                 endpoints=["e"], digest="d", size=1, probe=rows,
+            ),
+            "/v1/versions/recover": lambda: recovery.RecoverVersion(policy="solver", wait_s=0.0),
+            "/v1/versions/offer": lambda: recovery.OfferVersion(
+                raas="r0", policy="solver", version=newest, transport="x", endpoints=["e"],
+                digest="d", size=1,
             ),
             "/v1/batches/next": lambda: messages.NextBatch(
                 policy="solver", version=newest, wait_s=0.0

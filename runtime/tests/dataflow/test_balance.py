@@ -9,6 +9,7 @@ import pytest
 
 from astraflow_core.errors import Refused
 from astraflow_core.types import Verdict
+from astraflow_runtime.dataflow.fleet.notices import has_notices
 from astraflow_runtime.dataflow.http.balance_events import balance_events
 from astraflow_runtime.dataflow.http.wakeups import Wakeups
 from astraflow_wire.messages import RegisterTrainer
@@ -182,10 +183,10 @@ def test_a_drained_raas_finishes_what_it_has_and_leaves(run):
     assert r.b.drain("r1").drained == 1  # asked again
     record = r.b.state.fleet.get("r1")
     tasks, notices = r.b.lease(8, "r1")
-    assert (tasks, notices.stop, r.b.state.has_notices(record)) == ([], False, False)
+    assert (tasks, notices.stop, has_notices(r.b.state, record)) == ([], False, False)
     assert "its last 1 tasks" in str(r.b.flow.waits())
     assert r.b.push(task, "r1").status == "accepted"
-    assert r.b.state.has_notices(record)
+    assert has_notices(r.b.state, record)
     assert r.b.renew([], "r1").stop
     assert r.b.lease(8, "r0")[0]  # the others continue
     r.b.leave("r1")

@@ -139,3 +139,17 @@ def test_a_batch_has_the_turns_of_rows_that_it_does_not_have(bench, config, tmp_
     if restarted:
         b.restart()
         assert encode_batch(b.next_batch(0)) == encode_batch(batch)
+
+
+def test_what_a_teacher_gives_tokens_ends_no_turn() -> None:
+    every = np.arange(1, 6)
+    whole = WholeGroups(
+        loss_mask=np.arange(6) > 0,
+        given={"teacher_logprobs": SparseValues(every, np.full(5, -0.5, np.float32))},
+        lengths=np.array([6]),
+        group=np.array([0]),
+        trajectory=np.array([0]),
+        rewards=np.ones(1),
+        own=np.ones(1, np.bool_),
+    )
+    assert turns_of(whole).last.tolist() == [5]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from astraflow_core.types import Verdict
+from astraflow_runtime.dataflow.progress import RunState
 from astraflow_runtime.dataflow.rows.group_watch import MANY_GROUPS
 
 
@@ -123,3 +124,29 @@ def test_groups_without_anything_to_train_are_reported_with_their_reasons(bench,
     push(b, 10)
     (warning,) = told(caplog)
     assert '"no trained token" (60), "no trajectory" (4)' in warning
+
+
+def test_a_run_whose_groups_leave_no_row_stops(bench, roomy):
+    b = bench(roomy(run__max_fruitless_groups=3), data=(NoVariance,)).begin()
+    push(b, 2, 0.0, 0.0)
+    push(b, 1, 0.0, 1.0)
+    push(b, 2, 1.0, 1.0)
+    assert b.state.progress.state is RunState.RUNNING
+    push(b, 1, 1.0, 1.0)
+    assert b.state.progress.state is RunState.STOPPING
+    reason = b.state.progress.reason
+    for part in (
+        "the last 3 groups left no row",
+        "'solver': \"no variance\" (3)",
+        "max_fruitless_groups",
+    ):
+        assert part in reason
+
+
+def test_it_goes_on_while_one_policy_has_rows_or_if_the_bound_is_none(bench, roomy):
+    b = bench(roomy(policies=("solver", "verifier"), run__max_fruitless_groups=3)).begin()
+    push(b, 5, 0.0, 0.0, policies=("solver",))
+    assert b.state.progress.state is RunState.RUNNING
+    b = bench(roomy(run__max_fruitless_groups="none"), data=(NoVariance,)).begin()
+    push(b, 5, 0.0, 0.0)
+    assert b.state.progress.state is RunState.RUNNING

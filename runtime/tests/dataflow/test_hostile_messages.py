@@ -12,7 +12,7 @@ PATHS = (
     "/v1/groups", "/v1/tasks/lease", "/v1/tasks/renew", "/v1/tasks/fail", "/v1/raas/register",
     "/v1/raas/leave", "/v1/raas/add", "/v1/raas/drain", "/v1/trainers/register", "/v1/trainers/failed",
     "/v1/versions", "/v1/batches/next", "/v1/batches/ack", "/v1/batches/release", "/v1/stop",
-    "/v1/data_policies/swap", "/v1/access/revoke",
+    "/v1/data_policies/swap", "/v1/access/revoke", "/v1/versions/recover", "/v1/versions/offer",
 )  # fmt: skip
 ENDS = ("/v1/stop", "/v1/trainers/failed")
 """Messages that are there to end the run."""

@@ -321,6 +321,13 @@ class Play(RuleBasedStateMachine):
         self.b.announce(self.b.state.versions.newest[policy] + 1, policy)
         self.batches.pop(policy, None)
 
+    @precondition(lambda self: not self.b.state.progress.ending)
+    @rule()
+    def write_image(self):
+        """A restart from here on continues from it and from the entries behind it, and is compared with one that reads
+        all entries."""
+        self.b.write_image()
+
     @rule(resumed=st.sampled_from([False, False, True]))
     def restart_dataflow(self, resumed):
         """It is killed, and another continues from the journal; or the whole run is started again."""
@@ -350,6 +357,13 @@ class Play(RuleBasedStateMachine):
             assert all(len({lease.raas for lease in t.leases}) == 2 for t in twice.values())
             held = [raas for t in self.b.state.train.leased() for raas in t.leases]
             assert len(held) == sum(len(self.b.state.train.held_by(raas)) for raas in RAAS)
+
+    @invariant()
+    def what_failed_on_a_raas_goes_to_others_first(self):
+        if hasattr(self, "b"):
+            for task in self.b.state.train.leased():
+                for lease in task.leases:
+                    assert lease.since >= task.failed_on.get(lease.raas, 0)
 
     @invariant()
     def the_staleness_bound_holds(self):
@@ -412,7 +426,7 @@ class Play(RuleBasedStateMachine):
                     assert (row.item.arrival, batch.id) in trained
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 @pytest.mark.slow
 def test_nothing_is_lost_and_nothing_is_too_stale(bench, config, tmp_path):
     Play.folder = tmp_path

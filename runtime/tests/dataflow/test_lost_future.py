@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from astraflow_core.errors import Refused
+from astraflow_runtime.dataflow.fleet.notices import has_notices, notices
 from astraflow_runtime.dataflow.journal.entries import LeasesRevoked
 from astraflow_runtime.dataflow.journal.journal import Journal
 from astraflow_runtime.dataflow.replay import JournalReplay
@@ -48,10 +49,10 @@ def beat(b, serving, seen, digest, tasks=()):
 
 def test_it_loses_its_tasks_and_discards_what_it_has(gone_back, caplog):
     b = gone_back
-    notices = beat(b, {"solver": 2}, {"solver": 2}, "d2", [b.task.id])
-    assert notices.discard == {"solver": "d2"}
-    assert [revoked.task for revoked in notices.revoked] == [b.task.id]
-    assert [each.version for each in notices.announcements] == [0]
+    told = beat(b, {"solver": 2}, {"solver": 2}, "d2", [b.task.id])
+    assert told.discard == {"solver": "d2"}
+    assert [revoked.task for revoked in told.revoked] == [b.task.id]
+    assert [each.version for each in told.announcements] == [0]
     (warning,) = [r.getMessage() for r in caplog.records if "not have" in r.getMessage()]
     assert "it serves version 2 of 'solver', and the newest is 0" in warning
     assert b.state.train.queued == 1 and b.state.train.first().attempts == 0
@@ -60,7 +61,7 @@ def test_it_loses_its_tasks_and_discards_what_it_has(gone_back, caplog):
     assert b.lease(free=2, serving=2)[0] == []
     b.lease(free=2, serving={})
     assert b.lease(free=2, serving=0)[0][0].id == b.task.id
-    assert not b.state.notices(b.state.fleet.get("r0")).discard
+    assert not notices(b.state, b.state.fleet.get("r0")).discard
 
 
 def test_its_wait_says_why_it_gets_nothing(gone_back):
@@ -117,10 +118,10 @@ def test_a_poll_ends_once_for_the_notice(gone_back):
     b = gone_back
     message = LeaseTasks(raas="r0", free=2, wait_s=0, serving={"solver": 2}, seen={"solver": 2})
     record = b.flow.leasing.ask(b.stamped(message))
-    assert b.state.has_notices(record)
+    assert has_notices(b.state, record)
     assert b.flow.leasing.lease(record, 2).notices.discard == {"solver": ""}
     record = b.flow.leasing.ask(b.stamped(message))
-    assert not b.state.has_notices(record)
+    assert not has_notices(b.state, record)
 
 
 def test_the_journal_has_the_lost_leases(gone_back):

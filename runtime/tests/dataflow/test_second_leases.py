@@ -8,6 +8,7 @@ import pytest
 from astraflow_core.errors import Refused
 from astraflow_core.types import Batch
 from astraflow_runtime.cli.trace import _group
+from astraflow_runtime.dataflow.fleet.notices import has_notices
 from astraflow_runtime.dataflow.journal.tracing import Trace
 from astraflow_runtime.dataflow.journal_reader import JournalReader
 from astraflow_runtime.dataflow.tasks.second_leases import GAIN, remaining_s, second_s
@@ -74,7 +75,7 @@ def test_the_other_is_told_at_once(waiting):
     b, task = waiting()
     b.lease(2, "r1", serving=1)
     b.push(task, "r0", version=1)
-    assert b.state.has_notices(b.state.fleet.get("r1"))
+    assert has_notices(b.state, b.state.fleet.get("r1"))
     (revoked,) = b.lease(2, "r1", serving=1)[1].revoked
     assert (revoked.task, revoked.reason) == (task.id, "'r0' was first")
     assert tasks(b).second_won == 0

@@ -378,12 +378,24 @@ class Broken:
         raise ValueError("no such key")
 
 
-def test_a_data_policy_that_raises_fails_the_run_with_its_name(running, body):
+class Hasty:
+    def accept(self, group):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [
+        (Broken, "'Broken' raised ValueError in accept: no such key"),
+        (Hasty, "'Hasty': accept returned True, expected a Verdict"),
+    ],
+)
+def test_a_data_policy_that_is_wrong_fails_the_run_with_its_name(running, body, policy, says):
     async def play():
-        async with running(data=[Broken()]) as service:
+        async with running(data=[policy()]) as service:
             await service.register()
             task = (await service.lease()).tasks[0]
-            with pytest.raises(Refused, match="'Broken' raised ValueError in accept: no such key"):
+            with pytest.raises(Refused, match=says):
                 await service.push(body(task.id, task.prompt_id))
             assert service.bench.state.progress.state == "failed"
             assert (await service.batch(0, 5.0)).ended

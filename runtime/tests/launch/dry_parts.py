@@ -15,7 +15,7 @@ from launch_fakes import Plain
 
 from astraflow_core.errors import PreflightError
 from astraflow_core.protocols.workflow import PolicyEngine
-from astraflow_core.types import Prompt, Trajectory, TrajectoryView
+from astraflow_core.types import Prompt, RewardReport, Trajectory, TrajectoryView
 
 
 class Ask(Plain):
@@ -34,6 +34,14 @@ class RewardsItself(Ask):
     ) -> Trajectory | None:
         played = await super().run_episode(engines, prompt)
         return replace(played, rewards={"solver": 0.5}) if played else None
+
+
+async def names_two(view: TrajectoryView) -> RewardReport:
+    return RewardReport(0.5, {"correct": 1.0, "form": 0.0})
+
+
+def names_one(view: TrajectoryView) -> RewardReport:
+    return RewardReport(0.5, {"correct": 1.0})
 
 
 class AskJudge(Ask):

@@ -44,6 +44,10 @@ class Engine(Part):
     capabilities = ("pause.keep", "weights.path")
 
 
+class ScoringEngine(Part):
+    capabilities = ("pause.keep", "weights.path", "score")
+
+
 class Transport(Part):
     capabilities = ("full",)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import os
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ import tomli_w
 
 from astraflow_core.config.models import RunConfig
 from astraflow_runtime.launch.planning.prepare import prepare
+from astraflow_runtime.launch.results.live_curves import VARIABLE
 from astraflow_runtime.launch.run import EndedRun, run_prepared
 from astraflow_runtime.launch.view.status import parse_status
 from astraflow_wire.status import Status
@@ -31,7 +33,7 @@ def behaving(table: Table, rate: float = 100.0, restarts: int = 3, **behaviour: 
 
 
 class Command:
-    """``run_file`` in a process of its own, as a terminal starts it."""
+    """``run_file`` in a process of its own, as a terminal starts it; it draws no curves."""
 
     def __init__(self, table: Table, tmp_path: Path, *flags: str) -> None:
         file = tmp_path / "run.toml"
@@ -42,7 +44,11 @@ class Command:
         )
         self.runs = Path(table["run"]["directory"])
         self.process = subprocess.Popen(
-            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-c", code],
+            env={**os.environ, VARIABLE: "none"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
     def wait_for(self, *names: str) -> Path:

@@ -177,7 +177,10 @@ def test_a_stopped_dataflow_is_named_and_waited_for(table: Table, command: Start
     directory = started.wait_for("dataflow.pid", "raas-0.pid", "trainer-solver.pid", "fake_state")
     pid = int((directory / "dataflow.pid").read_text())
     os.kill(pid, signal.SIGSTOP)
-    time.sleep(3)
+    deadline = time.monotonic() + 15
+    while not (directory / FILE).exists():  # written when the silence is reported
+        assert time.monotonic() < deadline, "nobody reports that the dataflow is stopped"
+        time.sleep(0.05)
     os.kill(pid, signal.SIGCONT)
     code, out, err = started.end()
     assert (code, err) == (0, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 
@@ -138,6 +139,17 @@ def test_a_reward_that_the_workflow_leaves_nothing_is_a_note(table: Table, rewar
     assert prepare(table).notes == ()
 
 
+def test_no_thread_of_the_launcher_forbids_the_fork(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others, there = threading.active_count(), []
+    monkeypatch.setattr(
+        dry_process, "_may_fork", lambda: not there.append(threading.active_count())
+    )
+    assert prepare(asking(table)).notes == ()
+    assert there == [others]
+
+
 def test_data_that_no_raas_can_get_is_named(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     import launch_fakes
 
@@ -155,3 +167,35 @@ def test_the_doctor_makes_it_too(table: Table) -> None:
     assert "KeyError: 'answr'" in bad.text
     good = next(preflight(load_config(asking(table))))
     assert (good.level, good.subject) == ("ok", "workflow and reward")
+
+
+def test_a_reward_that_the_algorithm_reads_by_name_must_be_there(table: Table) -> None:
+    table["policies"]["solver"]["algorithm"] = {"use": "gdpo", "rewards": {"correct": 1, "form": 1}}
+    assert prepare(asking(table, reward="names_two")).notes == ()
+    for reward, known in (("names_one", "'correct'"), ("good", "none")):
+        said = (
+            f"'gdpo' reads the named reward '[a-z]+', and an episode has {known}; name it as a part"
+        )
+        with pytest.raises(UserError, match=said):
+            prepare(asking(table, reward=reward))
+
+
+def test_an_algorithm_that_needs_a_teacher_needs_a_workflow_that_asks_one(table: Table) -> None:
+    table["policies"]["solver"]["algorithm"] = {"use": "opd", "teacher": "engine"}
+    with pytest.raises(
+        UserError, match="'opd' with these keys needs teacher_logprobs of each sequence"
+    ):
+        prepare(asking(table))
+    taught = {"use": "taught", "workflow": {"use": "dry_parts:Ask"}, "teacher": "solver"}
+    table["workflow"] = taught | {"given": "{prompt} {answer}"}
+    with pytest.raises(
+        UserError, match="needs engine capability score; 'launch_fakes:Engine' lacks it"
+    ):
+        prepare(table)
+    table["policies"]["solver"]["engine"] = {"use": "launch_fakes:ScoringEngine"}
+    assert prepare(table).notes == ()
+    table["workflow"] = taught
+    with pytest.raises(
+        UserError, match="policy 'solver' cannot teach itself what it knows; set given"
+    ):
+        prepare(table)

@@ -21,6 +21,7 @@ from astraflow_runtime.cli import main
 from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.launch import uv_settings
 from astraflow_runtime.launch.environments import create, environments, remove
+from astraflow_runtime.launch.installing import packages_installed
 from astraflow_runtime.launch.planning.plan import check_interpreters
 
 STAND_IN = """#!/bin/sh
@@ -157,6 +158,24 @@ def test_a_failure_shows_what_pip_said_and_leaves_nothing_that_looks_whole(
     assert (half.name, half.plugins, half.key) == ("mine", (), "")
     base.trouble.unlink()
     assert create("mine", ["heavy"], catalog, python=base.python).key
+
+
+@pytest.mark.parametrize(
+    ("said", "far"),
+    [
+        ("", ""),
+        ("Looking in indexes: x\nCollecting rich\n  Downloading rich.whl\nProcessing ./libs/wire\n", "2 packages so far"),
+        ("Collecting x\nInstalling collected packages: ruamel.yaml, Markdown_It-py, rich, later\n", "2 of 4 packages"),
+        ("Using Python 3.11.7 environment at: x\nResolved 57 packages in 1s\n", "57 packages"),
+    ],
+)  # fmt: skip
+def test_how_far_an_installation_has_come(tmp_path: Path, said: str, far: str) -> None:
+    log, folder = tmp_path / "log", tmp_path / "mine"
+    assert packages_installed(folder, log) == ""
+    log.write_text(said)
+    for name in ("pip-23.2.1", "ruamel_yaml-0.18", "markdown_it_py-4.3.0"):
+        (folder / "lib/python3.11/site-packages" / f"{name}.dist-info").mkdir(parents=True)
+    assert packages_installed(folder, log) == far
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 from launch_support import Table, parsed
 
-from astraflow_runtime.launch.results.live_curves import LiveCurves
+from astraflow_core.errors import UserError
+from astraflow_runtime.launch.planning.prepare import prepare
+from astraflow_runtime.launch.planning.resume import resume
+from astraflow_runtime.launch.results.live_curves import VARIABLE, LiveCurves
 from astraflow_wire.policy_status import PolicyStatus
 from astraflow_wire.status import Status
 
@@ -19,6 +22,22 @@ LINE = '{"time": 1, "policy": "solver", "step": 1, "reward": 0.5, "metrics": {"l
 @pytest.fixture
 def undrawn() -> None:
     """Curves are drawn here."""
+
+
+def test_a_run_whose_environment_says_none_draws_none(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "none")
+    drawn = LiveCurves(parsed(table), tmp_path)
+    (tmp_path / "metrics.jsonl").write_text(LINE)
+    drawn.look(made(1))
+    drawn.close()
+    assert not (tmp_path / "curves.png").exists()
+    monkeypatch.setenv(VARIABLE, "0")
+    with pytest.raises(UserError, match=f"{VARIABLE} is '0'; expected none, or unset it"):
+        prepare(table)
+    with pytest.raises(UserError, match=f"{VARIABLE} is '0'"):
+        resume(tmp_path)
 
 
 def made(updates: int) -> Status:

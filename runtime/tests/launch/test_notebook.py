@@ -81,7 +81,7 @@ def test_a_picture_is_saved_under_the_name_of_its_form(folder: Path, tmp_path: P
     picture.save(tmp_path / "A.PNG")
     assert (tmp_path / "A.PNG").read_bytes().startswith(b"\x89PNG")
     for name in ("curves", "curves.pdf", ".png"):
-        with pytest.raises(UserError, match=r"written as \.png or \.svg; end its name so"):
+        with pytest.raises(UserError, match=r"written as \.png or \.svg; give a name that ends"):
             picture.save(tmp_path / name)
     for name in ("nowhere/a.png", "A.PNG/a.svg"):
         with pytest.raises(UserError, match=f"{name} cannot be written: "):

@@ -64,6 +64,13 @@ def hosted(config, directory, scenario):
     return asyncio.run(run())
 
 
+async def running(client, count=1):
+    """Wait until the engine works on ``count`` requests."""
+    async with asyncio.timeout(10):
+        while (await client.health(5))["running"] < count:
+            await asyncio.sleep(0.01)
+
+
 def test_answers_every_request_and_keeps_the_types_of_errors(make_config, tmp_path):
     async def scenario(host, life):
         client = host.client
@@ -111,8 +118,7 @@ def test_requests_that_end_one_after_the_other_all_come_back(make_config, tmp_pa
 def test_a_cancelled_request_is_aborted_in_the_engine(make_config, tmp_path):
     async def scenario(host, life):
         endless = asyncio.create_task(host.client.generate(request("endless", 50)))
-        while (await host.client.health(5))["running"] == 0:
-            await asyncio.sleep(0.01)
+        await running(host.client)
         endless.cancel()
         await asyncio.gather(endless, return_exceptions=True)
         until = time.monotonic() + 5
@@ -133,7 +139,7 @@ def test_a_killed_host_fails_its_requests_and_is_started_again(make_config, tmp_
         await up.wait()
         first = engine.host.pid
         pending = asyncio.create_task(engine.generate(request("r", 40)))
-        await asyncio.sleep(0.15)
+        await running(engine.host.client)
         os.kill(first, signal.SIGKILL)
         with pytest.raises(
             HostGone, match="engine host of policy 'solver' in raas-0 was killed by SIGKILL"
@@ -155,7 +161,7 @@ def test_a_killed_host_fails_its_requests_and_is_started_again(make_config, tmp_
 def test_a_host_ends_with_its_engine_and_what_was_under_way_can_be_retried(make_config, tmp_path):
     async def scenario(host, life):
         under_way = asyncio.ensure_future(host.client.generate(request("slow", 50)))
-        await asyncio.sleep(0.05)
+        await running(host.client)
         for lost in (host.client.generate(request("lost")), under_way):
             with pytest.raises(HostGone, match="exit code 1"):
                 await asyncio.wait_for(lost, 10)
@@ -182,16 +188,18 @@ def test_a_host_that_is_stopped_is_named_and_waited_for(make_config, tmp_path, c
     async def scenario(host, life):
         changes = []
         host.silence_changed = lambda: changes.append(host.silence is not None)
+        began = time.monotonic()
         os.kill(host.pid, signal.SIGSTOP)
         calls = [
             asyncio.create_task(host.client.health(1.0)),
             asyncio.create_task(host.client.generate(request("r", 2))),
         ]
-        await asyncio.sleep(2.5)
-        wait = host.wait()
+        async with asyncio.timeout(4):  # five deadlines, after which it would be killed, are later
+            while (wait := host.wait()) is None or wait.since_s < 2.2:
+                await asyncio.sleep(0.05)
         assert wait.for_whom == "the engine host of policy 'solver' in raas-0"
         assert f"stopped (SIGSTOP); `kill -CONT {host.pid}`" in wait.what
-        assert 1.0 < wait.since_s < 4 and 0 < wait.until_s < 4
+        assert 0 < wait.until_s < 4
         os.kill(host.pid, signal.SIGCONT)
         async with asyncio.timeout(5):
             health, result = await asyncio.gather(*calls)
@@ -199,7 +207,7 @@ def test_a_host_that_is_stopped_is_named_and_waited_for(make_config, tmp_path, c
                 await asyncio.sleep(0.05)
         assert health["version"] == 0 and len(result.tokens) == 2
         assert changes == [True, False]
-        assert 2 < host.stopped_s() < 6
+        assert 2 < host.stopped_s() <= time.monotonic() - began + 0.1
 
     hosted(make_config(run={"deadline_s": 1.0}), tmp_path, scenario)
     said = [r.getMessage() for r in caplog.records if "engine host" in r.getMessage()]

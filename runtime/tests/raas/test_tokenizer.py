@@ -150,7 +150,8 @@ def test_a_special_token_that_a_message_quotes_stays_text(folder):
 
 
 def test_text_that_cannot_be_encoded_is_named(folder):
-    with pytest.raises(UserError, match=r"tokenizer\.json cannot encode 'ünï'"):
+    says = r"tokenizer\.json cannot encode 'ünï': .*no token for a character of this text: change"
+    with pytest.raises(UserError, match=says):
         FolderTokenizer(folder).encode("ünï")
 
 
@@ -178,3 +179,17 @@ def test_special_texts_are_those_that_the_file_calls_special(folder):
     tokenizer = FolderTokenizer(folder)
     assert tokenizer.special_texts == ("<|im_end|>",)
     assert tokenizer.encode("<|im_end|><tool_call>|<").tolist() == [0, 1, 3, 2]
+
+
+def test_tokenizers_are_told_apart_by_what_their_ids_mean(folder, tmp_path):
+    one = FolderTokenizer(folder)
+    assert (
+        one.fingerprint == FolderTokenizer(shutil.copytree(folder, tmp_path / "same")).fingerprint
+    )
+    file = folder / "tokenizer.json"
+    described = json.loads(file.read_text())
+    first, second = list(described["model"]["vocab"])[-2:]
+    vocabulary = described["model"]["vocab"]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    file.write_text(json.dumps(described))
+    assert FolderTokenizer(folder).fingerprint != one.fingerprint

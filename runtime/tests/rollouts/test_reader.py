@@ -17,7 +17,14 @@ from astraflow_core.errors import UserError
 from astraflow_runtime.rollouts.building import line_of, tools_called, update_record
 from astraflow_runtime.rollouts.filters import Filter
 from astraflow_runtime.rollouts.reader import RolloutReader
-from astraflow_runtime.rollouts.segments import FOLDER, SegmentWriter, decode, encode, segments
+from astraflow_runtime.rollouts.segments import (
+    FOLDER,
+    Segment,
+    SegmentWriter,
+    decode,
+    encode,
+    segments,
+)
 
 
 def names(rollouts: RolloutReader, where: str) -> list[tuple[str, int]]:
@@ -82,13 +89,59 @@ def test_filters(tmp_path: Path, where: str, found: list[tuple[str, int]]) -> No
 
 
 @pytest.mark.parametrize(
+    "where", ["text~wo", "text~WO text~1", "reward>0.5 text~o", "text~absent", "text~died", ""]
+)
+def test_a_search_reads_for_its_time_and_continues(tmp_path: Path, where: str) -> None:
+    a_run(tmp_path)
+    rollouts = RolloutReader(tmp_path)
+    whole = list(rollouts.entries(where, newest_first=True))
+    unread = []
+    for _ in range(6):
+        found = rollouts.search(where, most=100, for_s=0)
+        unread.append(found.unread)
+        if not found.unread:
+            break
+    assert found.entries == whole and not found.more and found.damaged == 0
+    assert unread == sorted(set(unread), reverse=True) and unread[-1] == 0
+    assert len(unread) > 1 or not where
+    for segment in segments(tmp_path / FOLDER, "dataflow"):
+        segment.data(tmp_path / FOLDER).write_bytes(b"")  # nothing is read twice
+    assert rollouts.search(where, most=100, for_s=0).entries == whole
+    if whole:
+        assert rollouts.search(where, most=len(whole) - 1, for_s=0).more
+
+
+def damage_first_record(run: Path) -> Segment:
+    """Returns the only segment of the dataflow, whose record it is in."""
+    (segment,) = segments(run / FOLDER, "dataflow")
+    content = bytearray(segment.data(run / FOLDER).read_bytes())
+    content[60] ^= 0xFF
+    segment.data(run / FOLDER).write_bytes(content)
+    return segment
+
+
+def test_a_search_passes_over_what_is_damaged_and_what_is_gone(tmp_path: Path) -> None:
+    a_run(tmp_path)
+    segment = damage_first_record(tmp_path)
+    rollouts = RolloutReader(tmp_path)
+    found = rollouts.search("text~o group~train", most=100, for_s=20)
+    assert found.damaged == 2 and found.unread == 0
+    assert {entry.group for entry in found.entries} == {"train-4", "train-7", "train-9"}
+    write(tmp_path, "dataflow", group_record(20))
+    segment.index(tmp_path / FOLDER).unlink()
+    rollouts.refresh()
+    found = rollouts.search("text~o", most=100, for_s=20)
+    assert found.damaged == 0 and {entry.group for entry in found.entries} == {"train-20"}
+
+
+@pytest.mark.parametrize(
     ("where", "said"),
     [
         ("rewrad<1", "no key 'rewrad'; did you mean 'reward'"),
         ("reward<low", "reward is compared with a number, not 'low'"),
         ("policy<actor", "policy takes = != ~, not '<'"),
-        ("reward", "is no term; expected terms KEY OPERATOR VALUE"),
-        ("reward<1 nonsense", "'nonsense' is no term"),
+        ("reward", "is not a term; expected terms KEY OPERATOR VALUE"),
+        ("reward<1 nonsense", "'nonsense' is not a term"),
     ],
 )
 def test_a_wrong_filter_is_explained(where: str, said: str) -> None:
@@ -140,11 +193,7 @@ def test_of_a_group_that_a_batch_has_in_part_the_rest_waits(tmp_path: Path) -> N
 
 def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     a_run(tmp_path)
-    folder = tmp_path / FOLDER
-    (segment,) = segments(folder, "dataflow")
-    content = bytearray(segment.data(folder).read_bytes())
-    content[60] ^= 0xFF
-    segment.data(folder).write_bytes(content)
+    damage_first_record(tmp_path)
     with pytest.raises(UserError, match="the record at byte 0 is damaged"):
         RolloutReader(tmp_path).group("train-1")
 

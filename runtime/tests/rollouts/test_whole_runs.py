@@ -6,7 +6,7 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -46,11 +46,11 @@ def redact(record):
 
 
 @pytest.fixture
-def user(tmp_path: Path) -> Iterator[User]:
-    someone = User(tmp_path)
-    someone.write("saving.py", SAVING_TRAINER)
-    yield someone
-    someone.close()
+def user(tmp_path: Path, someone: Callable[[Path], User]) -> Iterator[User]:
+    somebody = someone(tmp_path)
+    somebody.write("saving.py", SAVING_TRAINER)
+    yield somebody
+    somebody.close()
 
 
 def dataflow_of(user: User) -> int:

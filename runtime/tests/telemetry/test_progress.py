@@ -35,11 +35,14 @@ def test_without_a_terminal_lines_come_now_and_then(
 ) -> None:
     said = io.StringIO()
     monkeypatch.setattr(sys, "stderr", said)
-    with progress("model x\x1b[2J"):
-        time.sleep(0.5)
+    with progress("model x\x1b[2J", lambda: "3 of 7 packages"):
+        deadline = time.monotonic() + 10
+        while said.getvalue().count("\n") < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
     lines = said.getvalue().splitlines()
     assert len(lines) >= 2 and "\x1b" not in said.getvalue()
     assert all(line.startswith("model x") and line.endswith(" s so far") for line in lines)
+    assert all(", 3 of 7 packages: " in line for line in lines)
 
 
 @pytest.mark.timeout(20)
@@ -56,7 +59,10 @@ def test_a_terminal_has_a_line_that_moves_and_what_others_write(
     }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "stderr", stream)
-    with pytest.raises(KeyboardInterrupt), progress("model " + "long" * 30):
+    with (
+        pytest.raises(KeyboardInterrupt),
+        progress("model " + "long" * 30, lambda: "3 of 7 packages\x1b[2J"),
+    ):
         time.sleep(0.3)
         sys.stderr.write("mine\n")
         time.sleep(0.2)
@@ -75,4 +81,4 @@ def test_a_terminal_has_a_line_that_moves_and_what_others_write(
     lines = [re.sub(r"\x1b\[[\d;]*[mK]", "", line) for line in text.split("\r")]
     moved = [line for line in lines if "model" in line]
     assert len(moved) > 3 and all(len(line) < 60 for line in moved)
-    assert all(re.search(r"\.\.\. \d s$", line) for line in moved)
+    assert all(re.search(r"\.\.\., 3 of 7 packages.* \d s$", line) for line in moved)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from astraflow_core.errors import DeadlineExceeded, WireError
+from astraflow_core.errors import DeadlineExceeded, Refused, UserError, WireError
 from astraflow_runtime.trainer import upstream
 from astraflow_runtime.trainer.upstream import BAD_ATTEMPTS, DataflowClient, DataflowSilent
 from astraflow_wire.batches import NoBatch, encode_no_batch
@@ -33,6 +33,19 @@ def test_a_batch_that_arrives_damaged_is_asked_for_again(damaged: bytes) -> None
     )
     with pytest.raises(WireError):
         asked([damaged] * BAD_ATTEMPTS)
+
+
+@pytest.mark.parametrize("status, expected", [(422, UserError), (409, Refused)])
+def test_what_the_configuration_lacks_is_a_mistake_of_the_user(
+    status: int, expected: type[Exception]
+) -> None:
+    class Client:
+        def post_for_bytes(self, *_: Any, **__: Any) -> bytes:
+            raise Refused(status, "an episode has no metric 'form'")
+
+    client: Any = Client()
+    with pytest.raises(expected, match="no metric 'form'"):
+        DataflowClient(client, "solver", 30.0).next_batch(0)
 
 
 def test_a_dataflow_that_waited_for_room_has_all_its_time_again(

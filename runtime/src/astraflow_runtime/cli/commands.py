@@ -51,12 +51,13 @@ def all_of(plugins: Iterable[Plugin]) -> dict[str, ProvidedCommand]:
 
 def find(words: Sequence[str]) -> tuple[ProvidedCommand, list[str]]:
     """The command that a command line begins with, and its arguments. `raas check` is a command, and `raas FILE`
-    another. Raises :class:`PluginError` if there is none."""
+    another; a plugin's `config import` stands beside the subcommands of `config`. Raises :class:`PluginError` if there is none."""
     own = of_the_runtime()
     first, both = words[0], " ".join(words[:2])
+    second = both.partition(" ")[2]
     if both in own:
         return own[both], list(words[2:])
-    if first in own and (not _WORD.fullmatch(both.partition(" ")[2]) or _has_parts(own[first])):
+    if first in own and (not _WORD.fullmatch(second) or second in _parts(own[first])):
         return own[first], list(words[1:])
     from astraflow_core.catalog import Catalog
 
@@ -69,11 +70,12 @@ def find(words: Sequence[str]) -> tuple[ProvidedCommand, list[str]]:
     return select_command(plugins, first), list(words[1:])
 
 
-def _has_parts(command: ProvidedCommand) -> bool:
-    """Whether the next word is a subcommand."""
+def _parts(command: ProvidedCommand) -> set[str]:
+    """The names of its subcommands."""
     parser = argparse.ArgumentParser()
     command.declare(parser)
-    return any(isinstance(action, argparse._SubParsersAction) for action in parser._actions)
+    inner = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    return {name for action in inner for name in action.choices}
 
 
 def parser_of(command: ProvidedCommand) -> argparse.ArgumentParser:

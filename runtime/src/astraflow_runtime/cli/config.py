@@ -31,13 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument("--json", action="store_true", help="print JSON")
     show.set_defaults(command=run_show)
     teach(show, "configuration.md", "config show examples/quickstart.toml --set run.steps=20")
-    schema = inner.add_parser("schema", help="the keys of the core, one a line")
+    schema = inner.add_parser("schema", help="list the keys of the core, one per line")
     schema.add_argument("--json", action="store_true", help="print the JSON schema")
     schema.set_defaults(command=run_schema)
     teach(schema, "configuration.md", "config schema", "config schema --json")
     explain = inner.add_parser(
         "explain",
-        help="what a key means",
+        help="explain a key",
         description="Explains keys of the configuration. `astraflow trace` shows what happened to a prompt or a "
         "group.",
     )

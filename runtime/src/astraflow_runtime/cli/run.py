@@ -7,6 +7,7 @@ import argparse
 from astraflow_core.errors import UserError
 from astraflow_runtime.cli.helping import teach
 from astraflow_runtime.cli.run_directory import find_run
+from astraflow_wire.host.process import freeze_gc_after_startup
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +48,8 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the launcher."""
-    from astraflow_runtime.launch.run import run_file
+    with freeze_gc_after_startup():
+        from astraflow_runtime.launch.run import run_file
 
     if arguments.resume is not None and arguments.overrides:
         raise UserError("--set: a resumed run keeps its original configuration")

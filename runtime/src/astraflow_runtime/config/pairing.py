@@ -126,6 +126,21 @@ def _of_refresh(pause: str, transport: _Used, engine: _Used, frozen: str) -> lis
     return lines
 
 
+def _of_router_replay(where: str, policy: PolicyTable, components: Components) -> list[str]:
+    lines = [
+        f"{where}.router_replay: needs {kind} capability router_replay; {table.use!r} lacks it: leave the key out, or name "
+        f"{'an engine' if kind == 'engine' else 'a trainer'} that has it (`astraflow plugins`)"
+        for kind, table in (("engine", policy.engine), ("trainer", policy.trainer))
+        if "router_replay" not in components[f"{where}.{kind}"][0].component.capabilities
+    ]
+    if getattr(components[f"{where}.trainer"][1], "compile", False):
+        lines.append(
+            f"{where}.trainer.compile: a compiled model does not take recorded experts; leave out compile or "
+            "router_replay"
+        )
+    return lines
+
+
 def _of_policy(
     config: RunConfig, where: str, policy: PolicyTable, components: Components
 ) -> list[str]:
@@ -153,6 +168,8 @@ def _of_policy(
             f"{where}.trainer.ranks: {policy.trainer.ranks} ranks need trainer capability multi_rank; "
             f"{policy.trainer.use!r} lacks it"
         )
+    if policy.router_replay:
+        lines += _of_router_replay(where, policy, components)
     publishes = getattr(components[f"{where}.trainer"][1], "publish", "")
     if publishes == "sharded" and "sharded" not in transport.component.capabilities:
         lines.append(

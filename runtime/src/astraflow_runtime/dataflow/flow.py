@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from astraflow_runtime.dataflow.fleet.pool import Pool
+from astraflow_runtime.dataflow.fleet.recovering import Recovering
 from astraflow_runtime.dataflow.policies.swapping import PolicyBuilder, Swapping
 from astraflow_runtime.dataflow.reports.status import balance, status
 from astraflow_runtime.dataflow.reports.waits import waits
@@ -29,6 +30,7 @@ class Dataflow:
         self.leasing = Leasing(state)
         self.intake = GroupIntake(state)
         self.training = Training(state)
+        self.recovering = Recovering(state)
         self.watch = Watch(state)
         self.pool = Pool(state)
         config = state.config

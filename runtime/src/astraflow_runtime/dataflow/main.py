@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,7 +20,7 @@ import msgspec
 from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
 from astraflow_core.config.load import catalog_of_run, component_context, run_info
-from astraflow_core.config.models import ComponentTable, DataPolicyTable, RunConfig
+from astraflow_core.config.models import ComponentTable, DataPolicyTable, PolicyTable, RunConfig
 from astraflow_core.errors import AstraFlowError, NoRoom, PluginError, PromptError, RunFailed
 from astraflow_core.hooks import Hooks
 from astraflow_core.protocols.data_policy import Scale
@@ -28,18 +29,20 @@ from astraflow_runtime.dataflow.flow import Dataflow
 from astraflow_runtime.dataflow.http.access_records import AccessRecords
 from astraflow_runtime.dataflow.http.service import DataflowService
 from astraflow_runtime.dataflow.http.wakeups import Wakeups
+from astraflow_runtime.dataflow.image.keeper import ImageKeeper
+from astraflow_runtime.dataflow.image.restart import continued, written_by
 from astraflow_runtime.dataflow.journal.journal import Journal
 from astraflow_runtime.dataflow.journal.steplog import StepLog
 from astraflow_runtime.dataflow.journal_reader import FOLDER
 from astraflow_runtime.dataflow.policies.pipeline import NamedPolicy, PolicyPipeline
 from astraflow_runtime.dataflow.policies.swapping import PolicyBuilder
 from astraflow_runtime.dataflow.progress import RunState
-from astraflow_runtime.dataflow.replay import JournalReplay
 from astraflow_runtime.dataflow.rollout_log import RolloutLog
 from astraflow_runtime.dataflow.state import PROMPTS, FlowState
 from astraflow_runtime.dataflow.tasks.cursor import PromptCursor
 from astraflow_runtime.dataflow.tasks.evaluation_tasks import ROLE, build_evaluation_set
 from astraflow_runtime.telemetry.logs import configure_logging
+from astraflow_wire.experts.layers import ExpertLayers
 from astraflow_wire.host import active_clock
 from astraflow_wire.host.disk import LOOK_S, replace_file, room_for, when_room
 from astraflow_wire.host.parent import end_with_parent
@@ -143,9 +146,15 @@ def build_state(
         clock=clock,
         signals=wakeups,
         steps=when_room(lambda: StepLog(metrics), metrics),
-        limits={name: ModelLimits.of(Path(table.model)) for name, table in config.policies.items()},
+        limits={name: _limits(table) for name, table in config.policies.items()},
         rollouts=RolloutLog.of_run(config, directory),
     )
+
+
+def _limits(table: PolicyTable) -> ModelLimits:
+    folder = Path(table.model)
+    limits = ModelLimits.of(folder)
+    return replace(limits, experts=ExpertLayers.of(folder)) if table.router_replay else limits
 
 
 def policy_builder(
@@ -168,15 +177,26 @@ async def _serve(
     """Serve until the run is over; the reason if it failed."""
     when_room(lambda: directory.mkdir(parents=True, exist_ok=True), directory)
     wakeups, clock = Wakeups(), RunClock()
-    state = build_state(config, directory, token, catalog, wakeups, clock)
-    flow = Dataflow(state, policy_builder(config, directory, token, catalog))
-    port = _previous_port(directory)
+    build_policy = policy_builder(config, directory, token, catalog)
+
+    def make() -> Dataflow:
+        state = build_state(config, directory, token, catalog, wakeups, clock)
+        return Dataflow(state, build_policy)
+
+    port, images = _previous_port(directory), None
     if config.journal.enabled:
         folder = directory / FOLDER
         recorded = config.journal.record_mb * 1_000_000
         journal = when_room(lambda: Journal(folder, clock, recorded_bytes=recorded), folder)
-        _restore(flow, clock, journal, resumed=port is None)
-    service = DataflowService(flow, wakeups, token, hooks.routes(ROLE), AccessRecords(directory))
+        by = written_by(config, directory)
+        flow, covered = _continue(make, clock, journal, by, resumed=port is None)
+        images = ImageKeeper(flow, journal, by, covered)
+    else:
+        flow = make()
+    state = flow.state
+    service = DataflowService(
+        flow, wakeups, token, hooks.routes(ROLE), AccessRecords(directory), images
+    )
     server = Server(
         service.app,
         own_address(config.dataflow.host),
@@ -221,6 +241,8 @@ async def _serve(
         address.cancel()
         await asyncio.to_thread(_write_status, directory, flow.status(), FAREWELL_S / 2)
         await server.stop()
+        if images is not None:
+            await asyncio.to_thread(images.close)
         state.close()
     return state.progress.reason if state.progress.state is RunState.FAILED else None
 
@@ -236,17 +258,20 @@ def _previous_port(directory: Path) -> int | None:
     return urlsplit(url).port
 
 
-def _restore(flow: Dataflow, clock: RunClock, journal: Journal, *, resumed: bool) -> None:
-    """Continue from the end of the journal, or begin a new one."""
-    began = time.monotonic()
-    count = JournalReplay(flow, journal.reader, clock.set_time).run(journal.entries())
+def _continue(
+    make: Callable[[], Dataflow], clock: RunClock, journal: Journal, by: str, *, resumed: bool
+) -> tuple[Dataflow, int]:
+    """Continue from the end of the journal, or begin a new one. The entries that an image ``by`` this program covers come
+    second."""
+    flow, covered, read = continued(make, journal, clock.set_time, by)
     clock.resume()
-    if count == 0:
+    if covered + read == 0:
         flow.state.records.begin(journal)
-        return
+        return flow, 0
     flow.state.restore(journal, resumed=resumed)
     updates = ", ".join(f"{p} has made {s.updates} updates" for p, s in flow.state.streams.items())
-    log.info("restored from %d entries in %.2f s: %s", count, time.monotonic() - began, updates)
+    log.info("the run continues: %s", updates)
+    return flow, covered
 
 
 async def _until_over(

@@ -62,10 +62,13 @@ class JournalReplay:
         # Each access to a method that dispatches makes it anew, which took a twelfth of a restart.
         self._apply_one: Callable[[Entry], None] = self._apply
 
-    def run(self, entries: Iterable[tuple[float, Entry]], *listeners: JournalListener) -> int:
-        """Apply all ``entries`` of the journal; ``listeners`` get each of them after it is applied.
-        Returns the number of entries.
+    def run(
+        self, entries: Iterable[tuple[float, Entry]], *listeners: JournalListener, after: int = 0
+    ) -> int:
+        """Apply all ``entries`` of the journal, or those ``after`` so many; ``listeners`` get each of them after it is
+        applied. Returns the number of entries that were read.
         """
+        self._count = after
         self._state.replaying = True
         try:
             return tell(entries, self, *listeners)
@@ -109,10 +112,10 @@ class JournalReplay:
             assert task is not None and len(task.leases) == 1, f"{entry.task} had not one lease"
             self._state.lease_again(task, entry.raas, entry.capacity)
             return
-        first = table.first()
-        if first is None or first.id != entry.task:
-            raise RunFailed(f"task {entry.task} was not the next in its queue")
-        self._state.lease(table, entry.raas, entry.capacity)
+        queued = table.get(entry.task)
+        if queued is None or queued.leases:
+            raise RunFailed(f"task {entry.task} was not in its queue")
+        self._state.lease(table, entry.raas, entry.capacity, entry.task)
 
     @_apply.register
     def _(self, entry: Overdue) -> None:

@@ -139,6 +139,14 @@ class RolloutLog:
         )
         self._writer.put(lambda: record)
 
+    def mark(self) -> int:
+        """A mark for :meth:`wait`."""
+        return self._writer.queued if self._writer is not None else 0
+
+    def wait(self, mark: int, longest_s: float) -> bool:
+        """Wait until everything before a mark is stored or dropped; false if that takes longer."""
+        return self._writer is None or self._writer.wait(mark, longest_s)
+
     def close(self) -> None:
         """Write what is pending, and close."""
         if self._writer is not None:

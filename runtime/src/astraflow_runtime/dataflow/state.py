@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -16,7 +17,9 @@ from astraflow_core.types import Prompt
 from astraflow_runtime.dataflow.capacity import expected_sequences
 from astraflow_runtime.dataflow.fleet.balance import BalanceMonitor
 from astraflow_runtime.dataflow.fleet.failures import FailureCounter
-from astraflow_runtime.dataflow.fleet.raas import Fleet, RaasRecord
+from astraflow_runtime.dataflow.fleet.raas import Fleet
+from astraflow_runtime.dataflow.fleet.recorded import note_recorded
+from astraflow_runtime.dataflow.fleet.recovery import VersionSearch
 from astraflow_runtime.dataflow.fleet.trainers import TrainerRecord
 from astraflow_runtime.dataflow.fleet.versions import VersionTable
 from astraflow_runtime.dataflow.journal.entries import (
@@ -43,7 +46,7 @@ from astraflow_runtime.dataflow.tasks.cursor import PromptCursor
 from astraflow_runtime.dataflow.tasks.evaluation import Evaluations
 from astraflow_runtime.dataflow.tasks.overlap import Overlap
 from astraflow_runtime.dataflow.tasks.queue import Lease, TaskRecord, TaskTable
-from astraflow_wire.messages import Notices, RevokedLease
+from astraflow_wire.messages import RevokedLease
 from astraflow_wire.model_files.model_limits import ModelLimits
 
 log = logging.getLogger(__name__)
@@ -81,15 +84,13 @@ class FlowState:
         rollouts: RolloutLog = NO_ROLLOUTS,
     ) -> None:
         run = config.run
-        self.rollouts = rollouts
-        self.config, self.clock = config, clock
+        self.rollouts, self.config, self.clock = rollouts, config, clock
         self.group_size, self.max_staleness = run.group_size, run.max_staleness
         self.limits = dict.fromkeys(config.policies, ModelLimits()) | dict(limits)
         self.signals: Signals = signals or NoSignals()
         self.admission = PromptAdmission(cursor, admission)
-        self.records = Records(steps, self.segments_needed)
         self.replaying = False
-        self.started_at = clock()
+        self.started_at = self.last_progress = clock()
         self.progress = Progress(clock())
         self.versions = VersionTable(config.policies)
         self.train = TaskTable(
@@ -99,6 +100,7 @@ class FlowState:
         self.fleet = Fleet(run.lease_s * 2 / RENEWALS_PER_LEASE, run.lease_s)
         self.balance = BalanceMonitor(config.policies, rule)
         self.trainers = {policy: TrainerRecord(policy) for policy in config.policies}
+        self.records = Records(steps, self.segments_needed, partial(note_recorded, self))
         self.streams = {
             policy: PolicyStream(policy, StreamSettings.of(config, policy), chains[policy])
             for policy in config.policies
@@ -121,9 +123,9 @@ class FlowState:
             run.max_environment_failures,
             run.group_size,
         )
-        self.last_progress = clock()
         self.samples: deque[dict[str, Any]] = deque(maxlen=KEPT_SAMPLES)
         self.swaps: list[dict[str, Any]] = []
+        self.recoveries: dict[str, VersionSearch] = {}
 
     @property
     def renew_s(self) -> float:
@@ -158,8 +160,8 @@ class FlowState:
 
     def segments_needed(self) -> set[int]:
         """Files of bodies of the journal with a row that may still be served."""
-        rows = {row.segment for stream in self.streams.values() for row in stream.rows_needed()}
-        return rows | {part.segment for part in self.train.parts}
+        rows = [row.body for stream in self.streams.values() for row in stream.rows_needed()]
+        return {b.segment for b in [*rows, *(p.body for p in self.train.parts)] if b is not None}
 
     def chains_by_place(self) -> dict[str, PolicyPipeline]:
         """The lists of data policies: that of ``"prompts"``, and that of each policy."""
@@ -182,53 +184,12 @@ class FlowState:
                 )
         return ""
 
-    def notices(self, record: RaasRecord) -> Notices:
-        """The pending notices for a RaaS; they count as sent."""
-        newest, pins = self.versions.newer_than(record.seen), self.evaluations.pins(record.name)
-        listed = {(message.policy, message.version) for message in newest}
-        for policy, version in pins.items():
-            pinned = self.versions.get(policy, version)
-            if (
-                pinned is not None
-                and record.serving.get(policy) != version
-                and (policy, version) not in listed
-            ):
-                newest.append(pinned)
-        record.acknowledged_versions = dict(self.versions.newest)
-        record.sent_pins = dict(pins)
-        revoked, record.revoked = list(record.revoked.values()), {}
-        stop = self.progress.ending or self.may_leave(record)
-        record.sent_discard = discard = record.discard
-        return Notices(
-            announcements=newest, pins=dict(pins), revoked=revoked, stop=stop, discard=discard
-        )
-
-    def may_leave(self, record: RaasRecord) -> bool:
-        """Whether a RaaS that is drained has nothing left to do."""
-        held = self.train.held_by(record.name) or self.eval.held_by(record.name)
-        return record.draining and not held and not self.evaluations.pins(record.name)
-
-    def has_notices(self, record: RaasRecord) -> bool:
-        """Whether there are notices for the RaaS that were not sent yet."""
-        known = {
-            policy: max(record.acknowledged_versions.get(policy, -1), record.seen.get(policy, -1))
-            for policy in self.streams
-        }
-        return (
-            self.progress.ending
-            or self.may_leave(record)
-            or bool(record.revoked)
-            or record.discard != record.sent_discard
-            or record.sent_pins != self.evaluations.pins(record.name)
-            or bool(self.versions.newer_than(known))
-        )
-
     def table_of(self, task: str) -> TaskTable:
         """The table that a task's name belongs to; that of training if it belongs to none."""
         return self.eval if self.eval.owns(task) else self.train
 
     def admit(self, prompt: Prompt) -> TaskRecord:
-        """Make a prompt the next training task."""
+        """Make the prompt that the cursor gave last the next training task."""
         self.admission.chain.on_admitted(prompt)
         for name in self.overlap.note(prompt):
             if not self.replaying:
@@ -238,17 +199,17 @@ class FlowState:
                     name,
                     prompt.id,
                 )
-        return self.train.add(prompt, self.group_size)
+        return self.train.add(prompt, self.group_size, position=self.admission.cursor.position - 1)
 
     @property
     def expected(self) -> dict[str, float]:
         """Policy → sequences expected from a task."""
         return expected_sequences(self.streams.values(), self.group_size)
 
-    def lease(self, table: TaskTable, raas: str, capacity: int) -> TaskRecord:
-        """Lease the first task of a queue."""
+    def lease(self, table: TaskTable, raas: str, capacity: int, name: str = "") -> TaskRecord:
+        """Lease the first task of a queue that a RaaS may have, or the one of this name."""
         expected = self.expected if table is self.train else None
-        task = table.lease(raas, capacity, self.clock(), expected, self.versions.newest)
+        task = table.lease(raas, capacity, self.clock(), expected, self.versions.newest, name)
         self.records.append(Leased(task=task.id, raas=raas, capacity=capacity))
         return task
 

@@ -9,6 +9,7 @@ from astraflow_runtime.dataflow.fleet.raas import RaasRecord
 from astraflow_runtime.dataflow.journal.entries import Evicted
 from astraflow_runtime.dataflow.progress import RunState
 from astraflow_runtime.dataflow.state import FlowState
+from astraflow_runtime.dataflow.tasks.elsewhere import prefer_others, stop_waiting
 from astraflow_runtime.dataflow.tasks.lease_refusals import lease_refusal
 from astraflow_runtime.dataflow.tasks.second_leases import takers
 from astraflow_wire.host.disk import LONGEST_WAIT_S
@@ -31,6 +32,7 @@ class Watch:
             return
         self._write_held()
         self._leases()
+        stop_waiting(self._state)
         for record in takers(self._state):
             self._state.signals.raas(record.name)
         self._silent_trainers()
@@ -67,6 +69,8 @@ class Watch:
         for table in (state.train, state.eval):
             for task, raas, reason in table.overdue(now):
                 state.overdue(table, task, raas, reason)
+                if not task.leases:
+                    prefer_others(state, task, raas)
 
     def _silent_trainers(self) -> None:
         state, now = self._state, self._state.clock()

@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from astraflow_core.installed.discovery import Plugin
 from astraflow_core.installed.origins import source_of
 from astraflow_core.suggestions import did_you_mean
 from astraflow_runtime.launch import uv_settings
+from astraflow_runtime.launch.installing import packages_installed
 from astraflow_runtime.telemetry.progress import progress
 
 RECORD = "astraflow-environment.json"
@@ -271,7 +273,14 @@ def _step(log: Path, what: str, *command: str | Path, **variables: str) -> None:
     kept there."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")} | variables
     try:
-        with log.open("ab") as file, progress(f"environment {log.stem.lstrip('.')}: {what}"):
+        name = log.stem.lstrip(".")
+        with (
+            log.open("ab") as file,
+            progress(
+                f"environment {name}: {what}",
+                partial(packages_installed, log.with_name(name), log),
+            ),
+        ):
             done = subprocess.run(
                 command,
                 env=clean,

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from astraflow_core.catalog import Catalog
 from astraflow_core.errors import UserError
 from astraflow_core.protocols.algorithm import Algorithm
-from astraflow_core.types import Batch, ComponentContext, LossInputs, RunInfo
+from astraflow_core.types import Batch, ComponentContext, LossInputs, NamedRewards, RunInfo
 from astraflow_runtime.dataflow.rows.stamping import stamped
 from astraflow_runtime.trainer.updates.checks import check_given
 from astraflow_runtime.trainer.updates.update import effective_sizes, prepare
@@ -33,10 +33,12 @@ OF_TOKENS = {
     "predicted_values": "f",
     "entropy": "f",
     "turn_rewards": "f",
+    "teacher_logprobs": "f",
     "versions": "i",
 }
 """Arrays with one entry per token, and the kind of their entries."""
 OF_ROWS = {"rewards": "f", "lengths": "i", "group": "i", "trajectory": "i"}
+NAMED = "named_rewards"
 REQUIRED = ("logprobs", "loss_mask", "rewards")
 NEEDED = {
     "reference": "log-probs of the reference model",
@@ -77,16 +79,18 @@ def evaluate_loss(
     all rows are one group) and ``trajectory`` (default: one per row), the rows being whole groups; ``reference``,
     ``proximal``, ``values``, ``entropy``, if the algorithm needs them; ``predicted_values`` (default: ``values``);
     ``versions`` (int, default 0), as the batch updates the version after the newest; ``turn_rewards``, at the last token
-    of each turn, 0 elsewhere. What else stands outside the mask has no influence. ``step`` counts updates, for schedules.
+    of each turn, 0 elsewhere; ``teacher_logprobs``; ``named_rewards``, name → what each row earned under it (``[R]``). What else stands outside the
+    mask has no influence. ``step`` counts updates, for schedules.
 
     Raises :class:`UserError` for a name, key or array that does not fit.
     """
     torch = _torch()
     algorithm = _built(name, keys)
-    arrays, shape = _checked(batch)
+    arrays, shape = _checked({key: given for key, given in batch.items() if key != NAMED})
+    named = _named(batch.get(NAMED) or {}, len(arrays["rewards"]))
     for need in sorted(algorithm.needs & NEEDED.keys() - arrays.keys()):
         _refuse(f"{name} with these keys needs {need!r}, {NEEDED[need]}: give it, one per token")
-    made = prepare(_packed(arrays), _Given(arrays), algorithm)
+    made = prepare(_packed(arrays, named), _Given(arrays), algorithm)
     if "current" in algorithm.needs:
         made = replace(made, current=arrays["current"].astype(np.float32))
     weights = algorithm.weights(made)
@@ -190,7 +194,7 @@ def _array(name: str, value: Any, kind: str) -> Array:
 
 def _checked(batch: Mapping[str, Any]) -> tuple[dict[str, Array], tuple[int, ...]]:
     """The arrays, those per token packed and 0 outside the mask; and the shape in which those were given."""
-    known = OF_TOKENS | OF_ROWS
+    known = OF_TOKENS | OF_ROWS | {NAMED: "f"}
     if unknown := sorted(set(batch) - set(known)):
         _refuse(f"unknown {', '.join(map(repr, unknown))}; known are {', '.join(known)}")
     if missing := [name for name in REQUIRED if batch.get(name) is None]:
@@ -216,6 +220,22 @@ def _checked(batch: Mapping[str, Any]) -> tuple[dict[str, Array], tuple[int, ...
     return arrays, shape
 
 
+def _named(given: Any, rows: int) -> NamedRewards | None:
+    if not isinstance(given, Mapping):
+        _refuse(f"{NAMED} is a {type(given).__name__}; expected a mapping of names to arrays")
+    if not given:
+        return None
+    columns = []
+    for name, values in given.items():
+        column = _array(f"{NAMED}[{name!r}]", values, "f")
+        if column.shape != (rows,) or not np.isfinite(column).all():
+            _refuse(f"{NAMED}[{name!r}] has the shape {column.shape}; expected ({rows},), finite")
+        columns.append(column)
+    earned = np.stack(columns).astype(np.float32)
+    none = np.zeros_like(earned)
+    return NamedRewards(tuple(map(str, given)), earned, none, none)
+
+
 def _check_shapes(arrays: Mapping[str, Array]) -> tuple[int, ...]:
     """The shape of the arrays per token."""
     rows, shape = arrays["rewards"].shape, arrays["logprobs"].shape
@@ -239,13 +259,13 @@ def _check_shapes(arrays: Mapping[str, Array]) -> tuple[int, ...]:
     return shape
 
 
-def _packed(arrays: Mapping[str, Array]) -> Batch:
+def _packed(arrays: Mapping[str, Array], named: NamedRewards | None) -> Batch:
     """The batch that a dataflow would serve, its rows being whole groups."""
     rows, mask = len(arrays["rewards"]), arrays["loss_mask"]
     versions = arrays.get("versions", np.zeros(len(mask), np.int64))
     newest = int(versions[mask].max()) if mask.any() else 0
     none = np.zeros(rows, np.float32)
-    turn_rewards = arrays.get("turn_rewards")
+    turn_rewards, teacher = arrays.get("turn_rewards"), arrays.get("teacher_logprobs")
     batch = Batch(
         id="evaluate_loss",
         policy=POLICY,
@@ -262,6 +282,8 @@ def _packed(arrays: Mapping[str, Array]) -> Batch:
         group_mean=none,
         group_std=none,
         turn_rewards=None if turn_rewards is None else turn_rewards.astype(np.float32),
+        teacher_logprobs=None if teacher is None else teacher.astype(np.float32),
+        named_rewards=named,
     )
     return stamped(batch)
 

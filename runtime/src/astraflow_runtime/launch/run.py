@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from astraflow_core.component import Kind
 from astraflow_core.config.load import component_context, run_info
-from astraflow_core.config.models import RunConfig
 from astraflow_core.errors import AstraFlowError, NoRoom
 from astraflow_core.protocols.launcher import Launcher, ProcessSpec, ProcessState, Role
+from astraflow_runtime.config.recovering import all_recover
 from astraflow_runtime.launch.conclusion import KILLED, conclude
 from astraflow_runtime.launch.planning.header import header
 from astraflow_runtime.launch.planning.leftovers import clear_leftovers
@@ -25,11 +25,13 @@ from astraflow_runtime.launch.planning.plan import plan
 from astraflow_runtime.launch.planning.prepare import Prepared, prepare
 from astraflow_runtime.launch.planning.resume import begin_again, claim, resume
 from astraflow_runtime.launch.results.held_out import notes
+from astraflow_runtime.launch.results.live_curves import wants_curves
 from astraflow_runtime.launch.results.metrics import MetricsFile, left_out, read_metrics
 from astraflow_runtime.launch.results.report import draw_report, missing_fields
 from astraflow_runtime.launch.results.summary import summarise
 from astraflow_runtime.launch.tracking.view import TrackedView
 from astraflow_runtime.launch.view.views import View, make_view
+from astraflow_runtime.launch.watch.restarts import Resuming
 from astraflow_runtime.launch.watch.signals import Interrupts, KillNow, ignore_signals
 from astraflow_runtime.launch.watch.supervise import Supervisor
 from astraflow_wire.host.disk import replace_file, when_room
@@ -153,7 +155,7 @@ def _execute(
     trackers = _trackers(prepared)
     if trackers is not None:
         view = TrackedView(view, trackers)
-    resuming = _resuming(config)
+    resuming = _resuming(prepared)
     supervisor = Supervisor(
         config, specs, launcher, directory, prepared.token, view, interrupts, resuming=resuming
     )
@@ -201,7 +203,7 @@ def _execute(
         elif before is not None:  # the dataflow never said where the run is: what is known stays
             summary = {**before, **{key: summary[key] for key in _OF_THIS_END}}
             _leave_summary(directory, summary, stream)
-        if not killed and (directory / "summary.json").exists():
+        if not killed and wants_curves() and (directory / "summary.json").exists():
             draw_report(directory, stream)
         if trackers is not None and started:
             summary["trackers"] = trackers.end(summary, killed, partial(_say, stream))
@@ -238,13 +240,15 @@ def _trackers(prepared: Prepared) -> Trackers | None:
     return Trackers(prepared)
 
 
-def _resuming(config: RunConfig) -> list[Role]:
-    """Roles whose processes continue from what they have left on the disk."""
+def _resuming(prepared: Prepared) -> Resuming:
+    """Roles whose processes continue when they are restarted."""
+    config = prepared.config
     kept: dict[Role, bool] = {
         "dataflow": config.journal.enabled,
         "trainer": config.checkpoint.every > 0,
     }
-    return [role for role, keeps in kept.items() if keeps]
+    from_disk: list[Role] = [role for role, keeps in kept.items() if keeps]
+    return Resuming(from_disk, ["trainer"] if all_recover(config, prepared.catalog) else [])
 
 
 def _exit_code(error: AstraFlowError | None, interrupts: Interrupts) -> int:

@@ -24,6 +24,7 @@ from astraflow_runtime.device_turn import FOLDER, SharedDeviceLock
 from astraflow_runtime.raas.engines.building import as_replicas, build_engines, initial_version
 from astraflow_runtime.raas.engines.colocation import OWN_DEVICES, Devices, SharedDevices
 from astraflow_runtime.raas.engines.following import FollowingRefresh
+from astraflow_runtime.raas.engines.offering import VersionOffers
 from astraflow_runtime.raas.engines.refresh import WeightRefresh
 from astraflow_runtime.raas.engines.replica import Replica
 from astraflow_runtime.raas.engines.supervised_engine import SupervisedEngine
@@ -39,6 +40,7 @@ from astraflow_runtime.raas.user_objects import load_user_objects
 from astraflow_runtime.rollouts.sampling import GroupSampling
 from astraflow_runtime.telemetry.logs import configure_logging
 from astraflow_runtime.telemetry.traced_prompts import is_traced, largest_share
+from astraflow_wire.experts.layers import ExpertLayers
 from astraflow_wire.host import active_clock
 from astraflow_wire.host.disk import room_for, when_room
 from astraflow_wire.host.parent import end_with_parent
@@ -105,6 +107,7 @@ class _Raas:
         self.shared = self._shared_devices()
         self.devices: Devices = self.shared or OWN_DEVICES
         self.engines = {name: self._engines(name) for name in config.served}
+        self.transports: dict[str, tuple[str, Transport]] = {}
         self.refreshes = {
             policy: self._refresh(policy, policy, WeightRefresh) for policy in config.policies
         }
@@ -140,6 +143,15 @@ class _Raas:
             self.devices,
             list(self.followers.values()),
         )
+        self.offers = VersionOffers(
+            name,
+            self.client,
+            self.refreshes,
+            self.transports,
+            lambda: self.service.incarnation,
+            config.run.give_up_after_s,
+        )
+        self.service.offer = self.offers.want
         if self.shared is not None:
             self.shared.replicas = self._sleepers()
             self.shared.changed = self._turn_changed
@@ -187,6 +199,7 @@ class _Raas:
         context = replace(context, directory=self.state / f"transport-{name}")
         table = config.policies[policy].transport
         transport: Transport = self.catalog.build(Kind.TRANSPORT, table, context)
+        self.transports[name] = table.use, transport
         refresh = build(
             self.engines[name],
             transport.receiver(),
@@ -211,7 +224,9 @@ class _Raas:
     def _handle(self, policy: str) -> PolicyHandle:
         served, engines = self.config.served[policy], self.engines[policy]
         replicas = as_replicas(engines, self._version_of(policy), self.config.run.deadline_s)
-        return PolicyHandle(replicas, FolderTokenizer(Path(served.model)), served.frozen)
+        table, folder = self.config.policies.get(policy), Path(served.model)
+        experts = ExpertLayers.of(folder) if table is not None and table.router_replay else None
+        return PolicyHandle(replicas, FolderTokenizer(folder), served.frozen, experts)
 
     def _version_of(self, policy: str) -> Callable[[int], int | None]:
         """The version that each replica serves."""
@@ -292,6 +307,7 @@ class _Raas:
         service = tasks[-1]
         service.cancel()
         await asyncio.gather(service, return_exceptions=True)
+        await self.offers.close()
         await asyncio.gather(*(engine.close() for engine in self._all_engines()))
         for task in tasks:
             task.cancel()

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import asdict
+
 from astraflow_core.config.models import RunConfig
 from astraflow_core.errors import AstraFlowError, DeadlineExceeded, RaasRefused, Refused, RunFailed
 from astraflow_core.types import Announcement
@@ -73,6 +75,7 @@ class RaasService:
         )
         self._in_contact = True
         self.failure: AstraFlowError | None = None
+        self.offer: Callable[[Sequence[str]], None] = lambda policies: None
         self.probes = Probes(
             {name: policies[name].replicas for name in refreshes}, config.run.deadline_s, devices
         )
@@ -85,6 +88,11 @@ class RaasService:
             self.probes.figures,
         )
         self.admission = AdmissionLimit(config.raas.max_concurrent_episodes, config.run.group_size)
+
+    @property
+    def incarnation(self) -> int:
+        """The number of the last registration."""
+        return self._dataflow.incarnation
 
     def renews_in_thread(self, client: SyncClient) -> ThreadRenewal:
         """The object that renews while the running event loop is blocked; it takes over ``client``."""
@@ -255,6 +263,7 @@ class RaasService:
                 if not found[1].cancelling():  # the next reply names it again while it ends
                     log.info("task %s is revoked: %s", revoked.task, revoked.reason)
                 found[1].cancel()
+        self.offer(notices.offer)
         if notices.stop:
             self.stopping.set()
 
@@ -437,14 +446,5 @@ class RaasService:
             },
             "replicas": self.replicas(),
             "metrics": self.measurements.collect(),
-            "waits": [
-                {
-                    "who": w.who,
-                    "for_whom": w.for_whom,
-                    "what": w.what,
-                    "since_s": w.since_s,
-                    "until_s": w.until_s,
-                }
-                for w in self.waits()
-            ],
+            "waits": [asdict(wait) for wait in self.waits()],
         }

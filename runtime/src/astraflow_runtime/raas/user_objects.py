@@ -103,7 +103,7 @@ def checked_reward(name: str, reward: Any) -> Any:
         return reward
     raise UserError(
         f"the reward {name!r} must return an object with a method score(view), or a function of a view; it "
-        f"returned an object of type {type(reward).__name__}, is neither"
+        f"returned an object of type {type(reward).__name__}, which is neither"
     )
 
 

@@ -86,7 +86,7 @@ class Filter:
             match = _TERM.match(text, place)
             if match is None:
                 raise UserError(
-                    f"filter: {text[place:].strip()!r} is no term; expected {HELP}. An example: "
+                    f"filter: {text[place:].strip()!r} is not a term; expected {HELP}. An example: "
                     'step>=10 reward<0.5 text~"I give up"'
                 )
             terms.append(_term(match["key"], match["operator"], match["value"].strip("\"'")))
@@ -97,6 +97,12 @@ class Filter:
     def reads_text(self) -> bool:
         """Whether records must be read for it."""
         return any(term.key == TEXT for term in self.terms)
+
+    def apart(self) -> tuple[Filter, list[str]]:
+        """The filter without its terms of texts, for which no record is read, and the casefolded texts of those terms."""
+        others = tuple(term for term in self.terms if term.key != TEXT)
+        texts = {term.value.casefold(): None for term in self.terms if term.key == TEXT}
+        return Filter(others), list(texts)
 
     def matches(self, entry: RolloutEntry, texts: Callable[[], Iterable[str]]) -> bool:
         """Whether all terms hold for an entry; ``texts()`` is called last, and only if necessary."""

@@ -36,6 +36,7 @@ from astraflow_runtime.rollouts.records import (
 )
 from astraflow_runtime.rollouts.sampling import number_of
 from astraflow_runtime.rollouts.segments import FOLDER, IndexTail, Segment, read, segments
+from astraflow_runtime.rollouts.texts import RecordTexts, RolloutSearch
 
 Outcome = Literal["trained", "waiting", "rejected", "failed"]
 T = TypeVar("T", bound=Record)
@@ -157,6 +158,7 @@ class RolloutReader:
         self._uses: dict[int, dict[str, _Use]] = {}
         self._dropped: dict[Segment, int] = {}
         self._held: OrderedDict[tuple[Segment, int], Record] = OrderedDict()
+        self._record_texts = RecordTexts(self.folder)
         self.refresh()
 
     # -- what there is ---------------------------------------------------------------------------
@@ -197,11 +199,16 @@ class RolloutReader:
         on ``text`` reads records.
         """
         where = Filter.parse(where) if isinstance(where, str) else where
-        lines: list[GroupLine | FailureLine] = [line for _, line in self._groups.values()]
-        lines += [line for _, line in self._failures.values()]
-        lines.sort(key=lambda line: (line.time_s, line.number), reverse=newest_first)
-        for line in lines:
+        for _, line in self._lines(newest_first):
             yield from (entry for entry in self._entries_of(line) if self._fits(where, entry))
+
+    def search(self, where: Filter | str, *, most: int, for_s: float) -> RolloutSearch:
+        """The newest entries that match ``where``, at most ``most``, as far as is known after ``for_s`` seconds of reading
+        texts. What was read is remembered for the next call, which continues. A record that is damaged is passed over.
+        """
+        where = Filter.parse(where) if isinstance(where, str) else where
+        lines = self._lines(newest_first=True)
+        return self._record_texts.search(lines, self._entries_of, where, most, for_s)
 
     def follow(
         self,
@@ -301,6 +308,7 @@ class RolloutReader:
             self._uses.get(number, {}).pop(line.batch, None)
 
     def _forget(self, gone: set[Segment]) -> None:
+        self._record_texts.forget(gone)
         for segment in gone:
             del self._tails[segment]
         self._groups = {k: found for k, found in self._groups.items() if found[0] not in gone}
@@ -336,18 +344,22 @@ class RolloutReader:
         uses = self._uses.get(number, {}).values()
         return sorted(uses, key=lambda use: (use.line.step, use.line.policy))
 
+    def _lines(self, newest_first: bool) -> list[tuple[Segment, GroupLine | FailureLine]]:
+        """Those of groups and failed attempts, in the order in which they were stored."""
+        lines: list[tuple[Segment, GroupLine | FailureLine]] = [*self._groups.values()]
+        lines += self._failures.values()
+        lines.sort(key=lambda each: (each[1].time_s, each[1].number), reverse=newest_first)
+        return lines
+
     def _fits(self, where: Filter, entry: RolloutEntry) -> bool:
         return where.matches(entry, lambda: self._texts(entry))
 
     def _texts(self, entry: RolloutEntry) -> list[str]:
         """All texts of a trajectory, or of the prompt of a failed attempt."""
         if entry.index < 0:
-            record = self.failure(entry)
-            return [record.error, str(record.prompt_data)]
-        segment, line = self._groups[entry.number]
-        stored = self._read(segment, line, GroupRecord).trajectories[entry.index]
-        completions = [each.text for each in stored.completions or ()]
-        return [*(turn.text for turn in stored.turns or ()), *completions]
+            failed = self._failures[entry.raas, entry.number, entry.time_s]
+            return self._record_texts.of(*failed)[0]
+        return self._record_texts.of(*self._groups[entry.number])[entry.index]
 
     def _trained(self, number: int, record: GroupRecord) -> dict[int, list[TrainedSequence]]:
         """Identity of a stored sequence → its updates. Rows of one trajectory with the same tokens
@@ -375,7 +387,7 @@ class RolloutReader:
                 self._held.popitem(last=False)
         if not isinstance(record, kind):
             raise UserError(
-                f"{segment.index(self.folder)}: the record at byte {line.offset} is no {kind.__name__}"
+                f"{segment.index(self.folder)}: the record at byte {line.offset} is not a {kind.__name__}"
             )
         return record
 

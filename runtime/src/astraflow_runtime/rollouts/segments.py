@@ -152,6 +152,8 @@ class IndexTail:
             written = self._segment.data(self._folder).stat().st_size
         except FileNotFoundError:
             return
+        except OSError as error:
+            raise UserError(f"{error.filename} cannot be read: {error.strerror}") from error
         whole = content[: content.rfind(b"\n") + 1]
         for text in whole.splitlines(keepends=True):
             try:
@@ -182,18 +184,38 @@ def read(folder: Path, segment: Segment, line: IndexLine) -> Record:
     """The record that a line of the index names. :class:`UserError` if it no longer exists or is
     damaged.
     """
+    try:
+        record = decode(record_text(folder, segment, line))
+    except msgspec.MsgspecError as error:
+        raise damaged(folder, segment, line, error) from error
+    check_format(folder, segment, record.format)
+    return record
+
+
+def check_format(folder: Path, segment: Segment, found: int) -> None:
+    """:class:`UserError` if a record is of a newer format than this version reads."""
+    if found > FORMAT:
+        path = segment.data(folder)
+        raise UserError(f"{path} has format {found}; this version reads up to {FORMAT}")
+
+
+def record_text(folder: Path, segment: Segment, line: IndexLine) -> bytes:
+    """The JSON of that record. :class:`UserError` as of :func:`read`."""
     path = segment.data(folder)
     try:
         with path.open("rb") as file:
             file.seek(line.offset)
             member = file.read(line.size)
-        record = decode(gzip.decompress(member))
+        return gzip.decompress(member)
     except FileNotFoundError as error:
         raise UserError(
-            f"{path} is there no longer: newer rollouts took its place; a larger [rollouts] max_mb keeps more"
+            f"{path} is no longer stored: newer rollouts have replaced it; a larger [rollouts] max_mb keeps more"
         ) from error
-    except (OSError, EOFError, zlib.error, msgspec.MsgspecError) as error:
-        raise UserError(f"{path}: the record at byte {line.offset} is damaged: {error}") from error
-    if record.format > FORMAT:
-        raise UserError(f"{path} has format {record.format}; this version reads up to {FORMAT}")
-    return record
+    except (OSError, EOFError, ValueError, zlib.error) as error:  # ValueError: a negative size
+        raise damaged(folder, segment, line, error) from error
+
+
+def damaged(folder: Path, segment: Segment, line: IndexLine, error: Exception) -> UserError:
+    """What is said of a record that cannot be read."""
+    path = segment.data(folder)
+    return UserError(f"{path}: the record at byte {line.offset} is damaged: {error}")

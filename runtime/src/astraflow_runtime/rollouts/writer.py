@@ -72,6 +72,9 @@ class RolloutWriter:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._dropped = 0
+        self.queued = 0
+        """Records that were queued so far."""
+        self._done, self._progress = 0, threading.Condition()
 
     @property
     def dropped(self) -> int:
@@ -87,8 +90,14 @@ class RolloutWriter:
             self._thread.start()
         try:
             self._waiting.put(build, block=wait_s > 0, timeout=wait_s or None)
+            self.queued += 1
         except queue.Full:
             self._drop(f"{WAITING} wait to be written")
+
+    def wait(self, queued: int, longest_s: float) -> bool:
+        """Wait until so many of the queued records are written or dropped; false if that takes longer."""
+        with self._progress:
+            return self._progress.wait_for(lambda: self._done >= queued, longest_s)
 
     def close(self) -> None:
         """Write the queued records, for at most :data:`CLOSING_S` seconds."""
@@ -120,6 +129,10 @@ class RolloutWriter:
             except Exception as error:  # noqa: BLE001
                 # An error of redact, or of its result, must cost a record only, never the run.
                 self._drop(f"{type(error).__name__}: {error}")
+            finally:
+                with self._progress:
+                    self._done += 1
+                    self._progress.notify_all()
         if segments is not None:
             segments.close()
 

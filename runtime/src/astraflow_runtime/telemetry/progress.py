@@ -11,13 +11,13 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
 from astraflow_runtime.telemetry.printable import printable
 
-AFTER_S, EVERY_S, FRAME_S = 2.0, 30.0, 0.1
+AFTER_S, EVERY_S, FRAME_S, LOOK_S = 2.0, 30.0, 0.1, 1.0
 OTHERS_S = 1.5
 """Seconds for which a line of somebody else that is not ended is left alone."""
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -62,22 +62,25 @@ class _Shared:
 
 
 @contextmanager
-def progress(what: str) -> Iterator[None]:
+def progress(what: str, how_far: Callable[[], str] = lambda: "") -> Iterator[None]:
     """``what`` goes on inside. If that takes more than two seconds, a terminal shows for how long it has; other outputs get a line then
-    and each thirty seconds."""
+    and each thirty seconds. ``how_far()`` is part of it, such as ``"12 of 57 packages"``; it is called once a second, by another thread."""
     stream, ended, began = sys.stderr, threading.Event(), time.monotonic()
     shared = _Shared(stream) if _moves(stream) else None
 
     def tell() -> None:
-        count, wait = 0, AFTER_S
+        count, wait, looked, far = 0, AFTER_S, -LOOK_S, ""
         while not ended.wait(wait):
             elapsed = time.monotonic() - began
+            if elapsed - looked >= LOOK_S:
+                looked, found = elapsed, printable(how_far())
+                far = f", {found}" if found else ""
             if shared is None:
-                stream.write(f"{printable(what)}: {_duration(elapsed)} so far\n")
+                stream.write(f"{printable(what)}{far}: {_duration(elapsed)} so far\n")
                 stream.flush()
                 wait = EVERY_S
             else:
-                shared.show(_line(what, elapsed, count, stream))
+                shared.show(_line(what, f"{far} {_duration(elapsed)}", count, stream))
                 wait = FRAME_S
             count += 1
 
@@ -100,11 +103,12 @@ def _moves(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM") not in (None, "", "dumb")
 
 
-def _line(what: str, elapsed: float, count: int, stream: TextIO) -> str:
-    """One line, narrower than the terminal, without colour where ``NO_COLOR`` (no-color.org) is set."""
+def _line(what: str, after: str, count: int, stream: TextIO) -> str:
+    """One line, narrower than the terminal, without colour where ``NO_COLOR`` (no-color.org) is set; of what does not
+    fit, the end of ``what`` is left out."""
     unicode = (stream.encoding or "").lower().replace("-", "") == "utf8"
     frames = _FRAMES if unicode else _PLAIN_FRAMES
-    frame, after = frames[count % len(frames)], f" {_duration(elapsed)}"
+    frame = frames[count % len(frames)]
     room = shutil.get_terminal_size().columns - len(after) - 3
     text = printable(what)
     if len(text) > room:

@@ -14,6 +14,7 @@ from astraflow_core.protocols.algorithm import Algorithm
 from astraflow_core.protocols.trainer import Trainer
 from astraflow_core.protocols.transport import ShardedTransport, Transport
 from astraflow_core.types import RunInfo
+from astraflow_runtime.config.named_rewards import named_rewards_of_policy
 from astraflow_runtime.trainer.adapters import adapter_problem
 from astraflow_runtime.trainer.culprit import Owner, owners
 from astraflow_runtime.trainer.ranks.rendezvous import RankRendezvous
@@ -24,7 +25,7 @@ from astraflow_runtime.trainer.updates.update import check_needs
 @dataclass(frozen=True, slots=True)
 class TrainerComponents:
     """The components of one rank. ``flags`` are the trainer's capabilities; ``shards`` is the transport, if each rank
-    publishes its own blocks with it."""
+    publishes its own blocks with it; ``named_rewards``, what the algorithm reads by name."""
 
     catalog: Catalog
     table: PolicyTable
@@ -35,6 +36,7 @@ class TrainerComponents:
     flags: frozenset[str]
     transport: Transport
     shards: ShardedTransport | None
+    named_rewards: tuple[str, ...] = ()
 
     @classmethod
     def build(
@@ -61,7 +63,8 @@ class TrainerComponents:
         transport = catalog.build(Kind.TRANSPORT, table.transport, context)
         can_send = catalog.flags(Kind.TRANSPORT, table.transport.use)
         shards = sharded(table, trainer, flags, transport, can_send, meeting)
-        return cls(catalog, table, hooks, run, algorithm, trainer, flags, transport, shards)
+        named = named_rewards_of_policy(config, catalog, policy)
+        return cls(catalog, table, hooks, run, algorithm, trainer, flags, transport, shards, named)
 
     def owners(self) -> list[Owner]:
         """The components whose code an unexpected error may come from."""

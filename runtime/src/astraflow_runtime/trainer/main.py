@@ -12,6 +12,7 @@ from pathlib import Path
 from astraflow_core.config.models import RunConfig
 from astraflow_core.errors import AstraFlowError, RunFailed
 from astraflow_core.types import Ranks
+from astraflow_runtime.config.recovering import recovery_obstacle
 from astraflow_runtime.telemetry.logs import configure_logging
 from astraflow_runtime.trainer.components import TrainerComponents
 from astraflow_runtime.trainer.culprit import describe
@@ -22,6 +23,7 @@ from astraflow_runtime.trainer.ranks.follower import Follower
 from astraflow_runtime.trainer.ranks.leader import Leader
 from astraflow_runtime.trainer.ranks.rendezvous import RankRendezvous, ranks_of
 from astraflow_runtime.trainer.ranks.sharding import RankZeroPublisher
+from astraflow_runtime.trainer.recovery import Recovery
 from astraflow_runtime.trainer.service import TrainerService
 from astraflow_runtime.trainer.updates.stored_rows import SampledRows, StoredRows
 from astraflow_runtime.trainer.upstream import DataflowClient
@@ -52,6 +54,7 @@ def serve(config: RunConfig, directory: Path, token: str, dataflow_url: str, pol
         built = TrainerComponents.build(config, directory, token, policy, name, meeting)
     if ranks.rank:
         return _follow(config, policy, built, meeting, dataflow)
+    dataflow.named_rewards = built.named_rewards
     try:
         return _lead(config, policy, built, meeting, dataflow)
     finally:
@@ -89,6 +92,7 @@ def _lead(
         dataflow,
         built.hooks,
         reshards="reshard" in built.flags,
+        recovery=_recovery(config, policy, built, dataflow),
     )
     signal.signal(signal.SIGTERM, lambda *_: service.stop.set())
     error: BaseException | None = None
@@ -110,6 +114,25 @@ def _lead(
         stored.close()
         built.hooks.run_ended(built.run, error)
     return 0
+
+
+def _recovery(
+    config: RunConfig, policy: str, built: TrainerComponents, dataflow: DataflowClient
+) -> Recovery | None:
+    """How the trainer gets weights that it has lost; ``None`` if it is not to."""
+    if not config.checkpoint.recover:
+        return None
+    table = built.table
+    adapter = getattr(built.trainer, "weights_kind", "full") != "full"
+    obstacle = recovery_obstacle(table.trainer, built.flags, adapter)
+    return Recovery(
+        dataflow,
+        built.transport,
+        Path(table.model),
+        built.run.directory / "state",
+        config.run.deadline_s,
+        obstacle,
+    )
 
 
 def _operations(

@@ -11,7 +11,13 @@ import numpy.typing as npt
 
 from astraflow_core.config.models import RunConfig
 from astraflow_core.protocols.algorithm import Algorithm
-from astraflow_core.protocols.trainer import ExportsShards, SavesLater, Sleeps, Trainer
+from astraflow_core.protocols.trainer import (
+    AdoptsWeights,
+    ExportsShards,
+    SavesLater,
+    Sleeps,
+    Trainer,
+)
 from astraflow_core.protocols.transport import ShardPublisher
 from astraflow_core.types import Batch, ExportedTensor, Manifest
 from astraflow_runtime.trainer.updates.probe import Prober
@@ -69,6 +75,12 @@ class Operations:
             )
         if checkpoint is not None:
             self._trainer.load(checkpoint)
+
+    def adopt(self, model: Path, updates: int) -> None:
+        """Continue with the weights of another folder after so many updates; only of a trainer with
+        the capability ``adopt``.
+        """
+        cast(AdoptsWeights, self._trainer).adopt(model, updates * self._table.mini_batches)
 
     def update(self, batch: Batch, step: int) -> dict[str, float]:
         """Train on a batch; returns the metrics."""

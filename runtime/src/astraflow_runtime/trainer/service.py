@@ -7,10 +7,11 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 
 from astraflow_core.config.models import PolicyTable, RunConfig
-from astraflow_core.errors import AstraFlowError, NonFiniteLoss, NoRoom
+from astraflow_core.errors import AstraFlowError, NonFiniteLoss, NoRoom, Refused
 from astraflow_core.hooks import Hooks
 from astraflow_core.types import Batch, RunInfo
 from astraflow_runtime.device_turn import FOLDER, SharedDeviceLock
@@ -20,11 +21,13 @@ from astraflow_runtime.trainer.checkpoints.store import Checkpoints
 from astraflow_runtime.trainer.operations import Operations
 from astraflow_runtime.trainer.publishing import Versions
 from astraflow_runtime.trainer.ranks.channel import RankLost
+from astraflow_runtime.trainer.recovery import Recovered, Recovery
 from astraflow_runtime.trainer.updates.bad_batches import keep_batch
 from astraflow_runtime.trainer.updates.misfits import without_misfits
 from astraflow_runtime.trainer.upstream import DataflowClient, DataflowSilent
 from astraflow_wire.batches import NoBatch
 from astraflow_wire.host.disk import LONGEST_WAIT_S
+from astraflow_wire.messages import TrainerRegistered
 from astraflow_wire.model_files.model_limits import ModelLimits
 
 log = logging.getLogger(__name__)
@@ -46,6 +49,7 @@ class TrainerService:
         dataflow: DataflowClient,
         hooks: Hooks,
         reshards: bool = False,
+        recovery: Recovery | None = None,
     ) -> None:
         self._config, self._run, self._policy = config, run, policy
         self._table: PolicyTable = config.policies[policy]
@@ -60,6 +64,7 @@ class TrainerService:
             reshards=reshards,
         )
         self._saving = Saving(self._checkpoints, operations, dataflow, config.checkpoint)
+        self._recovery = recovery
         self._updates = 0
         self._waited_s = 0.0
         self._best_version = -1
@@ -126,13 +131,44 @@ class TrainerService:
     def _begin(self) -> None:
         with self._reporting_failure():  # a rank that fails before the others have connected reports it without an incarnation, which is valid until then
             self._operations.meet()
-        saved = self._checkpoints.sound()
-        registered = self._dataflow.register([0, *saved], self._config.run.start_deadline_s)
+        saved = [0, *self._checkpoints.sound()]
+        start_s = self._config.run.start_deadline_s
+        try:
+            registered = self._dataflow.register(saved, start_s)
+        except Refused as error:
+            if self._recovery is None or error.status != HTTPStatus.CONFLICT:
+                raise
+            with self._recovery.found(error) as recovered:
+                registered = self._dataflow.register(saved, start_s, recovered.version)
+                self._continue_after(registered, recovered)
+            return
+        self._continue_after(registered)
+
+    def _continue_after(
+        self, registered: TrainerRegistered, recovered: Recovered | None = None
+    ) -> None:
+        """Load the state after the updates that the dataflow names, and publish it. If the weights
+        are ``recovered``, the last checkpoint before has the rest, if there is one.
+        """
         self._updates = registered.updates
         self._checkpoints.forget_after(self._updates)
         with self._reporting_failure(), self._devices():
-            self._set_up(self._checkpoints.chosen(self._updates))
+            if recovered is None:
+                self._set_up(self._checkpoints.chosen(self._updates))
+            else:
+                self._adopt(recovered)
             self._publish(registered.highest_version + 1)
+
+    def _adopt(self, recovered: Recovered) -> None:
+        before = max(self._checkpoints.sound(), default=0)
+        self._operations.set_up(self._checkpoints.chosen(before))
+        self._operations.adopt(recovered.folder, self._updates)
+        log.info(
+            "continuing after update %d with the weights of version %d; the state of the optimizer %s",
+            self._updates,
+            recovered.version,
+            f"is that after update {before}" if before else "begins anew",
+        )
 
     @contextlib.contextmanager
     def _reporting_failure(self) -> Iterator[None]:

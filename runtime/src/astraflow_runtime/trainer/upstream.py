@@ -6,13 +6,21 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from typing import TypeVar
 
-from astraflow_core.errors import AstraFlowError, DeadlineExceeded, UserError, WireError
+from astraflow_core.errors import (
+    AstraFlowError,
+    DeadlineExceeded,
+    Refused,
+    UserError,
+    WireError,
+)
 from astraflow_core.types import Announcement, Batch
 from astraflow_wire.batches import NoBatch, decode_batch
 from astraflow_wire.host.active_clock import active_time
 from astraflow_wire.http.client import SyncClient
+from astraflow_wire.http.recovery import RecoverableVersions, RecoverVersion
 from astraflow_wire.limits import sendable
 from astraflow_wire.messages import (
     AcknowledgeBatch,
@@ -63,17 +71,38 @@ class DataflowClient:
         self._client, self.policy, self._deadline_s = client, policy, deadline_s
         self.incarnation = 0
         """Number of this trainer's registration, which every call carries; 0 before."""
+        self.named_rewards: tuple[str, ...] = ()
+        """Rewards that batches are to have by name."""
 
-    def register(self, updates: Sequence[int], start_deadline_s: float) -> TrainerRegistered:
-        """Register, with the updates after which there is a checkpoint; waits for a dataflow that
-        is still starting.
+    def register(
+        self, updates: Sequence[int], start_deadline_s: float, recovered: int = -1
+    ) -> TrainerRegistered:
+        """Register, with the updates after which there is a checkpoint, and the version whose weights
+        it has ``recovered``, if any; waits for a dataflow that is still starting.
         """
         hello = RegisterTrainer(
-            policy=self.policy, pid=os.getpid(), host=socket.gethostname(), updates=tuple(updates)
+            policy=self.policy,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            updates=tuple(updates),
+            recovered=recovered,
         )
         registered = self._post("/v1/trainers/register", hello, TrainerRegistered, start_deadline_s)
         self.incarnation = registered.incarnation
         return registered
+
+    def recover(self, wait_s: float) -> RecoverableVersions:
+        """Who holds a version of the policy; RaaS have ``wait_s`` to answer."""
+        return self._tried(
+            lambda left: self._client.post(
+                "/v1/versions/recover",
+                RecoverVersion(policy=self.policy, wait_s=wait_s),
+                RecoverableVersions,
+                deadline_s=left,
+            ),
+            wait_s + self._deadline_s,
+            wait_s + FIRST_TRY_S,
+        )
 
     def announce(self, announcement: Announcement, probe: Probe | None = None) -> list[int]:
         """Announce a published version; returns the versions to retain."""
@@ -91,20 +120,30 @@ class DataflowClient:
 
     def next_batch(self, version: int) -> Batch | NoBatch:
         """The batch that updates ``version``, or why there is none (yet). A damaged reply is
-        requested again; after :data:`BAD_ATTEMPTS` attempts a :class:`WireError` is raised.
+        requested again; after :data:`BAD_ATTEMPTS` attempts a :class:`WireError` is raised. A
+        :class:`UserError` if the episodes lack one of the ``named_rewards``.
         """
         request = NextBatch(
-            policy=self.policy, version=version, wait_s=POLL_S, incarnation=self.incarnation
+            policy=self.policy,
+            version=version,
+            wait_s=POLL_S,
+            incarnation=self.incarnation,
+            named_rewards=list(self.named_rewards),
         )
         attempt = 1
         while True:
-            body = self._tried(
-                lambda left: self._client.post_for_bytes(
-                    "/v1/batches/next", request, deadline_s=left
-                ),
-                POLL_S + self._deadline_s,
-                POLL_S + FIRST_TRY_S,
-            )
+            try:
+                body = self._tried(
+                    lambda left: self._client.post_for_bytes(
+                        "/v1/batches/next", request, deadline_s=left
+                    ),
+                    POLL_S + self._deadline_s,
+                    POLL_S + FIRST_TRY_S,
+                )
+            except Refused as error:
+                if error.status != HTTPStatus.UNPROCESSABLE_ENTITY:
+                    raise
+                raise UserError(str(error)) from error
             try:
                 return decode_batch(body)
             except WireError as error:

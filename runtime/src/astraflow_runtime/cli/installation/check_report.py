@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Collection, Iterable
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,15 +25,30 @@ def digest_of(report: dict[str, Any]) -> str:
     return _ALGORITHM + hashlib.sha256(text.encode()).hexdigest()
 
 
+def verdict_of(checks: Collection[str]) -> str:
+    """``passed``, ``failed``, or ``incomplete`` if nothing failed and something was ``not checked``."""
+    if "failed" in checks:
+        return "failed"
+    return "incomplete" if "not checked" in checks else "passed"
+
+
 def digest_of_files(packages: Iterable[Path]) -> str:
     """``"sha256:…"`` over names and bytes of the files of packages, but for bytecode and the report itself."""
+    return digest_of_contents(
+        (file.relative_to(package.parent), file.read_bytes())
+        for package in sorted(packages)
+        for file in sorted(package.rglob("*"))
+        if file.is_file()
+    )
+
+
+def digest_of_contents(files: Iterable[tuple[PurePath, bytes]]) -> str:
+    """The same of the names, which begin with that of the package, and bytes of its files, in the order of their names."""
     digest = hashlib.sha256()
-    for package in sorted(packages):
-        for file in sorted(package.rglob("*")):
-            name = file.relative_to(package.parent).as_posix()
-            if file.is_file() and "__pycache__" not in file.parts and file.name != FILE:
-                content = hashlib.sha256(file.read_bytes()).hexdigest()
-                digest.update(f"{name} {content}\n".encode())
+    for name, data in files:
+        if "__pycache__" not in name.parts and name.name != FILE:
+            content = hashlib.sha256(data).hexdigest()
+            digest.update(f"{name.as_posix()} {content}\n".encode())
     return _ALGORITHM + digest.hexdigest()
 
 

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--days",
         type=float,
-        help=f"days until it ends; default: {_PEOPLE_DAYS:g} for operator and viewer, with the run for raas and trainer",
+        help=f"days until it expires; default: {_PEOPLE_DAYS:g} for operator and viewer, the end of the run for raas and trainer",
     )
     parser.set_defaults(command=run_token)
     teach(parser, "security.md", "token --role viewer --name ada --days 30")
@@ -94,7 +94,7 @@ def _add_who(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     parser.add_argument("--role", required=True, choices=list(_ROLES), help="what it may do")
     parser.add_argument(
-        "--name", required=True, help="of the RaaS, the trained policy, or the person"
+        "--name", required=True, help="name of the RaaS, the trained policy or the person"
     )
     parser.add_argument("--dataflow", help="URL of the dataflow, instead of a run directory")
     parser.add_argument(

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         type=_seconds,
         default=1.0,
-        help="seconds between two pictures; default: 1",
+        help="seconds between two refreshes; default: 1",
     )
     parser.set_defaults(command=run)
     teach(parser, "processes.md", "top", "top --run quickstart-20260102-030405 --every 5")

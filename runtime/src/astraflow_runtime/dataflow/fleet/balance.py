@@ -11,6 +11,7 @@ from typing import Any
 
 from astraflow_core.protocols.data_policy import Scale
 from astraflow_core.types import PoolTarget, PoolWindow
+from astraflow_runtime.dataflow.policies.remembering import attributes, remembers
 
 KEPT_REPORTS = 64
 
@@ -106,6 +107,12 @@ class BalanceMonitor:
         self._clocks = {policy: _Clock(TrainerWindow(0.0)) for policy in self.policies}
         self._work_began = 0.0
         self._idle: dict[str, float] = {}
+        self._first = attributes(self.rule)
+
+    @property
+    def rule_remembers(self) -> bool:
+        """Whether the rule has a state but no ``state_dict``."""
+        return remembers(self.rule, self._first)
 
     def trainer_registered(self, policy: str) -> None:
         """A trainer registered, perhaps again: its clock starts with its first step."""

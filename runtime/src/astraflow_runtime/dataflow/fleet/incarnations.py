@@ -11,6 +11,7 @@ from typing import Protocol
 from astraflow_core.errors import Refused
 from astraflow_runtime.dataflow.state import FlowState
 from astraflow_wire.groups import GroupHeader
+from astraflow_wire.http.recovery import OfferVersion
 from astraflow_wire.messages import (
     AcknowledgeBatch,
     AnnouncementMessage,
@@ -23,7 +24,7 @@ from astraflow_wire.messages import (
     TrainerFailed,
 )
 
-RaasCall = LeaseTasks | RenewLeases | FailTask | LeaveRaas | GroupHeader
+RaasCall = LeaseTasks | RenewLeases | FailTask | LeaveRaas | GroupHeader | OfferVersion
 TrainerCall = AnnouncementMessage | NextBatch | AcknowledgeBatch | ReleaseBatches | TrainerFailed
 
 

@@ -39,7 +39,7 @@ class RaasRecord:
     ``set_aside``: why it gets no new tasks, if it failed too many; ``counted_at``: when its tokens
     were last counted; ``figures_rejected``: its figures were rejected, and a warning was given; ``group_s``: seconds of its
     training groups from lease to push, on average (``None`` before the first), and ``groups`` their number, as far as it
-    counts."""
+    counts; ``recorded_*``: its idle time and its tokens as the journal has them."""
 
     name: str
     pid: int
@@ -63,6 +63,7 @@ class RaasRecord:
     foreign: dict[str, str] = field(default_factory=dict)
     discard: dict[str, str] = field(default_factory=dict)
     sent_discard: dict[str, str] = field(default_factory=dict)
+    sent_offer: list[str] = field(default_factory=list)
     revoked: dict[str, RevokedLease] = field(default_factory=dict)
     waiting_since: float | None = None
     draining_since: float | None = None
@@ -74,6 +75,8 @@ class RaasRecord:
     figures_rejected: bool = False
     groups: int = 0
     group_s: float | None = None
+    recorded_idle_s: float = 0.0
+    recorded_tokens: float | None = None
     _empty: tuple[int, float] | None = None
 
     @property
@@ -138,6 +141,7 @@ class Fleet:
         self.suspect_s, self._gone_s = suspect_s, gone_s
         self._records: dict[str, RaasRecord] = {}
         self.tokens_generated = 0.0
+        self.recorded_total = 0.0
         self.changed_at = 0.0
 
     def all(self) -> list[RaasRecord]:
@@ -203,6 +207,7 @@ class Fleet:
             record.groups, record.group_s = before.groups, before.group_s
         if before is not None and before.same_process(message):  # its count continues
             record.metrics = {k: v for k, v in before.metrics.items() if k == "tokens_generated"}
+            record.recorded_tokens = before.recorded_tokens
         self._records[message.raas] = record
         self.changed_at = now
         return record
@@ -246,6 +251,25 @@ class Fleet:
         for name, tokens in generated.items():
             if (record := self._records.get(name)) is not None:
                 record.metrics["tokens_generated"] = tokens
+
+    def note_recorded(
+        self, total: float, generated: Mapping[str, float], idle: Mapping[str, float]
+    ) -> None:
+        """An entry of the journal has these counters."""
+        self.recorded_total = total
+        for name, seconds in idle.items():
+            if (record := self._records.get(name)) is not None:
+                record.recorded_idle_s = seconds
+        for name, tokens in generated.items():
+            if (record := self._records.get(name)) is not None:
+                record.recorded_tokens = tokens
+
+    def add_recorded(self, record: RaasRecord) -> None:
+        """Add a RaaS as an image of the state has it."""
+        record.idle_s = record.recorded_idle_s
+        if record.recorded_tokens is not None:
+            record.metrics["tokens_generated"] = record.recorded_tokens
+        self._records[record.name] = record
 
     def counters(self) -> dict[str, float]:
         """RaaS → tokens that it has generated since it started."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from astraflow_wire.policy_status import RecoveryStatus
+
 
 @dataclass(slots=True)
 class TrainerRecord:
     """One policy's trainer. Times are seconds of the run's clock; ``incarnation``: how often one
     has registered, the last time at ``registered_at``; ``waited_s``: how long its requests for
-    batches were open, in all; ``left``: it has reported that its last checkpoint is on disk.
+    batches were open, in all; ``left``: it has reported that its last checkpoint is on disk; ``recorded_*``:
+    ``first_asked`` and ``waited_s`` as the journal has them.
     """
 
     policy: str
@@ -27,8 +30,11 @@ class TrainerRecord:
     left: bool = False
     failed: bool = False
     metrics: dict[str, float] = field(default_factory=dict)
+    recoveries: list[RecoveryStatus] = field(default_factory=list)
     steps_done: int = 0
     last_step: float = 0.0
+    recorded_asked: float | None = None
+    recorded_waited_s: float = 0.0
 
     def heard(self, now: float) -> None:
         """Record a heartbeat."""

@@ -20,6 +20,7 @@ class VersionTable:
         self._newest: dict[str, int] = dict.fromkeys(self._known, -1)
         self._withdrawn: dict[str, int] = dict.fromkeys(self._known, -1)
         self._digests: dict[str, dict[int, str]] = defaultdict(dict)
+        self._made: dict[str, dict[int, int]] = defaultdict(dict)
         self.first_vector: dict[str, int] | None = None
 
     @property
@@ -37,9 +38,9 @@ class VersionTable:
         """The smallest of the newest versions."""
         return min(self._newest.values())
 
-    def announce(self, message: AnnouncementMessage) -> bool:
-        """Record a version; false if it was announced before. 409 if its number is not above the
-        newest or is in use.
+    def announce(self, message: AnnouncementMessage, made: int = 0) -> bool:
+        """Record a version that has ``made`` updates; false if it was announced before. 409 if its
+        number is not above the newest or is in use.
         """
         known, newest = self._known[message.policy], self._newest[message.policy]
         if (before := known.get(message.version)) is not None:
@@ -59,9 +60,19 @@ class VersionTable:
         self._newest[message.policy] = message.version
         digests = self._digests[message.policy]
         digests[message.version] = message.digest
+        self._made[message.policy][message.version] = made
         if len(digests) > KEPT_DIGESTS:
-            del digests[next(iter(digests))]
+            self._made[message.policy].pop(oldest := next(iter(digests)), None)
+            del digests[oldest]
         return True
+
+    def digest(self, policy: str, version: int) -> str:
+        """The digest of one of the newest versions; empty if it is not known."""
+        return self._digests[policy].get(version, "")
+
+    def made(self, policy: str, version: int) -> int | None:
+        """After how many updates one of the newest versions was published; ``None`` if it is not known."""
+        return self._made[policy].get(version)
 
     def foreign(
         self, serving: Mapping[str, int], seen: Mapping[str, int], digests: Mapping[str, str]

@@ -16,14 +16,17 @@ from fastapi.responses import StreamingResponse
 from astraflow_core.errors import AstraFlowError, Refused, WireError
 from astraflow_runtime.dataflow.fleet.incarnations import check_incarnation
 from astraflow_runtime.dataflow.fleet.names import name_holder
+from astraflow_runtime.dataflow.fleet.notices import has_notices
 from astraflow_runtime.dataflow.flow import Dataflow
 from astraflow_runtime.dataflow.http.access_records import AccessRecords
 from astraflow_runtime.dataflow.http.balance_events import balance_events
 from astraflow_runtime.dataflow.http.exporter import exporter
 from astraflow_runtime.dataflow.http.rights import RIGHTS, check_sender, includes
 from astraflow_runtime.dataflow.http.wakeups import Wakeups
+from astraflow_runtime.dataflow.image.keeper import ImageKeeper
 from astraflow_wire.http.access import ROLES, Access, Grant, is_name
 from astraflow_wire.http.client import NO_ROOM
+from astraflow_wire.http.recovery import OfferVersion, RecoverVersion
 from astraflow_wire.http.server import create_app, frame, read_message, reply
 from astraflow_wire.messages import (
     AcknowledgeBatch,
@@ -53,14 +56,15 @@ T = TypeVar("T")
 LONGEST_POLL_S = 60.0
 SWEEP_S = 1.0
 NAME_S = 0.1
-"""Seconds between two checks of a registration that waits for its name."""
+"""Seconds between two checks of a registration that waits for its name, or of a trainer that waits for offers."""
 MAX_BODY_BYTES = 512 << 20
 """Largest request: a group of some 40 million tokens."""
 
 
 class DataflowService:
     """The routes of the dataflow, and its periodic sweep. ``wakeups`` must be the signals of the
-    flow's state. Without ``records`` nothing is kept of who changes the run, and which tokens were revoked.
+    flow's state. Without ``records`` nothing is kept of who changes the run, and which tokens were revoked; without
+    ``images`` no image of the state is written.
     """
 
     def __init__(
@@ -70,8 +74,9 @@ class DataflowService:
         token: str,
         routers: Iterable[Any] = (),
         records: AccessRecords | None = None,
+        images: ImageKeeper | None = None,
     ) -> None:
-        self.flow, self.wakeups = flow, wakeups
+        self.flow, self.wakeups, self._images = flow, wakeups, images
         self.records = records or AccessRecords()
         self.access = Access(token, self.records.oldest())
         wakeups.work_available = flow.leasing.work_available
@@ -94,6 +99,8 @@ class DataflowService:
             await asyncio.sleep(self._period_s)
             with self._guarded():
                 self.flow.watch.sweep()
+                if self._images is not None:
+                    self._images.look()
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -179,7 +186,7 @@ class DataflowService:
             with self._guarded():
                 record = flow.leasing.ask(message)
             while True:
-                untold = state.has_notices(record)
+                untold = has_notices(state, record)
                 with self._guarded():
                     answer = flow.leasing.lease(record, message.free)
                 self.wakeups.looked(waiter)
@@ -228,6 +235,18 @@ class DataflowService:
             self.wakeups.done(message.policy, waiter)
             if not waiter.superseded:
                 trainer.answered(state.clock())
+
+    async def _recover(self, request: Request) -> Response:
+        message = await _message(request, RecoverVersion)
+        loop, recovering = asyncio.get_running_loop(), self.flow.recovering
+        end = loop.time() + min(message.wait_s, LONGEST_POLL_S)
+        with self._guarded():
+            recovery = recovering.begin(message)
+        while recovering.silent(recovery) and loop.time() < end:
+            await asyncio.sleep(NAME_S)
+            if await request.is_disconnected():
+                return Response()
+        return reply(recovering.found(recovery))
 
     def _add_routes(self) -> None:
         # Plain Starlette routes for the calls of services: a FastAPI route costs as much CPU as a
@@ -296,9 +315,11 @@ class DataflowService:
         call("/v1/raas/add", AddRaas, flow.pool.add)
         call("/v1/raas/drain", DrainRaas, flow.pool.drain)
         call("/v1/tasks/fail", FailTask, leasing.fail)
-        call("/v1/trainers/register", RegisterTrainer, training.register)
+        call("/v1/trainers/register", RegisterTrainer, training.enter)
         call("/v1/trainers/failed", TrainerFailed, training.failed)
         call("/v1/versions", AnnouncementMessage, training.announce)
+        post("/v1/versions/recover", self._recover)
+        call("/v1/versions/offer", OfferVersion, flow.recovering.offered)
         call("/v1/batches/ack", AcknowledgeBatch, training.acknowledge)
         call("/v1/stop", StopRun, lambda message: state.stop(message.reason))
         call("/v1/data_policies/swap", SwapPolicy, flow.swapping.swap)

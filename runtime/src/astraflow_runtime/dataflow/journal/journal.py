@@ -36,7 +36,7 @@ OTHERS_END_S = 10.0
 
 class Journal:
     """The journal in ``directory``, read by :meth:`entries` and then written. ``clock``: seconds of
-    the run. ``recorded_bytes``: the first files of bodies, up to this total size, are never deleted.
+    the run. ``count``: entries read and written. ``recorded_bytes``: the first files of bodies, up to this total size, are never deleted.
     :class:`UserError` if another process has it open, :class:`NoRoom` if the disk is full.
     """
 
@@ -55,6 +55,7 @@ class Journal:
         self.path, self.reader = directory, JournalReader(directory)
         self._clock, self._segment_bytes = clock, segment_bytes
         self._recorded_bytes = recorded_bytes
+        self.count = 0
         self._entries = AppendFile(directory / ENTRIES)
         if not self._entries.lock(OTHERS_END_S):
             self._entries.close()
@@ -71,19 +72,22 @@ class Journal:
             raise
         self._full: list[AppendFile] = []
         self._changing, self._flushing = threading.Lock(), threading.Lock()
-        _flush_folder(directory)
+        flush_folder(directory)
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def entries(self) -> Iterator[tuple[float, Entry]]:
-        """(seconds, entry) of everything that was written before, in order, up to the first
-        incomplete entry or body: the rest is truncated. :class:`RunFailed` if it was flushed.
+    def entries(self, begin: int = 0, count: int = 0) -> Iterator[tuple[float, Entry]]:
+        """(seconds, entry) of everything that was written before, in order, from byte ``begin`` on, the end of entry
+        number ``count``, up to the first incomplete entry or body: the rest is truncated. :class:`RunFailed` if it was
+        flushed.
         """
-        flushed, end = read_flushed(self.path), 0
-        for record in self.reader.records():
+        flushed, end = read_flushed(self.path), begin
+        self.count = count
+        for record in self.reader.records(begin):
             if record.end > flushed.entries and not self._has_body(record.entry):
                 break
             end = record.end
+            self.count += 1
             yield record.at_s, record.entry
         if lost := self._entries.size - end:
             log.warning(
@@ -118,6 +122,7 @@ class Journal:
 
     def write(self, entry: Entry) -> None:
         """Add an entry."""
+        self.count += 1
         head, content = encode_record(entry, self._clock())
         if self._bodies.holds:
             self._entries.hold(head, content)
@@ -142,7 +147,7 @@ class Journal:
         except NoRoom:
             return
         try:
-            _flush_folder(self.path)
+            flush_folder(self.path)
         except OSError as error:
             bodies.close()
             path.unlink()
@@ -157,6 +162,11 @@ class Journal:
     def write_held(self) -> bool:
         """Write the data held in memory; returns whether all of it is written now."""
         return self._bodies.write_held() and self._entries.write_held()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the log."""
+        return self._entries.size
 
     @property
     def trouble(self) -> str:
@@ -228,7 +238,7 @@ class Journal:
         return self.reader.bodies(segment)
 
 
-def _flush_folder(path: Path) -> None:
+def flush_folder(path: Path) -> None:
     """Flush the folder, so that new files survive power loss."""
     handle = os.open(path, os.O_RDONLY)
     try:

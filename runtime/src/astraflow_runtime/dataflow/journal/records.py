@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from astraflow_runtime.dataflow.journal.entries import BodyLocation, Entry
+from astraflow_runtime.dataflow.journal.entries import Acknowledged, BodyLocation, Entry
 from astraflow_runtime.dataflow.journal.journal import Journal
 from astraflow_runtime.dataflow.journal.steplog import StepLog
 from astraflow_wire.host.disk import lacking
@@ -16,12 +16,27 @@ log = logging.getLogger(__name__)
 
 class Records:
     """Writes both, or neither if the run keeps none. ``segments_needed``: the files of bodies with
-    a row that may still be served.
+    a row that may still be served. ``acknowledged`` gets each entry that has counters.
     """
 
-    def __init__(self, steps: StepLog | None, segments_needed: Callable[[], set[int]]) -> None:
+    def __init__(
+        self,
+        steps: StepLog | None,
+        segments_needed: Callable[[], set[int]],
+        acknowledged: Callable[[Acknowledged], None],
+    ) -> None:
         self._steps, self._segments_needed = steps, segments_needed
+        self._acknowledged = acknowledged
         self._journal: Journal | None = None
+
+    @property
+    def lines(self) -> int:
+        """Lines of ``metrics.jsonl`` so far, those that an earlier process has written included."""
+        return self._steps.lines if self._steps is not None else 0
+
+    def skip_lines(self, count: int) -> bool:
+        """Take the first lines as written by this process; false if there are not so many."""
+        return self._steps.skip(count) if self._steps is not None else count == 0
 
     @property
     def unwritten(self) -> str:
@@ -36,6 +51,8 @@ class Records:
 
     def append(self, entry: Entry) -> None:
         """Append an entry to the journal."""
+        if isinstance(entry, Acknowledged):
+            self._acknowledged(entry)
         if self._journal is not None:
             self._journal.write(entry)
 

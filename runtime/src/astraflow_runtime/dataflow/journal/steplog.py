@@ -17,6 +17,7 @@ from astraflow_runtime.dataflow.journal.append_file import AppendFile
 class StepLog:
     """Appends JSON lines. Lines that an earlier process has written are not written again: a
     dataflow that replays its journal repeats them in the same order, until :meth:`resume`.
+    ``lines``: those so far, the repeated ones included.
     """
 
     def __init__(self, path: Path) -> None:
@@ -24,16 +25,27 @@ class StepLog:
         self.folder = path.parent
         self._file = AppendFile(path)
         self._repeated = 0
+        self.lines = 0
         self._ends = deque(ends)
         if self._file.size > (whole := ends[-1] if ends else 0):
             self._file.cut(whole)
 
     def write(self, line: dict[str, Any]) -> None:
         """One line, with the time of day in seconds."""
+        self.lines += 1
         if self._ends:
             self._repeated = self._ends.popleft()
             return
         self._file.append((json.dumps({"time": time.time(), **line}) + "\n").encode())
+
+    def skip(self, count: int) -> bool:
+        """Repeat the first ``count`` lines at once; false if there are not so many."""
+        if count > len(self._ends):
+            return False
+        for _ in range(count):
+            self._repeated = self._ends.popleft()
+        self.lines += count
+        return True
 
     def resume(self) -> None:
         """Every line from now on is new. Lines that the journal does not contain are truncated:

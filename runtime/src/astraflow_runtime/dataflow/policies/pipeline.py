@@ -23,8 +23,9 @@ from astraflow_core.protocols.data_policy import (
     OnVersion,
     Stateful,
 )
-from astraflow_core.types import BufferedRow, GroupSummary, Prompt
+from astraflow_core.types import BufferedRow, GroupSummary, Prompt, Verdict
 from astraflow_runtime.dataflow.policies.decisions import Decision, Decisions, PromptRefusal
+from astraflow_runtime.dataflow.policies.remembering import attributes, remembers
 
 REFUSED = "refused"
 """The reason shown for a policy that gives none."""
@@ -74,6 +75,8 @@ class PolicyPipeline:
         self.shadows: dict[str, ShadowCounts] = {}
         self.refused: Counter[str] = Counter()
         self.decisions: Decisions = Counter()
+        self._first: dict[str, dict[str, Any]] = {}
+        self._policies: tuple[NamedPolicy, ...] = ()
         self._set_up(tuple(policies))
 
     def _set_up(self, policies: tuple[NamedPolicy, ...]) -> None:
@@ -91,6 +94,9 @@ class PolicyPipeline:
             raise PluginError(
                 f"only one data policy of a list can borrow rows of another policy, and it cannot be a shadow: {names}"
             )
+        for policy in policies:
+            if policy not in self._policies:
+                self._first[policy.name] = attributes(policy.component)
         self._policies = policies
         self._borrow = borrowing[0] if borrowing else None
         self._draw = draws[0] if draws else None
@@ -172,6 +178,11 @@ class PolicyPipeline:
         for policy in self._accept:
             with naming_policy(policy, "accept"):
                 verdict = policy.component.accept(group)
+            if not isinstance(verdict, Verdict):
+                raise RunFailed(
+                    f"data policy {policy.name!r}: accept returned {verdict!r:.80}, expected a Verdict, such as "
+                    "Verdict(False, 'too long')"
+                )
             refusal = None
             if not verdict.accepted:
                 refusal = PromptRefusal(policy.name, verdict.reason or REFUSED)
@@ -330,6 +341,14 @@ class PolicyPipeline:
         for name, counts in self.shadows.items():
             own |= {f"{name}/shadow_{key}": float(n) for key, n in asdict(counts).items()}
         return own
+
+    @property
+    def remembering(self) -> str:
+        """The name of a policy that has a state but no ``state_dict``; empty if there is none."""
+        for policy in self._policies:
+            if remembers(policy.component, self._first[policy.name]):
+                return policy.name
+        return ""
 
     def state_dict(self) -> list[dict[str, Any] | None]:
         """States in list order, ``None`` for policies without."""

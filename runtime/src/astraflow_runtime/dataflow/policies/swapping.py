@@ -44,6 +44,19 @@ class Swapping:
         }
         self._named = {table.use for listed in tables.values() for table in listed}
         self._done: dict[str, PolicySwapped] = {}
+        self.numbers: dict[tuple[str, str], int] = {}
+        """Place and name of each policy that was swapped → the number of its last swap."""
+
+    def rebuild(self, place: str, name: str, tables: list[DataPolicyTable], number: int) -> None:
+        """Put the policy there that swap ``number`` put there; ``tables``: as they were then."""
+        component = self._build(place, tables[-1], number)
+        self._chain(place).replace(NamedPolicy(name, component, tables[-1].shadow))
+        self._tables[place, name] = tables
+        self.numbers[place, name] = number
+
+    def tables(self, place: str, name: str) -> list[DataPolicyTable]:
+        """The table of a policy and the one before it, if any, the present one last."""
+        return self._tables[place, name]
 
     def swap(self, message: SwapPolicy) -> PolicySwapped:
         """Replace a policy, or with an empty ``table`` return to the previous table. A repeated message changes
@@ -135,6 +148,7 @@ class Swapping:
             number=len(self._done) + 1, table=table.model_dump(exclude_none=True)
         )
         self._done[message.id] = answer
+        self.numbers[message.place, message.name] = answer.number
         state.swaps.append(
             {
                 "number": answer.number,

@@ -119,6 +119,7 @@ def _policy(state: FlowState, stream: PolicyStream) -> PolicyStatus:
         announced=_announced(state, stream.policy),
         updates=stream.updates,
         released=stream.released,
+        recoveries=trainer.recoveries,
         batch_sequences=stream.settings.batch_sequences,
         buffered=len(stream.buffer),
         in_flight=round(state.train.in_flight.get(stream.policy, 0.0)),

@@ -59,6 +59,7 @@ def waits(state: FlowState, training: Training) -> list[WaitStatus]:
                 _wait("dataflow", f"trainer {policy}", "its next call", silent,
                       run.give_up_after_s - silent)
             )  # fmt: skip
+    found += _recoveries(state, now)
     for task in state.train.twice.values():
         assert task.lease is not None and task.second is not None
         lease, other = task.lease, task.second.raas
@@ -91,6 +92,22 @@ def waits(state: FlowState, training: Training) -> list[WaitStatus]:
         else:
             first = f"evaluation of version {state.evaluations.all_waiting[0].version}"
             found.append(_wait(who, first, "its turn", since, run.deadline_s))
+    return found
+
+
+def _recoveries(state: FlowState, now: float) -> list[WaitStatus]:
+    """Trainers that have lost their state and ask for the weights of a version."""
+    found = []
+    for policy, recovery in state.recoveries.items():
+        who, since = f"trainer {policy}", now - recovery.since
+        present = [raas.name for raas in state.fleet.present()]
+        if now < recovery.until and (missing := recovery.missing(present)):
+            what = "an offer of its version, since the trainer has lost its state"
+            found.append(_wait(who, ", ".join(missing), what, since, recovery.until - now))
+        else:
+            what = "its next call, with the weights of a version"
+            left = state.config.run.give_up_after_s - since
+            found.append(_wait("dataflow", who, what, since, left))
     return found
 
 

@@ -51,11 +51,15 @@ class GroupWatch:
         known = self.equal >= MANY_GROUPS
         if self.fruitless >= MANY_GROUPS and not (self._told_fruitless or known):
             self._told_fruitless = True
-            reasons = ", ".join(f'"{name}" ({n})' for name, n in self._reasons.most_common(3))
             yield (
                 f"the last {self.fruitless} groups left policy {self.policy!r} no row to train on, so its "
-                f"batch cannot fill: {reasons}; see docs/does-not-learn.md"
+                f"batch cannot fill: {self.why}; see docs/does-not-learn.md"
             )
+
+    @property
+    def why(self) -> str:
+        """The most frequent reasons why no row was kept of the latest ``fruitless`` groups, counted."""
+        return ", ".join(f'"{name}" ({n})' for name, n in self._reasons.most_common(3))
 
     def _compare(self, statistics: GroupStatistics) -> Iterator[str]:
         mean = statistics.mean

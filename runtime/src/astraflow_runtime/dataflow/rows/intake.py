@@ -104,7 +104,21 @@ class GroupIntake:
             if state.streams[policy].may_cut:
                 state.signals.trainer(policy)
         state.signals.work()
+        self._stop_if_fruitless()
         return answer
+
+    def _stop_if_fruitless(self) -> None:
+        """Stop a run of which no policy has anything to train on, however long it would wait."""
+        state = self._state
+        most = state.config.run.max_fruitless_groups
+        watches = [stream.watch for stream in state.streams.values() if _is_watched(stream)]
+        if most is None or not watches or any(watch.fruitless < most for watch in watches):
+            return
+        reasons = "; ".join(f"policy {watch.policy!r}: {watch.why}" for watch in watches)
+        state.stop(
+            f"the last {most} groups left no row to train on ({reasons}), as many as [run] max_fruitless_groups "
+            "allows; see docs/does-not-learn.md"
+        )
 
     def _wants_refill(self, header: GroupHeader, task: TaskRecord) -> bool:
         run, state = self._state.config.run, self._state
@@ -130,7 +144,7 @@ class GroupIntake:
         """Keep a partial group; returns the task for the rest."""
         self._state.failures.succeeded(part.header.raas)
         self._result_came(task, part.header.raas)
-        return self._state.train.refill(task, PartialGroup(part, place.segment if place else -1))
+        return self._state.train.refill(task, PartialGroup(part, place))
 
     def _after_the_end(self, table: TaskTable, name: str, raas: str) -> GroupPushed:
         if (
@@ -278,7 +292,7 @@ class GroupIntake:
         state.decided(task, raas)
 
     def _watch(self, stream: PolicyStream, share: PolicyShare | None, why_none: str) -> None:
-        if stream.done or stream.row_source.exclusive:
+        if not _is_watched(stream):
             return
         for warning in stream.watch.note(share.statistics if share else None, why_none):
             if not self._state.replaying:
@@ -289,7 +303,7 @@ class GroupIntake:
         """Record the location of the body of these rows."""
         if place is not None:
             for row in rows:
-                row.segment = place.segment
+                row.body = place
 
     def _show(self, header: GroupHeader) -> None:
         if header.turns:
@@ -301,6 +315,11 @@ class GroupIntake:
             self._state.samples.append(
                 {"prompt_id": header.prompt_id, "turns": turns, "rewards": rewards}
             )
+
+
+def _is_watched(stream: PolicyStream) -> bool:
+    """Whether the policy still needs rows of its own."""
+    return not (stream.done or stream.row_source.exclusive)
 
 
 def _verdict_entry(policy: str, ruling: Decision, rows: Sequence[Row], done: bool) -> Judged:

@@ -10,12 +10,14 @@ import numpy as np
 
 from astraflow_core.types import BufferedRow, GroupTurns, Units
 from astraflow_runtime.dataflow.row_source import NO_ROWS, SourcedRows
+from astraflow_runtime.dataflow.rows.named_rewards import named_rewards_of
 from astraflow_runtime.dataflow.rows.rows import Row
 from astraflow_runtime.dataflow.rows.statistics import units_of
 from astraflow_runtime.dataflow.rows.turns import WholeGroups, turns_of
 from astraflow_wire import sparse
 from astraflow_wire.batches import BatchHeader, batch_parts
 from astraflow_wire.column_table import ROW_COLUMNS, TOKEN_COLUMNS
+from astraflow_wire.experts import routing
 from astraflow_wire.frames import Buffer
 from astraflow_wire.groups import ReceivedGroup
 
@@ -101,15 +103,18 @@ def pack(
     temperature: float,
     own: Sequence[Row],
     sourced: SourcedRows = NO_ROWS,
+    names: Sequence[str] = (),
 ) -> list[bytes | memoryview]:
     """The frame of a batch of the rows ``own`` in their order and of those ``sourced``, in parts.
     Groups and trajectories of the latter have negative numbers, so that they differ from those in
-    which the policy has rows itself.
+    which the policy has rows itself. ``names``: of the rewards that the batch is to have by name;
+    :class:`UserError` if an episode has none of a name.
     """
     rows = [*own, *sourced.rows]
     runs = _runs(rows)
     given_sparse = _all_sparse(runs)
     turns = _turns(own, sourced.rows)
+    shape, routed = routing.of_runs(policy, runs)
     header = BatchHeader(
         id=batch_id,
         policy=policy,
@@ -120,7 +125,9 @@ def pack(
         units=True,
         source=sourced.source,
         turns=len(turns.last),
+        named_rewards=list(names),
         sparse=list(given_sparse),
+        routing=shape,
     )
     columns: dict[str, Buffer] = {
         **_row_values([row.item for row in rows]),
@@ -131,7 +138,8 @@ def pack(
         ),
         "counted_from": np.repeat([version, sourced.version], [len(own), len(sourced.rows)]),
     }
-    return batch_parts(header, columns, _units(rows), turns, given_sparse)
+    named = named_rewards_of(rows, names) if names else None
+    return batch_parts(header, columns, _units(rows), turns, given_sparse, named, routed)
 
 
 def _row_values(items: Sequence[BufferedRow]) -> dict[str, Buffer]:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow_core.types import BufferedRow, GroupSummary, Prompt
+from astraflow_runtime.dataflow.journal.entries import BodyLocation
 from astraflow_runtime.dataflow.rows.statistics import GroupStatistics, group_statistics
 from astraflow_wire.groups import GroupHeader, ReceivedGroup
 
@@ -32,7 +33,7 @@ class GroupRewards:
 class Row:
     """Sequence ``index`` of a received group, number ``place`` of those that its policy has in it, which are
     ``siblings``. ``group`` and ``trajectory`` are numbers unique in the run, ``trained`` its trained tokens,
-    ``segment`` the file of bodies of the journal that contains the group (-1: none)."""
+    ``body`` the place of the group in the journal (``None``: none)."""
 
     item: BufferedRow
     received: ReceivedGroup
@@ -42,7 +43,7 @@ class Row:
     trained: int
     siblings: GroupRewards
     place: int
-    segment: int = -1
+    body: BodyLocation | None = None
 
     @property
     def policy(self) -> str:
@@ -81,6 +82,21 @@ class PolicyShare:
     summary: GroupSummary
     statistics: GroupStatistics
     rewards: GroupRewards
+
+
+def rewards_of(header: GroupHeader, policy: str, trained: npt.NDArray[np.int32]) -> GroupRewards:
+    """All sequences that a policy has in a group, of which ``trained`` has the trained tokens."""
+    there = enumerate(header.sequences)
+    own = [(index, sequence) for index, sequence in there if sequence.policy == policy]
+    rewards = np.array([sequence.reward for _, sequence in own], dtype=np.float32)
+    return GroupRewards(
+        header.trajectories,
+        np.array([index for index, _ in own], dtype=np.int64),
+        np.array([sequence.trajectory for _, sequence in own], dtype=np.int64),
+        rewards.astype(np.float64),
+        np.array([sequence.own_reward for _, sequence in own], dtype=np.bool_),
+        trained,
+    )
 
 
 def trained_tokens(received: ReceivedGroup) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -86,3 +86,13 @@ def _statistics(
     mean = np.bincount(group, weights=weight * values, minlength=size) / np.maximum(count, 1)
     square = np.bincount(group, weights=weight * (values - mean[group]) ** 2, minlength=size)
     return count, mean, np.sqrt(square / np.maximum(count - 1, 1))
+
+
+def spread_in_groups(
+    group: npt.NDArray[np.int64], values: npt.NDArray[np.float64]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Mean and standard deviation (n-1, 0 for one) of ``values`` ``[n]`` in each group; ``group`` numbers them from 0
+    without gaps."""
+    size = int(group.max()) + 1 if len(group) else 0
+    _, mean, std = _statistics(group, values, np.ones(len(values)), size)
+    return mean, std

@@ -106,6 +106,13 @@ class PolicyStream:
         return self.updates >= self.settings.steps
 
     @property
+    def updates_of_next_version(self) -> int:
+        """The updates that a version announced now has: that of the batch under way too, unless its
+        trainer has just started.
+        """
+        return self.updates + (self.outstanding is not None and not self.trainer_is_new)
+
+    @property
     def being_trained(self) -> int:
         """Rows in the outstanding batch that were served for the first time, and those of batches
         that a restarted trainer has still to repeat.
@@ -298,8 +305,11 @@ class PolicyStream:
         self.staleness.record(self.outstanding.ages)
         return self.outstanding
 
-    def encode(self, batch: ServedBatch) -> list[bytes | memoryview]:
-        """The frame of a batch, in parts; the same bytes on every call."""
+    def encode(
+        self, batch: ServedBatch, named_rewards: Sequence[str] = ()
+    ) -> list[bytes | memoryview]:
+        """The frame of a batch, in parts; the same bytes on every call with the same ``named_rewards``.
+        :class:`UserError` if an episode has none of a name."""
         return pack(
             batch.id,
             self.policy,
@@ -307,6 +317,7 @@ class PolicyStream:
             self.settings.temperature,
             batch.rows,
             batch.sourced,
+            named_rewards,
         )
 
     def rows_needed(self) -> Iterator[Row]:
@@ -390,6 +401,13 @@ class PolicyStream:
                 f"batches are kept from update {first} on. {hint}",
             )
         return max(fitting)
+
+    def recovered_state(self, made: int) -> int:
+        """The state that a trainer with the weights after ``made`` updates continues from: theirs if
+        the batches of all later ones are kept, or else that after all updates.
+        """
+        first = self.updates - len(self._unreleased)
+        return made if first <= made <= self.updates else self.updates
 
     def rewind(self, updates: int) -> bool:
         """Go back to the trainer's checkpoint (:meth:`newest_state`): the batches of later updates

@@ -6,11 +6,13 @@ import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
+from http import HTTPStatus
 
 from msgspec.structs import replace
 
-from astraflow_core.errors import Refused
+from astraflow_core.errors import Refused, UserError
 from astraflow_runtime.dataflow.fleet.balance import StepBalance
+from astraflow_runtime.dataflow.fleet.recovering import note_recovery
 from astraflow_runtime.dataflow.journal.entries import (
     Acknowledged,
     Announced,
@@ -45,14 +47,48 @@ class Training:
     def __init__(self, state: FlowState) -> None:
         self._state = state
 
+    def enter(self, message: RegisterTrainer) -> TrainerRegistered:
+        """Register a trainer that calls. If the weights that it has recovered have the update of the
+        unacknowledged batch, that counts as acknowledged: it must not be made twice.
+        """
+        stream, made = self._state.stream(message.policy), self._made(message)
+        if stream.outstanding is not None and made == stream.updates + 1:
+            done = AcknowledgeBatch(
+                policy=message.policy,
+                batch=stream.outstanding.id,
+                version=message.recovered,
+                metrics={},
+            )
+            self.acknowledge(done)
+        return self.register(message)
+
+    def _made(self, message: RegisterTrainer) -> int | None:
+        """The updates in the weights that a trainer has recovered; ``None`` if it has not."""
+        if message.recovered < 0:
+            return None
+        made = self._state.versions.made(message.policy, message.recovered)
+        if made is None:
+            raise Refused(
+                409,
+                f"the updates of version {message.recovered} of {message.policy!r} are not known; it "
+                "was not announced in this run, or long ago",
+            )
+        return made
+
     def register(self, message: RegisterTrainer) -> TrainerRegistered:
         """Register a trainer, perhaps after a restart: an unacknowledged batch will be served to it
         again.
         """
         state = self._state
         stream, trainer = state.stream(message.policy), state.trainers[message.policy]
-        updates = stream.newest_state(message.updates)
+        before, made = stream.updates, self._made(message)
+        if made is None:
+            updates = stream.newest_state(message.updates)
+        else:
+            updates = stream.recovered_state(made)
         state.records.append(TrainerRegistration(message=message))
+        if made is not None:
+            note_recovery(state, message, made=made, before=before, updates=updates)
         if stream.rewind(updates):
             state.reopen_run(f"the trainer of {message.policy!r} repeats updates")
             state.signals.trainer(message.policy)
@@ -68,6 +104,8 @@ class Training:
         trainer.incarnation, trainer.registered_at = trainer.incarnation + 1, state.clock()
         state.balance.trainer_registered(message.policy)
         trainer.heard(state.clock())
+        if state.recoveries.pop(message.policy, None) is not None:
+            state.signals.every_raas()
         return TrainerRegistered(
             run=state.config.run.name,
             highest_version=state.versions.newest[message.policy],
@@ -78,12 +116,12 @@ class Training:
     def announce(self, message: AnnouncementMessage) -> VersionAnnounced:
         """Record an announced version, and notify every RaaS."""
         state = self._state
-        state.stream(message.policy)
+        stream = state.stream(message.policy)
         state.trainers[message.policy].heard(state.clock())
-        if state.versions.announce(message):
+        if state.versions.announce(message, stream.updates_of_next_version):
             state.last_progress = state.clock()
             state.records.append(Announced(message=message))
-            for chain in (state.admission.chain, state.streams[message.policy].chain):
+            for chain in (state.admission.chain, stream.chain):
                 chain.on_version(message.policy, message.version)
             if state.versions.complete and not state.progress.over:
                 state.start_rollouts()
@@ -115,7 +153,12 @@ class Training:
                 f"newest announced version is {newest}",
             )
         batch = self.serve(message)
-        return stream.encode(batch) if batch is not None else None
+        if batch is None:
+            return None
+        try:
+            return stream.encode(batch, message.named_rewards)
+        except UserError as error:  # the trainer reports it, and that ends the run
+            raise Refused(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
 
     def _repeats(self, stream: PolicyStream) -> bool:
         """Whether the run has finished but a trainer that died before it saved its last state

@@ -12,6 +12,8 @@ from astraflow_wire.sparse import Sparse, SparseValues
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+OF_TURNS = ("turn_rewards", "turn_states")
+"""The sparse columns that have a value for a turn, at its last token."""
 NOTHING = SparseValues(np.zeros(0, np.int64), np.zeros(0))
 
 
@@ -35,7 +37,8 @@ class WholeGroups:
 def turns_of(groups: WholeGroups) -> GroupTurns:
     """The turns of the sequences. Sums are computed in float64."""
     trained, size = groups.loss_mask, len(groups.lengths)
-    named = [values.positions[trained[values.positions]] for values in groups.given.values()]
+    told = [values for name, values in groups.given.items() if name in OF_TURNS]
+    named = [values.positions[trained[values.positions]] for values in told]
     # The first token of a sequence is never trained, so a run ends with its sequence.
     runs = np.flatnonzero(trained & ~np.append(trained[1:], False))
     last = np.unique(np.concatenate([runs, *named])) if named else runs

@@ -34,13 +34,17 @@ class PromptCursor:
 
     def take(self) -> Prompt:
         """The next prompt."""
-        epoch, offset = divmod(self.position, self._size)
+        prompt = self.at(self.position)
+        self.position += 1
+        return prompt
+
+    def at(self, position: int) -> Prompt:
+        """The prompt at a position."""
+        epoch, offset = divmod(position, self._size)
         index = offset
         if self._shuffle:
             if self._order is None or epoch != self._order_epoch:
                 generator = np.random.default_rng(derive_seed(self._seed, "prompts", epoch))
                 self._order, self._order_epoch = generator.permutation(self._size), epoch
             index = int(self._order[offset])
-        prompt = self._source[index]
-        self.position += 1
-        return prompt
+        return self._source[index]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from astraflow_core.protocols.prompt_source import PromptSource
+from astraflow_core.types import Prompt
 from astraflow_runtime.dataflow.fleet.raas import Fleet, RaasRecord
 from astraflow_runtime.dataflow.tasks.queue import TaskRecord, TaskTable
 from astraflow_runtime.dataflow.tasks.scores import SetScore, score_prompt
@@ -64,6 +65,10 @@ class Evaluations:
     def all_waiting(self) -> list[Evaluation]:
         """The running evaluation and the waiting ones."""
         return ([self.active] if self.active else []) + list(self.pending)
+
+    def prompt(self, name: str, index: int) -> Prompt:
+        """A prompt of a set."""
+        return self._sets[name][index]
 
     def versions_announced(self, newest: Mapping[str, int], now: float) -> bool:
         """Record that every policy has a version. Schedules an evaluation for the first such vector
@@ -213,4 +218,4 @@ class Evaluations:
         for name, source in self._sets.items():
             evaluation.scores[name] = SetScore(self._samples)
             for index in range(len(source)):
-                self.tasks.add(source[index], self._samples, name, evaluation.versions)
+                self.tasks.add(source[index], self._samples, name, evaluation.versions, index)

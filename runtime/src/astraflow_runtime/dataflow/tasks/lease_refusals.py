@@ -15,8 +15,8 @@ from astraflow_runtime.dataflow.tasks.queue import TaskRecord
 class Queue(Running, Protocol):
     """The tasks of training."""
 
-    def first(self) -> TaskRecord | None:
-        """The task that is leased next."""
+    def first(self, raas: str = "") -> TaskRecord | None:
+        """The task that is leased next, to ``raas`` if one is named."""
 
 
 class Rollouts(Protocol):
@@ -68,7 +68,7 @@ def lease_refusal(
     """
     if state.progress.state is not RunState.RUNNING:
         return LeaseRefusal(_not_running, state)
-    task, behind = state.train.first(), None
+    task, behind = state.train.first(record.name if record is not None else ""), None
     if record is not None and not record.stays:
         return LeaseRefusal(_no_more, record)
     if state.held_back:

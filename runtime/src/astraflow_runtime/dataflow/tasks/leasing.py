@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from astraflow_runtime.dataflow.fleet.notices import notices
 from astraflow_runtime.dataflow.fleet.raas import RaasRecord
 from astraflow_runtime.dataflow.journal.entries import (
     AttemptFailed,
@@ -13,6 +14,7 @@ from astraflow_runtime.dataflow.journal.entries import (
 )
 from astraflow_runtime.dataflow.state import FlowState
 from astraflow_runtime.dataflow.tasks.admission import rejections
+from astraflow_runtime.dataflow.tasks.elsewhere import prefer_others
 from astraflow_runtime.dataflow.tasks.evaluation_tasks import evaluation_sampling
 from astraflow_runtime.dataflow.tasks.lease_refusals import lease_refusal
 from astraflow_runtime.dataflow.tasks.queue import TaskRecord, TaskTable
@@ -66,7 +68,7 @@ class Leasing:
         return RaasRegistered(
             run=state.config.run.name,
             renew_s=state.renew_s,
-            notices=state.notices(record),
+            notices=notices(state, record),
             incarnation=record.incarnation,
         )
 
@@ -93,7 +95,7 @@ class Leasing:
             state.last_progress = state.clock()
         record.set_idle_slots(0 if leased else offered, state.clock())
         return TasksLeased(
-            tasks=[self._message(task) for task in leased], notices=state.notices(record)
+            tasks=[self._message(task) for task in leased], notices=notices(state, record)
         )
 
     def work_available(self) -> bool:
@@ -122,7 +124,7 @@ class Leasing:
         revoked.update({r.task: r for r in state.train.renew(message.raas, unknown, now)})
         record.revoked = {**record.revoked, **revoked}
         state.advance_evaluations()
-        return LeasesRenewed(notices=state.notices(record))
+        return LeasesRenewed(notices=notices(state, record))
 
     def fail(self, message: FailTask) -> None:
         """A RaaS failed a task. Without a lease of that task nothing changes."""
@@ -137,6 +139,8 @@ class Leasing:
             table.end(task, "failed")
         else:
             table.give_back(task, message.error, blame=True, raas=message.raas)
+            if not (task.leases or state.replaying):
+                prefer_others(state, task, message.raas)
         self._after_failure(table, task, message)
 
     def leave(self, message: LeaveRaas) -> None:
@@ -197,7 +201,7 @@ class Leasing:
             return None
         if record.set_aside or (record.draining and not state.evaluations.pins(record.name)):
             return None
-        task = state.eval.first()
+        task = state.eval.first(record.name)
         if task is None or free < min(task.group_size, record.capacity):
             return None
         return state.lease(state.eval, record.name, record.capacity)
@@ -207,7 +211,7 @@ class Leasing:
         self.more_to_admit = False
         if lease_refusal(state, record, free) is not None:
             return None
-        if state.train.first() is None and not self._admit():
+        if state.train.first(record.name) is None and not self._admit():
             return None
         return state.lease(state.train, record.name, record.capacity)
 

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
+from astraflow_runtime.dataflow.journal.entries import BodyLocation
 from astraflow_wire import episode_metrics, sparse
+from astraflow_wire.experts import routing
 from astraflow_wire.frames import encode_frame
 from astraflow_wire.groups import GroupHeader, ReceivedGroup, SequenceHeader
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartialGroup:
-    """Some trajectories of a group; ``segment``: the file of bodies of the journal that contains
-    them (-1: none).
-    """
+    """Some trajectories of a group; ``body``: where the journal has them (``None``: nowhere)."""
 
     group: ReceivedGroup
-    segment: int
+    body: BodyLocation | None
 
 
 def merge(parts: Sequence[ReceivedGroup]) -> bytes:
@@ -36,6 +36,7 @@ def merge(parts: Sequence[ReceivedGroup]) -> bytes:
     last = parts[-1].header
     told = all(len(p.header.episodes) == p.header.trajectories for p in parts)
     given = sparse.joined((part.sparse, len(part.tokens)) for part in parts)
+    shapes, routed = routing.joined(parts)
     header = GroupHeader(
         raas=last.raas,
         task=last.task,
@@ -49,6 +50,7 @@ def merge(parts: Sequence[ReceivedGroup]) -> bytes:
         sparse=list(given),
         episodes=[text for part in parts for text in part.header.episodes] if told else [],
         spans=last.spans,
+        routing=shapes,
     )
     columns = zip(*(part.columns for part in parts), strict=True)
-    return encode_frame(header, [*columns, *sparse.buffers(given)])
+    return encode_frame(header, [*columns, *sparse.buffers(given), *routed])

@@ -6,13 +6,11 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from astraflow_core.types import Prompt
+from astraflow_runtime.dataflow.tasks.ended import EndedTasks, Outcome
 from astraflow_runtime.dataflow.tasks.partial_groups import PartialGroup
 from astraflow_wire.messages import RevokedLease
-
-Outcome = Literal["accepted", "rejected", "failed", "set_aside", "refilled"]
 
 KEPT_ERRORS = 32
 MAX_DIGITS = 18
@@ -36,7 +34,8 @@ class TaskRecord:
     """One group to roll out. ``attempts`` counts leases that ended without a result by a fault of
     the task or its RaaS; ``sequences`` is policy → sequences expected when it was leased.
     ``parts``: the parts of the group so far. ``second``: another RaaS works on it as well, and the first
-    result counts.
+    result counts. ``position``: of its prompt, at the cursor or in the evaluation set. ``failed_on``: RaaS on which it
+    failed lately → time until which others get it first (:mod:`astraflow_runtime.dataflow.tasks.elsewhere`).
     """
 
     id: str
@@ -50,6 +49,8 @@ class TaskRecord:
     second: Lease | None = None
     sequences: Mapping[str, float] = field(default_factory=dict)
     parts: tuple[PartialGroup, ...] = ()
+    position: int = 0
+    failed_on: dict[str, float] = field(default_factory=dict)
 
     @property
     def missing(self) -> int:
@@ -98,7 +99,7 @@ class TaskTable:
         self.twice: dict[str, TaskRecord] = {}
         """Tasks that two RaaS work on now, by name."""
         self.leased_again = self.second_won = 0
-        self._ended: dict[int | None, tuple[Outcome, str]] = {}
+        self._ended = EndedTasks()
         self._why_revoked: dict[str, str] = {}
         self.outcomes: Counter[str] = Counter()
         self.set_aside: list[dict[str, str]] = []
@@ -141,19 +142,30 @@ class TaskTable:
         group_size: int,
         eval_set: str = "",
         pinned: Mapping[str, int] | None = None,
+        position: int = 0,
     ) -> TaskRecord:
-        """A new task at the end of the queue."""
+        """A new task at the end of the queue, for the prompt at ``position``."""
         task = TaskRecord(
-            f"{self._prefix}-{self._next}", prompt, group_size, eval_set, pinned or {}
+            f"{self._prefix}-{self._next}",
+            prompt,
+            group_size,
+            eval_set,
+            pinned or {},
+            position=position,
         )
         self._next += 1
         self._live[task.id] = task
         self._queue.append(task)
         return task
 
-    def first(self) -> TaskRecord | None:
-        """The task that is leased next."""
-        return self._queue[0] if self._queue else None
+    def first(self, raas: str = "") -> TaskRecord | None:
+        """The task that is leased next, to ``raas`` if one is named."""
+        return next((task for task in self._queue if raas not in task.failed_on), None)
+
+    @property
+    def kept_from_some(self) -> list[TaskRecord]:
+        """Queued tasks that some RaaS does not get for now."""
+        return [task for task in self._queue if task.failed_on]
 
     def lease(
         self,
@@ -162,11 +174,14 @@ class TaskTable:
         now: float,
         sequences: Mapping[str, float] | None = None,
         newest: Mapping[str, int] | None = None,
+        name: str = "",
     ) -> TaskRecord:
-        """Lease the first task of the queue. ``capacity``: episodes that the RaaS runs at once;
+        """Lease the first task of the queue that ``raas`` may have, or that of a ``name``. ``capacity``: episodes that the RaaS runs at once;
         ``sequences``: policy → sequences expected of it, added to :attr:`in_flight` while it runs;
         ``newest``: policy → its newest version."""
-        task = self._queue.popleft()
+        task = self._live[name] if name else self.first(raas)
+        assert task is not None, f"no task is queued for {raas}"
+        self._queue.remove(task)
         task.lease = self._new_lease(task, raas, capacity, now, newest or {})
         self._leased += 1
         task.sequences = dict(sequences or {})
@@ -222,13 +237,11 @@ class TaskTable:
 
     def outcome(self, name: str) -> Outcome | None:
         """How a task ended; ``None`` while it has not."""
-        ended = self._ended.get(self._number(name))
-        return ended[0] if ended else None
+        return self._ended.outcome(self._number(name))
 
     def ended_by(self, name: str) -> str:
         """The RaaS that held a task when it ended; empty if none did or it has not."""
-        ended = self._ended.get(self._number(name))
-        return ended[1] if ended else ""
+        return self._ended.raas(self._number(name))
 
     def get(self, name: str) -> TaskRecord | None:
         """A task that has not ended."""
@@ -276,6 +289,7 @@ class TaskTable:
             attempts=task.attempts + 1,
             last_error=task.last_error,
             parts=(*task.parts, part),
+            position=task.position,
         )
         self._next += 1
         self._live[rest.id] = rest
@@ -297,7 +311,7 @@ class TaskTable:
         self._unlease(task)
         del self._live[task.id]
         self._why_revoked.pop(task.id, None)
-        self._ended[self._number(task.id)] = (outcome, holder)
+        self._ended.add(number_in(task.id), outcome, holder)
         self.outcomes[outcome] += 1
 
     def give_back(

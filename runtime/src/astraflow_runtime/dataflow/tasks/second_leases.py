@@ -47,6 +47,8 @@ def second_task(state: FlowState, record: RaasRecord, free: int) -> TaskRecord |
         lease = task.lease
         if task.second is not None or lease is None or lease.raas == record.name:
             continue
+        if record.name in task.failed_on:
+            continue
         if free < min(task.missing, record.capacity):
             continue
         left_s, own_s = _expected(state, lease, record.group_s)

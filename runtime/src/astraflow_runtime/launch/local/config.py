@@ -23,7 +23,7 @@ class LocalLauncherConfig(ConfigModel):
         int,
         Field(
             ge=0,
-            description="How often a process that was killed is restarted: a RaaS, a trainer that has "
-            "checkpoints, a dataflow that keeps a journal.",
+            description="How often a killed process is restarted: a RaaS, a trainer with checkpoints, a "
+            "dataflow with a journal.",
         ),
     ] = 3

@@ -43,6 +43,7 @@ from astraflow_runtime.launch.planning.user_objects import (
     python_path,
     write_private,
 )
+from astraflow_runtime.launch.results.live_curves import wants_curves
 from astraflow_runtime.models.files import check_config
 from astraflow_runtime.models.folders import check_models, find_models, with_folders, write_models
 from astraflow_runtime.models.resolver import ModelResolver
@@ -55,6 +56,7 @@ from astraflow_runtime.raas.episodes.dry_process import (
 from astraflow_runtime.raas.user_objects import FILE, checked_reward, checked_workflow
 from astraflow_runtime.rollouts.writer import redaction
 from astraflow_runtime.telemetry.progress import progress
+from astraflow_wire.experts.layers import ExpertLayers
 from astraflow_wire.host.disk import replace_file
 from astraflow_wire.http.auth import new_token
 
@@ -84,6 +86,7 @@ def prepare(
 ) -> Prepared:
     """Load, check and lay out a run. Every mistake of the user is a :class:`UserError` from here, and
     nothing has been started or written then."""
+    wants_curves()
     objects = checked_objects(workflow, reward)
     frozen = pickled(objects)
     loaded = load_config(source, overrides, workflow_given="workflow" in objects)
@@ -103,6 +106,7 @@ def prepare(
     config = with_folders(config, models)
     check_models(config)
     _check_context(config)
+    _check_experts(config)
     _check_loans(loaded, config)
     prompt = first_prompt(loaded.catalog, config)
     plugins = described_plugins(loaded)
@@ -144,6 +148,18 @@ def _check_context(config: RunConfig) -> None:
                 f"sampling.max_tokens: {config.sampling.max_tokens} leaves no room for a prompt in the "
                 f"context of policy {name!r}, {context} tokens; lower it"
             )
+
+
+def _check_experts(config: RunConfig) -> None:
+    """Refuse to record the experts of a model that has none, or whose routers are not known."""
+    for name, policy in config.policies.items():
+        if policy.router_replay:
+            try:
+                ExpertLayers.of(Path(policy.model))
+            except ValueError as error:
+                raise PreflightError(
+                    f"policies.{name}.router_replay: the model {policy.model} {error}; leave the key out"
+                ) from error
 
 
 def _check_loans(loaded: LoadedConfig, config: RunConfig) -> None:
@@ -188,8 +204,7 @@ def check_code(
     """Call workflow and reward once, or build them if the environment says that they are not called, or nobody would play.
     Returns what a person should know of it."""
     if longest_s() is not None and not is_live(config, catalog):
-        with progress("call of workflow and reward"):
-            return dry_call(config, catalog, prompt, objects, environment)
+        return dry_call(config, catalog, prompt, objects, environment)
     if not objects:
         with tempfile.TemporaryDirectory(prefix="astraflow-") as scratch:
             build = partial(_build, catalog, config)

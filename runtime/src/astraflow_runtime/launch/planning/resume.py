@@ -25,6 +25,7 @@ from astraflow_runtime.launch.planning.prepare import (
     first_prompt,
 )
 from astraflow_runtime.launch.planning.user_objects import import_path, inherited_path, python_path
+from astraflow_runtime.launch.results.live_curves import wants_curves
 from astraflow_runtime.launch.results.metrics import FILE as METRICS
 from astraflow_runtime.launch.results.metrics import read_metrics
 from astraflow_runtime.models.folders import bring_back, check_models, resolve_models
@@ -41,6 +42,7 @@ LEFT_BEHIND = ("dataflow.json", "status.json", "summary.json")
 def resume(directory: str | Path) -> Prepared:
     """Load and check the run of a directory; a :class:`UserError` says why it cannot continue. No process
     has been started or written then."""
+    wants_curves()
     folder = Path(directory).expanduser().absolute()
     if not (folder / "config.toml").is_file() or not (folder / "token").is_file():
         raise UserError(

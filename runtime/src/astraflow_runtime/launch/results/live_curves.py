@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from astraflow_core.config.models import RunConfig
+from astraflow_core.errors import UserError
 from astraflow_runtime.launch.results import curves
 from astraflow_runtime.launch.results.metrics import read_metrics
 from astraflow_wire.host.disk import is_full
 from astraflow_wire.status import Status
 
+VARIABLE = "ASTRAFLOW_CURVES"
 EVERY_S = 30.0
 """Least time between two drawings."""
 SHARE = 0.02
@@ -22,9 +25,17 @@ LAST_S = 30.0
 """Longest that the end of a run waits for a drawing."""
 
 
+def wants_curves() -> bool:
+    """Whether a run draws its curves, from the environment. Raises :class:`UserError`."""
+    said = os.environ.get(VARIABLE, "")
+    if said not in ("", "none"):
+        raise UserError(f"{VARIABLE} is {said!r}; expected none, or unset it to have {curves.FILE}")
+    return not said
+
+
 class LiveCurves:
-    """``curves.png`` from the first step on, drawn by a thread of the launcher, never by two at once. ``clock`` gives
-    seconds."""
+    """``curves.png`` from the first step on, drawn by a thread of the launcher, never by two at once; not at all without
+    :func:`wants_curves`. ``clock`` gives seconds."""
 
     def __init__(
         self, config: RunConfig, directory: Path, clock: Callable[[], float] = time.monotonic
@@ -33,7 +44,7 @@ class LiveCurves:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="curves")
         self._drawing: Future[float] | None = None
         self._updates: list[int] = []
-        self._due = 0.0
+        self._due = 0.0 if wants_curves() else math.inf
 
     def look(self, status: Status) -> str:
         """Draw if a step was made since and it is time; never waits. What a person should know, mostly nothing: a

@@ -40,7 +40,9 @@ class CurvesPicture:
         file = Path(path).expanduser()
         form = file.suffix.lower().removeprefix(".")
         if form not in FORMS:
-            raise UserError(f"{file}: a picture is written as .png or .svg; end its name so")
+            raise UserError(
+                f"{file}: a picture is written as .png or .svg; give a name that ends in one of these"
+            )
         try:
             replace_file(file, curves.saved(self.figure, form))
         except OSError as error:

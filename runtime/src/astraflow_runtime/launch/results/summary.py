@@ -79,6 +79,12 @@ def summarise(
         "trainer_wait_fraction": sum(waits) / len(waits) if waits else None,
         "processes": len(processes),
         "restarts": sum(state.restarts for state in processes),
+        "recoveries": [
+            {"policy": name, **msgspec.to_builtins(recovery)}
+            for name in config.policies
+            if name in status.policies
+            for recovery in status.policies[name].recoveries
+        ],
         "policies": policies,
         "evals": [_evaluation(entry) for entry in status.eval.history],
         "eval_overlap": described(config, status.eval.overlap),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -36,7 +36,7 @@ from astraflow_runtime.launch.watch.exit_status import (
 from astraflow_runtime.launch.watch.full_disk import RoomWatch
 from astraflow_runtime.launch.watch.logwatch import LogWatch
 from astraflow_runtime.launch.watch.pool import RaasPool
-from astraflow_runtime.launch.watch.restarts import Restarts
+from astraflow_runtime.launch.watch.restarts import Restarts, Resuming
 from astraflow_runtime.launch.watch.signals import Interrupts
 from astraflow_runtime.launch.watch.winding_down import FINISH_DEADLINE_S, WindDown
 from astraflow_runtime.telemetry.printable import cut_lines
@@ -60,7 +60,7 @@ BLAME_S = 3.0
 
 class Supervisor:
     """The life of a run's processes. ``status`` is the newest that the dataflow gave. A process of a role in
-    ``resuming`` that was killed is restarted and resumes from its files on disk."""
+    ``resuming`` that was killed is restarted and continues."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Supervisor:
         token: str,
         view: View,
         interrupts: Interrupts,
-        resuming: Collection[Role],
+        resuming: Resuming,
     ) -> None:
         self.run, self.specs, self.launcher = config.run, {s.name: s for s in specs}, launcher
         self.directory, self.token, self.view, self.interrupts = directory, token, view, interrupts

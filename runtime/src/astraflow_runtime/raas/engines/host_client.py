@@ -149,7 +149,7 @@ class HostClient:
     def take(self, message: protocol.FromHost, buffers: list[bytes]) -> None:
         """Handle a message of the host. Raises :class:`WireError` if it is malformed."""
         match message:
-            case protocol.Results():
+            case protocol.Results() | protocol.RoutedResults():
                 self._take_results(message, buffers)
             case protocol.Reply(call=call, values=values):
                 if (answer := self._calls.pop(call, None)) is not None and not answer.done():

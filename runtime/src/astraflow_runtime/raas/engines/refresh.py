@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from astraflow_core.protocols.engine import PauseMode
 from astraflow_core.protocols.transport import Receiver
-from astraflow_core.types import Announcement
+from astraflow_core.types import Announcement, WeightSource
 from astraflow_runtime.raas.engines.colocation import OWN_DEVICES, Devices
 from astraflow_runtime.raas.engines.replica_refresh import ReplicaRefresh
 from astraflow_runtime.raas.engines.supervised_engine import SupervisedEngine
@@ -80,6 +81,15 @@ class WeightRefresh:
     def digest(self) -> str:
         """The digest of the version served, as announced; empty if none is served."""
         return self._cache.digest(self.serving)
+
+    @property
+    def newest_file(self) -> int | None:
+        """The highest version that is here as a file; ``None`` if there is none."""
+        return self._cache.newest_file
+
+    def borrowed(self, version: int) -> AbstractAsyncContextManager[WeightSource]:
+        """The file of a version; it stays as it is within the context."""
+        return self._cache.borrowed(version)
 
     def discard(self) -> None:
         """Forget all versions, and load the next that is announced: those so far are not of this run."""

@@ -8,6 +8,9 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from astraflow_core.errors import AstraFlowError, WrongVersion
 from astraflow_core.types import GenerateRequest, GenerateResult
 from astraflow_engine_host.protocol import HostGone
@@ -61,6 +64,20 @@ class Replicas:
                 if deaths == MAX_DEATHS:
                     raise
                 log.info("request %s is retried: %s", request.id, gone)
+        raise AssertionError("the last failure is raised")
+
+    async def score(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+        """``Engine.score`` on the least loaded; retried as :meth:`generate` is."""
+        for deaths in range(1, MAX_DEATHS + 1):
+            await self.available()
+            replica = self.choose("", None)
+            assert replica is not None
+            try:
+                return await replica.engine.score(tokens, self._pin_wait_s)
+            except HostGone as gone:
+                if deaths == MAX_DEATHS:
+                    raise
+                log.info("the scoring of %d tokens is retried: %s", len(tokens), gone)
         raise AssertionError("the last failure is raised")
 
     async def _route(self, request: GenerateRequest) -> Replica:

@@ -6,6 +6,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+import numpy as np
+import numpy.typing as npt
+
 from astraflow_core.errors import RunFailed
 from astraflow_core.types import GenerateRequest, GenerateResult
 from astraflow_engine_host.protocol import HostGone
@@ -104,6 +107,12 @@ class SupervisedEngine:
     async def generate(self, request: GenerateRequest) -> GenerateResult:
         """``Engine.generate`` on the current host; :class:`HostGone` if there is none."""
         return await self.running().client.generate(request)
+
+    async def score(
+        self, tokens: npt.NDArray[np.int32], deadline_s: float
+    ) -> npt.NDArray[np.float32]:
+        """``Engine.score`` on the current host; :class:`HostGone` if there is none."""
+        return await self.running().client.score(tokens, deadline_s)
 
     def running(self) -> EngineHostProcess:
         """The host, if there is one; else :class:`HostGone`."""

@@ -78,6 +78,11 @@ class VersionCache:
         """The highest available version."""
         return max(self._announced, default=None)
 
+    @property
+    def newest_file(self) -> int | None:
+        """The highest version that is here as a file."""
+        return max(self._sources, default=None)
+
     def contains(self, version: int) -> bool:
         """Whether the version is available."""
         return version in self._announced or version in self._sources

@@ -12,14 +12,22 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from astraflow_core.catalog import Catalog
-from astraflow_core.config.models import RunConfig
-from astraflow_core.errors import AstraFlowError, PreflightError, WorkflowError
-from astraflow_core.types import GenerateRequest, GenerateResult, TrajectoryView
+from astraflow_core.component import Kind
+from astraflow_core.config.models import RunConfig, ServedModel
+from astraflow_core.errors import AstraFlowError, PreflightError, UserError, WorkflowError
+from astraflow_core.types import GenerateRequest, GenerateResult, Trajectory, TrajectoryView
 from astraflow_engine_host.failures import describe
+from astraflow_runtime.config.named_rewards import (
+    HOW,
+    columns_of_policy,
+    missing_rewards,
+    named_rewards_of_policy,
+)
 from astraflow_runtime.raas.engines.replicas import Replicas
-from astraflow_runtime.raas.episodes.dry_process import ASYNC, NOT_CALLED
+from astraflow_runtime.raas.episodes.dry_notes import ASYNC, NOT_CALLED
 from astraflow_runtime.raas.episodes.episodes import TaskFailed, TaskRunner
 from astraflow_runtime.raas.episodes.policy_engine import PolicyHandle
 from astraflow_runtime.raas.episodes.tokenizer import FolderTokenizer
@@ -41,6 +49,7 @@ from astraflow_runtime.raas.user_objects import (
     name_of,
     score_function,
 )
+from astraflow_wire.experts.layers import ExpertLayers
 from astraflow_wire.messages import Task, decode
 
 NAME = "dry-call"
@@ -65,12 +74,16 @@ class MadeUp:
     serving = 0
     stopped_s = 0.0
 
-    def __init__(self, policy: str, model: Path, end: tuple[int, ...]) -> None:
+    def __init__(
+        self, policy: str, model: Path, end: tuple[int, ...], engine: str, scores: bool
+    ) -> None:
         self.policy, self._end = policy, end[:1]
+        self._engine, self._scores = engine, scores
         described = json.loads((model / "config.json").read_bytes())
         inner = described.get("text_config") or described
         self.context_length = int(inner.get("max_position_embeddings") or _FAR)
         self.asked = 0
+        self.experts: ExpertLayers | None = None
 
     async def available(self) -> None:
         """Available at once."""
@@ -81,7 +94,21 @@ class MadeUp:
         room = min(request.sampling.max_tokens, _TOKENS)
         tokens = np.array([*request.prompt[: _TOKENS - 1], *self._end][-room:], np.int32)
         logprobs, versions = np.full(len(tokens), -1.0, np.float32), np.zeros(len(tokens), np.int32)
-        return GenerateResult(request.id, tokens, logprobs, versions, "stop")
+        routed = None
+        if request.routing and self.experts is not None:
+            first = np.arange(self.experts.top_k, dtype=self.experts.dtype)
+            read = len(request.prompt) + len(tokens) - 1
+            routed = np.broadcast_to(first, (read, self.experts.layers, len(first)))
+        return GenerateResult(request.id, tokens, logprobs, versions, "stop", routed)
+
+    async def score(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+        """The same for each token. :class:`UserError` if the engine of the config gives no log-probs."""
+        if not self._scores:
+            raise UserError(
+                f"the workflow asks {self.policy!r} for the log-probs of tokens, which needs engine capability score; "
+                f"{self._engine!r} lacks it: name another engine for {self.policy!r}"
+            )
+        return np.where(np.arange(len(tokens)) > 0, np.float32(-1), np.float32(0))
 
 
 class _InTurn:
@@ -92,6 +119,7 @@ class _InTurn:
     ) -> None:
         self.name, self._reward, self._at, self._policies = name, reward, at, policies
         self._view: TrajectoryView | None = None
+        self.metrics: dict[str, float] = {}
 
     @property
     def called(self) -> bool:
@@ -127,6 +155,7 @@ class _InTurn:
             validated(self.name, verdict.value, named, prompt)
         except WorkflowError as error:
             raise DryCallFailed(str(error)) from error
+        self.metrics = verdict.metrics
 
 
 class _OnLoop(LoopScorer):
@@ -158,8 +187,9 @@ def perform(
         workflow = build_workflow(config, catalog, directory, NAME, "", given)
     scorer = _scorer(config, catalog, directory, given, at)
     at(f"workflow {workflow.name!r}")
+    recorded = {name for name, table in config.policies.items() if table.router_replay}
     engines = {
-        name: _handle(name, Path(served.model), served.frozen)
+        name: _handle(name, served, catalog, name in recorded)
         for name, served in config.served.items()
     }
     runner = TaskRunner(NAME, workflow, scorer, engines)
@@ -174,6 +204,8 @@ def perform(
         raise DryCallFailed(str(failed), "refused" if failed.mistake else "failed") from failed
     if isinstance(scorer, _InTurn):
         scorer.call()
+    metrics = scorer.metrics if isinstance(scorer, _InTurn) else {}
+    _check_wanted(config, catalog, played.outcomes, metrics)
     if scorer is None or scorer.called or not any(played.outcomes):
         return ""
     return (
@@ -182,14 +214,48 @@ def perform(
     )
 
 
+def _check_wanted(
+    config: RunConfig,
+    catalog: Catalog,
+    outcomes: list[Trajectory | None],
+    metrics: dict[str, float],
+) -> None:
+    """Reject an episode without a reward that the algorithm of one of its policies reads by name, or a column that it
+    needs; ``metrics``: those of a reward that was called afterwards."""
+    for trajectory in (each for each in outcomes if each is not None):
+        found = metrics | trajectory.metrics
+        for policy in dict.fromkeys(sequence.policy for sequence in trajectory.sequences):
+            names = named_rewards_of_policy(config, catalog, policy)
+            if missing := missing_rewards(names, policy, found):
+                use, known = config.policies[policy].algorithm.use, ", ".join(map(repr, found))
+                raise DryCallFailed(
+                    f"policies.{policy}.algorithm: {use!r} reads the named reward {missing[0]!r}, and an episode has "
+                    f"{known or 'none'}; {HOW}",
+                    "refused",
+                )
+            own = [sequence for sequence in trajectory.sequences if sequence.policy == policy]
+            for name in columns_of_policy(config, catalog, policy):
+                if any(getattr(sequence, name) is None for sequence in own):
+                    use = config.policies[policy].algorithm.use
+                    raise DryCallFailed(
+                        f"policies.{policy}.algorithm: {use!r} with these keys needs {name} of each sequence, and those of "
+                        "workflow and reward have none; use a workflow that gives them (docs/distillation.md)",
+                        "refused",
+                    )
+
+
 def _used(table: Any) -> str:
     return table.use if table is not None else ""
 
 
-def _handle(name: str, model: Path, frozen: bool) -> PolicyHandle:
+def _handle(name: str, served: ServedModel, catalog: Catalog, recorded: bool) -> PolicyHandle:
+    model, engine = Path(served.model), served.engine.use
     tokenizer = FolderTokenizer(model)
-    engines = MadeUp(name, model, tokenizer.eos_token_ids)
-    return PolicyHandle(cast(Replicas, engines), tokenizer, frozen)
+    scores = "score" in catalog.flags(Kind.ENGINE, engine)
+    engines = MadeUp(name, model, tokenizer.eos_token_ids, engine, scores)
+    if recorded:
+        engines.experts = ExpertLayers.of(model)
+    return PolicyHandle(cast(Replicas, engines), tokenizer, served.frozen, engines.experts)
 
 
 def _scorer(

@@ -30,19 +30,17 @@ from astraflow_core.errors import AstraFlowError, PreflightError, UserError
 from astraflow_core.types import Prompt
 from astraflow_engine_host.failures import StackFrame, describe, place_of
 from astraflow_engine_host.spec import ChildSpec, read_spec, write_spec
+from astraflow_runtime.raas.episodes.dry_notes import ASYNC
 from astraflow_runtime.raas.user_objects import FILE
+from astraflow_runtime.telemetry.progress import progress
 from astraflow_wire.host.parent import end_with, signal_at_parent_death
 from astraflow_wire.messages import SamplingMessage, Task, encode
 
 VARIABLE = "ASTRAFLOW_DRY_CALL_S"
 LONGEST_S = 10.0
 LEFT_OUT = f"set {VARIABLE}=none to skip it"
-ASYNC = "async"
-"""The name of a reward whose calls are awaited on the event loop."""
 BLOCKS = "so it blocks the event loop of its RaaS"
 """Part of the note on awaited code that blocked in a call of its own."""
-NOT_CALLED = "was not called"
-"""Part of the note on a workflow that leaves nothing to reward."""
 _GRACE_S = 1.0
 """Seconds after the deadline for the process to report where it is."""
 
@@ -119,6 +117,7 @@ def dry_call(
             (directory / FILE).write_bytes(objects)
             (directory / FILE).chmod(0o600)
         task = _task(config, prompt)
+        (directory / _LOG).touch(0o600)
         ours, theirs = os.pipe()
         try:
             if _may_fork():
@@ -128,7 +127,8 @@ def dry_call(
         finally:
             os.close(theirs)
         try:
-            word = _listen(ours, config.run.start_deadline_s, deadline_s + _GRACE_S)
+            with progress("call of workflow and reward"):  # its thread would forbid a fork
+                word = _listen(ours, config.run.start_deadline_s, deadline_s + _GRACE_S)
         finally:
             os.close(ours)
             ended = _end(pid)

@@ -36,6 +36,7 @@ from astraflow_runtime.raas.episodes.policy_engine import (
     PolicyHandle,
     TaskPolicyEngine,
 )
+from astraflow_runtime.raas.episodes.routing_log import RoutingLog, problem_of, with_routing
 from astraflow_runtime.raas.episodes.shown_turns import Decode, shown_turns
 from astraflow_runtime.raas.episodes.spans import EPISODE, SpanLog, record, recording
 from astraflow_runtime.raas.episodes.stored_text import episode_text
@@ -175,7 +176,7 @@ class TaskRunner:
             text += f"; {scoring} of them were waiting for reward {self.scorer.name!r}"
         return TaskFailed(text)
 
-    def _engine(self, handle: PolicyHandle, task: Task) -> PolicyEngine:
+    def _engine(self, handle: PolicyHandle, task: Task) -> TaskPolicyEngine:
         wanted = task.sampling
         sampling = Sampling(
             max_tokens=wanted.max_tokens,
@@ -188,7 +189,10 @@ class TaskRunner:
             ),
         )
         pinned = task.pinned.get(handle.replicas.policy)
-        return TaskPolicyEngine(handle, sampling, pinned, turns=self.turns)
+        log = None
+        if handle.experts is not None and not task.eval_set:
+            log = RoutingLog(handle.replicas.policy, handle.experts)
+        return TaskPolicyEngine(handle, sampling, pinned, turns=self.turns, routing=log)
 
     def body_of(self, task: Task, played: PlayedEpisodes, incarnation: int = 0) -> bytes:
         """The push body of a task's episodes; updates the counters."""
@@ -215,7 +219,7 @@ class TaskRunner:
 
     async def _episode(
         self,
-        engines: Mapping[str, PolicyEngine],
+        engines: Mapping[str, TaskPolicyEngine],
         prompt: Prompt,
         scoring: set[asyncio.Task[Any] | None],
         siblings: list[asyncio.Task[Trajectory | None]],
@@ -233,7 +237,7 @@ class TaskRunner:
 
     async def _play(
         self,
-        engines: Mapping[str, PolicyEngine],
+        engines: Mapping[str, TaskPolicyEngine],
         prompt: Prompt,
         scoring: set[asyncio.Task[Any] | None],
     ) -> Trajectory | None:
@@ -249,7 +253,9 @@ class TaskRunner:
             record(EPISODE, "", began)
             return None
         scoring.add(asyncio.current_task())
-        rewarded = await self._rewarded(self._checked(trajectory, prompt), prompt, engines)
+        logs = {name: e.routing for name, e in engines.items() if e.routing is not None}
+        checked = with_routing(self._checked(trajectory, prompt), logs)
+        rewarded = await self._rewarded(checked, prompt, engines)
         self.counters.reward_s += time.monotonic() - played
         record("reward", "", played)
         record(EPISODE, "", began)
@@ -311,7 +317,8 @@ class TaskRunner:
             return f"whose first token has a version; expected {NOT_SAMPLED}, because no policy samples it"
         if ((sequence.logprobs != 0) & (sequence.versions == NOT_SAMPLED)).any():
             return "with a log-prob but no version; expected 0 where no policy sampled"
-        return next(sparse.problems(sequence), "")
+        problem = next(sparse.problems(sequence), "")
+        return problem or problem_of(sequence, self.policies[sequence.policy].experts)
 
     async def _rewarded(
         self, trajectory: Trajectory, prompt: Prompt, engines: Mapping[str, PolicyEngine]

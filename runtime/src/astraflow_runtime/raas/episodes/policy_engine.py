@@ -18,8 +18,10 @@ from astraflow_core.protocols.workflow import Messages, PolicyEngine, Tokenizer,
 from astraflow_core.types import Completion, GenerateRequest, GenerateResult, Sampling
 from astraflow_core.types import Sequence as TokenSequence
 from astraflow_runtime.raas.engines.replicas import Replicas
+from astraflow_runtime.raas.episodes.routing_log import RoutingLog
 from astraflow_runtime.raas.episodes.spans import record
 from astraflow_runtime.raas.episodes.turns import Turns
+from astraflow_wire.experts.layers import ExpertLayers
 
 
 class FatalTaskError(WorkflowError):
@@ -40,11 +42,13 @@ class RenderingTokenizer(Tokenizer, Protocol):
 
 @dataclass
 class PolicyHandle:
-    """What all episodes of a policy share: its engines, its tokenizer, counters."""
+    """What all episodes of a policy share: its engines, its tokenizer, counters. ``experts``, if their choices are
+    recorded: those of its model."""
 
     replicas: Replicas
     tokenizer: RenderingTokenizer
     frozen: bool = False
+    experts: ExpertLayers | None = None
     tokens_generated: int = 0
     prompt_tokens: int = 0
     numbers: itertools.count[int] = field(default_factory=itertools.count)
@@ -60,12 +64,14 @@ class TaskPolicyEngine:
         pinned: int | None = None,
         session: str = "",
         turns: Turns | None = None,
+        routing: RoutingLog | None = None,
     ) -> None:
         self._handle = handle
         self._sampling = sampling
         self._pinned = pinned
         self._session = session
         self._turns = turns or Turns()
+        self.routing = routing
 
     @property
     def policy(self) -> str:
@@ -135,6 +141,14 @@ class TaskPolicyEngine:
                 return whole
         return _joined(parts, parts[-1].finish_reason)
 
+    async def score(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+        """The log-prob of each token given those before it, by the weights served now."""
+        tokens = np.asarray(tokens, dtype=np.int32)
+        self._check_length(len(tokens), 0)
+        scored = await self._handle.replicas.score(tokens)
+        await self._turns()
+        return scored
+
     async def _request(self, prompt: npt.NDArray[np.int32], sampling: Sampling) -> GenerateResult:
         handle = self._handle
         request = GenerateRequest(
@@ -143,12 +157,15 @@ class TaskPolicyEngine:
             sampling=sampling,
             session=self._session,
             pinned_version=self._pinned,
+            routing=self.routing is not None,
         )
         handle.prompt_tokens += len(prompt)
         began = time.monotonic()
         result = await handle.replicas.generate(request)
         record("generate", self.policy, began)
         handle.tokens_generated += len(result.tokens)
+        if self.routing is not None:
+            self.routing.add(prompt, result)
         return result
 
     def _check_length(self, prompt: int, max_tokens: int) -> None:
@@ -186,7 +203,9 @@ class TaskPolicyEngine:
     def session(self) -> PolicyEngine:
         """The same policy, with requests that share a session."""
         name = f"session-{next(self._handle.numbers)}"
-        return TaskPolicyEngine(self._handle, self._sampling, self._pinned, name, self._turns)
+        return TaskPolicyEngine(
+            self._handle, self._sampling, self._pinned, name, self._turns, self.routing
+        )
 
 
 def _joined(parts: Sequence[GenerateResult], reason: str) -> GenerateResult:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tokenizers
+import xxhash
 
 from astraflow_core.errors import UserError
 from astraflow_core.protocols.workflow import Messages, Tools
@@ -17,6 +18,10 @@ from astraflow_gateway.chat.quoting import Quoting
 from astraflow_runtime.raas.episodes.chat_template import ChatTemplate, token_text
 
 _CACHED = 4096
+_NO_CHARACTER = (
+    "; the model has no token for a character of this text: change the text, or name a model that has one (a tiny: model "
+    "has the characters of its alphabet=)"
+)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -74,6 +79,12 @@ class FolderTokenizer:
         return self._eos
 
     @cached_property
+    def fingerprint(self) -> str:
+        """Of the texts of all token ids."""
+        known = sorted(self._tokenizer.get_vocab(with_added_tokens=True).items())
+        return xxhash.xxh3_128_hexdigest(json.dumps(known).encode())
+
+    @cached_property
     def special_texts(self) -> tuple[str, ...]:
         """Texts of the tokens that ``tokenizer.json`` calls special."""
         added = self._tokenizer.get_added_tokens_decoder().values()
@@ -88,7 +99,8 @@ class FolderTokenizer:
             encoded = self._tokenizer.encode(text, add_special_tokens=False)
         except Exception as error:  # tokenizers raises Exception itself
             file = f"{self._file.parent.name}/{self._file.name}"
-            raise UserError(f"{file} cannot encode {text!r:.80}: {error}") from error
+            hint = _NO_CHARACTER if "[UNK]" in str(error) else ""
+            raise UserError(f"{file} cannot encode {text!r:.80}: {error}{hint}") from error
         ids = np.array(encoded.ids, dtype=np.int32)
         ids.flags.writeable = False
         return ids

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from astraflow_core.errors import NonFiniteLoss, RunFailed
 from astraflow_core.types import Batch
 from astraflow_core.types.batch import BATCH_COLUMNS
+from astraflow_core.types.named_rewards import NAMED_REWARD_COLUMNS
 
 SERVED = tuple(column for column in BATCH_COLUMNS if column.given != "trainer")
 
@@ -34,6 +35,7 @@ def check_batch(batch: Batch) -> None:
                 f"batch {batch.id!r}: {column.name} of {bad.size} of {rows} rows are not finite, the first of row "
                 f"{bad[0]} ({values[bad[0]]}, group {batch.group[bad[0]]})"
             )
+    _check_named_rewards(batch)
     order = np.argsort(batch.group, kind="stable")
     same = np.diff(batch.group[order]) == 0
     for name in (column.name for column in SERVED if column.statistic):
@@ -56,6 +58,26 @@ def check_given(batch: Batch, giver: str, values: Mapping[str, npt.NDArray[np.fl
                 f"{batch.tokens.shape}, one per token"
             )
         _check_finite(batch, f"{name} of {giver}", array)
+
+
+def _check_named_rewards(batch: Batch) -> None:
+    named = batch.named_rewards
+    if named is None:
+        return
+    shape = (len(named.names), len(batch))
+    for column in NAMED_REWARD_COLUMNS:
+        values = getattr(named, column.name)
+        if values.shape != shape:
+            raise RunFailed(
+                f"batch {batch.id!r}: {column.name} of named rewards has shape {values.shape}, expected {shape}: "
+                f"{shape[0]} names and {shape[1]} rows"
+            )
+        if (bad := np.argwhere(~np.isfinite(values))).size:
+            name, row = bad[0].tolist()
+            raise NonFiniteLoss(
+                f"batch {batch.id!r}: {column.name} of the named reward {named.names[name]!r} of row {row} is "
+                f"{values[name, row]}, which is not finite"
+            )
 
 
 def _check_shape(batch: Batch, name: str, array: npt.NDArray[np.generic], size: int) -> None:

@@ -16,6 +16,7 @@ from astraflow_core.errors import PreflightError
 from astraflow_core.protocols.algorithm import NEEDS, Algorithm
 from astraflow_core.seeds import derive_seed
 from astraflow_core.types import Batch
+from astraflow_core.types.generation import not_recorded
 from astraflow_runtime.trainer.updates.checks import check_batch, check_given
 
 
@@ -77,7 +78,7 @@ def prepare(batch: Batch, trainer: Computing, algorithm: Algorithm, proximal: bo
     if "reference" in algorithm.needs:
         given["reference"] = trainer.logprobs(batch, "reference")
     if "proximal" in algorithm.needs and proximal:
-        alike = _reference_is_current(trainer, algorithm)
+        alike = _reference_is_current(batch, trainer, algorithm)
         given["proximal"] = given["reference"] if alike else trainer.logprobs(batch, "current")
     if "values" in algorithm.needs:
         given["values"] = trainer.values(batch)
@@ -100,11 +101,11 @@ def spares_proximal(trainer: Computing, algorithm: Algorithm) -> bool:
     )
 
 
-def _reference_is_current(trainer: Computing, algorithm: Algorithm) -> bool:
+def _reference_is_current(batch: Batch, trainer: Computing, algorithm: Algorithm) -> bool:
     """Whether the reference log-probs, which are computed anyway, equal those of the current
-    weights.
+    weights, on which experts may be imposed.
     """
-    alike = bool(getattr(trainer, "reference_is_current", False))
+    alike = bool(getattr(trainer, "reference_is_current", False)) and batch.routed_experts is None
     return alike and "reference" in algorithm.needs
 
 
@@ -114,7 +115,7 @@ def spared_proximal(
     """The batch with proximal log-probs for all mini-batches except the first, which needs none."""
     if len(cuts) < 2:
         return batch
-    if _reference_is_current(trainer, algorithm):
+    if _reference_is_current(batch, trainer, algorithm):
         return replace(batch, proximal=batch.reference)
     rows = np.sort(np.concatenate(cuts[1:]))
     found = trainer.logprobs(batch.take(rows), "current")
@@ -141,6 +142,16 @@ def mini_batches(batch: Batch, cuts: Sequence[Rows]) -> Iterator[Batch]:
         return
     for rows in cuts:
         yield batch.take(rows)
+
+
+def replayed_fraction(batch: Batch) -> float:
+    """The share of the trained tokens whose experts were recorded: those of the token before, which they were sampled
+    from."""
+    assert batch.routed_experts is not None
+    missing = not_recorded(batch.routed_experts.dtype)
+    before = np.flatnonzero(batch.loss_mask) - 1
+    found = (batch.routed_experts[before] != missing).all((1, 2))
+    return float(found.mean()) if len(found) else 0.0
 
 
 def effective_sizes(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -199,6 +210,8 @@ def update(
     if listener is not None and told is not None:
         listener.trained(told, step, entropies)
     metrics = {name: _of_all(name, values) for name, values in collected.items()}
+    if batch.routed_experts is not None:
+        metrics["replayed_fraction"] = replayed_fraction(batch)
     metrics["prepare_s"] = ready - started
     metrics["update_s"] = time.monotonic() - started
     return metrics

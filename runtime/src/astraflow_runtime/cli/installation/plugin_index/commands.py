@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from astraflow_runtime.cli.helping import teach
 from astraflow_runtime.cli.output import print_json, print_line, print_table
 
 if TYPE_CHECKING:
+    from astraflow_runtime.cli.installation.plugin_index.collected import PublishedReport
     from astraflow_runtime.cli.installation.plugin_index.entries import IndexEntry
 
 _PAGE = "index.html"
@@ -21,11 +23,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     making = commands.add_parser("index", help="make an index of plugins from reports of checks")
     making.description = (
         "Makes a page and an index.json of the reports of `astraflow plugin check --json` in a folder, as files or inside "
-        "wheels. What is no report is named and left out; exit code 2 if nothing is left."
+        "wheels, with links to the pages of the authors, the reports, and the READMEs of wheels. Other files are named and left "
+        "out; exit code 2 if nothing is left."
     )
     making.add_argument("reports", metavar="REPORTS", type=Path, help="folder of reports or wheels")
     making.add_argument(
-        "--out", metavar="FOLDER", type=Path, required=True, help="where to write; it is made"
+        "--out", metavar="FOLDER", type=Path, required=True, help="folder to write; it is created"
     )
     making.set_defaults(command=make)
     teach(making, "write-a-plugin.md", "plugins index reports --out index")
@@ -34,10 +37,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "words",
         metavar="WORD",
         nargs="*",
-        help="in the name of a distribution, or in kind, name or capabilities of a component; all must be found",
+        help="in name or summary of a distribution, or in kind, name or capabilities of a component; all must be found",
     )
     searching.add_argument(
-        "--index", metavar="FOLDER|URL", required=True, help="what `astraflow plugins index` wrote"
+        "--index",
+        metavar="FOLDER|URL",
+        required=True,
+        help="the index that `astraflow plugins index` wrote",
     )
     searching.add_argument("--json", action="store_true", help="print JSON")
     searching.set_defaults(command=search)
@@ -51,31 +57,44 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def make(arguments: argparse.Namespace) -> int:
     """Write the page and the index."""
-    import msgspec
-
     from astraflow_runtime.cli.installation.plugin_index.collected import collect
-    from astraflow_runtime.cli.installation.plugin_index.entries import PluginIndex
-    from astraflow_runtime.cli.installation.plugin_index.page import as_page
     from astraflow_runtime.cli.installation.plugin_index.reading import FILE
     from astraflow_runtime.telemetry.printable import shown
 
-    entries, problems = collect(arguments.reports)
+    out: Path = arguments.out
+    found, problems = collect(arguments.reports, leave_out=out)
     for problem in problems:
         print_line(f"left out: {shown(problem)}")
-    if not entries:
+    if not found:
         raise UserError(
-            f"{arguments.reports} has no report; `astraflow plugin check --json > report.json` makes one"
+            f"{arguments.reports} has no report that can be used; `astraflow plugin check --json > report.json` makes one"
         )
-    out: Path = arguments.out
-    content = msgspec.json.format(msgspec.json.encode(PluginIndex(1, entries)), indent=1)
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / FILE).write_bytes(content + b"\n")
-        (out / _PAGE).write_text(as_page(entries), encoding="utf-8")
+        _write(out, found)
     except OSError as error:
         raise UserError(f"--out {out}: {error.strerror}") from error
-    print_line(f"wrote {out / _PAGE} and {out / FILE}: {len(entries)} reports")
+    reports = "1 report" if len(found) == 1 else f"{len(found)} reports"
+    print_line(f"wrote {out / _PAGE} and {out / FILE}: {reports}")
     return 0
+
+
+def _write(out: Path, found: Sequence[PublishedReport]) -> None:
+    """The index, its page, and the files that the page links to; READMEs as plain text, for they may contain anything."""
+    import msgspec
+
+    from astraflow_runtime.cli.installation.plugin_index.entries import PluginIndex
+    from astraflow_runtime.cli.installation.plugin_index.page import READMES, REPORTS, as_page
+    from astraflow_runtime.cli.installation.plugin_index.reading import FILE
+
+    for folder in (REPORTS, READMES):
+        (out / folder).mkdir(parents=True, exist_ok=True)
+    for each in found:
+        (out / REPORTS / f"{each.stem}.json").write_bytes(each.report)
+        if each.readme:
+            (out / READMES / f"{each.stem}.txt").write_text(each.readme + "\n", encoding="utf-8")
+    index = PluginIndex(1, [each.entry for each in found])
+    (out / FILE).write_bytes(msgspec.json.format(msgspec.json.encode(index), indent=1) + b"\n")
+    (out / _PAGE).write_text(as_page(found), encoding="utf-8")
 
 
 def search(arguments: argparse.Namespace) -> int:
@@ -96,10 +115,20 @@ def search(arguments: argparse.Namespace) -> int:
         print_json([msgspec.to_builtins(entry) for entry in found])
     elif found:
         rows = [
-            (e.name, e.version, standing(e, API_VERSION), ", ".join(e.components), e.digest[:15])
+            (
+                *(
+                    e.name,
+                    e.version,
+                    standing(e, API_VERSION),
+                    ", ".join(e.components),
+                    e.digest[:15],
+                ),
+                e.links[0].url if e.links else "–",
+            )
             for e in found
         ]
-        print_table(("DISTRIBUTION", "VERSION", "WITH THIS CORE", "PROVIDES", "REPORT"), rows)
+        heads = ("DISTRIBUTION", "VERSION", "WITH THIS CORE", "PROVIDES", "REPORT", "PAGE")
+        print_table(heads, rows)
     else:
         print_line(f"nothing in {arguments.index} has {' and '.join(arguments.words)}")
     return 0 if found else 1
@@ -107,4 +136,4 @@ def search(arguments: argparse.Namespace) -> int:
 
 def _text(entry: IndexEntry) -> str:
     flags = [flag for p in entry.plugins for c in p.components for flag in c.capabilities]
-    return " ".join([entry.name, *entry.components, *flags]).lower()
+    return " ".join([entry.name, entry.summary, *entry.components, *flags]).lower()

@@ -7,13 +7,22 @@ from typing import Annotated, Any, Literal
 import msgspec
 from packaging.version import InvalidVersion, Version
 
-from astraflow_runtime.cli.installation.check_report import digest_of
+from astraflow_runtime.cli.installation.check_report import digest_of, verdict_of
+from astraflow_runtime.cli.installation.links import SAFE_LABEL, SAFE_URL, is_safe
 
 FORMAT = 1
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")]
 Word = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9_./ -]{0,99}\Z")]
 VersionText = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9.+!_-]{1,64}\Z")]
 Digest = Annotated[str, msgspec.Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
+Summary = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[^\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]{0,512}\Z"
+    ),
+]
+Label = Annotated[str, msgspec.Meta(pattern=SAFE_LABEL)]
+Url = Annotated[str, msgspec.Meta(pattern=SAFE_URL)]
 Api = tuple[
     Annotated[int, msgspec.Meta(ge=0, le=10**6)], Annotated[int, msgspec.Meta(ge=0, le=10**6)]
 ]
@@ -36,9 +45,21 @@ class IndexedPlugin(msgspec.Struct, frozen=True):
     commands: list[Word] = []
 
 
+class IndexedLink(msgspec.Struct, frozen=True):
+    """A page of the authors. Raises ``ValueError`` for an address that a page must not link to."""
+
+    label: Label
+    url: Url
+
+    def __post_init__(self) -> None:
+        if not is_safe(self.url):
+            raise ValueError(f"{self.url} is no address of http or https that a page may link to")
+
+
 class IndexEntry(msgspec.Struct, frozen=True):
     """A checked version of a distribution. ``core_api`` is the plugin API of the core with which it was checked, ``passed`` of
-    ``checks`` checks passed, ``digest`` is that of the report and ``files`` that of the package."""
+    ``checks`` checks passed, ``digest`` is that of the report and ``files`` that of the package; ``summary`` and ``links`` are
+    those of its metadata."""
 
     name: Name
     version: VersionText
@@ -49,6 +70,8 @@ class IndexEntry(msgspec.Struct, frozen=True):
     digest: Digest
     files: Digest
     plugins: Annotated[list[IndexedPlugin], msgspec.Meta(min_length=1, max_length=100)]
+    summary: Summary = ""
+    links: Annotated[list[IndexedLink], msgspec.Meta(max_length=20)] = []
 
     def loads(self, core: tuple[int, int]) -> bool:
         """Whether a core of that plugin API uses all of its plugins."""
@@ -74,6 +97,10 @@ class PluginIndex(msgspec.Struct, frozen=True):
     distributions: list[IndexEntry]
 
 
+class _Check(msgspec.Struct):
+    verdict: Literal["passed", "failed", "not checked"]
+
+
 class NoReport(ValueError):
     """A file that is no report of a check; the text says why."""
 
@@ -83,7 +110,7 @@ def entry_of(content: bytes) -> IndexEntry:
     try:
         report = msgspec.json.decode(content)
         if not isinstance(report, dict) or report.get("format") != FORMAT:
-            raise NoReport("it is no report of `astraflow plugin check --json`")
+            raise NoReport("it is not a report of `astraflow plugin check --json`")
         if report.get("digest") != digest_of(report):
             raise NoReport("it was changed after the check: its digest is not that of its contents")
         entry = msgspec.convert(_facts(report), IndexEntry)
@@ -94,16 +121,30 @@ def entry_of(content: bytes) -> IndexEntry:
 
 
 def _facts(report: dict[str, Any]) -> dict[str, Any]:
-    """The fields of an entry, not yet checked."""
-    told, checks = report.get("distribution"), report.get("checks")
+    """The fields of an entry, not yet checked, but for the verdict, which is that of the checks."""
+    told = report.get("distribution")
     named = told if isinstance(told, dict) else {}
-    listed = checks if isinstance(checks, list) else []
-    verdicts = [check.get("verdict") for check in listed if isinstance(check, dict)]
-    same = ("verdict", "core_api", "digest", "files", "plugins")
+    verdicts = _verdicts(report.get("checks"))
+    verdict = verdict_of(verdicts)
+    if report.get("verdict") != verdict:
+        raise NoReport(
+            f"its verdict {report.get('verdict')!r:.40} is not what its checks say: {verdict!r}"
+        )
     return {
         "name": named.get("name"),
         "version": named.get("version"),
         "passed": verdicts.count("passed"),
         "checks": len(verdicts),
-        **{key: report.get(key) for key in same},
+        **{key: named[key] for key in ("summary", "links") if key in named},
+        **{key: report.get(key) for key in ("verdict", "core_api", "digest", "files", "plugins")},
     }
+
+
+def _verdicts(checks: Any) -> list[str]:
+    try:
+        found: list[str] = [check.verdict for check in msgspec.convert(checks, list[_Check])]
+    except msgspec.ValidationError as error:
+        raise NoReport(f"it has no list of checks: {error}") from error
+    if not found:
+        raise NoReport("it has no list of checks: it is empty")
+    return found

@@ -37,7 +37,7 @@ def read_index(place: str, deadline_s: float = DEADLINE_S) -> PluginIndex:
     try:
         return msgspec.json.decode(content, type=PluginIndex)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise UserError(f"--index {place}: it is no index of plugins: {error}") from error
+        raise UserError(f"--index {place}: it is not an index of plugins: {error}") from error
 
 
 def _fetched(url: str, deadline_s: float) -> bytes:
