@@ -14,9 +14,10 @@ import torch
 
 from astraflow_core.catalog import Catalog
 from astraflow_core.types import Batch, ComponentContext, LossInputs, RunInfo
-from astraflow_testing.stamping import stamped
+from astraflow_testing.stamping import stamped, with_named_rewards
 
 P = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("public.py"))))
+SIGNALS = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("public_signals.py"))))
 VERL = {"std_eps": 1e-6, "singleton_advantage": "reward", "log_ratio_clamp": 20.0, "dual_clip": 3.0}
 RECOMPUTE = {"proximal": "recompute"}
 SIZES = (4, 3, 1, 2)
@@ -36,10 +37,15 @@ class Data:
     values: Any
     versions: Any
     columns: Any
+    teacher: Any
 
     @property
     def rewards(self) -> Any:
         return self.batch.rewards.astype(float)
+
+    @property
+    def named(self) -> Any:
+        return self.batch.named_rewards.earned.astype(float)
 
     @property
     def index(self) -> Any:
@@ -52,6 +58,12 @@ class Data:
             if trained.any():
                 result[row, np.flatnonzero(trained)[-1]] += self.rewards[row]
         return result
+
+
+def teacher(seed: int, behaviour: Any, spread: float) -> Any:
+    """Apart from the other draws."""
+    rng = np.random.default_rng(seed + 99)
+    return (behaviour + spread * rng.uniform(-1, 1, len(behaviour))).astype(np.float32)
 
 
 def make(
@@ -91,9 +103,9 @@ def make(
         loss_mask=mask, logprobs=behaviour, rewards=rewards, group=group.astype(np.int64),
         versions=np.where(mask, rng.integers(2, 7, total), -1).astype(np.int32),
         trajectory=np.arange(rows) + 70, group_size=none.astype(np.int32), group_mean=none, group_std=none,
-        reference=near(), proximal=near(0.6), current=near(), values=rng.normal(size=total).astype(np.float32),
+        teacher_logprobs=teacher(seed, behaviour, spread), reference=near(), proximal=near(0.6), current=near(), values=rng.normal(size=total).astype(np.float32),
     )  # fmt: skip
-    batch = stamped(batch)
+    batch = stamped(with_named_rewards(batch, seed))
     row, place = batch.row_of_token, np.arange(total) - np.repeat(starts, lengths)
 
     def padded(values: Any) -> Any:
@@ -103,8 +115,10 @@ def make(
 
     names = ("logprobs", "current", "proximal", "reference", "values", "versions")
     old, lp, prox, ref, values, versions = (padded(getattr(batch, name)) for name in names)
-    ones = padded(mask * 1.0)
-    return Data(batch, batch.current, ones, old, lp, prox, ref, values, versions, (row, place))
+    ones, taught = padded(mask * 1.0), padded(batch.teacher_logprobs)
+    return Data(
+        batch, batch.current, ones, old, lp, prox, ref, values, versions, (row, place), taught
+    )
 
 
 Advantages = Callable[[Data], Any]
@@ -194,6 +208,7 @@ REJECTIONS = {
     "seq_mean_k2": 0.02, "seq_mean_k3": 0.02, "seq_max_k2": 0.04, "seq_max_k3": 0.05,
 }  # fmt: skip
 NARROW = {"divergence_low": 0.02, "divergence_high": 0.03, "ratio_cap": 1.5}
+WEIGHTS = {"correct": 1.0, "form": 0.5}
 UNBOUND = {"log_ratio_clamp": "none", "dual_clip": "none"}
 ALL_ROWS = {"aggregation": "seq_mean_token_mean_all_rows"}
 VANILLA: Public = lambda d, lp, a: P.verl_vanilla(lp, d.old, a, d.mask, 0.2, 0.2)  # noqa: E731
@@ -300,6 +315,18 @@ CASES: dict[str, tuple[str, dict[str, Any], Advantages | None, Public]] = {
     "verl gpg": (
         "gpg", {"divisor": 2.0}, lambda d: P.verl_gpg(d.rewards, d.mask, d.index, 2.0),
         lambda d, lp, a: P.verl_agg(-lp * a, d.mask, "token-mean"),
+    ),
+    "verl gdpo": (
+        "gdpo", {"rewards": WEIGHTS, "singleton_advantage": "reward"},
+        lambda d: SIGNALS.verl_gdpo(d.named, (1.0, 0.5), d.mask, d.index), VANILLA,
+    ),
+    "verl gdpo, nothing of one": (
+        "gdpo", {"rewards": WEIGHTS}, lambda d: SIGNALS.verl_gdpo(d.named, (1.0, 0.5), d.mask, d.index, False), VANILLA,
+    ),
+    "Tinker, engines teach": (
+        "opd", {"teacher": "engine", "coef": 0.7},
+        lambda d: SIGNALS.tinker_opd(d.teacher, d.old, d.mask, 0.7, 0.0),
+        lambda d, lp, a: SIGNALS.tinker_importance_sampling(lp, d.old, a, d.mask),
     ),
     "verl dppo_tv": ("dppo", NARROW, GRPO, dppo("tv")),
     "verl dppo_kl": ("dppo", {"divergence": "kl"} | NARROW, GRPO, dppo("kl")),

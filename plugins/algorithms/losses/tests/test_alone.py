@@ -16,7 +16,10 @@ from astraflow_testing.stamping import stamped
 
 C = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("public_cases.py"))))
 NAMES = sorted(entry.component.name for entry in Catalog.discover().components("algorithm"))
-LONGEST = {"dr_grpo": {"max_tokens": 12}}
+LONGEST: dict[str, dict[str, Any]] = {
+    "dr_grpo": {"max_tokens": 12},
+    "gdpo": {"rewards": {"correct": 1.0, "form": 0.5}},
+}
 CASES: list[tuple[str, dict[str, Any]]] = [
     *((name, LONGEST.get(name, {})) for name in NAMES),
     ("grpo", {"singleton_advantage": "reward"}),

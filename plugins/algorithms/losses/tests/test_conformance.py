@@ -134,6 +134,14 @@ class TestMaxRl(AlgorithmConformance):
         return installed("algorithm", "maxrl", {}, {"group_unit": "trajectory"} | ALL | RECOMPUTE)
 
 
+class TestGdpo(AlgorithmConformance):
+    @pytest.fixture
+    def component(self) -> Subject:
+        rewards = {"rewards": {"correct": 1.0, "form": 0.5}}
+        rows = {"whiten": "row", "singleton_advantage": "reward"}
+        return installed("algorithm", "gdpo", rewards, rewards | rows | ALL | RECOMPUTE)
+
+
 class TestDppo(AlgorithmConformance):
     expected_failures: ClassVar[Mapping[str, str]] = DETACHED
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -127,6 +129,39 @@ def test_rewards_of_turns_count() -> None:
     given["turn_rewards"][2] = 0.5
     after = evaluate_loss("reinforce", {}, given)
     assert (before.advantages != after.advantages).any()
+
+
+def test_a_teacher_in_the_batch_teaches_and_its_absence_is_named() -> None:
+    given = packed()
+    wanted = given["logprobs"] - 0.5
+    found = evaluate_loss("opd", {"teacher": "engine"}, given | {"teacher_logprobs": wanted})
+    np.testing.assert_allclose(found.advantages[given["loss_mask"]], -0.5, rtol=1e-5)
+    assert found.metrics["reverse_kl"] == pytest.approx(0.5, rel=1e-5) and not found.needs
+    with pytest.raises(UserError, match=r"reads log-probs of a teacher, and batch .* has none"):
+        evaluate_loss("opd", {"teacher": "engine"}, given)
+
+
+def test_named_rewards_are_those_of_trl_where_so_configured() -> None:
+    """The keys that the docstring of `gdpo` names for TRL; every row trains a token."""
+    public = SimpleNamespace(**runpy.run_path(str(HERE / "public_signals.py")))
+    group, rng = np.repeat([0, 1, 2], 4), np.random.default_rng(3)
+    rewards = {"correct": rng.integers(0, 2, 12), "form": rng.random(12)}
+    given = {
+        "logprobs": np.full((12, 3), -1.0), "loss_mask": np.tile([False, True, True], (12, 1)),
+        "rewards": np.zeros(12), "group": group, "named_rewards": rewards,
+    }  # fmt: skip
+    keys = {
+        "rewards": {"correct": 1.0, "form": 0.3}, "std_eps": 1e-4, "whiten": "row",
+        "whiten_eps": 1e-4, "whiten_eps_inside": False,
+    }  # fmt: skip
+    found = evaluate_loss("gdpo", keys, given).advantages[:, 1]
+    wanted = public.trl_gdpo(list(rewards.values()), (1.0, 0.3), group)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    with pytest.raises(UserError, match=r"'correct', 'form', and batch .* has none"):
+        evaluate_loss("gdpo", keys, given | {"named_rewards": {}})
+    for wrong in ({"correct": rng.random(3)}, {"correct": np.full(12, np.nan)}, [1.0]):
+        with pytest.raises(UserError, match="named_rewards"):
+            evaluate_loss("gdpo", keys, given | {"named_rewards": wrong})
 
 
 def test_an_algorithm_of_someone_else_is_found_by_its_name(

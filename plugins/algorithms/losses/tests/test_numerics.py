@@ -33,6 +33,7 @@ EVERY: list[tuple[str, dict[str, Any]]] = [
       "decoupled_ppo", "m2po", "ppo", "dpo", "opd", "sft", "gpg", "maxrl", "dppo", "prime_rl",
       "flash_reinforce")),
     ("dr_grpo", {"max_tokens": 9}),
+    ("gdpo", {"rewards": {"correct": 1.0, "form": 0.5}}),
     ("grpo", ALL | {"corrections": CORRECTIONS, "dual_clip": 3.0}),
     ("gspo", {"form": "token"} | ALL),
     ("rloo", {"ratio_level": "sequence"} | ALL),

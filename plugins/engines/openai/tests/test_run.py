@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from astraflow_testing.runs import TABLE_RUN, User
+from astraflow_testing.runs import TABLE_RUN
 from astraflow_tiny_model.folder import write_tiny_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 
 
 @pytest.mark.parametrize("plain", [False, True])
-def test_a_run_asks_a_server_and_trains_the_other_policy(tmp_path, serving, plain):
+def test_a_run_asks_a_server_and_trains_the_other_policy(tmp_path, serving, plain, someone):
     model = write_tiny_model(tmp_path / "model", context=64)
     server = serving(model, plain)
     config = TABLE_RUN.replace(
@@ -24,7 +24,7 @@ use = "openai"
 url = "{server.url}"
 tokens = "{"text" if plain else "ids"}"
 """
-    user = User(tmp_path)
+    user = someone(tmp_path)
     try:
         ended = user.run_table("run.steps=2", "run.group_size=4", config=config, deadline_s=120)
     finally:

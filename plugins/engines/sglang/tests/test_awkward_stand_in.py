@@ -132,7 +132,7 @@ def test_one_that_can_never_continue_is_named(serving: Serving, model: Path) -> 
         await post(stand_in.url, "/pause_generation", {"mode": "in_place"})
         wedged = asyncio.create_task(post(stand_in.url, "/pause_generation", {"mode": "abort"}))
         await until(lambda: len(stand_in.bodies("/pause_generation")) == 3)
-        with pytest.raises(PreflightError, match="lasts forever; restart it"):
+        with pytest.raises(PreflightError, match="permanently; restart it"):
             await asyncio.to_thread(run, stand_in, model, nothing, control_deadline_s=3.0)
         for task in (wedged, sent):
             task.cancel()

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from astraflow_core.catalog import Catalog
 from astraflow_core.errors import UserError
 from astraflow_plugin_vllm import environment as recipe
 from astraflow_plugin_vllm.environment import CPU, GPU, environment
 from astraflow_plugin_vllm.finish import describe_vllm
+from astraflow_runtime.launch.environments import _recipe
 
 PROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
 
@@ -49,3 +51,24 @@ def test_the_cpu_build_gets_the_name_and_version_that_vllm_asks_for(
     assert describe_vllm(tmp_path) == "9.8+cpu"
     assert metadata.version("vllm") == "9.8+cpu"
     assert describe_vllm(tmp_path) == "9.8+cpu"
+
+
+def test_of_ours_its_interpreter_gets_what_an_engine_host_needs() -> None:
+    """Services and trainers bring dependencies that vLLM pins otherwise."""
+    recipe_of_plugin = _recipe([Catalog.discover().plugin("vllm")], CPU, None)
+    names = {named(word) for word in recipe_of_plugin.requirements if word != "-e"}
+    assert names == {
+        "astraflow-core",
+        "astraflow-engine-host",
+        "astraflow-plugin-vllm",
+        "astraflow-serving",
+        "astraflow-wire",
+    }
+
+
+def named(requirement: str) -> str:
+    """The distribution that an argument of pip installs: a folder, or a name with extras and a version."""
+    project = Path(requirement.partition("[")[0]) / "pyproject.toml"
+    if project.is_file():
+        return str(tomllib.loads(project.read_text())["project"]["name"])
+    return re.split(r"[^\w.-]", requirement, maxsplit=1)[0]

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from astraflow_core.errors import UserError
-from astraflow_plugin_fsdp import checkpoint, sharding, trainer
+from astraflow_plugin_fsdp import checkpoint, sharding
 from astraflow_plugin_fsdp.config import FsdpConfig
 from astraflow_plugin_fsdp.group import join
 from astraflow_plugin_fsdp.trainer import FsdpTrainer
@@ -90,25 +90,8 @@ def test_weights_on_the_host_are_pinned_for_a_device(
         sharding.shard(nothing, None, group, FsdpConfig(cpu_offload=True))
 
 
-@pytest.mark.parametrize(
-    ("keys", "device", "expected"),
-    [
-        ({"compute_dtype": "bfloat16"}, GPU, "flash_attention_2"),
-        ({"compute_dtype": "bfloat16"}, torch.device("cpu"), "sdpa"),
-        ({"compute_dtype": "float32"}, GPU, "sdpa"),
-        ({"compute_dtype": "bfloat16", "layout": "tree"}, GPU, "sdpa"),
-    ],
-)
-def test_flash_attention_is_taken_where_it_is_installed(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Any,
-    keys: dict[str, str],
-    device: torch.device,
-    expected: str,
-) -> None:
-    monkeypatch.setattr(trainer, "is_flash_attn_2_available", lambda: True)
-    made = FsdpTrainer(FsdpConfig(**keys), context("trainer", tmp_path))
-    assert made._attention(device) == expected
+def test_the_memory_of_the_device_is_given_back(tmp_path: Any) -> None:
+    made = FsdpTrainer(FsdpConfig(), context("trainer", tmp_path))
     with FakeCuda() as cuda:
         made.close()
     assert cuda.asked == [("empty_cache",)]

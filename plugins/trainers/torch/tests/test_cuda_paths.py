@@ -47,27 +47,3 @@ def test_the_memory_of_the_device_is_given_back(build: Build, folder: Path) -> N
     with FakeCuda() as cuda:
         closed.close()
     assert cuda.asked == [("empty_cache",)]
-
-
-@pytest.mark.parametrize(
-    ("keys", "device", "expected"),
-    [
-        ({"compute_dtype": "bfloat16"}, GPU, "flash_attention_2"),
-        ({"compute_dtype": "bfloat16"}, torch.device("cpu"), "sdpa"),
-        ({"compute_dtype": "float32"}, GPU, "sdpa"),
-        ({"compute_dtype": "bfloat16", "layout": "tree"}, GPU, "sdpa"),
-        ({"compute_dtype": "bfloat16", "attention": "eager"}, GPU, "eager"),
-    ],
-)
-def test_flash_attention_is_taken_where_it_is_installed(
-    build: Build,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    keys: dict[str, str],
-    device: torch.device,
-    expected: str,
-) -> None:
-    monkeypatch.setattr(trainer, "is_flash_attn_2_available", lambda: True)
-    made = build(folder, **keys)
-    assert made._attention(device) == expected
-    made.close()

@@ -99,7 +99,7 @@ def same_steps(folder: Path, place: Path, **keys: Any) -> None:
         trainer = made(folder, place, device=device, **keys)
         steps = stepped(trainer, range(STEPS))
         figures.append([[step["loss"], step["grad_norm"]] for step in steps])
-        weights.append({t.name: np.array(t.data, np.float32) for t in trainer.export()})
+        weights.append({t.name: np.frombuffer(bytes(t.data), np.float32) for t in trainer.export()})
         trainer.close()
     np.testing.assert_allclose(figures[1], figures[0], rtol=1e-3, atol=1e-4)
     # A gradient near zero that rounds elsewhere turns Adam's first steps around, which are as long as the learning rate.

@@ -26,7 +26,7 @@ Build = Callable[..., TorchTrainer]
 def by_hand(folder: Path, batch: Batch) -> tuple[dict[str, torch.Tensor], float]:
     """Gradient and loss of :class:`Surrogate`: row by row, whole logits, float64."""
     model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float64, attn_implementation="eager"
+        folder, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
     )
     total = torch.zeros((), dtype=torch.float64)
     trained = int(batch.loss_mask.sum())

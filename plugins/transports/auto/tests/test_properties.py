@@ -13,7 +13,7 @@ from astraflow_plugin_auto.choice import LEAST_SHARED, WHOLE_TOO, TransportFacts
 
 FLAGS = {
     "http": frozenset({"full", "adapter", "cross_host"}),
-    "delta": frozenset({"full", "delta", "cross_host"}),
+    "delta": frozenset({"full", "incremental", "cross_host"}),
     "shm": frozenset({"full", "adapter", "same_host"}),
     "zmq": frozenset({"full", "adapter", "cross_host"}),
     "disk": frozenset({"full", "cross_host"}),

@@ -107,7 +107,8 @@ class PolicyConfig(ConfigModel):
     )
     kl_in: Literal["loss", "reward"] = Field(
         "loss",
-        description="Where the KL counts: as a term, or in the reward of each token (as return to go).",
+        description="Where the KL is applied: as a term of the loss, or in the reward of each token (as "
+        "return to go).",
     )
     entropy_coef: float | Schedule = Field(
         0.0,
@@ -167,8 +168,8 @@ class WhitenConfig(PolicyConfig):
 
     whiten_eps: Positive = Field(
         1e-8,
-        description="Of `whiten`, beside the standard deviation (n - 1) of the batch: 1e-8 as verl, 1e-5 AReaL, 1e-4 "
-        "TRL.",
+        description="Epsilon of `whiten`, added to the standard deviation (n - 1) of the batch: 1e-8 as "
+        "verl, 1e-5 AReaL, 1e-4 TRL.",
     )
     whiten_eps_inside: bool = Field(
         True,
@@ -191,8 +192,9 @@ class TurnRewardConfig(PolicyConfig):
 
     outcome: Outcome = Field(
         "rest",
-        description="What is earned at the end, of a sequence whose turns have rewards: the rest of its reward, which "
-        "includes what they earned (as that of the workflow `environment` does), or the whole of it, beside that.",
+        description="Reward at the end of a sequence whose turns have rewards: the rest, if the sequence's "
+        "reward includes those of its turns (as with the workflow `environment`), or the whole, "
+        "in addition to them.",
     )
 
 
@@ -218,10 +220,10 @@ class GroupConfig(WhitenConfig):
     )
     group_unit: GroupUnit = Field(
         "sequence",
-        description="What counts once in the mean and standard deviation of a group: each sequence; each "
-        "trajectory, with what it earned (Units.trajectory_reward: step rewards add up, as in Claw-R1), so that its "
-        "sequences all have one advantage; each "
-        "trained token, a mean weighted by length (OPO).",
+        description="Unit that counts once in the mean and standard deviation of a group: each sequence; "
+        "each trajectory, with what it earned (Units.trajectory_reward: step rewards add up, as "
+        "in Claw-R1), so that its sequences all have one advantage; each trained token, a mean "
+        "weighted by length (OPO).",
     )
     singleton_advantage: Literal["zero", "reward"] = Field(
         "zero", description="Advantage of a group of one: 0 (AReaL), or its reward (verl)."

@@ -112,6 +112,13 @@ def astraflow_algorithms() -> list[Component]:
             capabilities=OF_ALL,
         ),
         Component(
+            name="gdpo",
+            target="astraflow_plugin_losses.group_scale.gdpo:Gdpo",
+            config="astraflow_plugin_losses.group_scale.gdpo:GdpoConfig",
+            summary="several rewards, each normalised in its group before their sum, clipped ratio",
+            capabilities=OF_ALL,
+        ),
+        Component(
             name="dppo",
             target="astraflow_plugin_losses.masked_ratio.dppo:Dppo",
             config="astraflow_plugin_losses.masked_ratio.dppo:DppoConfig",
@@ -164,7 +171,7 @@ def astraflow_algorithms() -> list[Component]:
             name="opd",
             target="astraflow_plugin_losses.algorithms.opd:Opd",
             config="astraflow_plugin_losses.algorithms.opd:OpdConfig",
-            summary="on-policy distillation: the reference model teaches, token by token",
+            summary="on-policy distillation: a reference model or engines teach, token by token",
             capabilities=OF_ALL,
         ),
         Component(

@@ -17,6 +17,6 @@ def astraflow_data_policies() -> list[Component]:
             target="astraflow_plugin_dynamic_sampling.policy:DynamicSampling",
             config="astraflow_plugin_dynamic_sampling.config:DynamicSamplingConfig",
             summary="drops groups with equal rewards, which have nothing to learn from",
-            capabilities=frozenset({"accept"}),
+            capabilities=frozenset({"accept", "stateful"}),
         )
     ]

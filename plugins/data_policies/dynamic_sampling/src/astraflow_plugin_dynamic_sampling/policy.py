@@ -8,8 +8,11 @@ with ``singletons = "drop"`` is AstraFlow 0.1.2's ``filter_zero_adv`` (``allclos
 
 from __future__ import annotations
 
+from typing import Any
+
 from astraflow_core.types import ComponentContext, GroupSummary, Verdict
 from astraflow_plugin_dynamic_sampling.config import DynamicSamplingConfig
+from astraflow_policy_tools.states import require_keys
 from astraflow_policy_tools.statistics import without_variance
 
 EQUAL = Verdict(False, "all rewards equal")
@@ -34,6 +37,15 @@ class DynamicSampling:
     def metrics(self) -> dict[str, float]:
         """``groups`` judged and ``dropped``, since the start."""
         return {"groups": float(self._groups), "dropped": float(self._dropped)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its counts; no decision depends on them."""
+        return {"groups": self._groups, "dropped": self._dropped}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore :meth:`state_dict`."""
+        require_keys(state, "groups", "dropped")
+        self._groups, self._dropped = state["groups"], state["dropped"]
 
     def _judge(self, group: GroupSummary) -> Verdict:
         config = self._config

@@ -22,7 +22,7 @@ class ExplorationConfig(ConfigModel):
     p_easy: Probability = Field(0.5, description="First exploration probability of easy prompts.")
     p_hard: Probability = Field(0.5, description="First exploration probability of hard prompts.")
     step: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.01, description="How much the controller changes a probability at once; 0: never."
+        0.01, description="Amount by which the controller changes a probability at once; 0: never."
     )
     target_easy: Share = Field(
         0.083, description="Share of easy groups without variance that the controller aims at."
@@ -54,8 +54,8 @@ class ExplorationConfig(ConfigModel):
 class GresoConfig(ExplorationConfig):
     """``[prompts] data = [{ use = "greso", … }]``: the hyper-parameters of the paper's runs."""
 
-    floor_easy: Share = Field(0.05, description="Least chance of an easy prompt.")
-    floor_hard: Share = Field(0.30, description="Least chance of a hard prompt.")
+    floor_easy: Share = Field(0.05, description="Minimum probability of an easy prompt.")
+    floor_hard: Share = Field(0.30, description="Minimum probability of a hard prompt.")
     easy_above: float = Field(
         0.5, description="A group without variance is easy if its mean reward is above this."
     )
@@ -66,7 +66,7 @@ class GresoRepositoryConfig(ExplorationConfig):
 
     target_easy: Share = Field(1 / 12, description="Share of easy groups that is aimed at.")
     target_hard: Share = Field(1 / 6, description="Share of hard groups that is aimed at.")
-    floor: Probability = Field(0.01, description="Least chance of any prompt.")
+    floor: Probability = Field(0.01, description="Minimum probability of any prompt.")
     easy_mean: float = Field(0.98, description="A group is easy from this mean reward on.")
     hard_mean: float = Field(0.11, description="A group is hard up to this mean reward.")
     lowest: Probability = Field(0.05, description="Exploration probabilities stay at or above.")
@@ -77,7 +77,7 @@ class GresoRepositoryConfig(ExplorationConfig):
     train_sequences: OrNone[PositiveInt] = Field(
         None, description="With rounds: sequences that a step needs, the policy's batch_sequences."
     )
-    smallest_batch: PositiveInt = Field(64, description="Fewest prompts of a round.")
+    smallest_batch: PositiveInt = Field(64, description="Minimum prompts of a round.")
 
     @model_validator(mode="after")
     def _rounds_are_whole(self) -> Self:

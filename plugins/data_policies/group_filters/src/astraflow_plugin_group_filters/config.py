@@ -39,7 +39,7 @@ class LengthFilterConfig(_Bounds):
     of: Literal["mean", "min", "max"] = Field(
         "max", description="Statistic of the lengths of the group's sequences."
     )
-    tokens: Literal["all", "trained"] = Field("all", description="Which tokens count.")
+    tokens: Literal["all", "trained"] = Field("all", description="Tokens that are counted.")
 
 
 class OverlongFilterConfig(ConfigModel):

@@ -37,13 +37,14 @@ class CurriculumConfig(ConfigModel):
     )
     field: str = Field("difficulty", description="Key of the number in the prompt's data.")
     low: Schedule = Field(
-        0.0, description="Least that is admitted: a number, or [[version, number], …]."
+        0.0, description="Smallest value that is admitted: a number, or [[version, number], …]."
     )
     high: Schedule = Field(
-        1.0, description="Most that is admitted: a number, or [[version, number], …]."
+        1.0, description="Largest value that is admitted: a number, or [[version, number], …]."
     )
     explore: Share = Field(
-        0.1, description="Chance of a prompt outside the bounds, so that all are seen in the end."
+        0.1,
+        description="Probability of a prompt outside the bounds, so that all are seen eventually.",
     )
     memory: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.8, description="For 'failure_rate': weight of the mean so far."

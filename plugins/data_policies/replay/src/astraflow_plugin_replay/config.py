@@ -23,7 +23,7 @@ class ReplayConfig(ConfigModel):
     )
     pool_size: PositiveInt = Field(
         10_000,
-        description="Candidates: as many different rows as this, those trained for the first time last.",
+        description="Number of candidates: the different rows that were trained for the first time most recently.",
     )
     reuse_limit: OrNone[PositiveInt] = Field(
         None, description="Maximum number of times that a row is served again; 'none': no limit."
@@ -32,5 +32,5 @@ class ReplayConfig(ConfigModel):
         None, description="Staleness bound of rows served again; default, and at most: the run's."
     )
     exponent: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        1.0, description="Of the priority: 0 is uniform but for rows without any."
+        1.0, description="Exponent of the priority; 0: uniform, except for rows without a priority."
     )

@@ -23,9 +23,10 @@ class ThreeZonesConfig(ConfigModel):
     margin: Annotated[float, Field(ge=1)] = Field(
         default=1.10, description="Capacity kept when it shrinks, as a multiple of what is used."
     )
-    min_replicas: PositiveInt = Field(default=1, description="Fewest RaaS.")
+    min_replicas: PositiveInt = Field(default=1, description="Minimum number of RaaS.")
     max_replicas: OrNone[PositiveInt] = Field(
-        default=None, description="Most RaaS; `[raas] autoscale` needs it. 'none': no bound."
+        default=None,
+        description="Maximum number of RaaS; required by `[raas] autoscale`. 'none': no limit.",
     )
     cool_down_s: Annotated[float, Field(ge=0)] = Field(
         default=60.0,

@@ -20,6 +20,7 @@ from astraflow_plugin_hf.config import HFConfig
 from astraflow_plugin_hf.sampler import Record, Sampler
 from astraflow_serving.model_folder import ModelFolder
 from astraflow_serving.tokens import long_stops, single_stops
+from astraflow_torch_weights.device import engine_device
 
 _GIB = 1 << 30
 _JOIN_S = 30.0
@@ -33,7 +34,7 @@ class Batching:
     def __init__(self, path: Path, config: HFConfig, seed: int) -> None:
         """Load ``path``; raises :class:`UserError` if it cannot be served."""
         self.folder = ModelFolder.read(path)
-        self.device = torch.device(_device(config.device))
+        self.device = engine_device("hf", config.device)
         torch.set_num_threads(config.threads)
         transformers_logging.disable_progress_bar()  # this is a service with a log, not a terminal
         dtype = "float32" if config.dtype == "auto" and self.device.type == "cpu" else config.dtype
@@ -166,11 +167,3 @@ class Batching:
         """End the thread."""
         self.go_on()
         self.manager.stop(block=True, timeout=_JOIN_S, hard_stop=True)
-
-
-def _device(name: str) -> str:
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError(f"engine 'hf': device {name!r} is not present; use 'cpu' or 'auto'")
-    return name

@@ -32,5 +32,6 @@ class HFConfig(ConfigModel):
     )
     threads: PositiveInt = Field(default=1, description="Number of torch threads on CPU.")
     context_length: PositiveInt | None = Field(
-        default=None, description="Most tokens of a sequence; default: what model and cache allow."
+        default=None,
+        description="Maximum length of a sequence in tokens; default: what model and cache allow.",
     )

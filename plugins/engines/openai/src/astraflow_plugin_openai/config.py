@@ -26,7 +26,7 @@ class OpenAIConfig(ConfigModel):
     )
     logprobs: Literal["raw", "processed"] = Field(
         default="raw",
-        description="What the server's log-probs are: of the raw logits, or of the distribution that was "
+        description="Kind of the server's log-probs: of the raw logits, or of the distribution that was "
         "sampled from (temperature and truncation applied).",
     )
     api_key_env: str | None = Field(
@@ -38,7 +38,8 @@ class OpenAIConfig(ConfigModel):
     )
     context_length: PositiveInt | None = Field(
         default=None,
-        description="Most tokens of a sequence; default: what the server says, else the model's folder.",
+        description="Maximum length of a sequence in tokens; default: what the server says, else the model's "
+        "folder.",
     )
     retry_s: Seconds = Field(
         default=60.0,

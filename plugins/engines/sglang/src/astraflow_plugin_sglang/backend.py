@@ -17,10 +17,10 @@ from astraflow_plugin_sglang.config import SGLangConfig
 from astraflow_plugin_sglang.following import Following
 from astraflow_plugin_sglang.routes import ROUTES, server_info
 from astraflow_plugin_sglang.server import LABEL
-from astraflow_plugin_sglang.updates import ServerUpdate, end_session, update_of
+from astraflow_plugin_sglang.updates import FromDisk, ServerUpdate, end_session
 from astraflow_serving.desk import Flight
 from astraflow_serving.differences import what_differs
-from astraflow_serving.http import ServerRefused, ServerSilent
+from astraflow_serving.http import ServerClient, ServerRefused, ServerSilent
 from astraflow_serving.model_folder import ModelFolder
 from astraflow_serving.server_backend import ModelServer, ServerBackend, ServerTimeouts, Version
 
@@ -45,7 +45,7 @@ class SGLangBackend(ServerBackend):
         )
         self._keep = config.keep
         self._flush_s = config.control_deadline_s / 2
-        self._update: ServerUpdate = update_of(self.client, config, folder)
+        self._update: ServerUpdate = _update_of(self.client, config, folder)
         self._asked: dict[str, Following] = {}
 
     async def begin(self) -> None:
@@ -74,8 +74,8 @@ class SGLangBackend(ServerBackend):
             await self.client.post("/pause_generation", {"mode": "abort"})
         except DeadlineExceeded as error:
             raise PreflightError(
-                f"the SGLang server at {self.server.url} is there and can be neither continued nor paused ({error}): "
-                "a pause of mode abort while requests are frozen does that to it, and lasts forever; restart it"
+                f"the SGLang server at {self.server.url} is running, but can be neither continued nor paused ({error}): "
+                "a pause of mode abort while requests are frozen causes this, permanently; restart it"
             ) from error
         await end_session(self.client)
         if self._keep == "retract":
@@ -195,3 +195,14 @@ class SGLangBackend(ServerBackend):
         """End requests and connections, then the server if it is ours."""
         await self._update.close()
         await super().close()
+
+
+def _update_of(client: ServerClient, config: SGLangConfig, folder: ModelFolder) -> ServerUpdate:
+    """As the key ``update`` says."""
+    if config.update == "disk":
+        return FromDisk(client, folder)
+    # Only these need torch in our own process.
+    from astraflow_plugin_sglang import sharing
+
+    kind = sharing.FromTensors if config.update == "tensor" else sharing.FromBroadcast
+    return kind(client, config.tensor_parallel, config.chunk_mb << 20)

@@ -27,10 +27,11 @@ class SGLangConfig(ConfigModel):
         description="The interpreter that has SGLang, for a child; default: the engine host's own.",
     )
     port: Annotated[int, Field(gt=0, lt=65536)] | None = Field(
-        default=None, description="Where a child listens on loopback; default: a free port."
+        default=None, description="Loopback port of a child; default: a free port."
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        default="auto", description="Of a child's weights; auto: what SGLang chooses for the model."
+        default="auto",
+        description="Data type of a child's weights; auto: SGLang's choice for the model.",
     )
     tensor_parallel: PositiveInt = Field(default=1, description="Workers of a child, one a GPU.")
     memory_fraction: Annotated[float, Field(gt=0, le=1)] | None = Field(
@@ -50,8 +51,9 @@ class SGLangConfig(ConfigModel):
     )
     keep: Literal["in_place", "retract"] = Field(
         default="in_place",
-        description="What a pause does with the keys and values of requests: leave them, which needs a server "
-        "without overlap scheduler and prefix cache, or compute them again, with the weights at that time.",
+        description="Keys and values of running requests during a pause: keep them, which needs a server "
+        "without overlap scheduler and prefix cache, or compute them again afterwards, with the "
+        "weights of that time.",
     )
     update: Literal["disk", "tensor", "distributed"] = Field(
         default="disk",

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import msgspec
 
 from astraflow_core.errors import AstraFlowError
-from astraflow_plugin_sglang.config import SGLangConfig
 from astraflow_serving.http import ServerClient, ServerRefused
 from astraflow_serving.model_folder import ModelFolder, link_version
 from astraflow_serving.server_backend import Version
@@ -89,14 +88,3 @@ async def post_update(client: ServerClient, path: str, body: dict[str, Any]) -> 
     answer = await client.post(path, body)
     if not from_json(answer, _Outcome, f"{client.url}{path}").success:
         raise ServerRefused(200, f"{path}: {answer[:500]!r}")
-
-
-def update_of(client: ServerClient, config: SGLangConfig, folder: ModelFolder) -> ServerUpdate:
-    """As the key ``update`` says."""
-    if config.update == "disk":
-        return FromDisk(client, folder)
-    # Only these need torch in our own process.
-    from astraflow_plugin_sglang import sharing
-
-    kind = sharing.FromTensors if config.update == "tensor" else sharing.FromBroadcast
-    return kind(client, config.tensor_parallel, config.chunk_mb << 20)

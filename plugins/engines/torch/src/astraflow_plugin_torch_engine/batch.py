@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling
+from astraflow_core.types.generation import RoutedExperts
 
 _ROW = np.dtype(
     [
@@ -42,6 +43,9 @@ class DecodingBatch:
     def __init__(self, capacity: int, eos: tuple[int, ...]) -> None:
         self.size = 0
         self.jobs: list[Job] = []
+        self.recorded = 0
+        """Rows whose experts are recorded."""
+        self._routed: list[RoutedExperts | None] = []  # of each row, room for all its tokens
         self._eos = eos
         self._rows = np.zeros(capacity, dtype=_ROW)
         self._tokens = np.zeros((capacity, 16), dtype=np.int32)
@@ -60,6 +64,7 @@ class DecodingBatch:
         """Append rows; their first token is not sampled yet, so ``position`` is one before its own."""
         first, self.size = self.size, self.size + len(jobs)
         self.jobs.extend(jobs)
+        self._routed.extend([None] * len(jobs))
         self._rows[first : self.size] = [
             (len(r.prompt) - 1, 0, 0, s.max_tokens, s.temperature, s.top_p, s.top_k, s.min_p)
             for r, s in ((job.request, job.request.sampling) for job in jobs)
@@ -74,6 +79,28 @@ class DecodingBatch:
         self._stops[first : self.size, :, -1] = _NEVER
         for row, table in enumerate(tables, first):
             self._stops[row, : len(table), -table.shape[1] :] = table
+
+    def record_prompts(
+        self, first: int, routed: RoutedExperts, source: npt.NDArray[np.int64]
+    ) -> None:
+        """Take the experts of the prompts of rows ``first`` … ``size`` - 1: ``routed`` ``[m, T, layers, top_k]``, of
+        which row ``first + i`` has ``source[i]``."""
+        for row, number in enumerate(source.tolist(), first):
+            request = self.jobs[row].request
+            if request.routing:
+                size = len(request.prompt)
+                room = (size + request.sampling.max_tokens - 1, *routed.shape[2:])
+                given: RoutedExperts = np.empty(room, routed.dtype)
+                given[:size] = routed[number, :size]
+                self._routed[row] = given
+                self.recorded += 1
+
+    def record_experts(self, routed: RoutedExperts) -> None:
+        """Take the experts ``[size, layers, top_k]`` of the pending tokens, which have been decoded."""
+        places = self._rows["position"].tolist()
+        for row, given in enumerate(self._routed):
+            if given is not None:
+                given[places[row]] = routed[row]
 
     def record(
         self,
@@ -100,12 +127,17 @@ class DecodingBatch:
     def result(self, row: int, reason: Literal["stop", "length", "abort"]) -> GenerateResult:
         """What row ``row`` has sampled."""
         count = int(self._rows["count"][row])
+        routed = self._routed[row]
+        if routed is not None:
+            read = int(self._rows["position"][row])
+            routed = routed if read == len(routed) else routed[:read].copy()
         return GenerateResult(
             self.jobs[row].request.id,
             self._tokens[row, :count].copy(),
             self._logprobs[row, :count].copy(),
             self._versions[row, :count].copy(),
             reason,
+            routed,
         )
 
     def remove(
@@ -118,9 +150,12 @@ class DecodingBatch:
         movers = tail[~np.isin(tail, ended)]
         for array in (self._rows, self._tokens, self._logprobs, self._versions, self._stops):
             array[holes] = array[movers]
+        if self.recorded:
+            self.recorded -= sum(self._routed[row] is not None for row in ended.tolist())
         for source, target in zip(movers.tolist(), holes.tolist(), strict=True):
             self.jobs[target] = self.jobs[source]
-        del self.jobs[left:]
+            self._routed[target] = self._routed[source]
+        del self.jobs[left:], self._routed[left:]
         self.size = left
         return movers, holes
 

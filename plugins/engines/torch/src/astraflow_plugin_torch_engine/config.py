@@ -17,11 +17,11 @@ class TorchEngineConfig(ConfigModel):
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto",
-        description="Of weights and cache; 'auto': float32 on CPU, the checkpoint's on CUDA.",
+        description="Data type of weights and cache; 'auto': float32 on CPU, the checkpoint's on CUDA.",
     )
     max_batch: PositiveInt = Field(256, description="Maximum number of sequences decoded at once.")
     max_prefill_tokens: PositiveInt = Field(
-        8192, description="Most prompt tokens, padding included, of one forward pass."
+        8192, description="Maximum prompt tokens of one forward pass, padding included."
     )
     cache_gb: Annotated[float, Field(gt=0)] = Field(
         4.0, description="Memory for keys and values in GiB; requests wait when it is full."
@@ -31,5 +31,6 @@ class TorchEngineConfig(ConfigModel):
         30.0, description="Maximum duration of a broadcast of a version, including the rendezvous."
     )
     context_length: PositiveInt | None = Field(
-        None, description="Most tokens of a sequence; default: what the model and cache_gb allow."
+        None,
+        description="Maximum length of a sequence in tokens; default: what the model and cache_gb allow.",
     )

@@ -80,6 +80,8 @@ class TorchEngine:
         loop = self._loop
         model = loop.model
         check_request(request, model.context_length, model.vocab)
+        if request.routing:
+            model.recorder.check()
         future: asyncio.Future[GenerateResult] = asyncio.get_running_loop().create_future()
         loop.submit(Job(request, future))
         try:

@@ -23,7 +23,7 @@ from astraflow_core.protocols.engine import PauseMode
 from astraflow_core.types import GenerateResult, WeightSource
 from astraflow_plugin_torch_engine.adapters import AdapterMerger
 from astraflow_plugin_torch_engine.batch import DecodingBatch, Job
-from astraflow_plugin_torch_engine.cache import TILE, KVPool, bucket
+from astraflow_plugin_torch_engine.cache import TILE, Entries, KVPool, bucket
 from astraflow_plugin_torch_engine.config import TorchEngineConfig
 from astraflow_plugin_torch_engine.model import CausalModel
 from astraflow_plugin_torch_engine.sampling import sample
@@ -215,7 +215,7 @@ class DecodeLoop:
             order = {key: number for number, key in enumerate(prompts)}
             source = np.array([order[job.request.prompt.tobytes()] for job in jobs])
             index = self.model.tensor(source)
-            logits, fresh = self.model.prefill(list(prompts.values()))
+            logits, fresh = self._prefill(first, list(prompts.values()), source)
             self._pool.store(first, fresh, index)
             self._sample(logits[index], first)
         except Exception as error:  # noqa: BLE001 (raised where the requests are awaited)
@@ -223,6 +223,29 @@ class DecodeLoop:
         self.counters["prompt_tokens"] += sum(len(job.request.prompt) for job in jobs)
         self.counters["prefill_tokens"] += sum(len(prompt) for prompt in prompts.values())
         self.seconds["prefill_seconds"] += time.perf_counter() - started
+
+    def _prefill(
+        self,
+        first: int,
+        prompts: list[npt.NDArray[np.int32]],
+        source: npt.NDArray[np.int64],
+    ) -> tuple[torch.Tensor, list[Entries]]:
+        if not any(job.request.routing for job in self._batch.jobs[first:]):
+            return self.model.prefill(prompts)
+        found, routed = self.model.recorder.during(lambda: self.model.prefill(prompts))
+        self._batch.record_prompts(
+            first, routed.reshape(len(prompts), -1, *routed.shape[1:]), source
+        )
+        return found
+
+    def _decode(self) -> torch.Tensor:
+        rows, model = self._batch.rows, self.model
+        pending, positions = rows["pending"].copy(), rows["position"].copy()
+        if not self._batch.recorded:
+            return model.decode(pending, positions, self._pool)
+        logits, routed = model.recorder.during(lambda: model.decode(pending, positions, self._pool))
+        self._batch.record_experts(routed)
+        return logits
 
     def _next_jobs(self) -> tuple[list[Job], dict[bytes, npt.NDArray[np.int32]]]:
         jobs: list[Job] = []
@@ -262,10 +285,8 @@ class DecodeLoop:
 
     def _step(self) -> None:
         started = time.perf_counter()
-        rows = self._batch.rows
         try:
-            logits = self.model.decode(rows["pending"].copy(), rows["position"].copy(), self._pool)
-            self._sample(logits, 0)
+            self._sample(self._decode(), 0)
         except Exception as error:  # noqa: BLE001 (raised where the requests are awaited)
             self._fail(error)
         self.counters["steps"] += 1

@@ -19,6 +19,8 @@ from transformers.utils import logging as transformers_logging
 from astraflow_core.errors import UserError
 from astraflow_plugin_torch_engine.cache import TILE, Entries, KVPool
 from astraflow_plugin_torch_engine.config import TorchEngineConfig
+from astraflow_torch_weights.device import engine_device
+from astraflow_torch_weights.routers import RouterRecorder
 
 _SCORE_CHUNK = 512
 _GIB = 1 << 30
@@ -29,13 +31,13 @@ class CausalModel:
 
     ``eos``: the ids that end a sequence by the model's own word. ``context_length``: the most tokens of a
     sequence. ``cache_tokens``: how many tokens fit into ``cache_gb``, a power of two. ``vocab``: ids are
-    in ``[0, vocab)``.
+    in ``[0, vocab)``. ``recorder``: of the experts that it chooses, if it has some.
     """
 
     def __init__(self, folder: Path, config: TorchEngineConfig) -> None:
         """Load ``folder``; raises :class:`UserError` if it cannot be served."""
         self.folder = folder
-        self.device = torch.device(_device(config.device))
+        self.device = engine_device("torch", config.device)
         transformers_logging.disable_progress_bar()  # this is a service with a log, not a terminal
         try:
             hf = AutoConfig.from_pretrained(folder)
@@ -47,6 +49,7 @@ class CausalModel:
                 f"engine 'torch' cannot load {folder} as a Hugging Face causal LM: {error}"
             ) from error
         self.module = module.to(self.device).requires_grad_(False).eval()
+        self.recorder = RouterRecorder(self.module)
         text = hf.get_text_config(decoder=True)
         self.vocab = int(text.vocab_size)
         self.eos = _eos(self.module.generation_config.eos_token_id, text.eos_token_id)
@@ -128,14 +131,6 @@ class CausalModel:
     def tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
         """``array`` on the model's device."""
         return torch.from_numpy(array).to(self.device)
-
-
-def _device(name: str) -> str:
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError(f"engine 'torch': device {name!r} is not present; use 'cpu' or 'auto'")
-    return name
 
 
 def _dtype(name: str, device: torch.device) -> Any:

@@ -50,8 +50,8 @@ class VllmConfig(ConfigModel):
     )
     logprobs: Literal["processed", "raw"] = Field(
         default="processed",
-        description="Of the distribution that was sampled from (temperature and truncation applied), or "
-        "of the raw logits.",
+        description="Kind of log-probs: of the distribution that was sampled from (temperature and "
+        "truncation applied), or of the raw logits.",
     )
     update: Literal["transfer", "reload"] = Field(
         default="transfer",
@@ -62,7 +62,7 @@ class VllmConfig(ConfigModel):
     )
     lora_rank: OrNone[Annotated[int, Field(gt=0, le=512)]] = Field(
         default=None,
-        description="Highest rank of the adapters that come as versions; 'none': whole versions only.",
+        description="Maximum rank of adapters that are received as versions; 'none': whole versions only.",
     )
     sleep_mode: bool = Field(
         default=False, description="Enable sleep and wake (CUDA and ROCm only)."

@@ -19,8 +19,8 @@ class FsdpConfig(TrainingConfig):
     )
     compute_dtype: Literal["float32", "bfloat16"] = Field(
         "float32",
-        description="Of gathered weights and activations; shards, sums of gradients and optimizer stay "
-        "float32.",
+        description="Data type of gathered weights and activations; shards, sums of gradients and optimizer "
+        "stay float32.",
     )
     reduce: Literal["last", "each"] = Field(
         "last",
@@ -34,18 +34,18 @@ class FsdpConfig(TrainingConfig):
     )
     publish: Literal["auto", "sharded", "gathered"] = Field(
         "auto",
-        description="Who publishes the weights: each rank what it holds ('sharded'), or rank 0 what it gathers one "
-        "tensor after the other ('gathered'); 'auto': each rank, where the transport allows it.",
+        description="Who publishes the weights: each rank its own part ('sharded'), or rank 0, which gathers "
+        "them tensor by tensor ('gathered'); 'auto': each rank if the transport supports it.",
     )
     tensor_parallel: PositiveInt = Field(
         1,
-        description="Neighbouring ranks that share the matrices of each layer and compute the same rows; for "
-        "layers as those of Qwen3 and Llama.",
+        description="Neighbouring ranks that split the matrices of each layer and compute the same rows; for "
+        "layers like those of Qwen3 and Llama.",
     )
     context_parallel: PositiveInt = Field(
         1,
-        description="Neighbouring ranks that share the tokens of each row, and attend with their own to those of all: for "
-        "long rows; for layers as those of Qwen3 and Llama.",
+        description="Neighbouring ranks that split the tokens of each row, and attend from their own to all "
+        "of them: for long rows, and for layers like those of Qwen3 and Llama.",
     )
     cpu_offload: bool = Field(
         False,

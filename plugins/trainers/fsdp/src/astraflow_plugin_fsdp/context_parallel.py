@@ -33,7 +33,7 @@ def check(whole: Any, layers: Iterable[Any]) -> None:
         strange |= _rotary_types(config) & LENGTH_DEPENDENT
     if strange or not found:
         raise UserError(
-            f"context_parallel supports layers as those of Qwen3 and Llama; those of {type(whole).__name__} differ in "
+            f"context_parallel supports layers like those of Qwen3 and Llama; those of {type(whole).__name__} differ in "
             f"{', '.join(sorted(strange)) or 'their names'}: set context_parallel = 1"
         )
 

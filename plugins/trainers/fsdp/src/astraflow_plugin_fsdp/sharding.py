@@ -206,8 +206,8 @@ def shard(
         group.device,
         None,
         critic,
-        group.context,
-        one_shard,
+        context=group.context,
+        one_shard=one_shard,
     )
 
 

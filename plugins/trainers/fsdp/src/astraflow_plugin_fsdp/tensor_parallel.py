@@ -55,7 +55,7 @@ def check(whole: Any, layers: Iterable[Any], ranks: int) -> None:
         ]
         if strange:
             raise UserError(
-                f"tensor_parallel supports layers as those of Qwen3 and Llama; those of {type(whole).__name__} differ "
+                f"tensor_parallel supports layers like those of Qwen3 and Llama; those of {type(whole).__name__} differ "
                 f"in {', '.join(strange)}: set tensor_parallel = 1"
             )
 

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers.utils import is_flash_attn_2_available
 
 from astraflow_core.errors import NonFiniteLoss, UserError
 from astraflow_core.protocols.algorithm import Algorithm
@@ -33,6 +32,7 @@ from astraflow_torch_training.memory import (
     enough_memory_for_state,
     peak_memory_gb,
 )
+from astraflow_torch_training.model import attention_of
 from astraflow_torch_training.optimizer import adamw, clip_gradients
 from astraflow_training.layouts import layout_for
 from astraflow_training.micro_batches import MicroBatch
@@ -82,7 +82,9 @@ class FsdpTrainer:
             config.cpu_offload,
             config.context_parallel,
         )
-        attention = self._attention(group.device)
+        attention = CONTEXT_ATTENTION
+        if config.context_parallel == 1:
+            attention = attention_of(config, group.device)
         self._layout = layout_for(config.layout, attention)
         self._budget = config.micro_batch_tokens or MICRO_BATCH_TOKENS[group.device.type]
         self._source, self._total_steps = model, total_steps
@@ -164,7 +166,7 @@ class FsdpTrainer:
             )
         ranks = group.tell(
             {
-                "sums": _floats(tally.sums),
+                "sums": tally.totals(),
                 "seconds": tally.seconds,
                 "tokens": tally.tokens,
                 "computed": tally.computed,
@@ -343,23 +345,6 @@ class FsdpTrainer:
                 f"{key} {folder} has a vocabulary of {model.vocabulary}, the trained model one of "
                 f"{self._model.vocabulary}: their tokens differ"
             )
-
-    def _attention(self, device: torch.device) -> str:
-        if self._config.context_parallel > 1:
-            return CONTEXT_ATTENTION
-        if self._config.attention != "auto":
-            return self._config.attention
-        bfloat16 = self._config.compute_dtype == "bfloat16"
-        flash = device.type == "cuda" and bfloat16 and is_flash_attn_2_available()
-        flash = flash and self._config.layout != "tree"
-        return "flash_attention_2" if flash else "sdpa"
-
-
-def _floats(sums: dict[str, torch.Tensor]) -> dict[str, float]:
-    """One transfer from the device for all of them."""
-    if not sums:
-        return {}
-    return dict(zip(sums, torch.stack(list(sums.values())).tolist(), strict=True))
 
 
 def _added(parts: Any) -> dict[str, float]:

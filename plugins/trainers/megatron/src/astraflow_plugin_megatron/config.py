@@ -38,16 +38,16 @@ class MegatronConfig(AdapterKeys):
     threads: PositiveInt = Field(1, description="Number of torch threads on CPU.")
     compute_dtype: Literal["float32", "bfloat16"] = Field(
         "float32",
-        description="Of the model; with 'bfloat16' gradients are summed in float32 and the optimizer holds "
-        "float32 weights.",
+        description="Data type of the model; with 'bfloat16' gradients are summed in float32 and the "
+        "optimizer holds float32 weights.",
     )
     publish_dtype: Literal["float32", "bfloat16"] = Field(
-        "bfloat16", description="Of published versions and of the model left at the end."
+        "bfloat16", description="Data type of published versions and of the final model."
     )
     publish: Literal["auto", "sharded", "gathered"] = Field(
         "auto",
-        description="Who publishes the weights: each rank what it holds ('sharded'), or rank 0 what it gathers one "
-        "tensor after the other ('gathered'); 'auto': each rank, where the transport allows it.",
+        description="Who publishes the weights: each rank its own part ('sharded'), or rank 0, which gathers "
+        "them tensor by tensor ('gathered'); 'auto': each rank if the transport supports it.",
     )
     reference_model: Path | None = Field(
         None,

@@ -69,6 +69,14 @@ def load(directory: Path, whole: Any, optimizers: Optimizers) -> int:
     return steps
 
 
+def adopt(whole: Any, given: Any) -> None:
+    """Copy the tensors of another instance of the model; those that only ``whole`` has stay as they are."""
+    held = whole.state_dict()
+    with torch.no_grad():
+        for name, tensor in given.state_dict().items():
+            held[name].copy_(tensor)
+
+
 def _load_optimizer(
     optimizer: torch.optim.Optimizer,
     parameters: dict[str, torch.Tensor],

@@ -23,6 +23,6 @@ class TorchTrainerConfig(TrainingConfig):
     )
     offload_weights: bool = Field(
         False,
-        description="With [run] colocated: in the engines' turns keep the weights in host memory too, not only what the "
-        "optimizer remembers.",
+        description="With [run] colocated: while the engines work, keep the weights in host memory too, not "
+        "only the optimizer's state.",
     )

@@ -24,9 +24,11 @@ def astraflow_trainers() -> list[Component]:
                     "proximal",
                     "values",
                     "checkpoint",
+                    "adopt",
                     "lora",
                     "sleep",
                     "gradients",
+                    "router_replay",
                 }
             ),
         )

@@ -12,7 +12,6 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers.utils import is_flash_attn_2_available
 
 from astraflow_core.errors import NonFiniteLoss, UserError
 from astraflow_core.protocols.algorithm import Algorithm
@@ -30,7 +29,7 @@ from astraflow_torch_training.memory import (
     enough_memory_for_state,
     peak_memory_gb,
 )
-from astraflow_torch_training.model import CausalLM, load_model
+from astraflow_torch_training.model import CausalLM, attention_of, load_model
 from astraflow_torch_training.optimizer import (
     adamw,
     adamw8bit,
@@ -76,7 +75,7 @@ class TorchTrainer:
         torch.set_num_threads(self._config.threads)
         torch.manual_seed(self._seed)
         device = _device(self._config.device)
-        attention = self._attention(device)
+        attention = attention_of(self._config, device)
         # A mask of all pairs costs little beside the arithmetic of a CPU, and much memory of a GPU.
         trees = device.type == "cpu" and attention != "flash_attention_2"
         self._layout = layout_for(self._config.layout, attention, trees)
@@ -112,6 +111,8 @@ class TorchTrainer:
         self, batch: Batch, model: Literal["current", "reference"]
     ) -> npt.NDArray[np.float32]:
         """See :class:`astraflow_core.protocols.trainer.Trainer`."""
+        if model == "reference":
+            batch = replace(batch, routed_experts=None)  # another model makes its own choices
         if model == "reference" and self._bare_is_reference:
             with lora.adapters_off(self._model.whole):
                 return self.logprobs(batch, "current")
@@ -155,7 +156,7 @@ class TorchTrainer:
             self._config.min_lr_ratio,
         )
         with tally.clock("optimizer_s"):
-            sums = _floats(tally.sums)
+            sums = tally.totals()
             norms = self._clip(sums.get("loss", 0.0), self._config.max_grad_norm)
             with enough_memory_for_state("the optimizer's state"):
                 for optimizer in self._optimizers:
@@ -171,7 +172,7 @@ class TorchTrainer:
         """See :class:`astraflow_core.protocols.trainer.AccumulatesGradients`; metrics as those of :meth:`step`."""
         with contextlib.nullcontext() if backward else torch.no_grad():
             tally = self._accumulated(batch, algorithm, step)
-        sums = _floats(tally.sums)
+        sums = tally.totals()
         self._check_loss(sums.get("loss", 0.0))
         return self._metrics(sums, tally, batch)
 
@@ -228,6 +229,17 @@ class TorchTrainer:
         """See :class:`astraflow_core.protocols.trainer.Trainer`. The reference model stays the initial one."""
         self._zero_grad()
         self._steps = checkpoint.load(directory, self._model.whole, self._optimizers)
+
+    def adopt(self, model: Path, steps: int) -> None:
+        """See :class:`astraflow_core.protocols.trainer.AdoptsWeights`. Another model is in memory meanwhile. With
+        ``publish_dtype = "bfloat16"`` the weights are the rounded ones."""
+        if self._config.lora_rank:
+            raise UserError("trainer 'torch' does not adopt adapters: their scale is folded in")
+        self._zero_grad()
+        attention = attention_of(self._config, self._model.device)
+        given = load_model(model, self._model.device, attention, False, self._autocast)
+        checkpoint.adopt(self._model.whole, given.whole)
+        self._steps = steps
 
     def save_model(self, directory: Path) -> None:
         """See :class:`astraflow_core.protocols.trainer.Trainer`; in ``publish_dtype``, adapters
@@ -342,13 +354,6 @@ class TorchTrainer:
             )
         return model
 
-    def _attention(self, device: torch.device) -> str:
-        if self._config.attention != "auto":
-            return self._config.attention
-        flash = device.type == "cuda" and self._autocast is not None and is_flash_attn_2_available()
-        flash = flash and self._config.layout != "tree"
-        return "flash_attention_2" if flash else "sdpa"
-
 
 def _device(name: str) -> torch.device:
     if name == "auto":
@@ -362,10 +367,3 @@ def _device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"trainer 'torch' is to run on {name!r}, but torch finds no CUDA device")
     return device
-
-
-def _floats(sums: dict[str, torch.Tensor]) -> dict[str, float]:
-    """One transfer from the device for all of them."""
-    if not sums:
-        return {}
-    return dict(zip(sums, torch.stack(list(sums.values())).tolist(), strict=True))

@@ -33,7 +33,7 @@ def answer(run: RunInfo, engine: str, trainer: str, ends: TransportEnds) -> Tran
     if isinstance(chosen, TransportChoice):
         return chosen
     raise PluginError(
-        f"transport 'auto' finds none that fits ({'; '.join(chosen)}); name a transport and its keys"
+        f"transport 'auto' finds no transport that fits ({'; '.join(chosen)}); name a transport and its keys"
     )
 
 

@@ -18,5 +18,6 @@ class DeltaConfig(HttpKeys):
         "together are smaller than the model.",
     )
     kernel: Literal["auto", "numba", "numpy"] = Field(
-        "auto", description="What codes the blocks; auto: numba if it is installed."
+        "auto",
+        description="Implementation that encodes the blocks; auto: numba if it is installed.",
     )

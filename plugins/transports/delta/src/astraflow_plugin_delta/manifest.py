@@ -16,6 +16,6 @@ def astraflow_transports() -> list[Component]:
             target="astraflow_plugin_delta.transport:DeltaTransport",
             config="astraflow_plugin_delta.config:DeltaConfig",
             summary="what changed between versions, near its entropy, every block's result verified",
-            capabilities=frozenset({"full", "delta", "adapter", "cross_host", "sharded"}),
+            capabilities=frozenset({"full", "incremental", "adapter", "cross_host", "sharded"}),
         )
     ]

@@ -24,7 +24,7 @@ class M2poConfig(ClippedGroupConfig):
     )
     variant: Literal["clip_range_astraflow", "clip_range_m2po_repo", "mask_areal"] = Field(
         "clip_range_astraflow",
-        description="Which published form; clip_low and clip_high are read by 'mask_areal' only, which also "
+        description="Published variant; clip_low and clip_high are read by 'mask_areal' only, which also "
         "needs proximal = 'recompute'.",
     )
     scope: Literal["mini_batch", "micro_batch"] = Field(

@@ -27,7 +27,8 @@ class DppoConfig(GroupConfig):
     )
     divergence: Literal["tv", "kl"] = Field(
         "tv",
-        description="Of the sampled token against all others: 'tv', the change of its probability, or 'kl'.",
+        description="Divergence of the sampled token against all others: 'tv', the change of its "
+        "probability, or 'kl'.",
     )
     divergence_low: Positive = Field(
         0.2, description="Tokens with A ≤ 0 that fell by more are masked; verl: clip_ratio_low."

@@ -42,8 +42,8 @@ class GigpoConfig(TurnClipConfig):
     std_eps: Positive = Field(1e-6, description="Added to the standard deviation.")
     episode_unit: Literal["turn", "trajectory"] = Field(
         "turn",
-        description="What counts once in the mean and deviation over episodes: each turn, so that long ones weigh "
-        "more (verl-agent), or each trajectory (the paper).",
+        description="Unit that counts once in the mean and deviation over episodes: each turn, so that long "
+        "ones weigh more (verl-agent), or each trajectory (the paper).",
     )
 
     @property
