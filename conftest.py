@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 from recorder import Recorder
 from surroundings import depends_on_who_runs_them
-from tiers import HEAVY_UNTIL, out_of_time
+from tiers import HEAVY_UNTIL, left_out, out_of_time
 from workspace import HEAVY
 
 # How long an example takes says how busy the machine is. The same examples each time: a test that passes
@@ -55,6 +57,51 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         sys.addaudithook(_pure)
 
 
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[Any]:
+    """For ``astraflow_testing.runs.User``, whose processes it forks; None where processes are no forks as this needs them."""
+    with _fork_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def heavy_fork_server() -> Iterator[Any]:
+    """Likewise, of runs with heavy imports such as torch."""
+    from astraflow_testing.forked_runs import HEAVY
+
+    with _fork_server(HEAVY) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def _fork_server(*kind: str) -> Iterator[Any]:
+    from astraflow_testing.forked_runs import RunForkServer
+
+    server = RunForkServer(*kind) if sys.platform == "linux" else None
+    yield server
+    if server:
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def someone(fork_server: Any) -> Callable[[Path], Any]:
+    """A user in a folder; their commands and runs are forked where that is possible."""
+    return _somebody(fork_server)
+
+
+@pytest.fixture(scope="session")
+def someone_with_imports(heavy_fork_server: Any) -> Callable[[Path], Any]:
+    """Likewise, where the runs have heavy imports such as torch."""
+    return _somebody(heavy_fork_server)
+
+
+def _somebody(server: Any) -> Callable[[Path], Any]:
+    from astraflow_testing.forked_runs import ForkedUser
+    from astraflow_testing.runs import User
+
+    return lambda folder: ForkedUser(folder, server) if server else User(folder)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[Any]:
     """Modules and tests stay to the end: the garbage collector need not look at them again and again."""
@@ -64,6 +111,10 @@ def pytest_collection(session: pytest.Session) -> Iterator[Any]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return left_out(collection_path, config.option.markexpr) or None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -19,29 +19,56 @@ from astraflow_testing.runs import TABLE_RUN, EndedCommand, User
 
 
 @pytest.fixture
-def user(tmp_path: Path) -> Iterator[User]:
-    """A user in an empty folder; whatever their commands left running is ended."""
-    someone = User(tmp_path)
-    yield someone
-    someone.close()
+def new_interpreters() -> None:
+    """The processes of ``user`` are started as those of any other user, in a slow test too."""
 
 
 @pytest.fixture
-def run_here(
+def heavy_imports() -> None:
+    """The processes of ``user`` are forked from one that has imported what their runs need, such as torch."""
+
+
+@pytest.fixture
+def user(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[User]:
+    """A user in an empty folder; whatever their commands left running is ended. Those of slow tests are forked."""
+    names = request.fixturenames
+    if request.node.get_closest_marker("slow") and "new_interpreters" not in names:
+        kind = "someone_with_imports" if "heavy_imports" in names else "someone"
+        somebody = request.getfixturevalue(kind)(tmp_path)
+    else:
+        somebody = User(tmp_path)
+    yield somebody
+    somebody.close()
+
+
+@pytest.fixture
+def astraflow_here(
     user: User, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Callable[..., EndedCommand]:
-    """``user.run_table`` in this process, for runs that are refused before anything is started.
+    """``user.astraflow`` in this process, for what is refused before anything is started.
 
     It forks for the dry call, as the command does, although a worker of pytest has threads."""
     from astraflow_runtime.raas.episodes import dry_process
 
     monkeypatch.setattr(dry_process, "_may_fork", lambda: True)
 
-    def run(*overrides: str, config: str = TABLE_RUN) -> EndedCommand:
+    def run(*arguments: str | Path) -> EndedCommand:
         monkeypatch.chdir(user.directory)
         monkeypatch.setenv("XDG_CACHE_HOME", user.environment["XDG_CACHE_HOME"])
-        exit_code = main(user.table_arguments(*overrides, config=config))
+        exit_code = main([str(argument) for argument in arguments])
         return EndedCommand(exit_code, *capfd.readouterr(), user.directory)
+
+    return run
+
+
+@pytest.fixture
+def run_here(
+    user: User, astraflow_here: Callable[..., EndedCommand]
+) -> Callable[..., EndedCommand]:
+    """``user.run_table`` likewise."""
+
+    def run(*overrides: str, config: str = TABLE_RUN) -> EndedCommand:
+        return astraflow_here(*user.table_arguments(*overrides, config=config))
 
     return run
 

@@ -60,6 +60,12 @@ class Served:
             body = messages.encode(self.bench.stamped(message))
         return self.client.post(path, content=body)
 
+    def filled(self) -> Served:
+        """It has rows for a batch now."""
+        for _ in range(4):
+            self.bench.push(self.task())
+        return self
+
     def task(self, raas: str = "r0") -> Any:
         """A training task that ``raas`` holds."""
         (task,), _ = self.bench.lease(2, raas)

@@ -24,6 +24,16 @@ def test_the_command_line_starts_without_backends(quick: Quick) -> None:
     assert fields["cpu_s"] >= fields["bare_python_cpu_s"] > 0
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+def test_a_cold_start_is_divided_among_its_processes(quick: Quick) -> None:
+    fields = quick("cold_start")
+    roles = ("launcher", "dataflow", "trainer", "raas", "host")
+    each = [fields[f"table_{role}_cpu_s"] for role in roles]
+    assert min(each) > 0 and sum(each) == pytest.approx(fields["table_cpu_s"])
+    assert all(fields[f"{role}_imports_cpu_s"] > 0 for role in roles)
+    assert fields["table_s"] > 0 and fields["discovery_cpu_s"] > 0
+
+
 def test_a_batch_from_a_full_buffer_is_whole(quick: Quick) -> None:
     fields = quick("batch_latency")
     assert fields["lost"] == 0
@@ -136,6 +146,13 @@ def test_a_restart_takes_time_in_proportion_to_the_run(quick: Quick) -> None:
     fields = quick("restart")
     assert fields["entries"] > 3 * fields["groups"] > 0
     assert 0 < fields["growth"] < 3
+
+
+def test_router_replay_closes_the_gap_of_log_probs(quick: Quick) -> None:
+    fields = quick("router_replay")
+    assert fields["other_experts"] > 0.1 and fields["bytes_per_token"] == pytest.approx(32, abs=1)
+    assert 0 < fields["replayed_gap_mean"] < fields["gap_mean"] / 2
+    assert fields["replayed_off"] == 0 < fields["off"]
 
 
 def test_second_leases_shorten_the_wait(quick: Quick) -> None:

@@ -53,6 +53,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     "message",
     [
         *(f"{each}: say what it does" for each in TYPES),
+        "refactor(core)!: rename a capability",
         "fix(dataflow): a RaaS that left holds no lease\n\nThe reason.",
         "test(engine-host): RaaS and \"quotes\": also a colon",
         "build(policy_tools/x.y): one\n",

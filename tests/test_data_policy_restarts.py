@@ -28,6 +28,8 @@ from astraflow_wire.messages import SwapPolicy
 
 STALENESS = 3
 STEPS = 1000
+WITH_IMAGES = 23
+"""The life, by the steps between its restarts, that goes on from images of the state."""
 
 ADMISSION: list[dict[str, Any]] = [
     {"use": "quarantine", "after": 1},
@@ -142,6 +144,8 @@ def live(b: Any, seed: int, restart_every: int) -> tuple[list[Any], dict[str, fl
     for step in range(200):
         if restart_every and step % restart_every == 0:
             b.restart()
+        if restart_every == WITH_IMAGES and step % restart_every == restart_every // 2:
+            b.write_image()  # from here on a restart continues from it and is compared
         if step in SWAPS:
             place, name, table = SWAPS[step]
             message = SwapPolicy(
@@ -186,7 +190,8 @@ def test_killed_and_restored_it_decides_as_if_nothing_had_happened(
 ) -> None:
     data = [*KEPT, *SERVED[served], SHADOW]
     lives = [
-        live(bench(kit, data, tmp_path / str(every), seed=5), 11, every) for every in (0, 7, 23)
+        live(bench(kit, data, tmp_path / str(every), seed=5), 11, every)
+        for every in (0, 7, WITH_IMAGES)
     ]
     events, figures, states = lives[0]
     for other in lives[1:]:

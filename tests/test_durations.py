@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import dev
 import durations
 import pytest
+import tiers
+from workspace import ROOT
 
 pytest_plugins = ["pytester"]
 
@@ -17,6 +20,19 @@ def test_no_package_costs_more_than_its_budget() -> None:
 
     assert {durations.OTHERS, durations.SUM, "core", "tests"} <= set(allowed)
     assert not durations.excesses(durations.read(), allowed)
+
+
+def test_each_package_has_a_budget() -> None:
+    """A row of its own or the one for others; rows and recorded files of packages that are gone say nothing."""
+    packages = {package.path.relative_to(ROOT).as_posix() for package in dev.packages()} | {"tests"}
+    allowed = durations.budgets(durations.BUDGETS.read_text(encoding="utf-8"))
+    record = durations.read()
+    assert allowed.keys() - {durations.OTHERS, durations.SUM} <= packages
+    assert durations.sums(record).keys() <= packages
+    files = {file for kind in ("files", *tiers.RECORDS.values()) for file in record.get(kind, {})}
+    assert [file for file in files if not (ROOT / file).is_file()] == []
+    largest = max(allowed.get(name, allowed[durations.OTHERS]) for name in packages)
+    assert largest < allowed[durations.SUM]
 
 
 def test_a_package_over_its_budget_is_named_with_both_numbers() -> None:
@@ -63,6 +79,9 @@ def test_the_record_changes_only_where_the_tests_did() -> None:
         "tests": {f"{here}::a": 3.0, f"{here}::b": 1.0},
     }
     assert slower == {"files": {here: 7.0, other: 2.0}, "tests": {f"{here}::a": 7.0}}
+
+    heavy = durations.updated(same, {f"{here}::c": 3.0, f"{here}::d": 6.2}, "slow")
+    assert heavy == {**same, "slow": {here: 9.0}}
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])

@@ -20,6 +20,7 @@ from refused_groups import (
     pushed_after_a_restart,
     pushed_by_the_process_before,
 )
+from refused_recovery import refused
 from served_dataflow import LIMIT, TOKEN, Served, flows
 from workspace import ROOT
 
@@ -40,12 +41,12 @@ PROCESSES = (ROOT / "docs" / "processes.md").read_text(encoding="utf-8")
 
 Provocation = Callable[[], Any]
 REGISTER = messages.RegisterRaas(raas="r", pid=1, host="h", policies=["solver"], capacity=1)
-TRAINER = messages.RegisterTrainer(policy="solver", pid=1, host="h")
 ASK = messages.LeaseTasks(raas="nobody", free=1, wait_s=0, serving={}, seen={})
 ADD = messages.AddRaas(id="1", count=1, author="ada")
 DRAIN = messages.DrainRaas(raas="r0", author="ada")
 BEAT = messages.RenewLeases(raas="nobody", tasks=[], serving={}, seen={})
 NEXT = messages.NextBatch(policy="solver", version=0, wait_s=0)
+WITH_REWARD = msgspec.structs.replace(NEXT, named_rewards=["form"])
 ACK = messages.AcknowledgeBatch(policy="solver", batch="solver-9", version=0, metrics={})
 RELEASE = messages.ReleaseBatches(policy="solver", updates=0)
 FAIL = messages.FailTask(raas="r0", task="train-0", error="e")
@@ -148,9 +149,7 @@ def of_one_that_left() -> Any:
 
 
 def with_a_batch_under_way() -> Any:
-    served = Served()
-    for _ in range(4):
-        served.bench.push(served.task())
+    served = Served().filled()
     assert served.bench.next_batch(0) is not None
     served.bench.announce(1)
     return served.post("/v1/batches/next", msgspec.structs.replace(NEXT, version=1))
@@ -261,15 +260,13 @@ PROVOKED: dict[str, list[tuple[Provocation, ...]]] = {
         ),
         (superseded("/v1/raas/leave", LEAVE),),
     ],
-    "/v1/trainers/register": [
-        stranger("/v1/trainers/register", TRAINER),
-        (sent("/v1/trainers/register", TRAINER, updates=(5,)),),
-    ],
+    **refused(sent, superseded),
     "/v1/batches/next": [
         stranger("/v1/batches/next", NEXT),
         without_a_trainer("/v1/batches/next", NEXT),
         (sent("/v1/batches/next", NEXT, version=7),),
         (with_a_batch_under_way,),
+        (lambda: Served().filled().post("/v1/batches/next", WITH_REWARD),),
     ],
     "/v1/batches/ack": [
         stranger("/v1/batches/ack", ACK),

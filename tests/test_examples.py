@@ -38,39 +38,27 @@ def learned(ended: EndedCommand) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_the_quickstart_trains_for_a_few_steps(user: User) -> None:
-    overrides = [
-        "run.steps=3", "policies.solver.batch_sequences=64", "eval.sets.held_out.size=8",
-        "raas.replicas=1",
-    ]  # fmt: skip
-    arguments = [part for override in overrides for part in ("--set", override)]
-    ended = user.astraflow("run", EXAMPLES / "quickstart.toml", *arguments, deadline_s=280)
+@pytest.mark.timeout(400)
+@pytest.mark.usefixtures("heavy_imports")
+def test_the_quickstart_learns(user: User) -> None:
+    del user.environment["ASTRAFLOW_CURVES"]
+    ended = user.astraflow("run", EXAMPLES / "quickstart.toml", deadline_s=380)
     assert ended.exit_code == 0, ended.text
-    summary = ended.summary
-    assert summary["steps"] == summary["versions"] == 3 and summary["tokens_trained"] > 0, summary
-    assert summary["lost"] == summary["duplicated"] == summary["failed"] == 0, summary
+    learned(ended)
+    assert ended.summary["steps"] == ended.summary["versions"] == 100
     assert list(ended.run_directory.glob("*.png"))
     assert (ended.run_directory / "models" / "solver" / "model.safetensors").exists()
     assert user.left_running() == []
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_the_quickstart_learns(user: User) -> None:
-    ended = user.astraflow("run", EXAMPLES / "quickstart.toml", deadline_s=380)
-    assert ended.exit_code == 0, ended.text
-    learned(ended)
-    assert list(ended.run_directory.glob("*.png"))
-    assert user.left_running() == []
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.usefixtures("heavy_imports")
 def test_two_policies_train_for_a_few_steps(user: User) -> None:
+    """The solver as the example has it, the verifier, whose tables say the same, without a deep learning framework."""
     overrides = [
-        "run.steps=2", "raas.replicas=1", "eval.sets.held_out.size=8",
-        *(f"policies.{name}.batch_sequences=32" for name in BOTH),
+        "run.steps=2", "raas.replicas=1", "eval.sets.held_out.size=8", "policies.solver.batch_sequences=32",
+        *(f"policies.verifier.{key}" for key in TABLE),
     ]  # fmt: skip
     two_policies(user, 2, *overrides)
 
@@ -186,6 +174,7 @@ TEAMS: dict[str, tuple[tuple[str, ...], dict[str, str], dict[str, float]]] = {
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", TEAMS)
+@pytest.mark.usefixtures("heavy_imports")
 def test_a_team_trains_for_a_few_steps(user: User, name: str) -> None:
     policies, frozen, expected = TEAMS[name]
     steps = 8 if "opponent" in frozen else 3
@@ -236,6 +225,7 @@ def test_two_ranks_train_for_a_few_steps(user: User) -> None:
 @pytest.mark.slow
 @pytest.mark.backend
 @pytest.mark.timeout(900)
+@pytest.mark.usefixtures("heavy_imports")
 def test_smollm2_trains_for_a_few_steps(user: User) -> None:
     del user.environment["XDG_CACHE_HOME"]  # the converted model is kept between runs
     overrides = [

@@ -43,12 +43,10 @@ def disk(
 
 
 @pytest.fixture
-def lodger(disk: SmallDisk, tmp_path: Path) -> Iterator[User]:
+def lodger(disk: SmallDisk, user: User) -> User:
     """Somebody whose runs lie on the small disk."""
-    (tmp_path / "runs").symlink_to(disk.path, target_is_directory=True)
-    someone = User(tmp_path)
-    yield someone
-    someone.close()
+    (user.directory / "runs").symlink_to(disk.path, target_is_directory=True)
+    return user
 
 
 def started(user: User, disk: SmallDisk, *overrides: str) -> subprocess.Popen[str]:

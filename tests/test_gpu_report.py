@@ -56,6 +56,12 @@ def test_tests_that_do_not_end_are_stopped_and_the_others_told(tmp_path: Path) -
     assert "did not end in time" in gpu.report(list(outcomes.values()), {}, in_time)
 
 
+def test_only_files_with_tests_for_a_gpu_are_read() -> None:
+    files = {Path(file).relative_to(gpu.ROOT).as_posix() for file in gpu.marked()}
+    assert {"tests/test_gpu_runs.py", "plugins/trainers/fsdp/tests/test_gpu.py"} <= files
+    assert "tests/test_run.py" not in files
+
+
 @pytest.mark.parametrize("failed", [{}, {"weights": "no"}])
 def test_the_exit_code_tells_whether_all_is_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: dict[str, str]

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +67,12 @@ def start(user: User, trainer: str, *overrides: str) -> subprocess.Popen[str]:
 
 def pid_of(user: User, word: str) -> int:
     """The one process of the user's run with this word on its command line."""
-    (pid,) = (
-        pid
-        for pid in live_processes(user.marker)
-        if word in Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-    )
+    found = []
+    for pid in live_processes(user.marker):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended since
+            if word in Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0"):
+                found.append(pid)
+    (pid,) = found
     return pid
 
 

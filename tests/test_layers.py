@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import tomllib
 from graphlib import CycleError, TopologicalSorter
 
 import dev
 import pytest
-from workspace import HEAVY, ROOT, components, imports, parts_of, plugins, sources, where
+from workspace import (
+    HEAVY,
+    ROOT,
+    components,
+    imports,
+    parts_of,
+    plugins,
+    sources,
+    tree_of,
+    where,
+)
 
 BELOW = {
     "core": set[str](),
@@ -21,7 +32,7 @@ BELOW = {
 """Folder -> what its distributions may import of ours: those of a folder, or one library. The longest that fits counts."""
 LIBRARIES_OF_LIBRARIES = {
     "environments": {"engine_host"},
-    "torch_training": {"training"},
+    "torch_training": {"torch_weights", "training"},
     "torch_weights": {"serving"},
 }
 
@@ -143,6 +154,39 @@ def test_folders_import_each_other_in_one_direction() -> None:
                         and source.joinpath(*theirs).is_dir()
                     ):
                         below.setdefault(".".join(ours), set()).add(".".join(theirs))
+    try:
+        TopologicalSorter(below).prepare()
+    except CycleError as error:
+        none([f"a circle: {' -> '.join(error.args[1])}"])
+
+
+def for_types_only(tree: ast.AST) -> set[int]:
+    """The nodes under ``if TYPE_CHECKING``, by ``id``: imports there never run."""
+    blocks = (
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    )
+    return {id(node) for block in blocks for part in block.body for node in ast.walk(part)}
+
+
+@pytest.mark.parametrize("package", dev.packages(), ids=lambda package: package.name)
+def test_modules_import_each_other_in_one_direction(package: dev.Package) -> None:
+    """An import within a function defers the loading of a module; it does not make a circle of two modules right."""
+    source = package.path / "src"
+    modules = {
+        ".".join(file.relative_to(source).with_suffix("").parts).removesuffix(".__init__"): file
+        for file in sources(package.path)
+    }
+    below: dict[str, set[str]] = {}
+    for name, file in modules.items():
+        unused = for_types_only(tree_of(file))
+        for item in imports(file):
+            if isinstance(item.node, ast.Constant) or id(item.node) in unused:
+                continue
+            named = [f"{item.module}.{part}" for part in item.names]
+            reached = {each if each in modules else item.module for each in named or [item.module]}
+            below.setdefault(name, set()).update(reached & modules.keys() - {name})
     try:
         TopologicalSorter(below).prepare()
     except CycleError as error:

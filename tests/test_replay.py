@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,9 @@ def given(directory: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> User:
+def recorded(tmp_path_factory: pytest.TempPathFactory, someone: Callable[[Path], User]) -> User:
     """A run whose trainer was killed in the middle, and went on from its checkpoint."""
-    user = User(tmp_path_factory.mktemp("replay"))
+    user = someone(tmp_path_factory.mktemp("replay"))
     user.write("noting.py", NOTING)
     user.write("kill", "")
     ended = user.run_table("checkpoint.every=2", "journal.record_mb=100", config=RUN)

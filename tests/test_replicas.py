@@ -6,35 +6,20 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from astraflow_testing.runs import TABLE_RUN, User
+from astraflow_testing.runs import TABLE_RUN, EndedCommand, User
+
+RunTable = Callable[..., EndedCommand]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 MODEL = "tiny:qwen3?hidden=8&layers=1&heads=1&kv_heads=1"
-
-RECORDER = '''
-"""A trainer that writes down which versions sampled what it trains."""
-
-import json
-import os
-from pathlib import Path
-
-from astraflow_testing.table import TableTrainer
-
-
-class Recorder(TableTrainer):
-    def step(self, batch, algorithm, step):
-        trained = sorted(set(batch.versions[batch.loss_mask].tolist()))
-        with (Path(os.environ["RECORDS"]) / "trained.jsonl").open("a") as file:
-            file.write(json.dumps({"updates": batch.version, "trained": trained}) + "\\n")
-        return super().step(batch, algorithm, step)
-'''
 
 JUDGED = '''
 """Asks a frozen judge from a workflow and from a reward."""
@@ -121,25 +106,6 @@ def test_a_run_survives_a_killed_replica_and_takes_what_its_engines_run(user: Us
     assert ended.summary["max_staleness_seen"] <= ended.summary["max_staleness_allowed"]
 
 
-def test_without_staleness_every_trained_token_is_of_the_version_that_is_updated(
-    user: User,
-) -> None:
-    user.write("recorder.py", RECORDER)
-    user.environment["RECORDS"] = str(user.directory)
-    ended = user.run_table(
-        "run.max_staleness=0",
-        "run.steps=12",
-        "policies.solver.mini_batches=2",
-        "policies.solver.trainer.use=recorder:Recorder",
-        "policies.solver.engine.replicas=2",
-        "raas.replicas=2",
-    )
-    assert ended.exit_code == 0, ended.text
-    made = records(user, "trained.jsonl")
-    assert [entry["updates"] for entry in made] == [n for n in range(12) for _ in range(2)]
-    assert all(entry["trained"] == [entry["updates"]] for entry in made)
-
-
 FROZEN = (
     TABLE_RUN
     + f"""
@@ -197,16 +163,18 @@ def test_a_workflow_of_two_policies_runs_with_one_of_them_frozen(user: User) -> 
         ),
     ],
 )
-def test_what_a_frozen_engine_cannot_have_is_refused(user: User, override: str, said: str) -> None:
-    ended = user.run_table(override, config=FROZEN)
+def test_what_a_frozen_engine_cannot_have_is_refused(
+    run_here: RunTable, override: str, said: str
+) -> None:
+    ended = run_here(override, config=FROZEN)
     assert ended.exit_code == 2 and said in ended.err, ended.text
-    assert "Traceback" not in ended.text and not (user.directory / "runs").exists()
+    assert "Traceback" not in ended.text and not (ended.directory / "runs").exists()
 
 
-def test_the_error_for_an_engine_that_cannot_be_trained_says_where_it_belongs(user: User) -> None:
-    ended = user.run_table(
-        "policies.solver.engine={ use = 'openai', url = 'http://127.0.0.1:9/v1' }"
-    )
+def test_the_error_for_an_engine_that_cannot_be_trained_says_where_it_belongs(
+    run_here: RunTable,
+) -> None:
+    ended = run_here("policies.solver.engine={ use = 'openai', url = 'http://127.0.0.1:9/v1' }")
     assert ended.exit_code == 2
     assert "'openai' is frozen and loads no weights" in ended.err
     assert "[engines.solver]" in ended.err
@@ -340,7 +308,7 @@ def test_turns_continue_after_a_killed_engine(user: User) -> None:
     assert ended.summary["steps"] >= 8 and ended.summary["lost"] == ended.summary["failed"] == 0
 
 
-def test_devices_are_not_shared_with_an_engine_that_cannot_sleep(user: User) -> None:
-    ended = user.run_table("run.colocated=true", "policies.solver.engine={ use = 'torch' }")
+def test_devices_are_not_shared_with_an_engine_that_cannot_sleep(run_here: RunTable) -> None:
+    ended = run_here("run.colocated=true", "policies.solver.engine={ use = 'torch' }")
     assert ended.exit_code == 2
     assert "run.colocated: needs engine capability sleep; 'torch' of policies.solver" in ended.err

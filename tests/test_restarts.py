@@ -9,6 +9,7 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -149,14 +150,16 @@ def test_a_run_is_resumed_by_hand(user: User) -> None:
     assert "has already finished" in finished.err
 
 
-def test_what_cannot_be_resumed_is_refused(user: User, tmp_path: Path) -> None:
-    no_run = user.astraflow("run", "--resume", tmp_path)
+def test_what_cannot_be_resumed_is_refused(
+    astraflow_here: Callable[..., EndedCommand], tmp_path: Path
+) -> None:
+    no_run = astraflow_here("run", "--resume", tmp_path)
     assert no_run.exit_code == 2
     assert "run directory" in no_run.err
-    with_changes = user.astraflow("run", "--resume", tmp_path, "--set", "run.steps=9")
+    with_changes = astraflow_here("run", "--resume", tmp_path, "--set", "run.steps=9")
     assert with_changes.exit_code == 2
     assert "keeps its original configuration" in with_changes.err
-    both = user.astraflow("run", "a.toml", "--resume", tmp_path)
+    both = astraflow_here("run", "a.toml", "--resume", tmp_path)
     assert both.exit_code == 2
 
 

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import durations
 import pytest
+import tiers
 from scheduling import ByPackage, LongestFirst
 
 
@@ -38,13 +39,36 @@ def test_tests_of_a_package_stay_together_and_others_by_file(test: str, scope: s
     assert scheduler._split_scope(test) == scope
 
 
-def test_files_recorded_as_longest_are_dealt_out_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    tests = ["a.py::one", "b.py::one", "b.py::two", "c.py::one", "d.py::one", "d.py::two"]
-    record = {"files": {"b.py": 2.0, "d.py": 9.0, "gone.py": 20.0}, "tests": {}}
+TESTS = ["a.py::one", "b.py::one", "b.py::two", "c.py::one", "d.py::one", "d.py::two"]
+HEAVY_TESTS = ["tests/a.py::one", "p/tests/b.py::one", "tests/c.py::one", "p/tests/d.py::one"]
+
+
+@pytest.mark.parametrize(
+    ("scheduling", "markers", "tests", "order"),
+    [
+        (LongestFirst, tiers.LIGHT, TESTS, [4, 5, 1, 2, 0, 3]),
+        (LongestFirst, "", TESTS, [4, 5, 1, 2, 0, 3]),
+        (ByPackage, tiers.SLOW, HEAVY_TESTS, [1, 3, 2, 0]),
+        (ByPackage, tiers.BACKEND, HEAVY_TESTS, [0, 1, 3, 2]),
+    ],
+)
+def test_what_is_recorded_as_longest_is_dealt_out_first(
+    scheduling: type[LongestFirst],
+    markers: str,
+    tests: list[str],
+    order: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    record = {
+        "files": {"b.py": 2.0, "d.py": 9.0, "gone.py": 20.0},
+        "tests": {},
+        "slow": {"p/tests/b.py": 3.0, "p/tests/d.py": 3.0, "tests/c.py": 5.0},
+        "backend": {"tests/a.py": 2.5},
+    }
     monkeypatch.setattr(durations, "read", lambda: record)
-    options = SimpleNamespace(loadscopereorder=False)
+    options = SimpleNamespace(loadscopereorder=False, markexpr=markers)
     config = SimpleNamespace(option=options, getvalue=lambda name: ["popen"])
-    scheduler, worker = LongestFirst(config), Worker()
+    scheduler, worker = scheduling(config), Worker()
 
     scheduler.add_node(worker)
     scheduler.add_node_collection(worker, tests)
@@ -53,5 +77,4 @@ def test_files_recorded_as_longest_are_dealt_out_first(monkeypatch: pytest.Monke
         for index in list(worker.given):
             scheduler.mark_test_complete(worker, index)
 
-    given = [tests[index] for index in worker.given]
-    assert given == [*tests[4:], *tests[1:3], tests[0], tests[3]]
+    assert worker.given == order

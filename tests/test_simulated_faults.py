@@ -151,6 +151,13 @@ def forgets_the_newest_version(patch: Callable[..., None]) -> None:
     patch(Training, "register", wrong)
 
 
+def forgets_where_a_task_failed(patch: Callable[..., None]) -> None:
+    def wrong(self: TaskTable, raas: str = "") -> TaskRecord | None:
+        return self._queue[0] if self._queue else None
+
+    patch(TaskTable, "first", wrong)
+
+
 def ignores_staleness(patch: Callable[..., None]) -> None:
     patch(StalenessBound, "too_stale", lambda *_: False)
     patch(StalenessBound, "oldest", lambda *_: -1)
@@ -192,6 +199,7 @@ def waits_for_nobody(patch: Callable[..., None]) -> None:
         (forgets_the_end_of_the_journal, "lost"),
         (never_returns_tasks, "progress"),
         (waits_for_nobody, "waits"),
+        (forgets_where_a_task_failed, "elsewhere"),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )

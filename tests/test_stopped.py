@@ -25,7 +25,7 @@ pytestmark = [
 
 DEADLINE_S = 3
 STOPPED_S = 7.0
-PATIENT = ("run.steps=80", "run.lease_s=1.5", "policies.solver.trainer.step_s=0.05")
+PATIENT = ("run.steps=40", "run.lease_s=1.5", "policies.solver.trainer.step_s=0.1")
 HOST = "the engine host of policy 'solver' in raas-0"
 WORDS = {
     "dataflow": ["dataflow"],
@@ -93,7 +93,7 @@ def hold(
     return seen
 
 
-def check(ended: EndedCommand, steps: int = 80) -> None:
+def check(ended: EndedCommand, steps: int = 40) -> None:
     """The run finished, with nothing lost or doubled and no process replaced."""
     assert ended.exit_code == 0, ended.text
     summary = ended.summary
@@ -145,7 +145,7 @@ def test_a_stopped_dataflow_is_waited_for(user: User) -> None:
 
 
 def test_the_other_raas_continues_while_one_is_stopped(user: User) -> None:
-    process = start(user, "raas.replicas=2", "run.steps=250")
+    process = start(user, "raas.replicas=2", "run.steps=70", "policies.solver.trainer.step_s=0.2")
     directory = next(user.directory.glob("runs/*"))
     before = (directory / "metrics.jsonl").read_text().count('"step"')
     seen = hold(pid_of(user, "raas-1"), directory, STOPPED_S, whom="raas-1")
@@ -153,7 +153,7 @@ def test_the_other_raas_continues_while_one_is_stopped(user: User) -> None:
     after = (directory / "metrics.jsonl").read_text().count('"step"')
     assert after >= before + 20
     ended = user.end(process, 60)
-    check(ended, steps=250)
+    check(ended, steps=70)
     assert "raas-1 is stopped (SIGSTOP)" in ended.text
     assert "no progress for" not in ended.text
 

@@ -96,14 +96,18 @@ AFTER = {
     "m.P": entry(
         "class P(Protocol):\n    def go(self) -> None: ...\n    def more(self) -> None: ..."
     ),
-    "m.D": entry("@dataclass\nclass D:\n    x: int\n    y: int = 2\n    z: int = 3"),
+    "m.D": entry(
+        "@dataclass\nclass D:\n    x: int\n    y: int = 2\n    z: int = 3\n    def go(self, a: int) -> int: ..."
+    ),
     "m.new": entry("new = 3"),
 }
 
 
 def test_differences_say_what_breaks() -> None:
     found = {each.name: each.breaks for each in surface.differences(BEFORE, AFTER)}
-    assert found == {"m.f": False, "m.P.more": True, "m.D.z": False, "m.gone": True, "m.new": False}
+    assert found == {
+        "m.f": False, "m.P.more": True, "m.D.z": False, "m.D.go": False, "m.gone": True, "m.new": False
+    }  # fmt: skip
     demanded = {"m.D": entry("@dataclass\nclass D:\n    x: int\n    w: int\n    y: int = 2")}
     (difference,) = surface.differences({"m.D": BEFORE["m.D"]}, demanded)
     assert difference.breaks

@@ -67,3 +67,24 @@ def test_many_failures_and_a_developers_are_not_run_again(
     assert failed(tiers.AT_MOST_AGAIN + 1) == []
     monkeypatch.delenv("CI")
     assert failed(1) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "heavy"),
+    [
+        ("pytestmark = pytest.mark.slow", True),
+        ("pytestmark = [pytest.mark.timeout(9), pytest.mark.backend]", True),
+        ("pytestmark = [\n    pytest.mark.timeout(9),\n    pytest.mark.gpu,\n]", True),
+        ("pytestmark = pytest.mark.timeout(9)\n\n\n@pytest.mark.slow", False),
+        ("pytestmark = [pytest.mark.timeout(9)]\nslow = [pytest.mark.slow]", False),
+        ("    pytestmark = pytest.mark.slow", False),
+    ],
+)
+def test_a_file_of_heavy_tests_alone_is_not_imported_for_the_light_ones(
+    tmp_path: Path, line: str, heavy: bool
+) -> None:
+    file = tmp_path / "test_it.py"
+    file.write_text(f"import pytest\n\n{line}\n")
+    assert tiers.left_out(file, tiers.LIGHT) is heavy
+    assert not tiers.left_out(file, tiers.SLOW)
+    assert not tiers.left_out(file, "")

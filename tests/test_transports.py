@@ -45,6 +45,7 @@ def test_a_run_ends_with_every_version_served(user: User, store: Path, name: str
     assert not [path for path in store.rglob("*") if path.is_file()]
 
 
+@pytest.mark.usefixtures("heavy_imports")
 def test_a_trainer_broadcasts_to_the_engine_of_a_run(user: User) -> None:
     """An engine that starts later than the trainer gets its first version by ``http``."""
     sets = (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import urllib.request
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,6 +51,42 @@ def learn(training: Any, steps: int) -> list[float]:
     return rewards
 
 
+def slope(logprobs: Any, weights: Any) -> tuple[Any, dict[str, Any]]:
+    """Cross entropy, as a loss that the client traces."""
+    return -(logprobs * weights).sum(), {}
+
+
+def custom(service: Any, training: Any) -> dict[str, float]:
+    """A loss of this script's own: one of two answers is preferred. Adam with an eps far above the gradient goes down the
+    slope by a known length, ``lr / eps`` times it, so that the loss falls by that times its squared norm."""
+    import torch
+
+    pair = [datum([1, 2, 3, 7, 7]), datum([1, 2, 3, 5, 9])]
+
+    def preference(data: Any, logprobs: list[Any]) -> tuple[Any, dict[str, float]]:
+        chosen, rejected = (each[2:].sum() for each in logprobs)
+        loss = -torch.nn.functional.logsigmoid(0.5 * (chosen - rejected)) + (chosen**2) / 50
+        return loss, {"margin": (chosen - rejected).item()}
+
+    step, eps = 4e-5, 1e6
+    first = training.forward_backward_custom(pair, preference)
+    update = training.optim_step(types.AdamParams(learning_rate=step * eps, eps=eps))
+    metrics, norm = first.result().metrics, update.result().metrics["grad_norm"]
+    after = training.forward_backward_custom(pair, preference).result().metrics
+    handle = service.create_custom_loss(slope, input_ranks={"logprobs": 1, "weights": 1})
+    sloped = [datum([1, 2, 3, 7, 7], weights=[0.0, 0.0, 1.0, 3.0])]
+    handed = training.forward_backward_custom(sloped, handle.result()).result().metrics
+    named = training.forward(sloped, "cross_entropy").result().metrics["loss:sum"]
+    fell = metrics["loss:sum"] - after["loss:sum"]
+    return {
+        "fell": fell,
+        "expected": step * norm**2,
+        "margin": after["margin"] - metrics["margin"],
+        "handed": handed["loss:sum"],
+        "named": named,
+    }
+
+
 def states(service: Any, training: Any) -> dict[str, Any]:
     """Save, train on, and go back in a new client."""
     given = [datum([1, 2, 3, 7], weights=[1.0, 1.0, 1.0])]
@@ -64,6 +102,24 @@ def states(service: Any, training: Any) -> dict[str, Any]:
     again = on(service.create_training_client_from_state_with_optimizer(path).result())
     fresh = on(service.create_training_client_from_state(path).result())
     return {"path": path, "once": once, "again": again, "fresh": fresh}
+
+
+def exported(training: Any, folder: Path) -> dict[str, Any]:
+    """Weights for other programs, fetched as the client's own command does, and log-probs that they must give."""
+    prompt = types.ModelInput.from_ints([*PROMPT, WANTED, WANTED])
+    sampler = training.save_weights_and_get_sampling_client().result()
+    path = training.save_weights_external("exported", ttl_seconds=3600).result().path
+    rest = tinker.RestClient()
+    rest.set_checkpoint_ttl_from_tinker_path(path, 7200).result()
+    folder.mkdir()
+    for name, link in rest.get_external_weights_urls(path).result().urls.items():
+        with urllib.request.urlopen(link, timeout=60) as reply:
+            (folder / name).write_bytes(reply.read())
+    rest.delete_checkpoint_from_tinker_path(path).result()
+    return {
+        "logprobs": sampler.compute_logprobs(prompt).result(),
+        "tokenizer": str(training.get_info().model_data.tokenizer_id),
+    }
 
 
 def errors(service: Any, training: Any) -> dict[str, str]:
@@ -105,6 +161,9 @@ def main() -> None:
         "rank": info.lora_rank,
         "vocabulary": len(adapters.get_tokenizer()),
     }
+    told["custom"] = custom(
+        service, service.create_lora_training_client(base_model=MODEL, rank=0).result()
+    )
     told["states"] = states(service, adapters)
     named = full.save_weights_for_sampler("named").result().path
     sampler = service.create_sampling_client(model_path=named).result()
@@ -121,6 +180,11 @@ def main() -> None:
     told["chunks"] = [len(chunks.loss_fn_outputs), float(chunks.metrics["loss:sum"])]
     told["one"] = float(full.forward(many[:1], "cross_entropy").result().metrics["loss:sum"])
     told["errors"] = errors(service, full)
+    folder = Path(sys.argv[2])
+    told["exported"] = {
+        "full": exported(full, folder / "full"),
+        "adapters": exported(adapters, folder / "adapters"),
+    }
     runs = tinker.RestClient().list_training_runs().result()
     told["runs"] = [[run.training_run_id, run.is_lora] for run in runs.training_runs]
     service.close("success").result()

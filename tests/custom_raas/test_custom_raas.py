@@ -139,7 +139,7 @@ def checking(
         command = (sys.executable, str(WRONG), kind, str(model), "--port", str(port))
         url = f"http://127.0.0.1:{port}"
         return check_raas(
-            CheckOptions(loaded, "token", url, command=command, seconds=20), lambda one: None
+            CheckOptions(loaded, "token", url, command=command, seconds=45), lambda one: None
         )
 
     with ThreadPoolExecutor(4) as pool:

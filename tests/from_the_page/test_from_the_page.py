@@ -12,6 +12,7 @@ from from_the_page import clients
 from served_dataflow import TOKEN, flows
 from workspace import ROOT
 
+from astraflow_core.types.named_rewards import NAMED_REWARD_COLUMNS
 from astraflow_core.types.turns import TURN_COLUMNS
 from astraflow_core.types.units import UNIT_COLUMNS
 from astraflow_runtime.dataflow.http.service import DataflowService
@@ -57,6 +58,7 @@ def test_the_page_has_the_columns_of_the_table() -> None:
         "Columns of rows": ROW_COLUMNS,
         "Columns of units": UNIT_COLUMNS,
         "Columns of turns": TURN_COLUMNS,
+        "Columns of named rewards": NAMED_REWARD_COLUMNS,
         "Column of borrowed rows": SOURCE_COLUMNS,
     }.items():
         expected = [(column.name, column.raw) for column in columns]

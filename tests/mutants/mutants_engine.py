@@ -289,6 +289,27 @@ class TestShiftedScore(EngineConformance):
         return Subject({"ShiftedScore": build}, declared.capabilities)
 
 
+class ShiftedExperts(TorchEngine):
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        result = await super().generate(request)
+        routed = result.routed_experts
+        return result if routed is None else replace(result, routed_experts=np.roll(routed, 1, 0))
+
+
+class TestShiftedExperts(EngineConformance):
+    wrong = "the experts of a token are those of the token before it"
+    caught_by = "test_routed_experts_are_those_of_every_token_read"
+
+    @pytest.fixture
+    def component(self) -> Subject:
+        (declared,) = manifest.astraflow_engines()
+
+        def build(context: ComponentContext) -> ShiftedExperts:
+            return ShiftedExperts(TorchEngineConfig(device="cpu"), context)
+
+        return Subject({"ShiftedExperts": build}, declared.capabilities)
+
+
 class TestUnshownClaim(Examination):
     wrong = "claims adapters, which no test shows"
     caught_by = "test_every_claimed_capability_is_shown"

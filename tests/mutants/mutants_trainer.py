@@ -360,6 +360,30 @@ class TestAlwaysBackward(Examination):
     trainer = AlwaysBackward
 
 
+class OwnExperts(TorchTrainer):
+    def step(self, batch: Batch, algorithm: Algorithm, step: int) -> dict[str, float]:
+        return super().step(replace(batch, routed_experts=None), algorithm, step)
+
+
+class TestOwnExperts(Examination):
+    wrong = "recorded experts are imposed for log-probs, and not in a step"
+    caught_by = "test_recorded_experts_are_imposed"
+    trainer = OwnExperts
+
+
+class EveryExpert(TorchTrainer):
+    def logprobs(self, batch: Batch, model: Literal["current", "reference"]) -> Any:
+        if batch.routed_experts is not None:
+            batch = replace(batch, routed_experts=batch.routed_experts[:, :2, :2] % 6)
+        return super().logprobs(batch, model)
+
+
+class TestEveryExpert(Examination):
+    wrong = "numbers of experts that the model has not are taken for others"
+    caught_by = "test_experts_of_another_model_are_refused"
+    trainer = EveryExpert
+
+
 class OwnBetas(TorchTrainer):
     def apply(self, settings: AdamWStep) -> dict[str, float]:
         return super().apply(replace(settings, betas=self._config.betas))

@@ -18,23 +18,25 @@ import pytest
 from mutant_verdicts import DEADLINE_S, HEALTHY, RECORD, Outcome, classes, entry_of, run
 
 HERE = Path(__file__).resolve().parent
-FILES = sorted(HERE.glob("mutants_*.py"))
+FILES = sorted(HERE.glob("mutants_*.py"), reverse=True)
+"""The longest, which is the last by name, first: tests wait for files in the order in which these are begun."""
 FEWEST = 4
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(DEADLINE_S + 30)]
 
 
 def selected(items: Iterable[Any]) -> list[Path]:
-    """The files of the tests that pytest was asked for, the last by name first."""
+    """The files of the tests that pytest was asked for, in the order of :data:`FILES`."""
     specs = [spec for item in items if (spec := getattr(item, "callspec", None)) is not None]
-    return sorted({spec.params["file"] for spec in specs if "file" in spec.params}, reverse=True)
+    named = {spec.params["file"] for spec in specs if "file" in spec.params}
+    return [file for file in FILES if file in named]
 
 
 @pytest.fixture(scope="module")
 def running(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[Path, Future[dict[str, Outcome]]]]:
-    """The selected files, two at a time, since some mostly wait; the longest, which is the last by name, first."""
+    """The selected files, two at a time, since some mostly wait."""
     reports = tmp_path_factory.mktemp("mutants")
     items = [item for item in request.session.items if item.path == request.path]
     with ThreadPoolExecutor(2) as pool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -67,8 +68,8 @@ def test_without_it_nothing_is_measured(probing: User) -> None:
     assert not any("probe_mean" in step for step in run(probing, "Scoring"))
 
 
-def test_an_engine_that_cannot_score_is_refused(user: User) -> None:
-    ended = user.run_table("run.probe_every=1")
+def test_an_engine_that_cannot_score_is_refused(run_here: Callable[..., EndedCommand]) -> None:
+    ended = run_here("run.probe_every=1")
     assert ended.exit_code == 2
     assert "run.probe_every: needs engine capability score" in ended.text
 

@@ -14,7 +14,12 @@ from astraflow_testing.runs import User
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parent.parent / "examples" / "quickstart.toml"
 
-pytestmark = [pytest.mark.slow, pytest.mark.backend, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.backend,
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("heavy_imports"),
+]
 
 
 def doctor(user: User, code: int, *arguments: str) -> dict[str, Any]:
@@ -46,10 +51,8 @@ def test_a_gap_over_the_threshold_is_a_problem(user: User) -> None:
     assert found["log-probs"]["figures"]["mean"] > 1e-5
 
 
-@pytest.mark.parametrize(
-    ("engine", "found_by"),
-    [("ShiftedScore", "score"), ("NeverLoads", "swap")],
-)
-def test_a_wrong_engine_is_found(user: User, engine: str, found_by: str) -> None:
-    found = doctor(user, 2, "--set", f"policies.solver.engine.use=wrong_torch:{engine}")
-    assert found[found_by]["level"] == "problem"
+def test_a_wrong_engine_is_found(user: User) -> None:
+    found = doctor(user, 2, "--set", "policies.solver.engine.use=wrong_torch:ShiftedAndNeverLoads")
+    assert found["log-probs"]["level"] == "ok"
+    assert found["score"]["level"] == found["swap"]["level"] == "problem"
+    assert found["swap"]["text"].endswith("were loaded, and the log-probs stayed")

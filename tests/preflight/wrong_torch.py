@@ -1,4 +1,4 @@
-"""Engines with a framework that each do one thing wrong."""
+"""An engine with a framework that does two things wrong, which have nothing to do with each other."""
 
 from __future__ import annotations
 
@@ -6,21 +6,15 @@ import mutants_engine
 
 from astraflow_core.types import WeightSource
 from astraflow_plugin_torch_engine.config import TorchEngineConfig
-from astraflow_plugin_torch_engine.engine import TorchEngine
 
 
-class ShiftedScore(mutants_engine.ShiftedScore):
+class ShiftedAndNeverLoads(mutants_engine.ShiftedScore):
+    """Scores the next token, which it never samples by; loads nothing, and says that it has."""
+
     Config = TorchEngineConfig
     capabilities = frozenset(
         {"pause.keep", "pause.wait", "pause.abort", "weights.path", "weights.inflight", "score"}
     )
-
-
-class NeverLoads(TorchEngine):
-    """Loads nothing, and says that it has."""
-
-    Config = TorchEngineConfig
-    capabilities = ShiftedScore.capabilities
 
     async def load_weights(self, source: WeightSource) -> None:
         return

@@ -96,7 +96,8 @@ def live_processes(marker: str) -> list[int]:
 
 
 class User:
-    """Somebody at a terminal in a folder of their own."""
+    """Somebody at a terminal in a folder of their own. Their runs draw no curves, which would take two CPU seconds of
+    each: a test that looks at them deletes ``ASTRAFLOW_CURVES`` from ``environment``."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -104,6 +105,7 @@ class User:
         self.environment = {
             **os.environ,
             "XDG_CACHE_HOME": str(directory / "cache"),
+            "ASTRAFLOW_CURVES": "none",
             "ASTRAFLOW_TEST_MARKER": self.marker,
             "PYTHONPATH": os.pathsep.join(
                 filter(None, [str(directory), os.environ.get("PYTHONPATH")])

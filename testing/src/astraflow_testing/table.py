@@ -332,7 +332,7 @@ class TableTrainer:
     the whole: a table is small, and ranks that end up alike show that they were told the same."""
 
     Config = TableTrainerConfig
-    capabilities = frozenset({"proximal", "checkpoint", "multi_rank"})
+    capabilities = frozenset({"proximal", "checkpoint", "adopt", "multi_rank"})
 
     def __init__(self, config: TableTrainerConfig, context: ComponentContext) -> None:
         self._config = config
@@ -402,6 +402,10 @@ class TableTrainer:
     def load(self, directory: Path) -> None:
         """Restore it."""
         self._logits = load_file(directory / "table.safetensors")["logits"]
+
+    def adopt(self, model: Path, steps: int) -> None:
+        """The table of the folder."""
+        self._logits = _table(model)
 
     def save_model(self, directory: Path) -> None:
         """The table beside the config and tokenizer of the model that it took its vocabulary from."""

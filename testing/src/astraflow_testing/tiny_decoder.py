@@ -57,7 +57,8 @@ class TinyDecoder:
 
     def logits(self, ids: list[int], cache: qwen3._Cache) -> qwen3.Floats:
         """Logits ``[N, V]`` after each of ``ids``, which follow what ``cache`` holds; it is extended."""
-        return qwen3._forward(self.config, self._weights, np.array(ids, np.int32), cache)
+        read = np.array(ids, np.int32)
+        return qwen3._forward(self.config, self._weights, read, cache, qwen3.ExpertChoice())
 
 
 class DecodedSequence:

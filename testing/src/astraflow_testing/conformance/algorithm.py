@@ -37,6 +37,8 @@ class AlgorithmConformance(Conformance, AdvantageTests):
             def component(self) -> Subject:
                 return installed("algorithm", "mine", {}, {"kl_coef": 0.05})
 
+    An algorithm that reads named rewards is configured to read ``correct`` and ``form``, which the batches have.
+
     An algorithm whose gradient is by design not that of its value (a stop-gradient in its surrogate, as in
     CISPO) says so in ``expected_failures``.
     """

@@ -30,6 +30,7 @@ from astraflow_testing.conformance._models.engine_rig import (
     serve,
     surprise,
 )
+from astraflow_testing.conformance._models.engine_routing_tests import EngineRoutingTests
 from astraflow_testing.conformance.subject import Conformance, Subject, installed
 from astraflow_tiny_model.folder import write_tiny_model
 
@@ -47,7 +48,7 @@ SAMPLINGS = {
 HEALTH = ("running", "waiting", "version", "tokens_generated", "prompt_tokens", "decode_seconds")
 
 
-class EngineConformance(Conformance, Claims, ControlTests):
+class EngineConformance(Conformance, Claims, ControlTests, EngineRoutingTests):
     """Inherit this and give the fixture ``component``::
 
         class TestMyEngine(EngineConformance):

@@ -14,6 +14,7 @@ import pytest
 from astraflow_core.errors import NonFiniteLoss
 from astraflow_core.protocols.trainer import SavesLater, Sleeps
 from astraflow_testing.conformance._checks import Claims, assert_whole, capability
+from astraflow_testing.conformance._models.adopt_tests import AdoptTests
 from astraflow_testing.conformance._models.gradient_tests import GradientTests
 from astraflow_testing.conformance._models.sharded_export_tests import ShardedExportTests
 from astraflow_testing.conformance._models.trainer_checks import close_to, loss_inputs
@@ -30,6 +31,7 @@ from astraflow_testing.conformance._models.trainer_rig import (
     token_logprobs,
     train,
 )
+from astraflow_testing.conformance._models.trainer_routing_tests import TrainerRoutingTests
 from astraflow_testing.conformance._models.weights import read_tensors, write_tensors
 from astraflow_testing.conformance.subject import Conformance, Subject, installed
 from astraflow_tiny_model.folder import write_tiny_model
@@ -41,7 +43,9 @@ BITWISE = 1e-6
 """Share of an update within which two ways to the same step agree; a parallel machine adds in any order."""
 
 
-class TrainerConformance(Conformance, Claims, ShardedExportTests, GradientTests):
+class TrainerConformance(
+    Conformance, Claims, ShardedExportTests, GradientTests, AdoptTests, TrainerRoutingTests
+):
     """Inherit this and give the fixture ``component``::
 
         class TestMyTrainer(TrainerConformance):
@@ -50,13 +54,12 @@ class TrainerConformance(Conformance, Claims, ShardedExportTests, GradientTests)
                 keys = {"device": "cpu", "publish_dtype": "float32", "lr": 1e-2}
                 return installed("trainer", "mine", keys, {**keys, "micro_batch_tokens": 9})
 
-    The first configuration publishes float32 and has a learning rate at which a few steps on ten short
-    rows show. The others differ from it only in how a mini-batch is cut and computed (packing, checkpointing).
+    The first configuration publishes float32 and has a learning rate at which a few steps on ten short rows show. The
+    others differ from it only in how a mini-batch is cut and computed (packing, checkpointing).
 
-    The trainer is set up with a model of 27 tokens and about 25 000 float32 parameters in the Qwen3
-    architecture, and compared with a forward pass in float64. A trainer that cannot train it overrides the
-    fixtures ``model`` (a folder with ``config.json`` and ``model.safetensors``) and ``reference``. Tests
-    may not be replaced, only named in ``expected_failures``.
+    The trainer is set up with a model of 27 tokens and about 25 000 float32 parameters in the Qwen3 architecture, and
+    compared with a forward pass in float64. A trainer that cannot train it overrides the fixtures ``model`` (a folder with
+    ``config.json`` and ``model.safetensors``) and ``reference``. Tests may not be replaced, only named in ``expected_failures``.
     """
 
     tolerance = 1e-4
@@ -93,9 +96,8 @@ class TrainerConformance(Conformance, Claims, ShardedExportTests, GradientTests)
 
     def test_the_suite_is_whole(self, component: Subject, request: pytest.FixtureRequest) -> None:
         assert_whole("trainer", request, ("model", "reference"))
-        assert len(component.variants) > 1 or not self.calls_loss, (
-            "give a second configuration that cuts mini-batches otherwise"
-        )
+        two = len(component.variants) > 1 or not self.calls_loss
+        assert two, "give a second configuration that cuts mini-batches otherwise"
 
     @pytest.mark.parametrize("temperature", [1.0, 0.7, 1.6])
     def test_logprobs_are_those_of_an_independent_forward_pass(
@@ -134,10 +136,8 @@ class TrainerConformance(Conformance, Claims, ShardedExportTests, GradientTests)
         DEMANDS.that(not bad, f"step() returned no finite number for {bad}", "metrics")
         logprobs = token_logprobs(reference(model / "model.safetensors", batch), batch)
         assert batch.advantages is not None
-        expected = {
-            "loss": -float((batch.weights["policy"] * batch.advantages * logprobs).sum()),
-            "tokens": float(len(batch.tokens)),
-        }
+        loss = -float((batch.weights["policy"] * batch.advantages * logprobs).sum())
+        expected = {"loss": loss, "tokens": float(len(batch.tokens))}
         if self.calls_loss:
             expected["mean_logprob"] = float((batch.weights["policy"] * logprobs).sum())
         for key, value in expected.items():

@@ -75,7 +75,7 @@ class TransportConformance(Conformance, SourceTests, AdapterTests, ShardTests):
 
     _shown: ClassVar[dict[str, str]] = {
         "full": "test_every_dtype_and_shape_arrives_bit_by_bit",
-        "delta": "test_a_delta_is_smaller_than_the_whole",
+        "incremental": "test_an_update_is_smaller_than_the_whole",
         "adapter": "test_an_adapter_arrives_with_its_base",
         "sharded": "test_ranks_publish_what_one_publisher_would",
         "same_host": "test_another_process_fetches_and_opens_it",
@@ -140,11 +140,11 @@ class TransportConformance(Conformance, SourceTests, AdapterTests, ShardTests):
                 arrives(late, told, published)
             published = tensors.changed(published, version)
 
-    def test_a_delta_is_smaller_than_the_whole(
+    def test_an_update_is_smaller_than_the_whole(
         self, rig: TransportRig, flags: frozenset[str]
     ) -> None:
-        if "delta" not in flags:
-            pytest.skip("the transport does not promise 'delta'")
+        if "incremental" not in flags:
+            pytest.skip("the transport does not promise 'incremental'")
         publisher, receiver = rig.publisher(), rig.receiver()
         published = tensors.model(1)
         whole = fetch(receiver, publish(publisher, 1, published))
@@ -154,7 +154,7 @@ class TransportConformance(Conformance, SourceTests, AdapterTests, ShardTests):
         demand(
             part.bytes_received < whole.bytes_received / 4,
             f"moved {part.bytes_received} bytes for a change of 0.1 % of {told.size}",
-            "less than a quarter of the whole from a transport that promises 'delta'",
+            "less than a quarter of the whole from a transport that promises 'incremental'",
         )
 
     def test_the_manifest_describes_what_arrives(self, rig: TransportRig) -> None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from astraflow_core.protocols.algorithm import Algorithm
 from astraflow_core.types import Batch, LossInputs
-from astraflow_testing.stamping import stamped
+from astraflow_testing.stamping import stamped, with_named_rewards
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -48,7 +48,8 @@ class LossOutcome:
 
 def make_batch(seed: int = 0) -> Batch:
     """Ragged rows of four groups (:data:`GROUPS`) with holes in their masks; the second row trains no
-    token. Versions are 3 to 5 and the batch updates 5."""
+    token. Versions are 3 to 5 and the batch updates 5. It has the named rewards
+    :data:`astraflow_testing.stamping.NAMED`."""
     rng = np.random.default_rng(seed)
     count = sum(GROUPS)
     lengths = rng.integers(3, 12, count).astype(np.int32)
@@ -78,7 +79,7 @@ def make_batch(seed: int = 0) -> Batch:
         group_mean=none,
         group_std=none,
     )
-    return stamped(batch)
+    return stamped(with_named_rewards(batch))
 
 
 def make_case(algorithm: Algorithm, spread: float = 0.4, side: int = 0, seed: int = 0) -> Case:

@@ -47,6 +47,7 @@ class Served:
         sampling: Sampling,
         prompt: Sequence[int] = PROMPT,
         pinned_version: int | None = None,
+        routing: bool = False,
     ) -> Request:
         """Start a request of its own id; its coroutine has run to its first wait when this is awaited."""
         request = GenerateRequest(
@@ -54,6 +55,7 @@ class Served:
             np.array(prompt, dtype=np.int32),
             sampling,
             pinned_version=pinned_version,
+            routing=routing,
         )
         self._launched.append(
             Request(request, asyncio.ensure_future(self.engine.generate(request)))

@@ -1,13 +1,15 @@
 """The forward pass of the tiny model in float64 numpy: what engines and trainers are compared with.
 
 Qwen3 (Yang et al. 2025, as in transformers): RMS norms, rotary positions, norms on queries and keys,
-grouped-query attention, gated SiLU.
+grouped-query attention, gated SiLU; or experts of that kind, of which the likeliest by the softmax of the router are
+added up with their probabilities, normalised to 1.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from astraflow_core.types.generation import RoutedExperts, not_recorded
 from astraflow_testing.conformance._models.weights import read_floats
+from astraflow_tiny_model.folder import write_tiny_model
 
 Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int32]
@@ -24,8 +28,36 @@ _QUERIES = 32
 """Tokens whose scores are computed together: an array of four megabytes costs ten times as much to allocate."""
 
 
-def logits(folder: Path, parts: Iterable[tuple[Path, Ids]]) -> Floats:
-    """Logits float64 ``[N, V]`` after each of the ``N`` tokens of all ``parts`` together.
+LAYERS, EXPERTS, TOP_K = 2, 6, 2
+"""Of a model with experts."""
+
+
+def write_expert_model(folder: Path, init_std: float) -> Path:
+    """A model with experts, in the Qwen3-MoE architecture; returns ``folder``."""
+    return write_tiny_model(
+        folder,
+        hidden=32,
+        layers=LAYERS,
+        ffn=16,
+        init_std=init_std,
+        experts=EXPERTS,
+        top_k=TOP_K,
+    )
+
+
+@dataclass(frozen=True)
+class ExpertChoice:
+    """Of the tokens of one forward pass: ``imposed`` ``[N, layers, top_k]`` instead of the likeliest, if given and, for the
+    token, recorded; ``chosen`` gets those that were taken, ``[N, top_k]`` for each layer."""
+
+    imposed: RoutedExperts | None = None
+    chosen: list[npt.NDArray[np.int64]] = field(default_factory=list)
+
+
+def logits(
+    folder: Path, parts: Iterable[tuple[Path, Ids]], experts: ExpertChoice | None = None
+) -> Floats:
+    """Logits float64 ``[N, V]`` after each of the ``N`` tokens of all ``parts`` together; with ``experts``, of one part.
 
     A part is tokens and the safetensors file whose weights compute them, over the keys and values of the
     parts before it. ``folder`` holds the ``config.json``.
@@ -33,7 +65,12 @@ def logits(folder: Path, parts: Iterable[tuple[Path, Ids]]) -> Floats:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     cache: _Cache = {}
     return np.concatenate(
-        [_forward(config, _load(file, file.stat().st_mtime_ns), ids, cache) for file, ids in parts]
+        [
+            _forward(
+                config, _load(file, file.stat().st_mtime_ns), ids, cache, experts or ExpertChoice()
+            )
+            for file, ids in parts
+        ]
     )
 
 
@@ -48,7 +85,13 @@ def _load(file: Path, changed_ns: int) -> dict[str, Floats]:
     return read_floats(file)
 
 
-def _forward(config: dict[str, Any], weights: dict[str, Floats], ids: Ids, cache: _Cache) -> Floats:
+def _forward(
+    config: dict[str, Any],
+    weights: dict[str, Floats],
+    ids: Ids,
+    cache: _Cache,
+    experts: ExpertChoice,
+) -> Floats:
     eps, size = config["rms_norm_eps"], config["head_dim"]
 
     def norm(x: Floats, name: str) -> Floats:
@@ -79,11 +122,35 @@ def _forward(config: dict[str, Any], weights: dict[str, Floats], ids: Ids, cache
         cache[layer] = keys, values
         x = x + linear(_attend(queries, keys, values, start), f"{layer}.self_attn.o_proj")
         h = norm(x, f"{layer}.post_attention_layernorm")
-        gate = linear(h, f"{layer}.mlp.gate_proj")
-        gated = gate / (1 + np.exp(-gate)) * linear(h, f"{layer}.mlp.up_proj")
-        x = x + linear(gated, f"{layer}.mlp.down_proj")
+
+        def block(name: str, h: Floats = h) -> Floats:
+            gate = linear(h, f"{name}.gate_proj")
+            gated = gate / (1 + np.exp(-gate)) * linear(h, f"{name}.up_proj")
+            return linear(gated, f"{name}.down_proj")
+
+        if "num_experts" not in config:
+            x = x + block(f"{layer}.mlp")
+            continue
+        weight = _expert_weights(config, linear(h, f"{layer}.mlp.gate"), experts, number)
+        for expert in range(config["num_experts"]):
+            x = x + weight[:, expert, None] * block(f"{layer}.mlp.experts.{expert}")
     head = "model.embed_tokens" if config["tie_word_embeddings"] else "lm_head"
     return linear(norm(x, "model.norm"), head)
+
+
+def _expert_weights(
+    config: dict[str, Any], routing: Floats, experts: ExpertChoice, layer: int
+) -> Floats:
+    """Of each token and expert ``[N, experts]``, 0 where it is not chosen; ``routing`` are the router's logits."""
+    probs = np.exp(log_softmax(routing))
+    chosen = np.argsort(-probs, axis=-1, kind="stable")[:, : config["num_experts_per_tok"]]
+    if experts.imposed is not None:
+        imposed = experts.imposed[:, layer]
+        chosen = np.where(imposed == not_recorded(imposed.dtype), chosen, imposed)
+    experts.chosen.append(chosen)
+    kept = np.zeros_like(probs)
+    np.put_along_axis(kept, chosen, np.take_along_axis(probs, chosen, -1), -1)
+    return np.asarray(kept / kept.sum(-1, keepdims=True))
 
 
 def _rotate(x: Floats, start: int, config: dict[str, Any]) -> Floats:

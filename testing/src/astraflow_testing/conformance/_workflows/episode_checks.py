@@ -44,6 +44,10 @@ def untrue(sequence: Sequence, asked: Iterable[ScriptedRequest]) -> str:
     return ""
 
 
+def _plain(given: Any) -> Any:
+    return given.tolist() if isinstance(given, np.ndarray) else given
+
+
 def content(outcome: Any) -> Any:
     """What must be the same of two episodes that went alike; of an error its type."""
     if not isinstance(outcome, Trajectory):
@@ -55,7 +59,7 @@ def content(outcome: Any) -> Any:
                 np.asarray(s.tokens).tolist(),
                 np.asarray(s.loss_mask).tolist(),
                 s.reward,
-                *(getattr(s, column.name) for column in SPARSE_COLUMNS),
+                *(_plain(getattr(s, column.name)) for column in SPARSE_COLUMNS),
             )
             for s in outcome.sequences
         ],

@@ -1,0 +1,265 @@
+"""Runs whose trainer loses its state: it continues with the weights of a version that others still have."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from astraflow_core.errors import Refused
+from astraflow_core.protocols.transport import Publisher
+from astraflow_core.types import Announcement, ExportedTensor, Manifest
+from astraflow_runtime.dataflow.journal.entries import Announced
+from astraflow_runtime.dataflow.journal_reader import JournalReader
+from astraflow_runtime.raas.engines.offering import _publish
+from astraflow_runtime.trainer.recovery import Recovery
+from astraflow_testing.conformance._models.trainer_rig import PolicyGradient, ragged_batch, ready
+from astraflow_testing.conformance.subject import context, installed
+from astraflow_testing.runs import TABLE_RUN, EndedCommand, User, live_processes
+from astraflow_tiny_model.folder import write_tiny_model
+from astraflow_wire.http.recovery import RecoverableVersions
+from astraflow_wire.messages import AnnouncementMessage
+
+pytestmark = [
+    pytest.mark.timeout(150),
+    pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc"),
+]
+STEPS = 30
+SLOWLY = f"run.steps={STEPS}", "policies.solver.trainer.step_s=0.1"
+
+
+def kill_trainer(user: User) -> None:
+    """As the kernel does it."""
+    for pid in live_processes(user.marker):
+        line = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        if "trainer" in line:
+            os.kill(pid, signal.SIGKILL)
+            return
+    raise AssertionError("there is no trainer")
+
+
+def announced_digests(directory: Path) -> dict[int, str]:
+    """Version -> digest of its weights, as the journal has them."""
+    reader = JournalReader(directory / "journal")
+    found = [entry for _, entry in reader.entries() if isinstance(entry, Announced)]
+    return {entry.message.version: entry.message.digest for entry in found}
+
+
+def check(ended: EndedCommand, recoveries: int) -> list[dict[str, Any]]:
+    """The run finished, every update was made in its turn, and all adds up; returns the recoveries."""
+    assert ended.exit_code == 0, ended.text
+    assert ended.summary["steps"] == STEPS
+    assert ended.summary["lost"] == ended.summary["duplicated"] == 0
+    status = json.loads((ended.run_directory / "status.json").read_text())
+    assert status["invariants_ok"]
+    entries = [
+        json.loads(line)
+        for line in (ended.run_directory / "metrics.jsonl").read_text().splitlines()
+    ]
+    made = [line for line in entries if "step" in line]
+    assert [line["step"] for line in made if not line["again"]] == list(range(1, STEPS + 1))
+    versions = [line["version"] for line in made]
+    assert versions == sorted(versions)
+    assert max(line["staleness_max"] for line in made) <= ended.summary["max_staleness_allowed"]
+    noted: list[dict[str, Any]] = [line["recovery"] for line in entries if "recovery" in line]
+    assert noted == ended.summary["recoveries"]
+    assert len(noted) == ended.summary["restarts"] == recoveries
+    digests = announced_digests(ended.run_directory)
+    for recovery in noted:
+        after = min(version for version in digests if version > recovery["version"])
+        assert digests[after] == digests[recovery["version"]], (recovery, digests)
+    return noted
+
+
+@pytest.mark.slow
+def test_a_trainer_whose_checkpoints_are_gone_or_damaged_repeats_what_its_weights_lack(
+    user: User,
+) -> None:
+    process = user.start(*user.table_arguments(*SLOWLY, "checkpoint.every=4"))
+    directory = user.wait_for_steps(10)
+    saved = directory / "checkpoints" / "solver"
+    kill_trainer(user)
+    shutil.rmtree(saved)
+    user.wait_for(lambda: '"recovery"' in (directory / "metrics.jsonl").read_text())
+    user.wait_for_steps(22)
+    user.wait_for(lambda: len(list(saved.glob("update-*"))) >= 2)
+    kill_trainer(user)
+    for folder in saved.glob("update-*"):
+        for file in folder.glob("*.safetensors"):
+            file.write_bytes(file.read_bytes()[:-1])
+    recoveries = check(user.end(process, 90), 2)
+    for recovery in recoveries:
+        assert recovery["lost"] == recovery["optimizer"] == 0
+
+
+@pytest.mark.slow
+def test_a_trainer_without_checkpoints_continues_with_a_version(user: User) -> None:
+    store = f'{{ use = "disk", url = "{user.directory}/store" }}'
+    config = TABLE_RUN.replace('{ use = "http" }', store)
+    process = user.start(*user.table_arguments(*SLOWLY, config=config))
+    directory = user.wait_for_steps(8)
+    kill_trainer(user)
+    ended = user.end(process, 90)
+    (recovery,) = check(ended, 1)
+    assert recovery["again"] == recovery["optimizer"] == 0
+    said = f"had lost its state: it continues with the weights of version {recovery['version']}"
+    assert said in ended.text
+    log = (directory / "logs" / "trainer-solver.log").read_text()
+    assert f"with the weights of version {recovery['version']}" in log
+
+
+@pytest.mark.slow
+def test_a_run_that_is_not_to_recover_fails_as_it_did(user: User) -> None:
+    process = user.start(*user.table_arguments(*SLOWLY, "checkpoint.recover=false"))
+    user.wait_for_steps(2)
+    kill_trainer(user)
+    ended = user.end(process, 60)
+    assert ended.exit_code == 1
+    assert "trainer-solver was killed by SIGKILL while the run continued" in ended.text
+
+
+KEYS: dict[str, dict[str, Any]] = {
+    "http": {},
+    "disk": {"url": "STORE"},
+    "zmq": {},
+    "delta": {"kernel": "numpy"},
+    "shm": {"directory": "STORE"},
+}
+
+
+def built(kind: str, name: str, keys: dict[str, Any], role: str, directory: Path) -> Any:
+    """A component as a process of ``role`` has it."""
+    (factory,) = installed(kind, name, keys).variants.values()
+    (directory / "state").mkdir(parents=True, exist_ok=True)
+    return factory(context(role, directory))
+
+
+@pytest.fixture
+def store() -> Iterator[Path]:
+    """A folder for versions, with a short path: the doorbell of shared memory is a socket in it."""
+    with tempfile.TemporaryDirectory(prefix="w-") as folder:
+        yield Path(folder)
+
+
+class Told:
+    """The dataflow, for a trainer that asks who has a version."""
+
+    def __init__(self, offered: Announcement) -> None:
+        self.version = AnnouncementMessage(
+            policy=offered.policy,
+            version=offered.version,
+            transport=offered.transport,
+            endpoints=list(offered.endpoints),
+            digest=offered.digest,
+            size=offered.size,
+        )
+
+    def recover(self, wait_s: float) -> RecoverableVersions:
+        return RecoverableVersions(offered=[self.version], problems=["raas-1: no file"])
+
+
+def announced(publisher: Publisher, manifest: Manifest, transport: str) -> Announcement:
+    return Announcement(
+        "solver", manifest.version, transport, publisher.endpoints, manifest.digest, manifest.size
+    )
+
+
+def passed_on(
+    transport: str, store: Path, tensors: list[ExportedTensor], then: Callable[[Recovery], None]
+) -> None:
+    """``tensors`` are published as version 3 and reach a RaaS; their publisher ends, the RaaS offers what it has,
+    and ``then`` gets what a trainer recovers by."""
+    keys = {k: str(store) if v == "STORE" else v for k, v in KEYS[transport].items()}
+    sides = [
+        built("transport", transport, keys, role, store / role) for role in ("trainer", "raas")
+    ]
+    publisher, receiver = sides[0].publisher(), sides[1].receiver()
+    manifest = publisher.publish(3, iter(tensors))
+    source = receiver.fetch(announced(publisher, manifest, transport), 20.0)
+    publisher.close()
+    again, offered = _publish(sides[1], source)
+    try:
+        assert offered.digest == manifest.digest
+        told: Any = Told(announced(again, offered, transport))
+        model = store / "model"
+        if not model.exists():
+            model.mkdir()
+            (model / "config.json").write_text("{}")
+        (store / "mine").mkdir()
+        mine = built("transport", transport, keys, "trainer", store / "trainer-again")
+        then(Recovery(told, mine, model, store / "mine", 20.0))
+        assert not list((store / "mine").iterdir())
+    finally:
+        again.close()
+        receiver.close()
+
+
+@pytest.mark.parametrize("transport", KEYS)
+def test_what_a_raas_has_is_offered_under_the_announced_digest(store: Path, transport: str) -> None:
+    rng = np.random.default_rng(1)
+    arrays = {f"w{n}": rng.normal(size=(3, 5 + n)).astype(np.float32) for n in range(3)}
+    tensors = [ExportedTensor(name, "F32", a.shape, a) for name, a in arrays.items()]
+
+    def same(recovery: Recovery) -> None:
+        with recovery.found(Refused(409, "no state")) as recovered:
+            found = load_file(recovered.folder / "model.safetensors")
+            assert recovered.version == 3
+            assert (recovered.folder / "config.json").is_file()
+        assert found.keys() == arrays.keys()
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(found[name], array)
+
+    passed_on(transport, store, tensors, same)
+
+
+def test_what_cannot_be_recovered_is_refused_with_the_reasons(store: Path) -> None:
+    gone = Announcement("solver", 3, "disk", (str(store / "nothing"),), "0" * 32, 10)
+    transport = built("transport", "disk", {"url": str(store)}, "trainer", store)
+    told: Any = Told(gone)
+    recovery = Recovery(told, transport, store, store, 0.3)
+    with (
+        pytest.raises(Refused, match=r"no state\. Its weights .*raas-1: no file; version 3 of"),
+        recovery.found(Refused(409, "no state")),
+    ):
+        pass
+    of_ranks = Recovery(told, transport, store, store, 0.3, "It has several ranks")
+    with (
+        pytest.raises(Refused, match=r"^no state\. It has several ranks$"),
+        of_ranks.found(Refused(409, "no state")),
+    ):
+        pass
+
+
+@pytest.mark.slow
+def test_a_torch_trainer_continues_with_the_announced_weights_to_the_bit(store: Path) -> None:
+    write_tiny_model(store / "model", hidden=32, init_std=0.2)
+    keys = {"device": "cpu", "publish_dtype": "float32", "lr": 1e-2}
+    trainers = [built("trainer", "torch", keys, "trainer", store) for _ in range(2)]
+    for trainer in trainers:
+        trainer.setup(store / "model", 10, frozenset())
+    batch, algorithm = ragged_batch(0), PolicyGradient()
+    trainers[0].step(ready(trainers[0], batch, algorithm), algorithm, 0)
+    version = [
+        ExportedTensor(each.name, each.dtype, each.shape, bytes(each.data))
+        for each in trainers[0].export()
+    ]
+    before = [bytes(each.data) for each in trainers[1].export()]
+    assert before != [each.data for each in version]
+
+    def adopt(recovery: Recovery) -> None:
+        with recovery.found(Refused(409, "no state")) as recovered:
+            trainers[1].adopt(recovered.folder, 1)
+
+    passed_on("http", store, version, adopt)
+    assert [bytes(each.data) for each in trainers[1].export()] == [each.data for each in version]
+    assert trainers[1].step(ready(trainers[1], batch, algorithm), algorithm, 1)["grad_norm"] > 0
