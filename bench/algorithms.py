@@ -25,18 +25,21 @@ from astraflow_core.component import Kind
 from astraflow_core.config.environments import cache_folder
 from astraflow_core.types import Batch, Loss, LossInputs
 from astraflow_runtime.models.resolver import ModelResolver
+from astraflow_testing.benchmarks.batches import BatchShape, even_batch
 from astraflow_testing.conformance.subject import context
-from astraflow_testing.stamping import stamped
 from astraflow_torch_training.model import CausalLM, load_model
 from astraflow_training.micro_batches import micro_batches
 from bench.support.timing import interleaved, ratio, spread
 
 MODEL = "tiny:qwen3?hidden=128&layers=2&heads=4&kv_heads=2&head_dim=32&ffn=384&context=64"
-ROWS, GROUP, PROMPT, SAMPLED = 512, 16, 7, 6
+SHAPE = BatchShape(rows=512, group=16, prompt=7, sampled=6, vocabulary=27, versions=4)
 MICRO_BATCH_TOKENS = 2048
 """What the trainer `torch` takes on CPU."""
 
-KEYS: dict[str, dict[str, Any]] = {"dr_grpo": {"max_tokens": SAMPLED}}
+KEYS: dict[str, dict[str, Any]] = {
+    "dr_grpo": {"max_tokens": SHAPE.sampled},
+    "gdpo": {"rewards": {"correct": 1.0, "form": 0.5}},
+}
 """Keys without which a loss cannot be; the others are measured with their defaults."""
 
 TIS = {"proximal": "recompute", "corrections": [{"mode": "truncate", "high": 2.0}]}
@@ -61,7 +64,7 @@ def measure(quick: bool) -> dict[str, float]:
     """``worst_fraction`` over the losses, and a field for each with its fraction; in between, the pass in
     CPU milliseconds and the largest spread (interquartile range over median of the pairs' ratios)."""
     torch.set_num_threads(1)
-    pairs = 2 if quick else 9
+    pairs, shape = (2, replace(SHAPE, rows=64)) if quick else (9, SHAPE)
     catalog = Catalog.discover()
     folder = ModelResolver(catalog).resolve_model(MODEL, 0, cache_folder())
     model = load_model(folder, torch.device("cpu"), "sdpa", False, None)
@@ -70,7 +73,7 @@ def measure(quick: bool) -> dict[str, float]:
         selected, config = catalog.validate_options("algorithm", use, keys, field)
         with tempfile.TemporaryDirectory() as scratch:
             algorithm = selected.build(config, context("trainer", Path(scratch)))
-        case = Case(model, algorithm, batch(np.random.default_rng(0)))
+        case = Case(model, algorithm, batch(np.random.default_rng(0), shape))
         ours, theirs = interleaved(pairs, case.loss_s, case.model_s)
         fractions[field] = ratio(ours, theirs)
         spreads.append(spread(ours, theirs))
@@ -80,50 +83,13 @@ def measure(quick: bool) -> dict[str, float]:
         **fractions,
         "pass_ms": 1000 * statistics.median(passes),
         "spread": max(spreads),
-        "tokens": float(ROWS * (PROMPT + SAMPLED)),
+        "tokens": float(shape.tokens),
     }
 
 
-def batch(generator: np.random.Generator) -> Batch:
-    """A batch of the quickstart's shape, half of the rewards 1, whose tokens are a few versions old."""
-    lengths = np.full(ROWS, PROMPT + SAMPLED, np.int32)
-    count = int(lengths.sum())
-    mask = np.tile(np.arange(PROMPT + SAMPLED) >= PROMPT, ROWS)
-    logprobs = np.where(mask, generator.normal(-1.0, 0.3, count), 0.0).astype(np.float32)
-    rewards = generator.integers(0, 2, ROWS).astype(np.float32)
-    group, trajectory = np.repeat(np.arange(ROWS // GROUP), GROUP), np.arange(ROWS)
-    last = lengths.cumsum() - 1
-    turn_rewards, turn_states = np.zeros(count, np.float32), np.zeros(count, np.int64)
-    turn_rewards[last], turn_states[last] = rewards, group + 1
-
-    def near(scale: float) -> Any:
-        return np.where(mask, logprobs + generator.normal(0, scale, count), 0.0).astype(np.float32)
-
-    made = Batch(
-        id="b",
-        policy="solver",
-        version=4,
-        lengths=lengths,
-        tokens=generator.integers(2, 27, count).astype(np.int32),
-        loss_mask=mask,
-        logprobs=logprobs,
-        versions=np.where(mask, np.repeat(generator.integers(0, 4, ROWS), lengths), -1).astype(
-            np.int32
-        ),
-        rewards=rewards,
-        group=group,
-        trajectory=trajectory,
-        group_size=np.full(ROWS, GROUP, np.int32),
-        group_mean=np.zeros(ROWS, np.float32),
-        group_std=np.zeros(ROWS, np.float32),
-        reference=near(0.2),
-        proximal=near(0.1),
-        current=near(0.1),
-        values=generator.normal(0.5, 0.1, count).astype(np.float32),
-        turn_rewards=turn_rewards,
-        turn_states=turn_states,
-    )
-    return stamped(made)
+def batch(generator: np.random.Generator, shape: BatchShape = SHAPE) -> Batch:
+    """A batch, of the quickstart's shape, whose tokens are a few versions old."""
+    return even_batch(generator, shape)
 
 
 @dataclass(frozen=True, slots=True)

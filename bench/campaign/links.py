@@ -7,16 +7,16 @@ that is not yours: a proxy that ends the encryption before the service.
 from __future__ import annotations
 
 import asyncio
-import datetime
 import random
 import ssl
-import tempfile
 import threading
 import time
 from collections.abc import Coroutine
-from ipaddress import ip_address
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
+
+from astraflow_launching.certificates import self_signed
 
 PIECE = 1 << 16
 HERE = "127.0.0.1"
@@ -137,34 +137,7 @@ class Links:
 
 def certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
     """A certificate of ``127.0.0.1`` that signs itself, and a context that serves with it."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, HERE)])
-    now = datetime.datetime.now(datetime.UTC)
-    built = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=2))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address(HERE))]), False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
+    made = self_signed((HERE,), timedelta(days=2))
     public = folder / "certificate.pem"
-    public.write_bytes(built.public_bytes(serialization.Encoding.PEM))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    with tempfile.NamedTemporaryFile(dir=folder) as file:
-        file.write(public.read_bytes())
-        plain = serialization.NoEncryption()
-        file.write(
-            key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
-        )
-        file.flush()
-        context.load_cert_chain(file.name)
-    return public, context
+    public.write_bytes(made.public)
+    return public, made.server_context()

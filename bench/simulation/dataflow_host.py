@@ -19,15 +19,17 @@ from astraflow_runtime.dataflow.clock import RunClock
 from astraflow_runtime.dataflow.flow import Dataflow
 from astraflow_runtime.dataflow.http.service import DataflowService
 from astraflow_runtime.dataflow.http.wakeups import Wakeups
+from astraflow_runtime.dataflow.image.keeper import ImageKeeper
+from astraflow_runtime.dataflow.image.restart import continued, written_by
 from astraflow_runtime.dataflow.journal.journal import Journal
 from astraflow_runtime.dataflow.policies.pipeline import PolicyPipeline
-from astraflow_runtime.dataflow.replay import JournalReplay
 from astraflow_runtime.dataflow.state import FlowState
 from astraflow_runtime.dataflow.tasks.cursor import PromptCursor
 from bench.simulation.ledger import Ledger, Violation
 from bench.simulation.network import Answer
 
 LOOK_S = 1.0
+LOOKS_PER_IMAGE = 5
 
 
 class _Prompts:
@@ -67,31 +69,37 @@ class DataflowHost:
         self._service: DataflowService | None = None
         self._journal: Journal | None = None
         self._tasks: dict[asyncio.Task[Any], None] = {}
+        self.from_images = 0
+        """Starts from an image of the state."""
         self.second_leases = (0, 0)
         """Those made, and those that were first, as the newest dataflow counts them."""
 
     def start(self, *, resumed: bool = False) -> None:
         """Start, from what the one before has left; ``resumed``: with the whole run."""
         wakeups, clock = Wakeups(), RunClock()
-        state = FlowState(
-            self._config,
-            cursor=PromptCursor(_Prompts(), 0, False),
-            admission=PolicyPipeline([]),
-            chains={policy: PolicyPipeline([]) for policy in self._config.policies},
-            eval_sets={},
-            rule=self._rule,
-            clock=clock,
-            signals=wakeups,
-        )
-        flow = Dataflow(state, _no_policy)
-        self._journal = Journal(self._folder, clock)
-        applied = JournalReplay(flow, self._journal.reader, clock.set_time)
-        count = applied.run(self._journal.entries())
+
+        def make() -> Dataflow:
+            state = FlowState(
+                self._config,
+                cursor=PromptCursor(_Prompts(), 0, False),
+                admission=PolicyPipeline([]),
+                chains={policy: PolicyPipeline([]) for policy in self._config.policies},
+                eval_sets={},
+                rule=self._rule,
+                clock=clock,
+                signals=wakeups,
+            )
+            return Dataflow(state, _no_policy)
+
+        self._journal, by = Journal(self._folder, clock), written_by(self._config)
+        flow, covered, read = continued(make, self._journal, clock.set_time, by)
         clock.resume()
-        if count:
-            state.restore(self._journal, resumed=resumed)
+        if covered + read:
+            flow.state.restore(self._journal, resumed=resumed)
         else:
-            state.records.begin(self._journal)
+            flow.state.records.begin(self._journal)
+        self._images = ImageKeeper(flow, self._journal, by, covered)
+        self.from_images += covered > 0
         self.flow, self._service = flow, DataflowService(flow, wakeups, "")
         self._ledger.lost(flow)
         self._keep(self._service.sweep())
@@ -163,9 +171,12 @@ class DataflowHost:
     async def _look(self) -> None:
         """Look at what nobody asks for."""
         assert self.flow is not None
-        flow = self.flow
+        flow, looks = self.flow, 0
         while True:
             await asyncio.sleep(LOOK_S)
+            looks += 1
+            if looks % LOOKS_PER_IMAGE == 0 and not flow.state.progress.ending:
+                self._images.write_now()
             self._checked(flow)
             try:
                 self._ledger.waits(flow)

@@ -86,6 +86,12 @@ class Ledger:
         self._newest = newest
         if now - self.progressed_s > PROGRESS_S:
             raise Violation("progress", f"no update for {now - self.progressed_s:.0f} s")
+        for task in state.train.leased():
+            for lease in task.leases:
+                if lease.since < task.failed_on.get(lease.raas, 0.0):
+                    raise Violation(
+                        "elsewhere", f"{lease.raas} has {task.id} again, which it failed"
+                    )
 
     def waits(self, flow: Dataflow) -> None:
         """Each wait has somebody who waits, somebody who can end it, and an end."""
