@@ -1,6 +1,6 @@
 PYTHON ?= python3
 
-.PHONY: run test fast explore check bench chaos gpu docs downstream
+.PHONY: run test fast explore check bench chaos gpu docs site downstream release
 
 run:
 	@$(PYTHON) scripts/dev.py run $(ARGS)
@@ -29,5 +29,11 @@ gpu:
 docs:
 	@$(PYTHON) scripts/dev.py docs
 
+site:
+	@$(PYTHON) scripts/dev.py site $(ARGS)
+
 downstream:
 	@$(PYTHON) scripts/dev.py downstream $(ARGS)
+
+release:
+	@$(PYTHON) scripts/dev.py release $(VERSION) $(ARGS)

@@ -16,7 +16,7 @@ BASES = ("upstream/main", "origin/main")
 MADE_BY_GIT = ("Merge ", "fixup! ", "squash! ", "amend! ")
 """Beginnings of messages that a hook lets pass: what they head is merged, or melted into another commit."""
 
-_SUBJECT = re.compile(rf"(?:{'|'.join(TYPES)})(?:\([a-z0-9][a-z0-9_.,/-]*\))?: \S.*(?<![.\s])")
+_SUBJECT = re.compile(rf"(?:{'|'.join(TYPES)})(?:\([a-z0-9][a-z0-9_.,/-]*\))?!?: \S.*(?<![.\s])")
 
 
 def problem(message: str) -> str:

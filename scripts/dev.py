@@ -33,7 +33,7 @@ from pathlib import Path
 
 import tiers
 from installers import CONSTRAINTS as CONSTRAINTS
-from installers import LOG, create, install, pip, precompile, show
+from installers import LOG, create, exit_with, install, pip, precompile, show
 from installers import PYTHON as PYTHON
 from installers import ROOT as ROOT
 from installers import VENV as VENV
@@ -225,7 +225,9 @@ def durations(args: list[str]) -> int:
 
 
 def heavy(args: list[str]) -> int:
-    """Run the tests marked slow, four at a time, and then those with real backends, two at a time."""
+    """Run the tests marked slow, four at a time, and then those with real backends, two at a time.
+
+    With `--record-durations` it writes what each file costs, by which later calls begin with the longest."""
     import selection
 
     setup("test")
@@ -280,6 +282,18 @@ def downstream(args: list[str]) -> int:
     return _call(str(ROOT / "scripts" / "downstream.py"), *args)
 
 
+def release(args: list[str]) -> int:
+    """Build a release, VERSION, of all distributions, reproducibly and tried out, in dist/."""
+    setup("test")
+    return _call(str(ROOT / "scripts" / "release.py"), *args)
+
+
+def site(args: list[str]) -> int:
+    """Build the documents as a site in dist/site, checked; `--serve` shows it on this machine."""
+    setup("test")
+    return _call(str(ROOT / "scripts" / "build_site.py"), *args)
+
+
 def docs(args: list[str]) -> int:
     """Write the generated pages under docs/ again."""
     setup("test")
@@ -323,7 +337,9 @@ def main(argv: list[str]) -> int:
     """Parse the command line and carry it out; returns the exit code."""
     parser = argparse.ArgumentParser(prog="scripts/dev.py", description=__doc__.split("\n\n")[0])
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    every = (run, test, fast, explore, heavy, durations, check, bench, chaos, gpu, docs, downstream)
+    every = (
+        run, test, fast, explore, heavy, durations, check, bench, chaos, gpu, docs, site, downstream, release,
+    )  # fmt: skip
     actions = {f.__name__: f for f in every}
     installing = commands.add_parser("setup", help="install only")
     installing.add_argument("profile", nargs="?", choices=("run", "test"), default="test")
@@ -339,11 +355,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except Failure as failure:
-        print(failure, file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr)
-        sys.exit(130)
+    exit_with(main)

@@ -1,4 +1,4 @@
-"""What the light tests cost in CPU seconds: recorded in tests/durations.json, held to the budgets in CONTRIBUTING.md.
+"""What the tests cost in CPU seconds: recorded in tests/durations.json, the light ones held to the budgets in CONTRIBUTING.md.
 
 CPU time, of the processes that a test starts too, says the same beside other work; wall time does not.
 """
@@ -17,6 +17,7 @@ RECORD = ROOT / "tests" / "durations.json"
 BUDGETS = ROOT / "CONTRIBUTING.md"
 FILES, TESTS = "files", "tests"
 LEAST = {FILES: 0.5, TESTS: 1.0}
+LEAST_HEAVY = 2.0
 """What costs less is not listed."""
 STEP = 0.5
 OTHERS = "each other package"
@@ -37,23 +38,25 @@ def write(record: Record) -> None:
     RECORD.write_text(text + "\n", encoding="utf-8")
 
 
-def updated(old: Record, measured: Mapping[str, float]) -> Record:
-    """``old`` with what was measured of each test (by node id); files that did not run keep what they had.
+def updated(old: Record, measured: Mapping[str, float], heavy: str = "") -> Record:
+    """``old`` with what was measured of each test (by node id), of those of the tier ``heavy`` only by file; files that did
+    not run keep what they had.
 
     A value that is about what it was stays, so that the record changes where the tests did.
     """
     ran = {_file(test) for test in measured}
-    seconds: dict[str, dict[str, float]] = {FILES: defaultdict(float), TESTS: dict(measured)}
+    files: dict[str, float] = defaultdict(float)
     for test, spent in measured.items():
-        seconds[FILES][_file(test)] += spent
-    new: Record = {}
-    for kind in (FILES, TESTS):
+        files[_file(test)] += spent
+    seconds = {heavy: files} if heavy else {FILES: files, TESTS: dict(measured)}
+    new = dict(old)
+    for kind in seconds:
         before = old.get(kind, {})
         kept = {
             k: v for k, v in before.items() if _file(k) not in ran and (ROOT / _file(k)).exists()
         }
         now = {k: _steady(before.get(k), v) for k, v in seconds[kind].items()}
-        new[kind] = kept | {k: v for k, v in now.items() if v >= LEAST[kind]}
+        new[kind] = kept | {k: v for k, v in now.items() if v >= LEAST.get(kind, LEAST_HEAVY)}
     return new
 
 

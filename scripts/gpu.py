@@ -27,6 +27,7 @@ MINUTES = 20.0
 FIGURES_MINUTES = 5.0
 """Kept for the figures."""
 INTERRUPTED_S = 20.0
+MOST_WORKERS, CORES = 8, 2
 MARK = "gpu"
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 MOST_CHARACTERS = 300
@@ -59,8 +60,8 @@ def main(arguments: Sequence[str]) -> int:
         folder = Path(scratch)
         in_time = called(
             ends - 60 * FIGURES_MINUTES,
-            *("-m", "pytest", "-m", MARK, "-n", "0", "-p", "no:cacheprovider"),
-            *(f"--junitxml={folder / 'tests.xml'}", *asked.tests),
+            *("-m", "pytest", "-m", MARK, "-n", str(workers()), "-p", "no:cacheprovider"),
+            *(f"--junitxml={folder / 'tests.xml'}", *(asked.tests or marked())),
         )
         outcomes = read_outcomes(folder / "tests.xml")
         quick = ("--quick",) if asked.quick else ()
@@ -74,6 +75,19 @@ def main(arguments: Sequence[str]) -> int:
     print(text)
     whole = in_time and figures and not figures["failed"]
     return 0 if whole and outcomes and all(o.outcome != FAILED for o in outcomes) else 1
+
+
+def marked() -> list[str]:
+    """The files with tests for a GPU: to read all the others takes minutes."""
+    folders = ("core", "libs", "runtime", "testing", "plugins", "contrib", "tests")
+    files = (file for folder in folders for file in (ROOT / folder).rglob("test_*.py"))
+    return sorted(str(file) for file in files if f"mark.{MARK}" in file.read_text(encoding="utf-8"))
+
+
+def workers() -> int:
+    """How many processes run tests: each takes some memory of the card and up to `CORES` cores; 0 is this one."""
+    many = min(MOST_WORKERS, len(os.sched_getaffinity(0)) // CORES)
+    return many if many > 1 else 0
 
 
 def has_cuda() -> bool:

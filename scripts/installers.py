@@ -6,9 +6,10 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = Path(os.environ.get("ASTRAFLOW_VENV") or ROOT / ".venv").absolute()
@@ -21,6 +22,18 @@ UV = "uv"
 
 class Failure(Exception):
     """Something that the reader can fix; its text says how."""
+
+
+def exit_with(main: Callable[[list[str]], int], interrupted: str = "interrupted") -> NoReturn:
+    """End with the exit code of ``main``: 2 for a :class:`Failure`, which is told, and 130 for an interrupt."""
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except Failure as failure:
+        print(failure, file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print(f"\n{interrupted}", file=sys.stderr)
+        sys.exit(130)
 
 
 def create() -> None:
@@ -50,17 +63,30 @@ def create() -> None:
 
 def install(*args: str) -> None:
     """Install with uv, which takes a third of pip's time; with pip where uv cannot be had or fails."""
+    if _with_uv(PYTHON, args) != 0:
+        pip("install", "--no-compile", *args)
+
+
+def install_into(python: Path, *args: str) -> int:
+    """The same into any environment, which may lack pip; returns the exit code of the installer."""
+    code = _with_uv(python, args)
+    if code is not None:
+        return code
+    return _logged((*PIP, "--python", str(python), "install", "--no-compile", *args))
+
+
+def _with_uv(python: Path, args: Sequence[str]) -> int | None:
+    """uv's exit code; ``None`` where uv cannot be had, or cannot do what pip's settings say."""
     uv_settings = _from_source("runtime/src/astraflow_runtime/launch/uv_settings.py")
     variables = uv_settings.translated(_printed(*PIP, "config", "list"))
-    if variables is not None:
-        wanted = (*PIP, "install", "-c", str(CONSTRAINTS), UV)
-        constraints = uv_settings.constraints_of(variables)
-        uv = str(VENV / "bin" / UV)
-        command = (uv, "pip", "install", "--python", str(PYTHON), *constraints, *args)
-        if _logged(wanted) == 0 and _logged(command, variables) == 0:
-            return
+    if variables is None or _logged((*PIP, "install", "-c", str(CONSTRAINTS), UV)):
+        return None
+    constraints = uv_settings.constraints_of(variables)
+    uv = str(VENV / "bin" / UV)
+    code = _logged((uv, "pip", "install", "--python", str(python), *constraints, *args), variables)
+    if code and python == PYTHON:
         print(f"uv could not install them ({show(LOG)} says why); pip does")
-    pip("install", "--no-compile", *args)
+    return code
 
 
 def _from_source(path: str) -> ModuleType:

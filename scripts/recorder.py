@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import durations
 import pytest
+import tiers
 
 BEGAN = pytest.StashKey[float]()
 KEY = "cpu_seconds"
@@ -44,7 +45,8 @@ class Recorder:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write, where the reports come together."""
         if not hasattr(session.config, "workerinput") and self._measured:
-            durations.write(durations.updated(durations.read(), self._measured))
+            heavy = tiers.RECORDS.get(session.config.option.markexpr, "")
+            durations.write(durations.updated(durations.read(), self._measured, heavy))
 
 
 def _spent() -> float:

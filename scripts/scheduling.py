@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import durations
-from xdist.scheduler import LoadFileScheduling, LoadScopeScheduling
+import tiers
+from xdist.scheduler import LoadScopeScheduling
 
 
-class ByPackage(LoadScopeScheduling):  # type: ignore[misc]
+class LongestFirst(LoadScopeScheduling):  # type: ignore[misc]
+    """Deals out tests by file, those recorded as longest first: at the end no worker has a long one to itself."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid.partition("::")[0]
+
+    def schedule(self) -> None:
+        """Deal out the first scopes, once all workers have collected."""
+        begins = self.collection is None
+        if begins:
+            # What is in the queue already keeps its place when the tests come in.
+            collected = next(iter(self.registered_collections.values()))
+            kind = tiers.RECORDS.get(self.config.option.markexpr, durations.FILES)
+            recorded = durations.read().get(kind, {})
+            scopes = longest_first(collected, recorded, self._split_scope)
+            self.workqueue.update((scope, {}) for scope in scopes)
+        super().schedule()
+        if (
+            begins and self.collection is None
+        ):  # the workers' collections differ, and nothing is run
+            self.workqueue.clear()
+
+
+class ByPackage(LongestFirst):
     """Deals out the tests of the core, the runtime and the whole system by file, those of other packages by package:
     they share what they made for a session."""
 
@@ -18,25 +42,13 @@ class ByPackage(LoadScopeScheduling):  # type: ignore[misc]
         return file if package in ("core", "runtime", "testing", file) else package
 
 
-class LongestFirst(LoadFileScheduling):  # type: ignore[misc]
-    """Deals out tests by file, those recorded as longest first: at the end no worker has a long one to itself."""
-
-    def schedule(self) -> None:
-        """Deal out the first files, once all workers have collected."""
-        begins = self.collection is None
-        if begins:
-            # What is in the queue already keeps its place when the tests come in.
-            collected = next(iter(self.registered_collections.values()))
-            self.workqueue.update((file, {}) for file in longest_first(collected))
-        super().schedule()
-        if (
-            begins and self.collection is None
-        ):  # the workers' collections differ, and nothing is run
-            self.workqueue.clear()
-
-
-def longest_first(tests: Iterable[str]) -> list[str]:
-    """The files of ``tests`` (node ids), those that are not recorded last and in their order."""
-    recorded = durations.read()[durations.FILES]
-    files = dict.fromkeys(test.partition("::")[0] for test in tests)
-    return sorted(files, key=lambda file: -recorded.get(file, 0.0))
+def longest_first(
+    tests: Iterable[str], recorded: Mapping[str, float], scope_of: Callable[[str], str]
+) -> list[str]:
+    """The scopes of ``tests`` (node ids) by the seconds that are ``recorded`` of their files, those without any last and in
+    their order."""
+    seconds: dict[str, float] = {}
+    for file in dict.fromkeys(test.partition("::")[0] for test in tests):
+        scope = scope_of(f"{file}::")
+        seconds[scope] = seconds.get(scope, 0.0) + recorded.get(file, 0.0)
+    return sorted(seconds, key=lambda scope: -seconds[scope])

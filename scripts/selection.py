@@ -65,7 +65,8 @@ def _test_files() -> list[Path]:
 
 def impurities(file: Path) -> set[str]:
     """The backends, packages that are slow to import, and means to start processes that a test file reaches."""
-    holding = [folder / "conftest.py" for folder in file.parents if folder.is_relative_to(ROOT)]
+    # That of the root holds for all tests, and starts what only those get that ask for it.
+    holding = [folder / "conftest.py" for folder in file.parents if ROOT in folder.parents]
     ahead = [file, *(conftest for conftest in holding if conftest.exists())]
     seen, found = set(ahead), set()
     while ahead:

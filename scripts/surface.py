@@ -129,7 +129,7 @@ def _of_one(name: str, before: Record, after: Record) -> Iterator[Difference]:
         if member not in has:
             yield Difference(place, "is gone", breaks=True)
         elif member not in was:
-            demanded = dataclass and ":" in has[member] and "=" not in has[member]
+            demanded = dataclass and has[member].startswith(":") and "=" not in has[member]
             yield Difference(place, "is new", breaks=implemented or demanded)
         elif was[member] != has[member]:
             what = f"{was[member]} → {has[member]}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,6 +19,9 @@ BACKEND_WORKERS = ("-n", "2", *HEAVY_WORKERS)
 LIGHT = "not slow and not backend and not gpu"
 SLOW = "slow and not backend and not gpu"
 BACKEND = "backend and not gpu"
+
+RECORDS = {SLOW: "slow", BACKEND: "backend"}
+"""Where ``tests/durations.json`` has the files of the heavy tiers."""
 
 # The workers keep the cores busy; threads of each would spin while they wait for one another.
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
@@ -45,6 +49,17 @@ def to_run_again(root: Path) -> list[str]:
         return []
     failed = sorted(json.loads(record))
     return failed if len(failed) <= AT_MOST_AGAIN else []
+
+
+_HEAVY_ALONE = re.compile(r"^pytestmark = (?:\[[^\]]*?)?pytest\.mark\.(slow|backend|gpu)\b", re.M)
+
+
+def left_out(file: Path, markers: str) -> bool:
+    """Whether a file need not be imported for the light tests (``markers`` as pytest's ``-m``): ``pytestmark`` says that
+    all of its tests are heavy."""
+    if markers != LIGHT or not file.name.startswith("test_") or file.suffix != ".py":
+        return False
+    return _HEAVY_ALONE.search(file.read_text(encoding="utf-8")) is not None
 
 
 HEAVY_UNTIL = "ASTRAFLOW_HEAVY_UNTIL"

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import dev
 
+EARLIEST = 315_532_800
+"""The first date that a wheel can have: 1980."""
+
 _BUILD = """
 import os, sys, tarfile
 from pathlib import Path
@@ -27,26 +30,35 @@ for package in sys.argv[3:]:
 """
 
 
-def execute(*command: str, timeout: float = 240, **variables: str) -> str:
+def execute(*command: str, timeout: float = 240, cwd: Path | None = None, **variables: str) -> str:
     """Run a command without this process's Python settings; its output is the failure's message."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "ASTRAFLOW"))}
-    done = subprocess.run(
-        command,
-        env=environment | variables,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
-    assert done.returncode == 0, f"{command[:4]} …\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    try:
+        done = subprocess.run(
+            command,
+            cwd=cwd,
+            env=environment | variables,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise dev.Failure(f"{command[:4]} … took longer than {timeout:.0f} s") from error
+    if done.returncode:
+        raise dev.Failure(f"{command[:4]} …\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
     return done.stdout
 
 
-def build(packages: Iterable[Path], out: Path, work: Path) -> dict[Path, tuple[Path, Path]]:
-    """Folder of a package → (sdist, wheel built from that sdist), all in ``out``."""
+def build(
+    packages: Iterable[Path], out: Path, work: Path, epoch: int = EARLIEST
+) -> dict[Path, tuple[Path, Path]]:
+    """Folder of a package → (sdist, wheel built from that sdist), all in ``out``; ``epoch`` is their date, in seconds
+    since 1970."""
     folders = {str(package): package for package in packages}
-    printed = execute(sys.executable, "-c", _BUILD, str(out), str(work), *folders)
+    command = (sys.executable, "-c", _BUILD, str(out), str(work), *folders)
+    printed = execute(*command, SOURCE_DATE_EPOCH=str(epoch))
     rows = [line.split("\t") for line in printed.splitlines()]
     return {folders[path]: (out / sdist, out / wheel) for path, sdist, wheel in rows}
 

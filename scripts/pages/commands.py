@@ -20,6 +20,7 @@ _VARIABLES = {
     "ASTRAFLOW_BANDWIDTH_MB_S": "megabytes per second between trainer and RaaS, if known: the transport `auto` "
     "chooses by it",
     "ASTRAFLOW_CACHE": "folder for what can be fetched or made again: models, environments",
+    "ASTRAFLOW_CURVES": "`none`: runs draw no `curves.png`; `astraflow report` draws it whenever it is asked",
     "ASTRAFLOW_DRY_CALL_S": "seconds that the dry call of workflow and reward may take before a run starts (10); `none` leaves it out",
     "ASTRAFLOW_ENVIRONMENTS": "folder for environments alone; `scripts/dev.py` sets it for tests, since an "
     "environment holds the sources that made it, and two checkouts would take it from each other",
@@ -58,7 +59,7 @@ those. `astraflow config explain` shows what a key means, `astraflow trace` what
         """
 | code | meaning |
 |---|---|
-| 0 | done |
+| 0 | done; also a run that was stopped before its last step, by a command or for want of rows: `state` in `summary.json` is then `stopped` |
 | 1 | a run that started has failed |
 | 2 | something that you can fix: the message names what is wrong, what was expected and what to do |
 | 3 | `astraflow raas` alone: the dataflow does not take it in, as when another RaaS has its name; do not restart it |

@@ -19,11 +19,13 @@ from fastapi import FastAPI
 from starlette.routing import Route
 
 from astraflow_core.types.columns import Column
+from astraflow_core.types.named_rewards import NAMED_REWARD_COLUMNS
 from astraflow_core.types.turns import TURN_COLUMNS
 from astraflow_core.types.units import UNIT_COLUMNS
 from astraflow_runtime.dataflow.http.service import DataflowService
 from astraflow_runtime.raas.monitor import monitor_app
 from astraflow_wire import batches, column_table, groups, limits, messages
+from astraflow_wire.http import recovery
 from pages import views
 from pages.engine_host import engine_host
 from pages.fields import View
@@ -171,7 +173,7 @@ def endpoints(app: FastAPI) -> Iterator[Endpoint]:
         _routes(app.routes), key=lambda found: (found[0] != "POST", found[1].path)
     ):
         calls = _calls().get(route.path, []) if method == "POST" else []
-        reply = [getattr(messages, name) for _, name in calls if name]
+        reply = [_reply_named(name) for _, name in calls if name]
         yield Endpoint(
             method,
             route.path,
@@ -179,6 +181,12 @@ def endpoints(app: FastAPI) -> Iterator[Endpoint]:
             FRAMES.get((route.path, "body")) or (_body(route) if method == "POST" else ()),
             FRAMES.get((route.path, "reply")) or tuple(dict.fromkeys(reply)),
         )
+
+
+def _reply_named(name: str) -> type:
+    """The message of this name."""
+    found: type = getattr(recovery if hasattr(recovery, name) else messages, name)
+    return found
 
 
 def _routes(routes: Iterable[Any]) -> Iterator[tuple[str, Route]]:
@@ -229,7 +237,7 @@ def _calls() -> dict[str, list[tuple[str, str]]]:
 
 def _parts(struct: type) -> list[type]:
     """The structs that the fields of a message name, and those that these name."""
-    modules: tuple[ModuleType, ...] = (messages, groups, batches)
+    modules: tuple[ModuleType, ...] = (messages, groups, batches, recovery)
     found: list[type] = []
     for annotation in struct.__annotations__.values():
         for word in re.findall(r"\w+", str(annotation)):
@@ -250,6 +258,7 @@ COLUMNS = (
     ("Columns of rows", "row", column_table.ROW_COLUMNS),
     ("Columns of units", "row", UNIT_COLUMNS),
     ("Columns of turns", "turn", TURN_COLUMNS),
+    ("Columns of named rewards", "row", NAMED_REWARD_COLUMNS),
     ("Sparse columns", "token", column_table.SPARSE_COLUMNS),
     ("Column of borrowed rows", "row", column_table.SOURCE_COLUMNS),
 )
@@ -261,10 +270,12 @@ def _columns() -> Iterator[str]:
     yield (
         "The buffers of a pushed group are the columns of tokens, over all its sequences in the order of the header. "
         "Those of a batch are the columns of rows, of tokens, with `units` in its header those of units, and with a "
-        "`source` the column of borrowed rows, and with a number as `turns` the columns of turns, in this order. A buffer "
+        "`source` the column of borrowed rows, and with a number as `turns` the columns of turns, and with names as "
+        "`named_rewards` the columns of named rewards, in this order. A buffer "
         "has one element for each token, or for each row, which is a sequence, or for each turn; the rows of a batch lie "
         "end to end. The columns of turns have those of all sequences that the policy has in the groups of the batch, also "
-        "of sequences that are not in it. The sparse columns that the header names come "
+        "of sequences that are not in it. A column of named rewards has the rows of the batch once for each name, one name after "
+        "the other. The sparse columns that the header names come "
         "last, in the order of their table. Each has two buffers: ascending indexes of the tokens that have a value "
         "(`<i8`, from 0, over all tokens), and the values."
     )

@@ -68,6 +68,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "astraflow_wire.http.server",
         "astraflow_wire.http.auth",
         "astraflow_wire.messages",
+        "astraflow_wire.http.recovery",
         "astraflow_wire.frames",
         "astraflow_wire.completions",
         "astraflow_wire.groups",

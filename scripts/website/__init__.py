@@ -1,0 +1,1 @@
+"""What `make site` does: the pages as a site, checked."""
