@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write the generated pages under docs/ from the code that they describe; `--check` only compares, `--record` records public names.
 
-api.md (public names), configuration.md (keys of the core and of every component of this workspace), hooks.md (hooks and
+api.md (public names), the pages below api/ (their descriptions), configuration.md (keys of the core and of every component of this workspace), hooks.md (hooks and
 capabilities), modules.md, commands.md and distributions.md are generated whole, and so are the runtime's index of
 distributions, and the examples and public modules of the command `plugin`; in processes.md what stands between the two
 marks is, and in decisions.md the table of contents and the headings. In the guides, write-a-….md and write-an-….md, the
@@ -27,6 +27,7 @@ from pages.included import with_includes
 from pages.markdown import COMMAND
 from pages.processes import processes
 from pages.public_modules import modules, public_modules_table
+from pages.reference import reference
 
 DOCS = dev.ROOT / "docs"
 DISTRIBUTIONS = dev.ROOT / "runtime/src/astraflow_runtime/published/distributions.json"
@@ -39,6 +40,7 @@ def pages() -> dict[Path, str]:
     guides = {file: file.read_text(encoding="utf-8") for file in sorted(DOCS.glob("write-a*-*.md"))}
     return {
         DOCS / "api.md": api(),
+        **{DOCS / "api" / f"{name}.md": text for name, text in reference().items()},
         DOCS / "commands.md": commands(),
         DOCS / "configuration.md": configuration(),
         DOCS / "distributions.md": distributions(),
@@ -86,6 +88,7 @@ def main(argv: list[str]) -> int:
         if arguments.check:
             print(f"{name} is stale; `{COMMAND}` fixes it", file=sys.stderr)
         else:
+            file.parent.mkdir(exist_ok=True)
             file.write_text(text, encoding="utf-8")
             print(f"wrote {name}")
     return 1 if arguments.check and found else 0

@@ -49,7 +49,7 @@ class Difference:
 
 def api_version() -> str:
     """The version of the plugin API, as the core has it."""
-    node = names_of(_tree("astraflow_core.component"))["API_VERSION"]
+    node = names_of(tree_of_module("astraflow_core.component"))["API_VERSION"]
     assert isinstance(node, ast.Assign)
     return ".".join(map(str, ast.literal_eval(node.value)))
 
@@ -65,12 +65,12 @@ def present() -> dict[str, Record]:
     public = public_modules()
     found: dict[str, Record] = {}
     for module in sorted(public):
-        for name, node in names_of(_tree(module)).items():
+        for name, node in names_of(tree_of_module(module)).items():
             entry: Record = {"stability": _stability(node, module)}
             if isinstance(node, ast.ImportFrom) and origin(node, name)[0] in public:
                 entry["signature"] = f"is {'.'.join(origin(node, name))}"
             else:
-                node = _defined(node, name)
+                node = definition_of(node, name)
                 entry["signature"] = signature_of(node)
                 if members := members_of(node):
                     entry["members"] = members
@@ -78,18 +78,19 @@ def present() -> dict[str, Record]:
     return found
 
 
-def _defined(node: ast.stmt, name: str) -> ast.stmt:
+def definition_of(node: ast.stmt, name: str) -> ast.stmt:
     """The definition behind a name that is exported again."""
     while isinstance(node, ast.ImportFrom):
         module, name = origin(node, name)
-        every = names_of(_tree(module))
+        every = names_of(tree_of_module(module))
         if name not in every:
             raise dev.Failure(f"{module} has no {name}, which another module exports again")
         node = every[name]
     return node
 
 
-def _tree(module: str) -> ast.Module:
+def tree_of_module(module: str) -> ast.Module:
+    """The syntax tree of a module that is public or exported again."""
     file = file_of(module)
     if file is None:
         raise dev.Failure(f"{module}, which is public or exported again, does not exist")

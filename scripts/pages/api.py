@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import surface
 
 from pages.markdown import GENERATED, code, page, table
 from pages.public_modules import owner_of, public_modules
+from pages.reference import page_of, places
 
 
 def api() -> str:
     """The page."""
     recorded, now = surface.read()["names"], surface.present()
-    version = surface.api_version()
+    version, described = surface.api_version(), places()
     parts = []
     for module in sorted(public_modules()):
         rows = [
             (
-                code(name.rpartition(".")[2]),
+                _linked(name, described),
                 _what(entry["signature"]),
                 recorded.get(name, {}).get("since", version),
                 entry["stability"],
@@ -25,14 +28,15 @@ def api() -> str:
             if name.rpartition(".")[0] == module
         ]
         if rows:
-            parts += [f"## {module}", f"Owner: {code(owner_of(module))}"]
+            owner = owner_of(module)
+            parts += [f"## {module}", f"Owner: [`{owner}`](api/{page_of(owner)}.md)"]
             parts.append(table(("name", "what it is", "since", "stability"), rows))
     return page(
         "# Public names",
         GENERATED,
         f"""
 The names that a plugin, a service of your own and their tests may use: those of the [public modules](modules.md). This is
-plugin API {version}. `since` is the version of the plugin API that brought a name, the owner is the distribution that has it.
+plugin API {version}. Each links to its description: fields with their types, methods, arguments, and what they mean. `since` is the version of the plugin API that brought a name, the owner is the distribution that has it.
 
 | stability | meaning |
 | --- | --- |
@@ -56,3 +60,8 @@ def _what(signature: str) -> str:
     if "async def(" in signature:
         return "coroutine function"
     return "function" if "def(" in signature else "value"
+
+
+def _linked(name: str, described: Mapping[str, str]) -> str:
+    shown = code(name.rpartition(".")[2])
+    return f"[{shown}]({described[name]})" if name in described else shown
