@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 import zipfile
@@ -171,11 +172,58 @@ def test_a_wheel_is_indexed_by_its_own_metadata(reports: Path) -> None:
         (reports / "copy.json").write_bytes(wheel.read(f"later/{FILE}"))
     found, problems = collect(reports)
     assert problems[0].startswith("late.whl: its report is of other files: they were changed after")
-    assert problems[1:] == [
+    assert "the link 'Run': its address 'javascript:alert(1)' is not one of http://" in problems[1]
+    assert problems[2:] == [
         "other-1.0-py3-none-any.whl: its report is of other 1.0, not of later 2.0"
     ]
     (entry,) = (each.entry for each in found if each.stem == "later-2.0")
     assert [(link.label, link.url) for link in entry.links] == [("Homepage", "https://x.org")]
+
+
+def test_a_label_may_be_of_any_language_and_what_is_not_shown_is_told(
+    reports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = (
+        "Name: Later\nVersion: 4.0\nProject-URL: Änderungen, https://x.org/a\nProject-URL: 主页 (中文), https://x.org/b\n"
+        "Project-URL: a\u202eb, https://x.org/c\nProject-URL: Chat, irc://x.org\nProject-URL: <b>, https://x.org/d\n"
+        + "".join(f"Project-URL: P{n}, https://x.org/{n}\n" for n in range(20))
+    )
+    wheel_of(reports / "later-4.whl", told, **named("later", "4.0"))
+    assert main(["plugins", "index", str(reports), "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert "later-4.whl: the link 'a\\u202eb': its label is not" in said
+    assert "the link 'Chat': its address 'irc://x.org' is not one of http://" in said
+    assert "the link '<b>': its label" in said and "the link 'P18': there are more than 20" in said
+    entries = json.loads((tmp_path / "out" / "index.json").read_text())["distributions"]
+    (links,) = (e["links"] for e in entries if e["version"] == "4.0")
+    assert [link["label"] for link in links[:3]] == ["Änderungen", "主页 (中文)", "P0"]
+    assert len(links) == 20
+
+
+def test_two_spellings_are_one_distribution_and_what_is_gone_leaves_no_file(
+    reports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    for number, name in enumerate(("My.Plugin", "my_plugin")):
+        (reports / f"{number}.json").write_bytes(content(**named(name, "1.0")))
+    assert main(["plugins", "index", str(reports), "--out", str(out)]) == 0
+    assert "1.json: another report of my-plugin 1.0" in capsys.readouterr().out
+    entries = json.loads((out / "index.json").read_text())["distributions"]
+    assert [e["version"] for e in entries if e["name"] == "my-plugin"] == ["1.0"]
+    assert (out / "readmes" / "later-1.0.txt").exists()
+    (out / "reports" / "mine.json").write_text("{}")
+
+    (reports / "0.json").unlink()
+    (reports / "1.json").unlink()
+    (reports / "later-1.0-py3-none-any.whl").unlink()
+    assert main(["plugins", "index", str(reports), "--out", str(out)]) == 0
+    assert list((out / "readmes").iterdir()) == []
+    assert {file.name for file in (out / "reports").iterdir()} == {
+        "mine.json", "astraflow-plugin-brevity-1.9.json", "astraflow-plugin-brevity-1.10.0.json",
+    }  # fmt: skip
+    (out / "index.json").write_text("[]")
+    assert main(["plugins", "index", str(reports), "--out", str(out)]) == 2
+    assert "not an index of plugins" in capsys.readouterr().err
 
 
 def test_an_index_in_the_folder_of_reports_is_not_read_again(
@@ -189,32 +237,41 @@ def test_an_index_in_the_folder_of_reports_is_not_read_again(
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        (linked("javascript:alert(1)"), "matching regex"),
-        (linked("java\nscript:alert(1)"), "matching regex"),
-        (linked("data:text/html,x"), "matching regex"),
-        (linked("//example.org"), "matching regex"),
-        (linked("HTTPS://example.org"), "matching regex"),
-        (linked('https://example.org/"onclick=x'), "matching regex"),
-        (linked("https://example.org/<b>"), "matching regex"),
-        (linked("https://example.org/\n"), "matching regex"),
+        (linked("javascript:alert(1)"), r"links\[0\].url is not valid: expected an address"),
+        (linked("java\nscript:alert(1)"), r"links\[0\].url is not valid: expected an address"),
+        (linked("data:text/html,x"), r"links\[0\].url is not valid: expected an address"),
+        (linked("//example.org"), r"links\[0\].url is not valid: expected an address"),
+        (linked("HTTPS://example.org"), r"links\[0\].url is not valid: expected an address"),
+        (
+            linked('https://example.org/"onclick=x'),
+            r"links\[0\].url is not valid: expected an address",
+        ),
+        (linked("https://example.org/<b>"), r"links\[0\].url is not valid: expected an address"),
+        (linked("https://example.org/\n"), r"links\[0\].url is not valid: expected an address"),
         (linked("https://trusted.example@evil.example"), "no address of http or https"),
-        (linked("https://"), "matching regex"),
+        (linked("https://"), r"links\[0\].url is not valid: expected an address"),
         (linked("https:///etc/passwd"), "no address of http or https"),
         (linked("https://[::1"), "no address of http or https"),
-        (linked("https://example.org", "<b>"), "matching regex"),
-        (linked("https://example.org") | {"plugins": []}, "length >= 1"),
+        (linked("https://example.org", "<b>"), "1 to 40 visible"),
+        (
+            linked("https://example.org") | {"plugins": []},
+            "plugins is not valid: expected a list whose length is >= 1",
+        ),
         (
             {"distribution": linked("")["distribution"] | {"links": [{}] * 21}},
-            "missing required|<= 20",
+            "it lacks the key|<= 20",
         ),
         (
             {"distribution": linked("")["distribution"] | {"summary": "\u202egnp", "links": []}},
-            "regex",
+            "visible characters on one line",
         ),
-        (named("<script>alert(1)</script>"), "matching regex"),
-        (named("brevity\n"), "matching regex"),
-        (named("brevity", "1.0<b>"), "matching regex"),
-        (named("brevity", "one"), "Invalid version"),
+        (
+            named("<script>alert(1)</script>"),
+            "distribution.(name|version) is not valid: expected letters",
+        ),
+        (named("brevity\n"), "distribution.(name|version) is not valid: expected letters"),
+        (named("brevity", "1.0<b>"), "distribution.(name|version) is not valid: expected letters"),
+        (named("brevity", "one"), "PEP 440.*one"),
         ({"verdict": "passed<img>"}, "'passed<img>' is not what its checks say: 'incomplete'"),
         ({"verdict": "passed"}, "'passed' is not what its checks say: 'incomplete'"),
         ({"verdict": "passed", "checks": []}, "no list of checks"),
@@ -224,13 +281,16 @@ def test_an_index_in_the_folder_of_reports_is_not_read_again(
             {"verdict": "passed", "checks": [{"verdict": "failed"}, {"verdict": "passed"}]},
             "'passed' is not what its checks say: 'failed'",
         ),
-        ({"plugins": with_plugin(name="\x1b[2J")}, "matching regex"),
+        ({"plugins": with_plugin(name="\x1b[2J")}, "name is not valid: expected lower-case"),
         ({"plugins": with_plugin(api=[1, -1])}, ">= 0"),
-        ({"plugins": with_plugin(components=[{"kind": "reward", "name": "../x\x00"}])}, "regex"),
-        ({"plugins": []}, "length >= 1"),
-        ({"plugins": "all"}, "Expected `array`"),
-        ({"files": "sha256:javascript:"}, "matching regex"),
-        ({"distribution": None}, "Expected `str`"),
+        (
+            {"plugins": with_plugin(components=[{"kind": "reward", "name": "../x\x00"}])},
+            r"components\[0\].name is not valid: expected lower-case",
+        ),
+        ({"plugins": []}, "plugins is not valid: expected a list whose length is >= 1"),
+        ({"plugins": "all"}, "expected a list, got a text"),
+        ({"files": "sha256:javascript:"}, "files is not valid: expected 'sha256:'"),
+        ({"distribution": None}, "distribution.name is not valid: expected a text, got nothing"),
         ({"format": 2}, "not a report"),
     ],
 )
@@ -317,6 +377,15 @@ def test_an_index_is_read_from_a_server(
     assert main(["plugins", "search", "later", "--index", f"{server}/plugins/"]) == 0
     assert "later" in capsys.readouterr().out
     assert len(reading.read_index(f"{server}/index.json").distributions) == 3
+
+
+def test_a_pipe_is_not_an_index(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "index.json")
+    for place in (tmp_path, tmp_path / "index.json"):
+        with pytest.raises(
+            UserError, match=r"index\.json is not a file; `astraflow plugins index`"
+        ):
+            reading.read_index(str(place))
 
 
 def test_servers_are_bounded(server: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from astraflow_contrib_plugin.checking.programs import TookTooLong, run_module
 from astraflow_contrib_plugin.checking.result import CheckResult, judged, not_checked
 from astraflow_contrib_plugin.checking.target import CheckedTarget
 from astraflow_core.installed.requirements import all_requirements, applies, unsatisfied
+from astraflow_runtime.cli.installation.links import left_out
 
 _DEADLINE_S = 120.0
 _SHORTEST_README = 200
@@ -109,7 +110,8 @@ def check_readme(target: CheckedTarget) -> CheckResult:
         )
     if not _fields(target, "Summary"):
         problems.append("it has no description in [project]")
-    return judged("readme", f"{len(text.split())} words", problems)
+    unseen = "".join(f"; an index leaves out {link}" for link in left_out(target.metadata.metadata))
+    return judged("readme", f"{len(text.split())} words{unseen}", problems)
 
 
 def _fields(target: CheckedTarget, name: str) -> list[str]:

@@ -7,14 +7,15 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from email.message import Message
-from email.parser import BytesParser
+from email.parser import Parser
 from pathlib import Path, PurePosixPath
 
 import msgspec
+from packaging.utils import canonicalize_name
 
 from astraflow_core.errors import UserError
 from astraflow_runtime.cli.installation.check_report import FILE, LARGEST, digest_of_contents
-from astraflow_runtime.cli.installation.links import links_of
+from astraflow_runtime.cli.installation.links import left_out, links_of
 from astraflow_runtime.cli.installation.plugin_index.entries import (
     IndexedLink,
     IndexEntry,
@@ -32,16 +33,18 @@ _NOT_READ = (NoReport, OSError, EOFError, zipfile.BadZipFile, zlib.error, Runtim
 
 @dataclass(frozen=True, slots=True)
 class PublishedReport:
-    """What an index says of a version, its report as it was found, and the README if it was in a wheel."""
+    """What an index says of a version, its report as it was found, the README if it was in a wheel, and the links of its
+    metadata that no page shows."""
 
     entry: IndexEntry
     report: bytes
     readme: str = ""
+    not_shown: tuple[str, ...] = ()
 
     @property
     def stem(self) -> str:
         """Name of its files in the index, without suffix."""
-        return f"{self.entry.name}-{self.entry.version}"
+        return self.entry.stem
 
 
 def collect(folder: Path, leave_out: Path | None = None) -> tuple[list[PublishedReport], list[str]]:
@@ -64,7 +67,8 @@ def collect(folder: Path, leave_out: Path | None = None) -> tuple[list[Published
         place = file.relative_to(folder).as_posix()
         try:
             for published in _published(file):
-                key = (published.entry.name.lower(), published.entry.version)
+                problems += [f"{place}: {link}" for link in published.not_shown]
+                key = (published.entry.name, published.entry.version)
                 other = found.setdefault(key, published)
                 if other.entry.digest != published.entry.digest:
                     name, version = published.entry.name, published.entry.version
@@ -74,7 +78,7 @@ def collect(folder: Path, leave_out: Path | None = None) -> tuple[list[Published
         except _NOT_READ as error:
             problems.append(f"{place}: {error}")
     newest = sorted(found.values(), key=lambda each: each.entry.order, reverse=True)
-    return sorted(newest, key=lambda each: each.entry.name.lower()), problems
+    return sorted(newest, key=lambda each: each.entry.name), problems
 
 
 def _published(file: Path) -> Iterator[PublishedReport]:
@@ -92,7 +96,7 @@ def _published(file: Path) -> Iterator[PublishedReport]:
             entry = entry_of(report)
             metadata = _metadata(wheel)
             links = msgspec.convert(links_of(metadata), list[IndexedLink])
-            told = (str(metadata["Name"]), str(metadata["Version"]))
+            told = (canonicalize_name(str(metadata["Name"])), str(metadata["Version"]))
             if told != (entry.name, entry.version):
                 raise NoReport(
                     f"its report is of {entry.name} {entry.version}, not of {' '.join(told)}"
@@ -103,7 +107,7 @@ def _published(file: Path) -> Iterator[PublishedReport]:
                     "the new report"
                 )
             entry = msgspec.structs.replace(entry, links=links or entry.links)
-            yield PublishedReport(entry, report, _readme(metadata))
+            yield PublishedReport(entry, report, _readme(metadata), tuple(left_out(metadata)))
 
 
 def _digests(wheel: zipfile.ZipFile, report: str) -> set[str]:
@@ -129,13 +133,11 @@ def _metadata(wheel: zipfile.ZipFile) -> Message:
     names = _in_folder(wheel, ".dist-info/METADATA")
     if not names:
         raise NoReport("the wheel has no METADATA")
-    return BytesParser().parsebytes(_member(wheel, names[0]))
+    return Parser().parsestr(_member(wheel, names[0]).decode("utf-8", "replace"))
 
 
 def _readme(metadata: Message) -> str:
-    body = metadata.get_payload(decode=True)
-    text = body.decode("utf-8", "replace") if isinstance(body, bytes) else ""
-    return text.strip() or str(metadata["Description"] or "").strip()
+    return str(metadata.get_payload()).strip() or str(metadata["Description"] or "").strip()
 
 
 def _member(wheel: zipfile.ZipFile, name: str) -> bytes:

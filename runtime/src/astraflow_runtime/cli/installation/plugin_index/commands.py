@@ -86,8 +86,13 @@ def _write(out: Path, found: Sequence[PublishedReport]) -> None:
     from astraflow_runtime.cli.installation.plugin_index.page import READMES, REPORTS, as_page
     from astraflow_runtime.cli.installation.plugin_index.reading import FILE
 
+    before = _stems_of(out / FILE)
     for folder in (REPORTS, READMES):
         (out / folder).mkdir(parents=True, exist_ok=True)
+    for gone in before - {each.stem for each in found if each.readme}:
+        (out / READMES / f"{gone}.txt").unlink(missing_ok=True)
+    for gone in before - {each.stem for each in found}:
+        (out / REPORTS / f"{gone}.json").unlink(missing_ok=True)
     for each in found:
         (out / REPORTS / f"{each.stem}.json").write_bytes(each.report)
         if each.readme:
@@ -95,6 +100,16 @@ def _write(out: Path, found: Sequence[PublishedReport]) -> None:
     index = PluginIndex(1, [each.entry for each in found])
     (out / FILE).write_bytes(msgspec.json.format(msgspec.json.encode(index), indent=1) + b"\n")
     (out / _PAGE).write_text(as_page(found), encoding="utf-8")
+
+
+def _stems_of(index: Path) -> set[str]:
+    """Names of the files that the index which is there belongs to: of nothing else is a file removed. Raises
+    :class:`UserError` if it is not an index."""
+    from astraflow_runtime.cli.installation.plugin_index.reading import read_index
+
+    if not index.exists():
+        return set()
+    return {entry.stem for entry in read_index(str(index)).distributions}
 
 
 def search(arguments: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import msgspec
+from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from astraflow_runtime.cli.installation.check_report import digest_of, verdict_of
@@ -57,7 +58,7 @@ class IndexedLink(msgspec.Struct, frozen=True):
 
 
 class IndexEntry(msgspec.Struct, frozen=True):
-    """A checked version of a distribution. ``core_api`` is the plugin API of the core with which it was checked, ``passed`` of
+    """A checked version of a distribution; of the spellings of its name, the normalised one. ``core_api`` is the plugin API of the core with which it was checked, ``passed`` of
     ``checks`` checks passed, ``digest`` is that of the report and ``files`` that of the package; ``summary`` and ``links`` are
     those of its metadata."""
 
@@ -85,9 +86,14 @@ class IndexEntry(msgspec.Struct, frozen=True):
         return found + [f"command {name}" for p in self.plugins for name in p.commands]
 
     @property
+    def stem(self) -> str:
+        """Name of its files in an index, without suffix."""
+        return f"{self.name}-{self.version}"
+
+    @property
     def order(self) -> tuple[str, Version]:
         """By name, then by version."""
-        return self.name.lower(), Version(self.version)
+        return self.name, Version(self.version)
 
 
 class PluginIndex(msgspec.Struct, frozen=True):
@@ -115,9 +121,50 @@ def entry_of(content: bytes) -> IndexEntry:
             raise NoReport("it was changed after the check: its digest is not that of its contents")
         entry = msgspec.convert(_facts(report), IndexEntry)
         Version(entry.version)
-    except (msgspec.MsgspecError, RecursionError, InvalidVersion) as error:
-        raise NoReport(str(error)) from error
-    return entry
+    except msgspec.ValidationError as error:
+        raise NoReport(_readable(str(error))) from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise NoReport(f"it is not valid JSON: {error}") from error
+    except InvalidVersion as error:
+        raise NoReport(f"its version is not one of Python's packages (PEP 440): {error}") from error
+    return msgspec.structs.replace(entry, name=canonicalize_name(entry.name))
+
+
+def _readable(error: str) -> str:
+    """A message of msgspec, such as "Expected `str`, got `int` - at `$.links[0].url`", as the author of a plugin reads it."""
+    said, _, place = error.partition(" - at `$")
+    place = place.strip("`.").replace("[...]", "")
+    if place.partition("[")[0] in ("name", "version", "summary", "links"):
+        place = f"distribution.{place}"
+    where = f"its key {place}" if place else "its top level"
+    last = place.rpartition(".")[2].partition("[")[0]
+    expected = _EXPECTED.get(place) or _EXPECTED.get(last)
+    if "matching regex" in said and expected:
+        return f"{where} is not valid: expected {expected}"
+    said = said.replace("Object missing required field", "it lacks the key")
+    for word, plain in _TYPES.items():
+        said = said.replace(word, plain)
+    return f"{where} is not valid: {said[0].lower()}{said[1:]}"
+
+
+_TYPES = {
+    "`array` of length": "a list whose length is", "`array`": "a list", "`object`": "a table", "`str`": "a text",
+    "`int`": "a whole number", "`null`": "nothing", "`bool`": "true or false", "`float`": "a number",
+}  # fmt: skip
+_EXPECTED = {
+    "distribution.name": "letters, digits, '.', '_' and '-', at most 100",
+    "distribution.version": "letters, digits and .+!_-, at most 64",
+    "summary": "at most 512 visible characters on one line",
+    "name": "lower-case letters, digits and _./- and spaces, at most 100",
+    "kind": "a kind of component in lower case",
+    "capabilities": "words of lower-case letters, digits and _./-",
+    "commands": "words of lower-case letters, digits and _./-",
+    "digest": "'sha256:' and 64 hexadecimal digits",
+    "files": "'sha256:' and 64 hexadecimal digits",
+    "label": "1 to 40 visible characters without < and >",
+    "url": "an address of http:// or https:// in ASCII",
+}
+"""Key → what it must hold."""
 
 
 def _facts(report: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 from http.client import HTTPException
 from pathlib import Path
+from stat import S_ISREG
 
 import msgspec
 
@@ -25,19 +26,25 @@ def read_index(place: str, deadline_s: float = DEADLINE_S) -> PluginIndex:
         content = _fetched(place, deadline_s)
     else:
         file = Path(place) / FILE if Path(place).is_dir() else Path(place)
-        try:
-            with file.open("rb") as opened:
-                content = opened.read(LARGEST + 1)
-        except OSError as error:
-            raise UserError(
-                f"--index {place}: {file}: {error.strerror}; `astraflow plugins index` makes one"
-            ) from error
+        content = _content_of(file, place)
     if len(content) > LARGEST:
         raise UserError(f"--index {place}: more than {LARGEST >> 20} MiB")
     try:
         return msgspec.json.decode(content, type=PluginIndex)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise UserError(f"--index {place}: it is not an index of plugins: {error}") from error
+
+
+def _content_of(file: Path, place: str) -> bytes:
+    """At most ``LARGEST`` bytes and one. A pipe is not opened: nobody may ever write to it."""
+    how = "`astraflow plugins index` makes one"
+    try:
+        if not S_ISREG(file.stat().st_mode):
+            raise UserError(f"--index {place}: {file} is not a file; {how}")
+        with file.open("rb") as opened:
+            return opened.read(LARGEST + 1)
+    except OSError as error:
+        raise UserError(f"--index {place}: {file}: {error.strerror}; {how}") from error
 
 
 def _fetched(url: str, deadline_s: float) -> bytes:
