@@ -6,13 +6,16 @@ import json
 import os
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from astraflow_contrib_doctor import command, preflight
+from astraflow_contrib_doctor import command, diagnosis, preflight
 from astraflow_contrib_doctor.finding import Finding
+from astraflow_core.config.load import LoadedConfig
+from astraflow_core.config.models import PolicyTable
 from astraflow_runtime.cli import main
 from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.raas.episodes import dry_process
@@ -25,6 +28,11 @@ def findings(
 ) -> dict[str, dict[str, str]]:
     assert main(["doctor", *arguments, "--static", "--json"]) == code
     return {finding["subject"]: finding for finding in json.loads(capsys.readouterr().out)}
+
+
+def with_policy(loaded: LoadedConfig, policy: PolicyTable) -> LoadedConfig:
+    changed = loaded.config.model_copy(update={"policies": {"solver": policy}})
+    return replace(loaded, config=changed)
 
 
 @pytest.fixture
@@ -60,6 +68,48 @@ def test_plugins_alone_never_fail(
     assert "pip uninstall fake-bad" in found["plugin bad"]["fix"]
     assert found["plugin heavy"]["fix"] == "pip install 'fake-heavy[runtime]'"
     assert "with pluggy 1" in found["plugin light"]["text"]
+
+
+def test_plugins_without_a_problem_are_one_line(
+    site: Any, sound: str, manifest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.add("bad", "import nothing_of_this_name")
+    assert main(["doctor", sound, "--static", "--plugins"]) == 0
+    whole = capsys.readouterr().out
+    usable = whole.count("\nok      plugin ")
+    assert usable > 2
+    assert main(["doctor", sound, "--static"]) == 0
+    said = capsys.readouterr().out
+    assert f"ok      plugins: {usable} without a problem; --plugins lists them\n" in said
+    assert "ok      plugin " not in said and "warning plugin bad: " in said
+    assert f"ok      {sound}: the configuration is valid" in said
+    assert main(["doctor"]) == 0
+    assert f"plugins: {usable} without" in capsys.readouterr().out
+
+
+def test_router_replay_needs_a_model_with_experts(
+    sound: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = load_config(sound, []).config.policies["solver"]
+    replayed = policy.model_copy(update={"router_replay": True})
+    loaded = with_policy(load_config(sound, []), replayed)
+    found = {f.subject: f for f in diagnosis.of_run(loaded, sound)}
+    problem = found["policies.solver.router_replay"]
+    assert (problem.level, problem.fix) == ("problem", "leave the key out")
+    assert "of type 'qwen3', which has no experts" in problem.text
+    write_tiny_model(
+        Path(replayed.model), hidden=8, layers=1, heads=2, kv_heads=1, experts=4, top_k=2
+    )
+    (found_now,) = (f for f in diagnosis.of_run(loaded, sound) if f.subject == problem.subject)
+    assert (found_now.level, found_now.text) == (
+        "ok",
+        "layers with experts: 1, and 2 of 4 experts for a token",
+    )
+    unresolved = with_policy(loaded, replayed.model_copy(update={"model": "tiny:qwen3"}))
+    (later,) = (f for f in diagnosis.of_run(unresolved, sound) if f.subject == problem.subject)
+    assert later.level == "ok" and "when it is resolved" in later.text
+    resolved = with_policy(unresolved, replayed).config
+    assert [f.level for f in preflight._of_experts(unresolved, resolved)] == ["ok"]
 
 
 def test_a_hook_with_a_wrong_name_leads_to_what_helps(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from astraflow_core.errors import PreflightError, WireError
+from astraflow_wire.experts.layers import ExpertLayers
 
 _POSITIVE = ("vocab_size", "hidden_size", "num_hidden_layers")
 _INTEGERS = (*_POSITIVE, "max_position_embeddings")
@@ -49,6 +50,17 @@ def check_files(folder: Path, who: str, *, weights: bool) -> None:
     _check_tokenizer(folder, who)
     for problem in _of_weights(folder, who, weights):
         raise PreflightError(f"{who}: {problem}")
+
+
+def check_experts(policy: str, model: str, folder: Path) -> ExpertLayers:
+    """The experts that ``router_replay`` of a policy records. Raises :class:`PreflightError` if its ``model``, which is
+    in ``folder``, has none, or its routers are not known."""
+    try:
+        return ExpertLayers.of(folder)
+    except ValueError as error:
+        raise PreflightError(
+            f"policies.{policy}.router_replay: the model {model} {error}; leave the key out"
+        ) from error
 
 
 def _check_tokenizer(folder: Path, who: str) -> None:

@@ -33,7 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NATS",
         help="largest mean difference allowed between the log-probs of engine and trainer (default: 0.05)",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--plugins",
+        action="store_true",
+        help="list each plugin with its version, also those without a problem",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, with each plugin")
     parser.set_defaults(command=run)
     teach(parser, "doctor.md", "doctor", "doctor examples/quickstart.toml --static")
 
@@ -43,7 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     found = []
-    for finding in _findings(arguments):
+    whole = arguments.json or arguments.plugins
+    for finding in _findings(arguments) if whole else _summarised(_findings(arguments)):
         found.append(finding)
         if not arguments.json:
             print_line(f"{_MARKS[finding.level]}{finding.subject}: {finding.text}")
@@ -52,6 +58,24 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json([asdict(finding) for finding in found])
     return 2 if any(finding.level == "problem" for finding in found) else 0
+
+
+def _summarised(findings: Iterator[Finding]) -> Iterator[Finding]:
+    """One line in the place of the plugins without a problem, which come one after the other."""
+    from astraflow_contrib_doctor.diagnosis import PLUGIN
+    from astraflow_contrib_doctor.finding import Finding
+
+    usable = 0
+    for finding in findings:
+        if finding.subject.startswith(PLUGIN) and finding.level == "ok":
+            usable += 1
+            continue
+        if usable and not finding.subject.startswith((PLUGIN, "tracker ")):
+            yield Finding("ok", "plugins", f"{usable} without a problem; --plugins lists them")
+            usable = 0
+        yield finding
+    if usable:
+        yield Finding("ok", "plugins", f"{usable} without a problem; --plugins lists them")
 
 
 def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:

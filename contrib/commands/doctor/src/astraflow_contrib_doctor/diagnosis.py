@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _INTERPRETER_DEADLINE_S = 60.0
 _LITTLE_DISK = 2**30
+PLUGIN = "plugin "
+"""How the subject of a finding about a plugin begins."""
 _ROLES = ("engine", "trainer")
 """Kinds whose tables may name an interpreter."""
 
@@ -50,7 +52,7 @@ def of_machine() -> Iterator[Finding]:
 def of_plugins(catalog: Catalog) -> Iterator[Finding]:
     """Each installed plugin: usable, and its runtime present."""
     for plugin in catalog.plugins:
-        subject = f"plugin {plugin.name}"
+        subject = f"{PLUGIN}{plugin.name}"
         release = f"{plugin.distribution} {plugin.version}"
         yield from _of_trackers(plugin)
         missing = missing_runtime(plugin.metadata)
@@ -91,6 +93,7 @@ def of_run(loaded: LoadedConfig, file: str) -> Iterator[Finding]:
     yield from _of_components(loaded)
     yield from _of_interpreters(loaded)
     yield from _of_models(loaded)
+    yield from _of_experts(loaded)
     yield from _of_data(loaded)
     yield _of_directory(Path(loaded.config.run.directory))
     yield _of_port(loaded.config.dataflow.host, loaded.config.dataflow.port)
@@ -223,6 +226,37 @@ def _of_models(loaded: LoadedConfig) -> Iterator[Finding]:
             yield Finding("problem", path, str(error), f"set {path} to a Hugging Face folder")
         else:
             yield Finding("ok", path, text)
+
+
+def _of_experts(loaded: LoadedConfig) -> Iterator[Finding]:
+    """Whether the models have the experts that ``router_replay`` would record."""
+    for name, policy in loaded.config.policies.items():
+        if not policy.router_replay:
+            continue
+        folder = Path(policy.model).expanduser()
+        if folder.is_dir():
+            yield router_replay(name, policy.model, folder)
+        else:
+            text = f"whether {policy.model} has experts is checked when it is resolved: not by --static, at each start"
+            yield Finding("ok", f"policies.{name}.router_replay", text)
+
+
+def router_replay(name: str, model: str, folder: Path) -> Finding:
+    """Whether the ``model`` of a policy, which is in ``folder``, has experts."""
+    from astraflow_runtime.models.files import check_experts
+
+    where = f"policies.{name}.router_replay"
+    try:
+        layers = check_experts(name, model, folder)
+    except PreflightError as error:
+        return Finding(
+            "problem",
+            where,
+            str(error).removeprefix(f"{where}: ").removesuffix("; leave the key out"),
+            "leave the key out",
+        )
+    text = f"layers with experts: {layers.layers}, and {layers.top_k} of {layers.experts} experts for a token"
+    return Finding("ok", where, text)
 
 
 def _of_directory(directory: Path) -> Finding:

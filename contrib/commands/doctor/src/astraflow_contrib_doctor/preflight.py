@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from astraflow_contrib_doctor import texts
+from astraflow_contrib_doctor.diagnosis import router_replay
 from astraflow_contrib_doctor.engine_side import NAME, engine_side
 from astraflow_contrib_doctor.finding import Finding
 from astraflow_contrib_doctor.frozen import judge_frozen, measure_frozen
@@ -55,6 +56,10 @@ def preflight(loaded: LoadedConfig, most: float = MOST_GAP) -> Iterator[Finding]
     not start. Raises :class:`UserError` for a model that is not there.
     """
     config = resolve_models(loaded.config, ModelResolver(loaded.catalog))
+    found = list(_of_experts(loaded, config))
+    yield from found
+    if any(finding.level == "problem" for finding in found):
+        return
     with tempfile.TemporaryDirectory(prefix="astraflow-doctor-") as scratch:
         directory = Path(scratch)
         try:
@@ -68,6 +73,14 @@ def preflight(loaded: LoadedConfig, most: float = MOST_GAP) -> Iterator[Finding]
             yield from _of_policy(loaded.catalog, config, directory, policy, own, most)
         for name in config.engines:
             yield from _of_frozen(loaded.catalog, config, directory, name, own, most)
+
+
+def _of_experts(loaded: LoadedConfig, config: RunConfig) -> Iterator[Finding]:
+    """Those of models that were references until now."""
+    for name, policy in config.policies.items():
+        named = loaded.config.policies[name].model
+        if policy.router_replay and policy.model != named:
+            yield router_replay(name, named, Path(policy.model))
 
 
 def check_trackers(loaded: LoadedConfig) -> Iterator[Finding]:

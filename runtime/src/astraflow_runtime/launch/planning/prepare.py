@@ -33,6 +33,7 @@ from astraflow_runtime.config.lone_groups import lone_group_notes, lone_group_pr
 from astraflow_runtime.config.saved import as_comments, dump_toml
 from astraflow_runtime.config.show import ORIGINS, origins_json
 from astraflow_runtime.config.targets import target_problems, tracker_problems
+from astraflow_runtime.config.transport_security import check_tls
 from astraflow_runtime.launch.planning.plan import check_interpreters, check_trackers
 from astraflow_runtime.launch.planning.plugins_file import write_plugins
 from astraflow_runtime.launch.planning.user_objects import (
@@ -44,7 +45,7 @@ from astraflow_runtime.launch.planning.user_objects import (
     write_private,
 )
 from astraflow_runtime.launch.results.live_curves import wants_curves
-from astraflow_runtime.models.files import check_config
+from astraflow_runtime.models.files import check_config, check_experts
 from astraflow_runtime.models.folders import check_models, find_models, with_folders, write_models
 from astraflow_runtime.models.resolver import ModelResolver
 from astraflow_runtime.raas.episodes.dry_process import (
@@ -56,7 +57,6 @@ from astraflow_runtime.raas.episodes.dry_process import (
 from astraflow_runtime.raas.user_objects import FILE, checked_reward, checked_workflow
 from astraflow_runtime.rollouts.writer import redaction
 from astraflow_runtime.telemetry.progress import progress
-from astraflow_wire.experts.layers import ExpertLayers
 from astraflow_wire.host.disk import replace_file
 from astraflow_wire.http.auth import new_token
 
@@ -99,6 +99,7 @@ def prepare(
     redaction(config.rollouts.redact)
     check_evaluated(config, loaded.catalog)
     check_interpreters(config)
+    check_tls(config)
     check_trackers(loaded)
     hooks = Hooks.for_run(loaded.catalog, config)
     with progress(f"model {', '.join(sorted({s.model for s in config.served.values()}))}"):
@@ -154,12 +155,7 @@ def _check_experts(config: RunConfig) -> None:
     """Refuse to record the experts of a model that has none, or whose routers are not known."""
     for name, policy in config.policies.items():
         if policy.router_replay:
-            try:
-                ExpertLayers.of(Path(policy.model))
-            except ValueError as error:
-                raise PreflightError(
-                    f"policies.{name}.router_replay: the model {policy.model} {error}; leave the key out"
-                ) from error
+            check_experts(name, policy.model, Path(policy.model))
 
 
 def _check_loans(loaded: LoadedConfig, config: RunConfig) -> None:
