@@ -127,3 +127,15 @@ class OnLoop:
 
     async def close(self) -> None:
         self.real.close()
+
+
+class Plain(Obeys):
+    """Has plain functions, and does not say that they may block."""
+
+    capabilities = frozenset()
+
+
+class Awaits(OnLoop):
+    """Says that it blocks, and has to be awaited."""
+
+    capabilities = frozenset({"blocking"})

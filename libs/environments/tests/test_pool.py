@@ -13,11 +13,15 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import faulty_environments
+import msgspec
 import pytest
 
 from astraflow_core.errors import ConfigError, EnvironmentFailed, PluginError, UserError
 from astraflow_core.types import Action, ComponentContext, Outcome, Prompt, RunInfo
+from astraflow_environments import fork_server
 from astraflow_environments.keys import EnvironmentKeys
+from astraflow_environments.messages import ResetCall
 from astraflow_environments.pool import EnvironmentPool
 from astraflow_wire.host.processes import look_at
 
@@ -213,6 +217,26 @@ async def test_an_async_environment_has_deadlines_too(tmp_path: Path) -> None:
                 await played.reset(Prompt("p"), 1)
                 await played.step(Action("hang"))
         assert failed.value.kind == "timeout"
+
+
+@in_a_loop
+async def test_plain_functions_without_the_capability_are_named_with_the_remedy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    says = r"environment 'faulty_environments:Plain' has a plain `def reset`, which returned Observation: write `async def reset`, or"
+    async with pool(tmp_path, "Plain") as made:
+        with pytest.raises(EnvironmentFailed, match=says) as failed:
+            async with made.episode() as played:
+                await played.reset(Prompt("p"), 1)
+        assert failed.value.kind == "malformed"
+    assert "Plain has a plain `def close`: write `async def close`" in caplog.text
+
+
+def test_a_blocking_one_that_has_to_be_awaited_is_named_with_the_remedy(tmp_path: Path) -> None:
+    awaits = faulty_environments.Awaits(None, None)
+    body = msgspec.msgpack.encode(ResetCall(Prompt("p"), 1))
+    failed = msgspec.msgpack.decode(fork_server.answer(awaits, (), body))
+    assert "has `async def reset`: write `def reset`, or remove the capability" in str(failed)
 
 
 @BOTH

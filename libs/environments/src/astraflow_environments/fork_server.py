@@ -8,6 +8,7 @@ ends with it: processes, those of other sessions included, and its folder for te
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import random
 import resource
@@ -195,6 +196,13 @@ def answer(environment: Any, roles: tuple[str, ...], body: bytes) -> bytes:
             observed = environment.reset(call.task, call.seed)
         else:
             observed = environment.step(call.action)
+        if inspect.iscoroutine(observed):
+            observed.close()
+            method = observed.cr_code.co_name
+            raise EnvironmentFailed(
+                MALFORMED,
+                f"declares the capability 'blocking' and has `async def {method}`: write `def {method}`, or remove the capability",
+            )
         observation = checked(observed, isinstance(call, ResetCall), roles)
     except Exception as error:  # noqa: BLE001 - the pool raises it again
         return msgspec.msgpack.encode(_failed(error))

@@ -15,7 +15,7 @@ from astraflow_core.types import Action, ComponentContext, Observation, Prompt
 from astraflow_environments.building import ChosenEnvironment, failure_of
 from astraflow_environments.forked import RunningForkServer
 from astraflow_environments.keys import EnvironmentKeys
-from astraflow_environments.observations import checked
+from astraflow_environments.observations import MALFORMED, checked
 
 log = logging.getLogger("astraflow.environments")
 RECYCLE_AFTER = 500
@@ -86,7 +86,7 @@ class EpisodeEnvironment:
         try:
             answer = call(*given)
             if type(answer) is not types.CoroutineType:
-                answer = _awaited(answer)
+                answer = _awaited(answer, "reset" if first else "step")
             # What waits for nothing cannot be late, and a step of a game is cheaper than a timer.
             try:
                 waited = answer.send(None)
@@ -116,7 +116,14 @@ class EpisodeEnvironment:
         return EnvironmentFailed(kind, f"environment {self._name} {reason}")
 
 
-async def _awaited(answer: Awaitable[Any]) -> Any:
+async def _awaited(answer: Any, method: str) -> Any:
+    """What a method of an environment that does not block is awaited for."""
+    if not isinstance(answer, Awaitable):
+        raise EnvironmentFailed(
+            MALFORMED,
+            f"has a plain `def {method}`, which returned {type(answer).__name__}: write `async def {method}`, or declare the "
+            "capability 'blocking', with which `reset`, `step` and `close` are plain functions in a worker process",
+        )
     return await answer
 
 
@@ -257,6 +264,13 @@ class _OnLoop:
 
     async def end(self) -> None:
         try:
-            await self._environment.close()
+            closed = self._environment.close()
+            if not isinstance(closed, Awaitable):
+                log.warning(
+                    "%s has a plain `def close`: write `async def close`",
+                    type(self._environment).__qualname__,
+                )
+                return
+            await closed
         except Exception:  # its episode is over, and nobody waits for more
             log.exception("an environment could not be closed")
