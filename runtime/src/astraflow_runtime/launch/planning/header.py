@@ -6,7 +6,9 @@ import shlex
 from importlib import metadata
 from pathlib import Path
 
+from astraflow_core.component import Kind
 from astraflow_core.config.models import RunConfig
+from astraflow_core.config.tables import component_tables
 from astraflow_core.installed.distributions import index
 from astraflow_runtime.launch.planning.prepare import Prepared
 
@@ -33,6 +35,12 @@ def header(prepared: Prepared) -> str:
     for kind, table in (("workflow", config.workflow), ("reward", config.reward)):
         if table is not None:
             rows.append((kind, shown(kind, table.use)))
+        if kind == "workflow":
+            rows += [
+                ("environment", shown(place.path, place.table.use))
+                for place in component_tables(config)
+                if place.kind is Kind.ENVIRONMENT
+            ]
     for name, policy in config.policies.items():
         parts = [policy.trainer, policy.algorithm, policy.engine, policy.transport]
         keys = ["trainer", "algorithm", "engine", "transport"]
