@@ -15,6 +15,7 @@ _COMMANDS = {
         ("config", "astraflow_runtime.cli.config:add_arguments", "show and explain the keys of a run's TOML file"),
         ("plugins", "astraflow_runtime.cli.installation.plugins:add_arguments", "list plugins, their components and commands"),
         ("env", "astraflow_runtime.cli.installation.environments:add_arguments", "create separate environments for backends"),
+        ("certs", "astraflow_runtime.cli.certs:add_arguments", "make certificates for encrypted links between the processes of runs"),
     ),
     "inspect a run": (
         ("status", "astraflow_runtime.cli.running.status:add_status", "show the state, policies, tasks and RaaS of a running run"),

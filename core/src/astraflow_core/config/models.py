@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
@@ -367,6 +368,15 @@ class DataflowTable(ConfigModel):
     port: Annotated[int, Field(ge=0, le=65535)] = Field(default=0, description="0: any free port.")
 
 
+class TlsTable(ConfigModel):
+    """``[tls]``: files in PEM; ``{host}`` in a path is the address or the name of the host of a process."""
+
+    authority: Path = Field(description="Certificate of the authority that the run trusts.")
+    certificate: Path = Field(description="Certificate of the run's services, of this authority.")
+    private_key: Path = Field(description="Key of the certificate, without a password.")
+    client_certificates: bool = Field(default=False, description="Clients need one too.")
+
+
 class PluginsTable(ConfigModel):
     """``[plugins]``"""
 
@@ -410,6 +420,7 @@ class RunConfig(ConfigModel):
     journal: JournalTable = JournalTable()
     rollouts: RolloutsTable = RolloutsTable()
     dataflow: DataflowTable = DataflowTable()
+    tls: TlsTable | None = Field(default=None, description="Encrypts the links of the run.")
     plugins: PluginsTable = PluginsTable()
     launcher: LauncherTable = LauncherTable()
     trackers: dict[Name, TrackerTable] = Field(default={}, description="Name → tracker.")

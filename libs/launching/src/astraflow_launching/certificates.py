@@ -1,4 +1,4 @@
-"""Certificates that sign themselves, for TLS between processes that know each other."""
+"""Certificates for TLS between processes that know each other: signed by themselves, or by an authority of their own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SLACK = datetime.timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate that signs itself, and its private key, both in PEM."""
+    """A certificate and its private key, both in PEM."""
 
     public: bytes
     key: bytes
@@ -40,6 +40,29 @@ def self_signed(hosts: tuple[str, ...], valid: datetime.timedelta) -> Certificat
 
     Raises :class:`PreflightError` where the package cryptography is not installed.
     """
+    return _made(hosts[0], hosts, valid, None, authority=True)
+
+
+def new_authority(name: str, valid: datetime.timedelta) -> Certificate:
+    """A certificate that signs others, and can be shown by no server. Raises as :func:`self_signed` does."""
+    return _made(name, (), valid, None, authority=True)
+
+
+def issued(
+    authority: Certificate, hosts: tuple[str, ...], valid: datetime.timedelta
+) -> Certificate:
+    """A certificate of ``hosts`` that ``authority`` has signed, for servers and clients. Raises as :func:`self_signed` does."""
+    return _made(hosts[0], hosts, valid, authority, authority=False)
+
+
+def _made(
+    subject: str,
+    hosts: tuple[str, ...],
+    valid: datetime.timedelta,
+    signer: Certificate | None,
+    *,
+    authority: bool,
+) -> Certificate:
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
@@ -50,16 +73,32 @@ def self_signed(hosts: tuple[str, ...], valid: datetime.timedelta) -> Certificat
             "pip install 'astraflow-launching[dial_in]'"
         ) from error
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, hosts[0])])
+    name = issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, subject[:64])])
+    signing, public = key, key.public_key()
+    signed_by = public
+    if signer is not None:
+        issuer = x509.load_pem_x509_certificate(signer.public).subject
+        loaded = serialization.load_pem_private_key(signer.key, None)
+        assert isinstance(loaded, ec.EllipticCurvePrivateKey), "made here"
+        signing, signed_by = loaded, loaded.public_key()
     now = datetime.datetime.now(datetime.UTC)
-    signed = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - _SLACK)
+    builder = (
+        x509.CertificateBuilder(issuer, name, public, x509.random_serial_number())
+        .not_valid_before(min(now, now + valid) - _SLACK)
         .not_valid_after(now + valid)
-        .add_extension(x509.SubjectAlternativeName([_name(host) for host in hosts]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
+        .add_extension(
+            x509.BasicConstraints(ca=authority, path_length=0 if authority else None), critical=True
+        )
+        .add_extension(x509.KeyUsage(True, *(False,) * 4, authority, authority, False, False), True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signed_by), critical=False
+        )
     )
+    if hosts:
+        names = x509.SubjectAlternativeName([_name(host) for host in hosts])
+        builder = builder.add_extension(names, critical=False)
+    signed = builder.sign(signing, hashes.SHA256())
     pem = serialization.Encoding.PEM
     plain = serialization.NoEncryption()
     private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)

@@ -15,7 +15,8 @@ import time
 from dataclasses import dataclass
 from urllib.parse import SplitResult
 
-from astraflow_weights.failures import BadAnswer
+from astraflow_weights.failures import BadAnswer, PublisherFailed
+from astraflow_wire.http.tls import UntrustedPeer, client_tls, explained
 
 MAX_HEAD = 64 << 10
 """Longest head of an answer, in bytes."""
@@ -44,26 +45,33 @@ class Answer:
 
 
 class Connection:
-    """Connected from construction on. ``round_trip_s`` is how long that took; ``used`` tells whether an
-    answer has come over it. Any method may raise :class:`OSError`; the connection is of no use then."""
+    """Connected from construction on, with the TLS of this process. ``round_trip_s`` is how long that took; ``used`` tells
+    whether an answer has come over it. Any method may raise :class:`OSError`; the connection is of no use then. A publisher
+    that cannot be trusted raises :class:`PublisherFailed`."""
 
     def __init__(self, address: SplitResult, timeout: float) -> None:
         secure = address.scheme == "https"
         host, port = address.hostname or "", address.port or (443 if secure else 80)
+        url = f"{address.scheme}://{address.netloc.rpartition('@')[2]}"
+        try:
+            context = client_tls(url)
+        except UntrustedPeer as error:
+            raise PublisherFailed(str(error)) from error
         began = time.monotonic()
         self.socket: socket.socket = socket.create_connection((host, port), timeout)
         self.round_trip_s = time.monotonic() - began
         try:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if secure:
-                context = ssl.create_default_context()
+            if context is not None:
                 self.socket = context.wrap_socket(self.socket, server_hostname=host)
-        except BaseException:
+        except BaseException as error:
             self.socket.close()
+            if problem := explained(error, url):
+                raise PublisherFailed(problem) from error
             raise
         self._whole = 0 if secure else socket.MSG_WAITALL
         self.set_stall_timeout(timeout)
-        self._host = address.netloc.rpartition("@")[2]
+        self._url, self._host = url, address.netloc.rpartition("@")[2]
         self._ahead = bytearray()
         self.used = False
         self.closing = False
@@ -146,7 +154,8 @@ class Connection:
     def interrupt(self) -> None:
         """Let whoever reads or writes fail at once, from any thread."""
         with contextlib.suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)
+            # That of ssl first forgets its keys: another thread would go on in clear text.
+            socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close it; closing twice is allowed."""
@@ -160,6 +169,10 @@ class Connection:
                 piece = self.socket.recv(MAX_HEAD)
             except BlockingIOError as error:
                 raise TimeoutError("no data arrived in time") from error
+            except ssl.SSLError as error:  # a refused client certificate is told here
+                if problem := explained(error, self._url):
+                    raise PublisherFailed(problem) from error
+                raise
             if not piece:
                 raise BadAnswer("the connection ended early")
             self._ahead += piece

@@ -138,10 +138,14 @@ def _config(arguments: argparse.Namespace, joining: Joining | None = None) -> Ru
     """The validated config with its models as local folders. A workflow may come as an object. What was chosen in
     the user's place is told."""
     from astraflow_runtime.config.loading import load_config
+    from astraflow_runtime.config.transport_security import check_tls, tls_of
     from astraflow_runtime.models.folders import resolve_models
     from astraflow_runtime.models.resolver import ModelResolver
+    from astraflow_wire.http.tls import give_process
 
     loaded = load_config(arguments.file, arguments.overrides, workflow_given=True, joining=joining)
+    check_tls(loaded.config)
+    give_process(tls_of(loaded.config))
     for note in loaded.notes:
         sys.stderr.write(f"astraflow: {note}\n")
     arguments.directory.mkdir(0o700, parents=True, exist_ok=True)

@@ -100,6 +100,7 @@ def _ends(
         transports={
             entry.component.name: entry.component.capabilities
             for entry in catalog.components(Kind.TRANSPORT)
+            if config.tls is None or "plain_text" not in entry.component.capabilities
         },
         model_bytes=_tensor_bytes(Path(config.policies[policy].model).expanduser()),
     )

@@ -155,6 +155,11 @@ def _of_policy(
         (f"{where}.engine", policy.engine.use, can_serve),
         f"it cannot serve a policy that is trained; name another engine, or move it to [engines.{name}]",
     )
+    if config.tls is not None and "plain_text" in transport.component.capabilities:
+        lines.append(
+            f"{where}.transport: {policy.transport.use!r} has connections that nothing encrypts, so it does not go with [tls]; name "
+            "'http' or 'zmq', or 'auto', or leave [tls] out on a network that you trust"
+        )
     if config.run.colocated and "sleep" not in can_serve:
         lines.append(
             f"run.colocated: needs engine capability sleep; {policy.engine.use!r} of {where} lacks it"

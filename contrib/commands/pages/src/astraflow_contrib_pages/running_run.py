@@ -16,6 +16,7 @@ from astraflow_contrib_pages.runs_folder import RunFolder
 from astraflow_core.errors import DeadlineExceeded, Refused, WireError
 from astraflow_runtime.audit_log import AuditLine, read_audit, write_audit
 from astraflow_runtime.cli.running.pool import user
+from astraflow_runtime.cli.running.secrets import tls_of_run
 from astraflow_wire.http.auth import is_token
 from astraflow_wire.http.client import SyncClient
 from astraflow_wire.limits import MAX_ADDED
@@ -98,7 +99,7 @@ class RunningRun:
                 ) from error
             if not is_token(token):
                 raise Refused(503, f"{file} is not one line of ASCII without spaces")
-        return SyncClient(url, token)
+        return SyncClient(url, token, tls=tls_of_run(self.run.path))
 
     # -- actions ----------------------------------------------------------------------------------
 

@@ -50,8 +50,7 @@ class DeliveryServer(ThreadedServer):
 
     def where(self, address: str) -> bytes:
         """The side object, for those who reach this host at ``address``."""
-        name = f"[{address}]" if ":" in address else address
-        url = f"http://{name}:{self.port}/v1/direct/{self.policy}"
+        url = f"{self.url(address)}/v1/direct/{self.policy}"
         return json.dumps({"ask": url}).encode()
 
 

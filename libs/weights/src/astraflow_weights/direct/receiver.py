@@ -18,6 +18,7 @@ from astraflow_weights.failures import PublisherFailed
 from astraflow_weights.fetch.client import VersionClient
 from astraflow_weights.fetch.receiver import HttpReceiver
 from astraflow_wire.decoding import from_json, from_msgpack
+from astraflow_wire.http.tls import UntrustedPeer, client_tls
 
 MAX_OBJECT = 1024
 MAX_DELIVERY = 64 << 20
@@ -74,10 +75,19 @@ class DirectHttpReceiver(HttpReceiver):
                 self._request("DELETE", url, "", time.monotonic() + DONE_S)
 
     def _request(self, method: str, url: str, body: str, deadline: float) -> bytes:
-        address = address_of(url, "http")
+        address = address_of(url, "http", "https")
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         left = max(deadline - time.monotonic(), 0.001)
-        connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=left)
+        host, port = address.hostname or "", address.port
+        try:
+            context = client_tls(url)
+        except UntrustedPeer as error:
+            raise PublisherFailed(str(error)) from error
+        connection = (
+            http.client.HTTPConnection(host, port, timeout=left)
+            if context is None
+            else http.client.HTTPSConnection(host, port, timeout=left, context=context)
+        )
         try:
             connection.request(method, address.path, body, headers)
             answer = connection.getresponse()

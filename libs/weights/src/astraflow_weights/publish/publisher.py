@@ -53,9 +53,7 @@ class HttpPublisher:
         if advertise and "://" in advertise:
             self._endpoint = advertise.rstrip("/")
         else:
-            name = advertise or host
-            name = f"[{name}]" if ":" in name else name
-            self._endpoint = f"http://{name}:{self._server.port}"
+            self._endpoint = self._server.url(advertise or host)
         self._mirrors = tuple(mirror.rstrip("/") for mirror in mirrors)
 
     @property

@@ -105,9 +105,8 @@ class _Handler(Handler):
 
     def _send_manifest(self, held: StoredVersion, reader: str) -> None:
         port = self.headers.get(RELAY_HEADER, "")
-        host = self.client_address[0]
-        host = f"[{host}]" if ":" in host else host
-        address = f"http://{host}:{port}" if _PORT.fullmatch(port) else ""
+        known = _PORT.fullmatch(port)
+        address = self.server.url(self.client_address[0], int(port)) if known else ""
         relay = held.fan_out.place(reader, address) if reader else ""
         self._send(
             memoryview(held.snapshot.encoded),

@@ -8,6 +8,7 @@ import io
 import logging
 import socket
 import socketserver
+import ssl
 import threading
 import time
 from http.server import BaseHTTPRequestHandler
@@ -18,12 +19,14 @@ from astraflow_wire.http.access import shares
 from astraflow_wire.http.auth import is_loopback
 from astraflow_wire.http.connection_limits import (
     ACCEPT_AGAIN_S,
+    HEAD_S,
     MAX_HEAD,
     NO_DESCRIPTORS,
     ConnectionLimits,
     Limits,
 )
 from astraflow_wire.http.listening import cannot_listen
+from astraflow_wire.http.tls import HANDSHAKE, PLAIN_ANSWER, server_tls
 
 CLOSE_S = 5.0
 LOOK_EVERY_S = 0.2
@@ -34,7 +37,7 @@ _log = logging.getLogger(__name__)
 class ThreadedServer(socketserver.ThreadingTCPServer):
     """Listens from construction on, in threads of its own, until :meth:`close`. ``who`` is for errors and the log.
 
-    Raises :class:`UserError` if it cannot listen, or shall do so without a ``token`` beyond loopback.
+    With the TLS of this process it speaks HTTPS only. Raises :class:`UserError` if it cannot listen, or shall do so without a ``token`` beyond loopback.
     """
 
     daemon_threads = True
@@ -55,7 +58,7 @@ class ThreadedServer(socketserver.ThreadingTCPServer):
             self.address_family = socket.AF_INET6
         if not token and not is_loopback(host):
             raise UserError(f"{who} refuses to listen on {host!r} without a token")
-        self.token = token
+        self.token, self._tls = token, server_tls(host)
         self.limits: ConnectionLimits[socket.socket] = ConnectionLimits(
             limits or Limits.of_threads(), who
         )
@@ -73,6 +76,11 @@ class ThreadedServer(socketserver.ThreadingTCPServer):
         """The port that it listens on."""
         return int(self.server_address[1])
 
+    def url(self, host: str, port: int | None = None) -> str:
+        """Where others find it, or a server of the same run with another ``port``."""
+        shown = f"[{host}]" if ":" in host else host
+        return f"{'http' if self._tls is None else 'https'}://{shown}:{port or self.port}"
+
     def close(self) -> None:
         """Stop listening and break every connection; closing twice is allowed."""
         if self._thread.is_alive():
@@ -85,7 +93,12 @@ class ThreadedServer(socketserver.ThreadingTCPServer):
     def get_request(self) -> tuple[Any, Any]:
         """Accept; without descriptors, pause."""
         try:
-            return super().get_request()
+            connection, address = super().get_request()
+            if self._tls is not None:  # the handshake is up to the thread of the connection
+                connection = self._tls.wrap_socket(
+                    connection, server_side=True, do_handshake_on_connect=False
+                )
+            return connection, address
         except OSError as error:
             if error.errno in NO_DESCRIPTORS:
                 self.limits.warn("no connection can be accepted: %s", error.strerror)
@@ -104,6 +117,26 @@ class ThreadedServer(socketserver.ThreadingTCPServer):
             self.shutdown_request(closing)
             return
         super().process_request(request, client_address)
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Answer the requests of a connection, after its handshake."""
+        if isinstance(request, ssl.SSLSocket) and not self._shook_hands(request):
+            return
+        super().finish_request(request, client_address)
+
+    def _shook_hands(self, request: ssl.SSLSocket) -> bool:
+        request.settimeout(HEAD_S)
+        try:
+            first = socket.socket.recv(request, 1, socket.MSG_PEEK)
+            if first and first[0] != HANDSHAKE:
+                socket.socket.sendall(request, PLAIN_ANSWER)
+                socket.socket.recv(request, MAX_HEAD)  # what is unread would reset the answer
+                return False
+            request.do_handshake()
+        except OSError as error:
+            self.limits.warn("a connection was closed at once: %s", error)
+            return False
+        return True
 
     def service_actions(self) -> None:
         """Break off connections that have shown no token for too long; called several times a second."""
@@ -175,4 +208,5 @@ class _Head:
 def _break_off(connection: socket.socket) -> None:
     """Let whoever reads or writes it fail; its thread closes it."""
     with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
+        # That of ssl first forgets its keys: what the thread still sends would go out in clear text.
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)

@@ -79,9 +79,7 @@ class HttpShardPublisher:
         port = port + ranks.rank if port else 0
         stores = {policy: self._store, EXCHANGE: self._exchange}
         self._server = WeightServer(stores, token, host, port)
-        name = own_name(advertise) or host
-        name = f"[{name}]" if ":" in name else name
-        self._url = f"http://{name}:{self._server.port}"
+        self._url = self._server.url(own_name(advertise) or host)
         self._urls: list[str] = []
         self._snapshotter: ShardSnapshotter | None = None
         self._plan: Plan | None = None

@@ -30,6 +30,7 @@ from astraflow_wire.decoding import from_json
 from astraflow_wire.host.active_clock import active_time
 from astraflow_wire.host.disk import LONGEST_WAIT_S
 from astraflow_wire.http.auth import bearer
+from astraflow_wire.http.tls import RunTls, UntrustedPeer, client_tls, explained
 from astraflow_wire.messages import Message, decode, encode
 
 if TYPE_CHECKING:
@@ -165,11 +166,20 @@ class SyncClient:
     """Blocking client, for trainers and the launcher: keep-alive connections, one per concurrent
     call.
 
-    On :mod:`http.client`, which reads a body of known length straight into one buffer.
+    On :mod:`http.client`, which reads a body of known length straight into one buffer. ``tls`` is that of the run,
+    by default that of this process; calls raise :class:`UntrustedPeer` where it does not fit the service.
     """
 
-    def __init__(self, base_url: str, token: str, *, waits_for_room: bool = False) -> None:
-        self.base_url = base_url
+    def __init__(
+        self,
+        base_url: str,
+        token: str,
+        *,
+        waits_for_room: bool = False,
+        tls: RunTls | None = None,
+    ) -> None:
+        self.base_url, self._tls = base_url, tls
+        self._context = client_tls(base_url, tls)
         self._waits_for_room = waits_for_room
         self._url = urlsplit(base_url)
         self._headers = bearer(token)
@@ -179,8 +189,12 @@ class SyncClient:
         try:
             connection = self._idle.pop()
         except IndexError:
-            kind = _AtOnceSecurely if self._url.scheme == "https" else _AtOnce
-            connection = kind(self._url.hostname or "", self._url.port, timeout=timeout_s)
+            host, port = self._url.hostname or "", self._url.port
+            connection = (
+                _AtOnce(host, port, timeout=timeout_s)
+                if self._context is None
+                else _AtOnceSecurely(host, port, timeout=timeout_s, context=self._context)
+            )
         connection.timeout = timeout_s
         if connection.sock is not None:
             connection.sock.settimeout(timeout_s)
@@ -211,6 +225,8 @@ class SyncClient:
             try:
                 status, content = self._request(method, path, body, try_s)
             except (OSError, HTTPException) as error:
+                if problem := explained(error, self.base_url, self._tls):
+                    raise UntrustedPeer(problem) from error
                 attempts.trouble = f"{type(error).__name__}: {error}"
             else:
                 if (answer := attempts.answer(status, content)) is not None:
@@ -248,6 +264,7 @@ class AsyncClient:
         import aiohttp  # 0.2 CPU seconds, which launchers and trainers save
 
         self.base_url = base_url
+        self._context = client_tls(base_url)
         self._waits_for_room = waits_for_room
         self._aiohttp = aiohttp
         self._headers = bearer(token)
@@ -256,7 +273,10 @@ class AsyncClient:
     def _http(self) -> aiohttp.ClientSession:
         # A session belongs to the loop that it is made in.
         if self._session is None:
-            self._session = self._aiohttp.ClientSession(self.base_url, headers=self._headers)
+            connector = self._aiohttp.TCPConnector(ssl=self._context or True)
+            self._session = self._aiohttp.ClientSession(
+                self.base_url, headers=self._headers, connector=connector
+            )
         return self._session
 
     async def _request(
@@ -287,6 +307,8 @@ class AsyncClient:
             try:
                 status, content = await self._request(method, path, body, try_s)
             except (self._aiohttp.ClientError, TimeoutError) as error:
+                if problem := await asyncio.to_thread(explained, error.__cause__, self.base_url):
+                    raise UntrustedPeer(problem) from error
                 attempts.trouble = f"{type(error).__name__}: {error}"
             else:
                 if (answer := attempts.answer(status, content)) is not None:

@@ -24,6 +24,7 @@ from astraflow_wire.http.connection_limits import (
     NO_DESCRIPTORS,
     ConnectionLimits,
 )
+from astraflow_wire.http.tls import HANDSHAKE, PLAIN_ANSWER
 
 BODY_STALLS_S = 60.0
 """A request that receives no data for so long is dropped."""
@@ -203,12 +204,31 @@ class Listener:
     async def _serve(self, connection: socket.socket) -> None:
         try:
             handshake_s = None if self._tls is None else HEAD_S
+            if self._tls is not None and not await self._begins_with_tls(connection):
+                connection.close()
+                return
             await self._loop.connect_accepted_socket(
                 self._protocol, connection, ssl=self._tls, ssl_handshake_timeout=handshake_s
             )
         except OSError as error:
             connection.close()
             self._limits.warn("a connection was closed at once: %s", error.strerror)
+
+    async def _begins_with_tls(self, connection: socket.socket) -> bool:
+        """Whether a peer begins a handshake; one that speaks plain HTTP is told so."""
+        arrived = asyncio.Event()
+        self._loop.add_reader(connection, arrived.set)
+        try:
+            await asyncio.wait_for(arrived.wait(), HEAD_S)
+        finally:
+            self._loop.remove_reader(connection)
+        first = connection.recv(1, socket.MSG_PEEK)
+        if first and first[0] != HANDSHAKE:
+            connection.send(PLAIN_ANSWER)
+            connection.shutdown(socket.SHUT_WR)
+            connection.recv(MAX_HEAD)  # what is unread when a socket closes resets the answer
+            return False
+        return bool(first)
 
     def _close_stalled(self) -> None:
         now = self._loop.time()

@@ -31,6 +31,7 @@ from astraflow_wire.http.browser_sessions import BrowserSessions
 from astraflow_wire.http.connection_limits import ConnectionLimits, Limits
 from astraflow_wire.http.listener import LimitedProtocol, Listener
 from astraflow_wire.http.listening import cannot_listen
+from astraflow_wire.http.tls import server_tls
 from astraflow_wire.messages import Message, decode, encode
 
 log = logging.getLogger(__name__)
@@ -312,7 +313,8 @@ class Server:
     socket is bound in the constructor, which waits up to ``give_up_after_s`` for a port that is in use to become free.
     ``limits``: connections at a time, by default what :meth:`Limits.of_process` allows.
     ``own_keys``: each route checks a key of its own, so that an app without a token may listen
-    beyond loopback. ``tls`` encrypts connections.
+    beyond loopback. ``tls`` encrypts connections, by default that of this process; ``for_run``: only processes of the
+    run call it, so they show certificates where it asks for them.
     """
 
     def __init__(
@@ -324,7 +326,9 @@ class Server:
         limits: Limits | None = None,
         own_keys: bool = False,
         tls: ssl.SSLContext | None = None,
+        for_run: bool = True,
     ) -> None:
+        tls = tls or server_tls(host, for_run=for_run)
         if not is_loopback(host) and not app.state.token and not own_keys:
             raise UserError(
                 f"refusing to bind {host} without a token; only loopback may listen without a token"

@@ -16,6 +16,6 @@ def astraflow_transports() -> list[Component]:
             target="astraflow_plugin_collective.transport:CollectiveTransport",
             config="astraflow_plugin_collective.config:CollectiveConfig",
             summary="a broadcast by gloo or NCCL into the engines, with HTTP for late receivers",
-            capabilities=frozenset({"full", "adapter", "cross_host", "collective"}),
+            capabilities=frozenset({"full", "adapter", "cross_host", "collective", "plain_text"}),
         )
     ]

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 
 from astraflow_core.errors import UserError
 from astraflow_runtime.cli.run_directory import add_run
-from astraflow_runtime.cli.running.secrets import DATAFLOW, TOKEN, running_dataflow
+from astraflow_runtime.cli.running.secrets import (
+    DATAFLOW,
+    TOKEN,
+    running_dataflow,
+    running_run,
+    tls_of_run,
+)
 
 if TYPE_CHECKING:
     from astraflow_wire.http.client import SyncClient
@@ -45,7 +51,7 @@ def asking(
     from astraflow_wire.http.client import SyncClient
 
     url, token = running_dataflow(run, dataflow, token_file)
-    client = SyncClient(url, token)
+    client = SyncClient(url, token, tls=tls_of_run(running_run(run, dataflow)))
     try:
         yield client
     except Refused as error:

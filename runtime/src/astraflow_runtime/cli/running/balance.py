@@ -13,7 +13,7 @@ from typing import Any
 from astraflow_core.errors import UserError
 from astraflow_runtime.cli.helping import teach
 from astraflow_runtime.cli.output import print_json, print_line, print_table, print_tree
-from astraflow_runtime.cli.running.secrets import running_dataflow
+from astraflow_runtime.cli.running.secrets import running_dataflow, running_run, tls_of_run
 from astraflow_runtime.cli.running.status import add_where, ask
 
 _SILENT_S = 60.0
@@ -106,11 +106,18 @@ def _events(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     from urllib.parse import urlsplit
 
     from astraflow_wire.http.auth import bearer
+    from astraflow_wire.http.tls import client_tls
 
     url, token = running_dataflow(arguments.run, arguments.dataflow, arguments.token_file)
     parts = urlsplit(url)
-    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-    with closing(kind(parts.hostname or "", parts.port, timeout=_SILENT_S)) as connection:
+    host, port = parts.hostname or "", parts.port
+    context = client_tls(url, tls_of_run(running_run(arguments.run, arguments.dataflow)))
+    opened = (
+        HTTPConnection(host, port, timeout=_SILENT_S)
+        if context is None
+        else HTTPSConnection(host, port, timeout=_SILENT_S, context=context)
+    )
+    with closing(opened) as connection:
         try:
             path = f"{parts.path.rstrip('/')}/v1/balance/events"
             connection.request("GET", path, headers=bearer(token))

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from astraflow_core.errors import UserError
-from astraflow_runtime.cli.run_directory import find_run
+from astraflow_runtime.cli.run_directory import find_run, read_config
 from astraflow_wire.http.auth import is_token
+
+if TYPE_CHECKING:
+    from astraflow_wire.http.tls import RunTls
 
 TOKEN = "ASTRAFLOW_TOKEN"
 DATAFLOW = "ASTRAFLOW_DATAFLOW"
@@ -37,6 +41,19 @@ def running_run(given: str | None, url: str | None) -> Path | None:
     if given is None and (url or os.environ.get(DATAFLOW)):
         return None
     return find_run(given, live=True, otherwise=f", or set {DATAFLOW} to the URL of its dataflow")
+
+
+def tls_of_run(run: Path | None) -> RunTls | None:
+    """The TLS of the run in a directory; ``None`` if it has none, or is known by address only: then that of the environment
+    counts. Raises :class:`UserError` if its config cannot be read."""
+    if run is None or not (run / "config.toml").exists():  # its processes were started one by one
+        return None
+    table = read_config(run).get("tls")
+    if table is None:
+        return None
+    from astraflow_runtime.config.transport_security import tls_of_raw
+
+    return tls_of_raw({"tls": table})
 
 
 def running_dataflow(

@@ -14,6 +14,7 @@ from astraflow_core.errors import UserError
 from astraflow_core.hooks import Hooks
 from astraflow_core.installed.provenance import module_folders, read_plugins
 from astraflow_runtime.config.loading import load_config
+from astraflow_runtime.config.transport_security import check_tls
 from astraflow_runtime.dataflow.journal_reader import FOLDER, JournalReader
 from astraflow_runtime.launch.planning.leftovers import clear_leftovers
 from astraflow_runtime.launch.planning.plan import check_interpreters, check_trackers
@@ -54,6 +55,7 @@ def resume(directory: str | Path) -> Prepared:
     config = loaded.config
     _check_state(folder, config)
     check_interpreters(config)
+    check_tls(config)
     check_trackers(loaded)
     hooks = Hooks.for_run(loaded.catalog, config)
     resolver = ModelResolver(loaded.catalog)

@@ -20,6 +20,7 @@ from astraflow_core.errors import (
     UserError,
 )
 from astraflow_core.protocols.launcher import Launcher, ProcessSpec, ProcessState, Role
+from astraflow_runtime.config.transport_security import tls_of
 from astraflow_runtime.launch.planning.plan import reaching
 from astraflow_runtime.launch.results.live_curves import LiveCurves
 from astraflow_runtime.launch.view.formatting import duration
@@ -82,11 +83,9 @@ class Supervisor:
         self._restarts = Restarts(launcher, view, resuming)
         self._pool = RaasPool([spec for spec in specs if spec.role == "raas"])
         self._autoscaler = Autoscaler(config.raas.autoscale, view)
-        self._gone: set[str] = set()
-        self._refused: set[str] = set()
+        self._gone, self._refused, self._tls = set[str](), set[str](), tls_of(config)
         self._answered = self._progressed = self._hopeful = active_time()
-        self._warned = self._told_silence = self._told_deaf = False
-        self._lost_dataflow = False
+        self._warned = self._told_silence = self._told_deaf = self._lost_dataflow = False
         self._watchdog = Watchdog(specs, launcher, directory, view)
         self._room = RoomWatch(directory, view)
         self._curves = LiveCurves(config, directory)
@@ -99,7 +98,7 @@ class Supervisor:
         try:
             if (url := self._start_dataflow()) is None:
                 return
-            self._client = SyncClient(url, self.token)
+            self._client = SyncClient(url, self.token, tls=self._tls)
             self._answered = active_time()
             self._fetch_status([])
             self._begin_pool()

@@ -1,0 +1,309 @@
+"""TLS between the processes of a run: who is trusted, what a process shows, and why two do not understand each other.
+
+A process has the TLS of its environment (:data:`AUTHORITY` and the variables beside it), which its children inherit, so that
+every listener and every client has it without being told.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import ssl
+import time
+from collections.abc import Iterable, MutableMapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from astraflow_core.errors import UserError
+from astraflow_wire.http.listening import HOST_ADDRESS
+
+AUTHORITY = "ASTRAFLOW_TLS_AUTHORITY"
+CERTIFICATE = "ASTRAFLOW_TLS_CERTIFICATE"
+PRIVATE_KEY = "ASTRAFLOW_TLS_PRIVATE_KEY"
+CLIENT_CERTIFICATES = "ASTRAFLOW_TLS_CLIENT_CERTIFICATES"
+HOST = "{host}"
+"""In the path of a certificate or key: the address of this host, as its launcher says, or its name."""
+
+HANDSHAKE = 0x16
+"""First byte of a connection that begins with TLS."""
+HTTPS_ONLY = (
+    "this service of a run with [tls] speaks HTTPS only: use https:// and the authority of the run"
+)
+_HTTPS_ONLY_BODY = b'{"error":"' + HTTPS_ONLY.encode() + b'"}'
+PLAIN_ANSWER = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: "
+    + str(len(_HTTPS_ONLY_BODY)).encode()
+    + b"\r\nconnection: close\r\n\r\n"
+    + _HTTPS_ONLY_BODY
+)
+"""To a peer that begins with something else."""
+_EXPIRED, _NOT_YET = 10, 9
+_OTHER_NAME = (62, 64)
+"""Error codes of X509_verify_cert."""
+_LOOK_S = 5.0
+_NEW = "make new ones with `astraflow certs DIR --host NAME`"
+
+
+class TlsProblem(UserError):
+    """Files of ``[tls]`` that cannot be used. ``key`` is the one to change."""
+
+    def __init__(self, key: str, text: str) -> None:
+        self.key = key
+        super().__init__(text)
+
+
+class UntrustedPeer(UserError):
+    """A peer is not who was expected, or does not take us for one of the run. Another attempt would not help."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunTls:
+    """The files of ``[tls]``. A client of a run without ``client_certificates`` needs the ``authority`` only."""
+
+    authority: Path
+    certificate: Path | None = None
+    private_key: Path | None = None
+    client_certificates: bool = False
+
+    def write_to(self, environment: MutableMapping[str, str]) -> None:
+        """Give it to a process by its environment."""
+        _clear(environment)
+        environment[AUTHORITY] = str(self.authority)
+        if self.certificate is not None and self.private_key is not None:
+            environment[CERTIFICATE] = str(self.certificate)
+            environment[PRIVATE_KEY] = str(self.private_key)
+        if self.client_certificates:
+            environment[CLIENT_CERTIFICATES] = "1"
+
+    def server_context(self, *, for_run: bool = True) -> ssl.SSLContext:
+        """What a listener needs. Only those ``for_run``, for processes of the run and its operators, ask for client
+        certificates; agents and browsers have none. Raises :class:`TlsProblem`."""
+        return _server_context(self, for_run)
+
+    def client_context(self) -> ssl.SSLContext:
+        """What a client needs: it trusts certificates of the authority and no others. Raises :class:`TlsProblem`."""
+        return _client_context(self)
+
+    def check(self, hosts: Iterable[str]) -> float:
+        """Shake hands with ourselves as each of ``hosts``; how many days remain until a certificate expires. Raises
+        :class:`TlsProblem`."""
+        return min(_days_left(self, host) for host in hosts)
+
+
+def of_process() -> RunTls | None:
+    """That of this process; ``None`` without TLS."""
+    authority = os.environ.get(AUTHORITY)
+    if not authority:
+        return None
+    shown = [Path(os.environ[key]) for key in (CERTIFICATE, PRIVATE_KEY) if os.environ.get(key)]
+    if len(shown) == 1:
+        raise UserError(f"set both {CERTIFICATE} and {PRIVATE_KEY}, or neither")
+    certificate, private_key = shown or (None, None)
+    return RunTls(
+        authority=Path(authority),
+        certificate=certificate,
+        private_key=private_key,
+        client_certificates=bool(os.environ.get(CLIENT_CERTIFICATES)),
+    )
+
+
+def give_process(tls: RunTls | None) -> None:
+    """Let this process, and those that it starts, have ``tls`` from now on. ``None``: that of the environment stays."""
+    if tls is not None:
+        tls.write_to(os.environ)
+
+
+def _clear(environment: MutableMapping[str, str]) -> None:
+    for key in (AUTHORITY, CERTIFICATE, PRIVATE_KEY, CLIENT_CERTIFICATES):
+        environment.pop(key, None)
+
+
+def server_tls(host: str, *, for_run: bool = True) -> ssl.SSLContext | None:
+    """The context of a listener of this process on ``host``, an address that the certificate must cover."""
+    tls = of_process()
+    if tls is None:
+        return None
+    if host not in ("", "0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+        tls.check([host])
+    return tls.server_context(for_run=for_run)
+
+
+def client_tls(url: str, tls: RunTls | None = None) -> ssl.SSLContext | None:
+    """The context of a client of ``url``: by ``tls``, or that of this process; ``None`` for plain HTTP, which a
+    process with TLS refuses with :class:`UntrustedPeer`."""
+    tls = tls or of_process()
+    if urlsplit(url).scheme == "https":
+        return ssl.create_default_context() if tls is None else tls.client_context()
+    if tls is not None:
+        raise UntrustedPeer(
+            f"{url} would be called in clear text, but this run has [tls]: expected an address that begins with https://"
+        )
+    return None
+
+
+def explained(error: BaseException | None, url: str, tls: RunTls | None = None) -> str | None:
+    """What is wrong between a client of ``url`` and its server, and what to do; ``None`` if ``error`` says nothing of TLS."""
+    tls = tls or of_process()
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _of_certificate(error, url, tls)
+    if not isinstance(error, ssl.SSLError) or error.reason is None:
+        return None
+    if error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"):
+        return f"{url} answers in plain HTTP: the process there was started without [tls]; start it with the same table"
+    if "CERTIFICATE_REQUIRED" in error.reason:
+        return (
+            f"{url} asks for a client certificate, since its run has tls.client_certificates = true: set {CERTIFICATE} and "
+            f"{PRIVATE_KEY} to one that its authority has signed"
+        )
+    if (
+        "UNKNOWN_CA" in error.reason
+        or "BAD_CERTIFICATE" in error.reason
+        or "CERTIFICATE_EXPIRED" in error.reason
+    ):
+        shown = None if tls is None else tls.certificate
+        return f"{url} does not accept our certificate {shown} ({error.reason}): {_NEW}, of the authority of that run"
+    return None
+
+
+def _of_certificate(error: ssl.SSLCertVerificationError, url: str, tls: RunTls | None) -> str:
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port or 443
+    which = f"{url} shows a certificate{_fingerprint(host, port)}"
+    if error.verify_code in (_EXPIRED, _NOT_YET):
+        when = "that has expired" if error.verify_code == _EXPIRED else "that is not valid yet"
+        return f"{which} {when} by the clock of this host: {_NEW} and restart the process"
+    if error.verify_code in _OTHER_NAME:
+        return f"{which} that is not one of {host}: {_NEW.replace('NAME', host)} and restart the process"
+    if tls is None:
+        return (
+            f"{which} that no authority of this system has signed ({error.verify_message}): set {AUTHORITY} to the file with the "
+            "certificate of the run's authority"
+        )
+    return (
+        f"{which} that the authority {tls.authority} has not signed ({error.verify_message}): give the authority of that run in "
+        f"[tls] authority, or {AUTHORITY}; if the address is right and nobody has made new certificates, somebody may listen in between"
+    )
+
+
+def _fingerprint(host: str, port: int) -> str:
+    """The digest of what is shown there now, if it can be had."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with (
+        suppress(OSError),
+        socket.create_connection((host, port), _LOOK_S) as plain,
+        context.wrap_socket(plain, server_hostname=host) as looking,
+    ):
+        return f" (SHA-256 {hashlib.sha256(looking.getpeercert(True) or b'').hexdigest()})"
+    return ""
+
+
+def _here(path: Path) -> Path:
+    """With the address of this host in the place of :data:`HOST`."""
+    return Path(str(path).replace(HOST, os.environ.get(HOST_ADDRESS) or socket.gethostname()))
+
+
+@lru_cache(maxsize=8)
+def _server_context(tls: RunTls, for_run: bool) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    if tls.certificate is None:
+        raise TlsProblem(
+            "certificate",
+            f"a service needs a certificate: set {CERTIFICATE} and {PRIVATE_KEY}, or the table [tls]",
+        )
+    _load_own(context, tls)
+    if tls.client_certificates and for_run:
+        _load_authority(context, tls)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+@lru_cache(maxsize=8)
+def _client_context(tls: RunTls) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    _load_authority(context, tls)
+    if tls.certificate is not None:
+        _load_own(context, tls)
+    return context
+
+
+def _load_authority(context: ssl.SSLContext, tls: RunTls) -> None:
+    _readable("authority", _here(tls.authority))
+    try:
+        context.load_verify_locations(_here(tls.authority))
+    except ssl.SSLError as error:
+        raise TlsProblem(
+            "authority", f"{_here(tls.authority)} has no certificate in PEM; {_NEW}"
+        ) from error
+
+
+def _load_own(context: ssl.SSLContext, tls: RunTls) -> None:
+    assert tls.certificate is not None and tls.private_key is not None, "given together"
+    certificate, private_key = _here(tls.certificate), _here(tls.private_key)
+    _readable("certificate", certificate)
+    _readable("private_key", private_key)
+    try:
+        context.load_cert_chain(certificate, private_key, password="")
+    except (ssl.SSLError, ValueError) as error:
+        said = getattr(error, "reason", None) or str(error)
+        if said == "KEY_VALUES_MISMATCH":
+            said = "the key is that of another certificate"
+        raise TlsProblem(
+            "private_key",
+            f"{private_key} cannot be used with the certificate {certificate}: {said}; expected PEM files that belong together, the "
+            f"key without a password; {_NEW}",
+        ) from error
+
+
+def _readable(key: str, path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            file.read(1)
+    except OSError as error:
+        raise TlsProblem(
+            key, f"{path} cannot be read ({error.strerror}); {_NEW}, or correct the path"
+        ) from error
+
+
+def _days_left(tls: RunTls, host: str) -> float:
+    """Both ends in memory: what peers would find."""
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = tls.client_context().wrap_bio(to_client, to_server, server_hostname=host)
+    server = tls.server_context().wrap_bio(to_server, to_client, server_side=True)
+    for end in (client, server, client, server):
+        try:
+            end.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+        except ssl.SSLCertVerificationError as error:
+            raise _unverified(tls, host, error) from error
+    shown = client.getpeercert() or {}
+    ends = [str(shown["notAfter"])] if "notAfter" in shown else []
+    ends += [str(each["notAfter"]) for each in tls.client_context().get_ca_certs()]
+    return (min(ssl.cert_time_to_seconds(end) for end in ends) - time.time()) / 86400
+
+
+def _unverified(tls: RunTls, host: str, error: ssl.SSLCertVerificationError) -> TlsProblem:
+    certificate = tls.certificate and _here(tls.certificate)
+    if error.verify_code in (_EXPIRED, _NOT_YET):
+        when = (
+            "has expired"
+            if error.verify_code == _EXPIRED
+            else "is not valid yet by the clock of this host"
+        )
+        return TlsProblem("certificate", f"{certificate}, or its authority, {when}; {_NEW}")
+    if error.verify_code in _OTHER_NAME:
+        return TlsProblem(
+            "certificate",
+            f"{certificate} does not cover {host}; {_NEW.replace('NAME', host)}, once for each address",
+        )
+    return TlsProblem(
+        "authority",
+        f"{_here(tls.authority)} has not signed {certificate} ({error.verify_message}); name the authority.pem that was made with it",
+    )
